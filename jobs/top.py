@@ -25,10 +25,10 @@ def main(
     rows: Annotated[int, typer.Option(min=1, help="How many of those that wait, and of the groups, to show.")] = 10,
 ) -> None:
     """What a followed replay knows now: purgatories, what waits longest and what it lacks, groups in rebalance."""
-    from purgatory_udf.streaming.top_screen import show
+    from purgatory_udf.streaming.top_screen import show_top
 
     _checks(out)
-    show(out, once, every, rows)
+    show_top(out, once, every, rows)
 
 
 if __name__ == "__main__":

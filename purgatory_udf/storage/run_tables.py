@@ -24,7 +24,7 @@ _COMMON = (
 )  # fmt: skip
 
 
-class RunTables:
+class RunFrames:
     """Every table is read at the version that it had when it was first asked for."""
 
     def __init__(self, spark: SparkSession, out: str) -> None:

@@ -23,8 +23,8 @@ from purgatory_udf.storage.checkpoints import Snapshots
 from purgatory_udf.storage.delta_tables import is_near
 from purgatory_udf.storage.event_staging import UNTIL
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.streaming.stateful_rules import LIVE, PACKED, RELAY, WAITS, AnyRules
-from purgatory_udf.streaming.status_file import Boards
+from purgatory_udf.streaming.stateful_rules import INPUT_SCHEMA, RELAY, STATUS, WAITS, AnyRules
+from purgatory_udf.streaming.status_file import StatusFiles
 from purgatory_udf.streaming.trace_end import closing_ms, until
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Sink:
     drain: bool
     closes: bool = False
     gauges: CoordinatorGauges | None = None
-    boards: Boards | None = None
+    status_files: StatusFiles | None = None
     # When the last operation ended, and how many rows each table was given, if this process has seen every batch.
     latest_us: int | None = None
     rows: Counter[str] | None = None
@@ -125,14 +125,14 @@ class Sink:
         # Delta skips a write it has seen and would leave the frame unread, which Spark takes for lost state.
         batch = batch.persist()
         try:
-            said = sf.when(sf.col("table").isin(LIVE, WAITS), sf.col("payload"))
-            parcels = batch.select("table", "group", "time_us", "rows", said.alias("said")).collect()
+            said = sf.when(sf.col("table").isin(STATUS, WAITS), sf.col("payload"))
+            chunks = batch.select("table", "group", "time_us", "rows", said.alias("said")).collect()
             rows = Counter[str]()
-            for row in parcels:
+            for row in chunks:
                 rows[row.table] += row.rows
-            self._note(number, parcels, rows)
+            self._note(number, chunks, rows)
             wanted = {*rows} - self._unwritten
-            readings = self._readings(number, parcels)
+            readings = self._readings(number, chunks)
             if is_small_batch(batch.sparkSession, self.layout.out, rows.total()):
                 wanted -= self._written_here(batch, wanted, number)
                 if readings is not None and append_small_batch(
@@ -141,7 +141,7 @@ class Sink:
                     readings = None
             frames = {table: self._rows(batch, table, rows[table]) for table in wanted}
             if RELAY in frames:
-                until_ms = max(row.time_us for row in parcels if row.table == RELAY) // 1000
+                until_ms = max(row.time_us for row in chunks if row.table == RELAY) // 1000
                 frames[RELAY] = frames[RELAY].withColumn(UNTIL, sf.lit(until_ms).cast("bigint"))
             if readings is not None:
                 frames[GAUGES] = batch.sparkSession.createDataFrame(readings).coalesce(1)
@@ -151,21 +151,21 @@ class Sink:
                     list(pool.map(lambda table: self._append(frames[table], table, number), frames))
             if self.gauges is not None:
                 self.gauges.keep(number)
-            if self.boards is not None:
-                times = [row.time_us for row in parcels if row.said is not None]
-                self.boards.note(self.name, number, max(times, default=0) // 1000, self._sayings(parcels))
+            if self.status_files is not None:
+                times = [row.time_us for row in chunks if row.said is not None]
+                self.status_files.note(self.name, number, max(times, default=0) // 1000, self._status_updates(chunks))
         finally:
             batch.unpersist()
 
-    def _note(self, number: int, parcels: Sequence[Any], rows: Counter[str]) -> None:
+    def _note(self, number: int, chunks: Sequence[Any], rows: Counter[str]) -> None:
         if number == 0:
             self.latest_us, self.rows = 0, Counter()
         if self.latest_us is not None and self.rows is not None:
-            self.latest_us = max([self.latest_us, *(row.time_us for row in parcels if row.table in ENDS)])
+            self.latest_us = max([self.latest_us, *(row.time_us for row in chunks if row.table in ENDS)])
             self.rows += rows
 
-    def _readings(self, number: int, parcels: Sequence[Any]) -> pa.Table | None:
-        waits = [row for row in parcels if row.table == WAITS]
+    def _readings(self, number: int, chunks: Sequence[Any]) -> pa.Table | None:
+        waits = [row for row in chunks if row.table == WAITS]
         if self.gauges is None or not waits:
             return None
         horizon_ms = max(row.time_us for row in waits) // 1000
@@ -177,16 +177,16 @@ class Sink:
     @property
     def _unwritten(self) -> set[str]:
         """What was told is held against what was recorded when a trace has ended, which a followed one never has."""
-        return {LIVE, WAITS, TOLD} if self.rules.plan.follows else {LIVE, WAITS}
+        return {STATUS, WAITS, TOLD} if self.rules.plan.is_followed else {STATUS, WAITS}
 
     def _written_here(self, batch: DataFrame, tables: set[str], number: int) -> set[str]:
         """Those of the tables that this process has appended the batch's rows to."""
         if not tables:
             return set()
-        parcels = batch.where(sf.col("table").isin(*tables)).select("table", "group", "time_us", "payload").toArrow()
+        chunks = batch.where(sf.col("table").isin(*tables)).select("table", "group", "time_us", "payload").toArrow()
 
         def written(table: str) -> bool:
-            mine = parcels.filter(pc.equal(parcels.column("table"), table))
+            mine = chunks.filter(pc.equal(chunks.column("table"), table))
             if table == RELAY:
                 return mine.nbytes <= _BYTES_OF_A_FILE and self._append_here(_relayed(mine), table, number)
             rows = unpacked(self.rules, table, self._end_ms(table))(iter(mine.to_batches()))
@@ -229,30 +229,30 @@ class Sink:
             return end_us // 1000
         return closing_ms(end_us, self.latest_us) if self.closes and table == GAUGES else None
 
-    def _sayings(self, parcels: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-        for row in parcels:
-            if row.table == LIVE:
+    def _status_updates(self, chunks: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for row in chunks:
+            if row.table == STATUS:
                 yield row.group, json.loads(row.said)
         if self.gauges is not None:
             yield "coordinators", self.gauges.said()
 
 
-def _relayed(parcels: pa.Table) -> pa.Table:
+def _relayed(chunks: pa.Table) -> pa.Table:
     """All of a batch, in a partition of its own."""
-    times_us = parcels.column("time_us")
-    until_ms = pa.array(np.full(len(parcels), pc.max(times_us).as_py() // 1000))
-    columns = [parcels.column("group"), times_us.cast(PACKED.field("event_time").type), parcels.column("payload")]
-    return pa.table([*columns, until_ms], names=[*PACKED.names, UNTIL])
+    times_us = chunks.column("time_us")
+    until_ms = pa.array(np.full(len(chunks), pc.max(times_us).as_py() // 1000))
+    columns = [chunks.column("group"), times_us.cast(INPUT_SCHEMA.field("event_time").type), chunks.column("payload")]
+    return pa.table([*columns, until_ms], names=[*INPUT_SCHEMA.names, UNTIL])
 
 
 def unpacked(
     rules: AnyRules, table: str, end_ms: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`: a table's rows out of their parcels."""
+    """The function for `mapInArrow`: a table's rows out of their chunks."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for rows in rules.table(table, (payload.as_buffer() for payload in batch.column("payload"))):
+            for rows in rules.decode_table(table, (payload.as_buffer() for payload in batch.column("payload"))):
                 yield rows if end_ms is None else until(rows, table, end_ms)
 
     return run

@@ -16,11 +16,11 @@ from purgatory_udf.storage.delta_tables import asked
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.event_source import Survey, growing_stream
-from purgatory_udf.streaming.query_monitor import follow_to_end, stop_all, stopped_by_signal
+from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
 from purgatory_udf.streaming.query_plan import BROKERS, QUERIES, Queries
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.stateful_rules import Plan
-from purgatory_udf.streaming.status_file import Boards
+from purgatory_udf.streaming.status_file import StatusFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,23 +34,23 @@ _SAVE_EVERY_SECONDS = 60.0
 
 def follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run) -> Run:
     most_bytes = options.config.fetch.max_bytes
-    with stopped_by_signal():
+    with interrupt_on_sigterm():
         began_ms = _first_event_ms(spark, options.events)
-        boards = Boards(spark, layout, run.run_id, QUERIES)
-        counts = RunningCounts(spark, layout, run, boards)
+        status_files = StatusFiles(spark, layout, run.run_id, QUERIES)
+        counts = RunningCounts(spark, layout, run, status_files)
 
         def events() -> DataFrame:
             return growing_stream(spark, options.events)
 
-        plan = Plan(run.run_id, options.config.max_disorder_ms > 0, None, follows=True)
-        queries = Queries(spark, options.config, layout, run, plan, began_ms, events, boards)
+        plan = Plan(run.run_id, options.config.max_disorder_ms > 0, None, is_followed=True)
+        queries = Queries(spark, options.config, layout, run, plan, began_ms, events, status_files)
         # What others read from comes first, and stops first.
         those = [*queries.of_partitions(most_bytes), queries.of_groups()]
         running = [query.start() for query in sorted(those, key=lambda query: query.name == BROKERS)]
         try:
-            follow_to_end(running[0], "replay", Survey(0, 0, 0, None, None, most_bytes), running[1:], counts)
+            monitor_query(running[0], "replay", Survey(0, 0, 0, None, None, most_bytes), running[1:], counts)
         finally:
-            stop_all(running)
+            stop_queries(running)
             counts.stop()
     return run
 
@@ -78,19 +78,19 @@ class RunningCounts:
         spark: SparkSession,
         layout: Layout,
         run: Run,
-        boards: Boards,
+        status_files: StatusFiles,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spark, self._table, self._run, self._boards = spark, layout.table("runs"), run, boards
+        self._spark, self._table, self._run, self._status_files = spark, layout.table("runs"), run, status_files
         self._clock = clock
         self._saved: dict[str, Any] = run.counts
         self._saved_at: float | None = None
 
     @property
     def open(self) -> int:
-        return self._boards.open
+        return self._status_files.open
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """The first counts are saved at once."""
         now = self._clock()
         if self._saved_at is None or now - self._saved_at >= _SAVE_EVERY_SECONDS:
@@ -100,7 +100,7 @@ class RunningCounts:
         self._save(self._clock())
 
     def _save(self, now: float) -> None:
-        counts = self._boards.counts()
+        counts = self._status_files.counts()
         if counts == self._saved or not counts["events"]:
             return
         self._saved_at = now

@@ -24,11 +24,11 @@ from purgatory_udf.rules.groups.group_rows import COLUMNS, ROWS, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import GroupStateStore
 from purgatory_udf.rules.groups.group_step import StepResult, step
 from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_ids
-from purgatory_udf.streaming.stateful_rules import CLOCK, LIVE, WAITS, Parcel, Plan, Rules, Scalars, Share
-from purgatory_udf.streaming.status_update import Sayings, in_rebalance
+from purgatory_udf.streaming.stateful_rules import CLOCK, STATUS, WAITS, InputChunk, OutputChunk, Plan, Rules, Scalars
+from purgatory_udf.streaming.status_update import GroupStatusUpdate, is_rebalancing
 
 # As a followed replay counts what its tables are given.
-_COUNTED = {**{table: table for table in ENDS}, "group_transitions": "transitions"}
+_COUNTER_OF_TABLE = {**{table: table for table in ENDS}, "group_transitions": "transitions"}
 
 
 @dataclass(frozen=True)
@@ -36,35 +36,35 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
     plan: Plan
     config: Config
     # When purgatories read what follows from how far all groups have come, though none has anything to say.
-    reckon_time: ClassVar[bool] = True
+    needs_clock_timer: ClassVar[bool] = True
 
-    def columns(self, names: Sequence[str]) -> list[str]:
+    def input_columns(self, names: Sequence[str]) -> list[str]:
         return list(COLUMNS)
 
-    def shares(self, events: pa.Table) -> Iterator[Share]:
+    def split_by_group(self, events: pa.Table) -> Iterator[InputChunk]:
         # Groups of one broker have nothing to do with each other: each is by itself, or one of a shard's.
         by = "partition" if self.config.grouping == "partition" else "shard"
         for name, requests in RequestBatch.from_events(events).split(
             grouping_function(by, self.config.grouping_shards)
         ):
-            yield Share(name, int(requests.rows.t.max()), requests.to_bytes())
+            yield InputChunk(name, int(requests.rows.t.max()), requests.to_bytes())
 
-    def rows(self, values: Sequence[bytes]) -> RequestBatch:
+    def decode_rows(self, values: Sequence[bytes]) -> RequestBatch:
         return RequestBatch.concat([RequestBatch.from_bytes(value) for value in values])
 
-    def held(self, rows: RequestBatch) -> bytes:
+    def encode_rows(self, rows: RequestBatch) -> bytes:
         return rows.to_bytes()
 
     def times_us(self, rows: RequestBatch) -> npt.NDArray[np.int64]:
         return rows.rows.t
 
-    def only(self, rows: RequestBatch, which: npt.NDArray[np.bool_]) -> RequestBatch:
+    def select(self, rows: RequestBatch, which: npt.NDArray[np.bool_]) -> RequestBatch:
         return rows.filter(which)
 
-    def state(self, value: bytes | None) -> GroupStateStore:
+    def decode_state(self, value: bytes | None) -> GroupStateStore:
         return GroupStateStore() if value is None else GroupStateStore.from_bytes(value)
 
-    def value(self, state: GroupStateStore) -> bytes:
+    def encode_state(self, state: GroupStateStore) -> bytes:
         return state.to_bytes()
 
     def scalars(self, state: GroupStateStore) -> Scalars:
@@ -73,42 +73,44 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
 
     def step(
         self, group: str, state: GroupStateStore, rows: RequestBatch, horizon_ms: int
-    ) -> tuple[GroupStateStore, Iterator[Parcel]]:
+    ) -> tuple[GroupStateStore, Iterator[OutputChunk]]:
         """Of the groups with requests, and of those whose timers are due; nobody else is touched."""
-        waits, sayings = GroupWaits(), Sayings()
+        waits, updates = GroupWaits(), GroupStatusUpdate()
         by_key: dict[str, StepResult] = {}
         mine = dict(rows.by_group())
         for key in {**mine, **dict.fromkeys(state.due(horizon_ms))}:
             snapshot = state.get(key)
-            before, was = open_operation_ids(snapshot), in_rebalance(snapshot)
+            before, was = open_operation_ids(snapshot), is_rebalancing(snapshot)
             snapshot, result = step(key, snapshot, mine.get(key, ROWS.empty()), horizon_ms, self.config.group)
             state.put(key, snapshot)
             waits.record(key, before, snapshot, result)
-            if self.plan.follows:
-                sayings.note(key, was, snapshot, result)
+            if self.plan.is_followed:
+                updates.note(key, was, snapshot, result)
             if result:
                 by_key[key] = result
-        return state, self._parcels(group_outputs(by_key), waits, sayings, horizon_ms)
+        return state, self._chunks(group_outputs(by_key), waits, updates, horizon_ms)
 
-    def _parcels(
-        self, ended: list[GroupOutput], waits: GroupWaits, sayings: Sayings, horizon_ms: int
-    ) -> Iterator[Parcel]:
+    def _chunks(
+        self, ended: list[GroupOutput], waits: GroupWaits, updates: GroupStatusUpdate, horizon_ms: int
+    ) -> Iterator[OutputChunk]:
         for table, latest_us, rows, payload in ended:
-            yield Parcel(table, "", latest_us, rows, payload)
+            yield OutputChunk(table, "", latest_us, rows, payload)
         told_waits = waits.to_bytes()
         if told_waits is not None:
-            yield Parcel(WAITS, "", 0, 0, told_waits)
-        if self.plan.follows and (ended or told_waits is not None):
-            said: dict[str, Any] = {_COUNTED[packet.table]: packet.rows for packet in ended if packet.table in _COUNTED}
-            yield Parcel(LIVE, "", 0, 0, json.dumps(said | sayings.said()).encode())
+            yield OutputChunk(WAITS, "", 0, 0, told_waits)
+        if self.plan.is_followed and (ended or told_waits is not None):
+            said: dict[str, Any] = {
+                _COUNTER_OF_TABLE[packet.table]: packet.rows for packet in ended if packet.table in _COUNTER_OF_TABLE
+            }
+            yield OutputChunk(STATUS, "", 0, 0, json.dumps(said | updates.said()).encode())
 
-    def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[Parcel]:
-        yield Parcel(WAITS, CLOCK, min(horizon_ms, FOREVER // 1000) * 1000, 0, b"")
+    def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
+        yield OutputChunk(WAITS, CLOCK, min(horizon_ms, FOREVER // 1000) * 1000, 0, b"")
 
     def schema(self, table: str) -> pa.Schema:
         return SCHEMAS[table]
 
-    def table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
+    def decode_table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
         """Many packets at a time."""
         tables = GroupTables(self.plan.run_id, self.plan.trace_end_us)
         yield from tables.rows(name, [payload.to_pybytes() for payload in payloads]).to_batches()

@@ -1,7 +1,7 @@
 """The rules of partitions and topics, by groups of keys, as the pipeline asks for them.
 
-Where groups are brokers, each sees all of an operation. By TopicPartition or shard a group sees a share of some: it
-decides those that it sees whole, and relays all that it is given to its broker's group, which decides the rest.
+Where groups are brokers, each scope all of an operation. By TopicPartition or shard a group scope a share of some: it
+decides those that it scope whole, and relays all that it is given to its broker's group, which decides the rest.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from purgatory_udf.rules.engine.key_shards import (
 from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, EngineSettings, State, step
 from purgatory_udf.rules.engine.loop.state_codec import decode_call, decode_state, encode_call, encode_state
-from purgatory_udf.streaming.stateful_rules import CLOCK, LIVE, RELAY, Parcel, Plan, Rules, Scalars, Share
-from purgatory_udf.streaming.status_update import of_keys, of_time
+from purgatory_udf.streaming.stateful_rules import CLOCK, RELAY, STATUS, InputChunk, OutputChunk, Plan, Rules, Scalars
+from purgatory_udf.streaming.status_update import event_count_update, partition_update
 
-WRITTEN = (*ENDS, "watches", "purgatory_gauges")
+OUTPUT_TABLES = (*ENDS, "watches", "purgatory_gauges")
 
-_ROWS_A_PARCEL = 1 << 17
+_ROWS_PER_CHUNK = 1 << 17
 # Of so many rows and more a parcel is packed: between the rules and the table Spark has it in memory a few times.
-_ROWS_WORTH_PACKING = 1 << 10
-_PACKED, _PLAIN = pa.ipc.IpcWriteOptions(compression="lz4"), pa.ipc.IpcWriteOptions()
+_MIN_COMPRESSED_ROWS = 1 << 10
+_COMPRESSED, _UNCOMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4"), pa.ipc.IpcWriteOptions()
 
 
-class Sees(Enum):
+class OperationScope(Enum):
     """How much of an operation a group sees: all of it, where groups are brokers; a share, where they are partitions or
     shards; or what such groups have left, for the brokers' groups behind them."""
 
     ALL = "all"
-    SHARE = "share"
-    REST = "rest"
+    WHOLE = "whole"
+    SPLIT = "split"
 
 
 @dataclass(frozen=True)
@@ -57,99 +57,101 @@ class PartitionRules(Rules[State, Call]):
     plan: Plan
     config: Config
     limits: EngineSettings
-    sees: Sees = Sees.ALL
+    scope: OperationScope = OperationScope.ALL
 
-    def columns(self, names: Sequence[str]) -> list[str]:
+    def input_columns(self, names: Sequence[str]) -> list[str]:
         return present_columns(names)
 
-    def shares(self, events: pa.Table) -> Iterator[Share]:
-        return _shares(
+    def split_by_group(self, events: pa.Table) -> Iterator[InputChunk]:
+        return _input_chunks(
             explode(events, self.config), grouping_function(self.config.grouping, self.config.grouping_shards)
         )
 
-    def rows(self, values: Sequence[bytes]) -> Call:
+    def decode_rows(self, values: Sequence[bytes]) -> Call:
         return concat_calls([decode_call(value) for value in values])
 
-    def held(self, rows: Call) -> bytes:
+    def encode_rows(self, rows: Call) -> bytes:
         return encode_call(rows)
 
     def times_us(self, rows: Call) -> npt.NDArray[np.int64]:
         times: npt.NDArray[np.int64] = rows.events["t"]
         return times
 
-    def only(self, rows: Call, which: npt.NDArray[np.bool_]) -> Call:
+    def select(self, rows: Call, which: npt.NDArray[np.bool_]) -> Call:
         return rows.select(which)
 
-    def state(self, value: bytes | None) -> State:
+    def decode_state(self, value: bytes | None) -> State:
         return State() if value is None else decode_state(value)
 
-    def value(self, state: State) -> bytes:
+    def encode_state(self, state: State) -> bytes:
         return encode_state(state)
 
     def scalars(self, state: State) -> Scalars:
         open_, wake = state.operations, state.next_deadline_ms
         oldest = int(open_["t"].min()) // 1000 if len(open_) else None
         deadline = wake if len(open_) else None
-        if self.plan.follows:
+        if self.plan.is_followed:
             # No end of the trace will come, at which everything is read that is left.
             wake = min(wake, state.next_reading_ms)
         return Scalars(len(state.parts), oldest, deadline, len(state.names), wake)
 
-    def step(self, group: str, state: State, rows: Call, horizon_ms: int) -> tuple[State, Iterator[Parcel]]:
-        if self.sees is Sees.SHARE:
+    def step(self, group: str, state: State, rows: Call, horizon_ms: int) -> tuple[State, Iterator[OutputChunk]]:
+        if self.scope is OperationScope.WHOLE:
             decided = keep_whole(step(state, defer_split_fetches(rows), horizon_ms, self.limits))
-        elif self.sees is Sees.REST:
+        elif self.scope is OperationScope.SPLIT:
             decided = keep_split(step(state, merge_split_requests(rows), horizon_ms, self.limits))
         else:
             decided = step(state, rows, horizon_ms, self.limits)
-        return state, self._parcels(group, state, rows, decided, horizon_ms)
+        return state, self._chunks(group, state, rows, decided, horizon_ms)
 
-    def _parcels(self, group: str, state: State, rows: Call, decided: Decisions, horizon_ms: int) -> Iterator[Parcel]:
-        if self.sees is Sees.SHARE:
-            for broker, time_us, payload in _shares(rows, by_broker):
-                yield Parcel(RELAY, broker, time_us, 0, payload)
+    def _chunks(
+        self, group: str, state: State, rows: Call, decided: Decisions, horizon_ms: int
+    ) -> Iterator[OutputChunk]:
+        if self.scope is OperationScope.WHOLE:
+            for broker, time_us, payload in _input_chunks(rows, by_broker):
+                yield OutputChunk(RELAY, broker, time_us, 0, payload)
         if len(decided.ended):
             ended = OutcomeColumns(decided, self.plan.run_id, self.plan.trace_end_us)
             for table, ends in zip(ENDS, ended.outcomes(), strict=True):
-                yield from _parcelled(table, ends, ended.latest_us)
-            yield from _parcelled("watches", ended.watches())
+                yield from _to_chunks(table, ends, ended.latest_us)
+            yield from _to_chunks("watches", ended.watches())
         if len(decided.readings):
-            yield from _parcelled("purgatory_gauges", gauge_table(decided, self.plan.run_id))
-        if self.plan.follows:
-            said = of_keys(state, decided, whole=self.sees is not Sees.SHARE)
-            yield Parcel(LIVE, group, horizon_ms * 1000, 0, said)
+            yield from _to_chunks("purgatory_gauges", gauge_table(decided, self.plan.run_id))
+        if self.plan.is_followed:
+            said = partition_update(state, decided, whole=self.scope is not OperationScope.WHOLE)
+            yield OutputChunk(STATUS, group, horizon_ms * 1000, 0, said)
 
-    def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[Parcel]:
-        if not self.plan.follows or not events:
+    def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
+        if not self.plan.is_followed or not events:
             return
-        yield Parcel(LIVE, CLOCK, latest_us, 0, of_time(events))
-        if self.sees is Sees.SHARE:
+        yield OutputChunk(STATUS, CLOCK, latest_us, 0, event_count_update(events))
+        if self.scope is OperationScope.WHOLE:
             # Not every event is relayed: those behind are told the time, but not before what waits for disorder.
-            told_us = min(latest_us, horizon_ms * 1000) if self.plan.disorder else latest_us
+            told_us = min(latest_us, horizon_ms * 1000) if self.plan.has_disorder else latest_us
             if told_us:
-                yield Parcel(RELAY, CLOCK, told_us, 0, b"")
+                yield OutputChunk(RELAY, CLOCK, told_us, 0, b"")
 
     def schema(self, table: str) -> pa.Schema:
         return TABLES[table]
 
-    def table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
+    def decode_table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
         for payload in payloads:
             with pa.ipc.open_stream(payload) as stream:
                 yield from stream
 
 
-def _shares(call: Call, group: Grouping) -> Iterator[Share]:
+def _input_chunks(call: Call, group: Grouping) -> Iterator[InputChunk]:
     if len(call):
         for name, share in split_call(call, group):
-            yield Share(name, int(share.events["t"].max()), encode_call(share))
+            yield InputChunk(name, int(share.events["t"].max()), encode_call(share))
 
 
-def _parcelled(name: str, table: pa.Table, latest_us: int = 0) -> Iterator[Parcel]:
+def _to_chunks(name: str, table: pa.Table, latest_us: int = 0) -> Iterator[OutputChunk]:
     """As Arrow streams."""
-    for begin in range(0, len(table), _ROWS_A_PARCEL):
-        part = table.slice(begin, _ROWS_A_PARCEL)
+    for begin in range(0, len(table), _ROWS_PER_CHUNK):
+        part = table.slice(begin, _ROWS_PER_CHUNK)
         sink = pa.BufferOutputStream()
-        options = _PACKED if len(part) >= _ROWS_WORTH_PACKING else _PLAIN
+        options = _COMPRESSED if len(part) >= _MIN_COMPRESSED_ROWS else _UNCOMPRESSED
         with pa.ipc.new_stream(sink, part.schema, options=options) as writer:
             writer.write_table(part)
-        yield Parcel(name, "", latest_us, len(part), sink.getvalue().to_pybytes())
+        yield OutputChunk(name, "", latest_us, len(part), sink.getvalue().to_pybytes())

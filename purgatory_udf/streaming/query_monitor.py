@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # A query may go on for months: nothing is kept of a batch that Spark does not show any more.
 
 
-class Batches:
+class BatchProgress:
     """`events`: how many rows of its first source the query has taken."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Batches:
 log = logging.getLogger(__name__)
 
 
-class Progress:
+class ProgressLine:
     """A context manager fed with each batch's numbers; it shows the newest ones, and the last ones always.
 
     Off a terminal at most one line per `every` seconds is logged, however short the batches are.
@@ -82,7 +82,7 @@ class Progress:
         console = Console(file=stream or sys.stderr)
         self._status: Status | None = console.status(title) if console.is_terminal else None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         if self._status:
             self._status.start()
         return self
@@ -106,7 +106,7 @@ class Progress:
         trace_end: datetime | None,
     ) -> None:
         """Show a batch: `events` are those read so far, `rate` is events per second, unknown numbers are None."""
-        line = f"{self._title}: {describe(batch, events, rate, open_operations, watermark, trace_end)}"
+        line = f"{self._title}: {format_progress(batch, events, rate, open_operations, watermark, trace_end)}"
         self._held = line
         if self._status:
             self._status.update(line)
@@ -118,7 +118,7 @@ class Progress:
             self._held = None
 
 
-def describe(
+def format_progress(
     batch: int,
     events: int,
     rate: float,
@@ -142,59 +142,59 @@ def _clock_time(moment: datetime) -> str:
     return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
-_LOOK_EVERY_SECONDS = 1
-_A_MOMENT_SECONDS = 0.05
-_PATIENCE_SECONDS = 30
+_POLL_SECONDS = 1
+_STOP_POLL_SECONDS = 0.05
+_MAX_BATCH_WAIT_SECONDS = 30
 
 
-class Live(Protocol):
+class LiveCounts(Protocol):
     """What a followed replay says of itself."""
 
     @property
     def open(self) -> int: ...
-    def look(self) -> None: ...
+    def refresh(self) -> None: ...
 
 
-def follow_to_end(
+def monitor_query(
     query: StreamingQuery,
     title: str,
     survey: Survey | None,
-    beside: Sequence[StreamingQuery] = (),
-    live: Live | None = None,
+    others: Sequence[StreamingQuery] = (),
+    live: LiveCounts | None = None,
 ) -> None:
     """Show batches until the query ends. Raised is what a query `beside` it dies of, and that rows were dropped as late
     (at once with queries `beside`, for these may never end)."""
-    batches = Batches()
+    batches = BatchProgress()
     late: dict[tuple[str, int], int] = {}
-    with Progress(title) as line:
+    with ProgressLine(title) as line:
         try:
             while True:
-                ended = query.awaitTermination(_LOOK_EVERY_SECONDS)
+                ended = query.awaitTermination(_POLL_SECONDS)
                 if live is not None:
-                    live.look()
+                    live.refresh()
                 recent = query.recentProgress
                 for progress in batches.new(recent):
                     _show(line, progress, batches.events, survey, live)
-                reports = [(query, recent), *((other, other.recentProgress) for other in beside)]
+                reports = [(query, recent), *((other, other.recentProgress) for other in others)]
                 late |= {
                     (each.id, progress.batchId): dropped
                     for each, shown in reports
                     for progress in shown
                     if (dropped := _dropped(progress))
                 }
-                if late and (ended or beside):
+                if late and (ended or others):
                     raise CheckFailedError(
                         f"{sum(late.values())} packed rows came later than max_disorder_ms allows and were not "
                         "replayed; ingest rejects such events by name, or allow more disorder"
                     )
                 if ended:
                     break
-                for other in beside:
+                for other in others:
                     if not other.isActive:
                         other.awaitTermination()
         except KeyboardInterrupt:
             # With others beside it, whoever started them all stops them all.
-            if not beside:
+            if not others:
                 query.stop()
             raise
 
@@ -203,20 +203,20 @@ def _dropped(progress: Any) -> int:
     return sum(state.numRowsDroppedByWatermark for state in progress.stateOperators)
 
 
-def stop_all(queries: Sequence[StreamingQuery]) -> None:
+def stop_queries(queries: Sequence[StreamingQuery]) -> None:
     """Stop them in this order, each after the batch that it is at, if that does not take too long: a batch that is
     interrupted is done again, but Spark says so in many lines."""
     for query in queries:
         # The interrupt that stops us may have stopped the JVM, too.
         with suppress(Exception):
             began = time.monotonic()
-            while query.status["isTriggerActive"] and time.monotonic() - began < _PATIENCE_SECONDS:
-                time.sleep(_A_MOMENT_SECONDS)
+            while query.status["isTriggerActive"] and time.monotonic() - began < _MAX_BATCH_WAIT_SECONDS:
+                time.sleep(_STOP_POLL_SECONDS)
             query.stop()
 
 
 @contextmanager
-def stopped_by_signal() -> Iterator[None]:
+def interrupt_on_sigterm() -> Iterator[None]:
     """Whoever asks the process to end (SIGTERM) interrupts it, as the keyboard does: what is in here stops first."""
 
     def interrupt(*_: object) -> NoReturn:
@@ -232,7 +232,7 @@ def stopped_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(line: Progress, progress: Any, events: int, survey: Survey | None, live: Live | None) -> None:
+def _show(line: ProgressLine, progress: Any, events: int, survey: Survey | None, live: LiveCounts | None) -> None:
     first = progress.sources[0] if progress.sources else None
     end = survey.last_us if survey else None
     line.update(

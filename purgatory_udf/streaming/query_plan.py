@@ -20,10 +20,10 @@ from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_sink import CoordinatorGauges, Sink
 from purgatory_udf.streaming.event_source import delta_stream
 from purgatory_udf.streaming.group_rules import GroupRules
-from purgatory_udf.streaming.partition_rules import PartitionRules, Sees
+from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
 from purgatory_udf.streaming.single_batch_replay import OneBatchQuery
-from purgatory_udf.streaming.stateful_rules import PACKED, AnyRules, Plan
-from purgatory_udf.streaming.status_file import Boards
+from purgatory_udf.streaming.stateful_rules import INPUT_SCHEMA, AnyRules, Plan
+from purgatory_udf.streaming.status_file import StatusFiles
 from purgatory_udf.streaming.streaming_query import Query, packed
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Queries:
     plan: Plan
     began_ms: int
     events: Callable[[], DataFrame]
-    boards: Boards | None = None
+    status_files: StatusFiles | None = None
 
     def of_partitions(self, most_bytes: int, closes: bool = False) -> list[Query]:
         """`most_bytes`: how far behind a fetch may ask; `closes`: nothing else of the run writes gauges."""
@@ -52,14 +52,14 @@ class Queries:
         retain_bytes = min(most_bytes, config.fetch.max_bytes)
         rules = PartitionRules(self.plan, config, EngineSettings(purge_intervals(config), self.began_ms, retain_bytes))
         if config.grouping == "broker":
-            closes = closes and self.plan.at_once
+            closes = closes and self.plan.is_one_batch
             return [self._query("replay", self._packed(rules), self._sink(PARTITIONS, rules, closes=closes))]
-        event_staging.create_relay(self.spark, self.layout, PACKED)
+        event_staging.create_relay(self.spark, self.layout, INPUT_SCHEMA)
 
         def relayed() -> DataFrame:
             return delta_stream(self.spark, self.layout.relay, since=0, shrinks=True)
 
-        shares, rest = replace(rules, sees=Sees.SHARE), replace(rules, sees=Sees.REST)
+        shares, rest = replace(rules, scope=OperationScope.WHOLE), replace(rules, scope=OperationScope.SPLIT)
         return [
             self._query("replay", self._packed(shares), self._sink(PARTITIONS, shares)),
             self._query(BROKERS, relayed, self._sink(BROKERS, rest)),
@@ -83,4 +83,4 @@ class Queries:
 
     def _sink(self, name: str, rules: AnyRules, closes: bool = False, gauges: CoordinatorGauges | None = None) -> Sink:
         stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}/{name}"
-        return Sink(name, self.layout, stream_id, rules, self.config.drain, closes, gauges, self.boards)
+        return Sink(name, self.layout, stream_id, rules, self.config.drain, closes, gauges, self.status_files)

@@ -8,8 +8,8 @@ from typing import Any
 from purgatory_udf.common.configuration import Config
 
 # Settings that change how a replay is carried out, never what it answers.
-_READING = ("max_rejected", "max_line_bytes", "max_unpacked")
-_MACHINERY = ("batch_events", "grouping", "grouping_shards", *_READING)
+_IMPORT_SETTINGS = ("max_rejected", "max_line_bytes", "max_unpacked")
+_EXECUTION_SETTINGS = ("batch_events", "grouping", "grouping_shards", *_IMPORT_SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -25,4 +25,4 @@ class ReplayOptions:
 
 def semantic_settings(config: Config) -> dict[str, Any]:
     """The settings that the answers depend on."""
-    return {key: value for key, value in config.model_dump(mode="json").items() if key not in _MACHINERY}
+    return {key: value for key, value in config.model_dump(mode="json").items() if key not in _EXECUTION_SETTINGS}

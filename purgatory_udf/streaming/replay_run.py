@@ -22,7 +22,7 @@ from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.event_source import Survey, TraceSource, TraceSurvey
 from purgatory_udf.streaming.follow_replay import follow
-from purgatory_udf.streaming.partition_rules import WRITTEN
+from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from purgatory_udf.streaming.query_plan import Queries
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.run_counts import counts, group_counts, latest_us, write_disagreements, written
@@ -109,7 +109,7 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
 
 
 def create_tables(spark: SparkSession, layout: Layout, groups: bool) -> None:
-    schemas = {layout.table(name): COMMENTED_TABLES[name] for name in WRITTEN}
+    schemas = {layout.table(name): COMMENTED_TABLES[name] for name in OUTPUT_TABLES}
     if groups:
         schemas |= {
             layout.table("group_transitions"): COMMENTED_TABLES["group_transitions"],

@@ -18,7 +18,7 @@ from purgatory_udf.storage import delta_tables, run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.event_source import TraceSurvey, grouping_for
-from purgatory_udf.streaming.partition_rules import WRITTEN
+from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from purgatory_udf.streaming.replay_options import ReplayOptions, semantic_settings
 from purgatory_udf.streaming.single_batch_replay import GROUPING
 
@@ -83,9 +83,9 @@ def begin(spark: SparkSession, options: ReplayOptions, layout: Layout, trace: Tr
         # Its record goes first: a run whose tables are being removed must not be taken for a finished one.
         if known:
             run_records.forget(spark, layout.table("runs"), known)
-        for name in (*WRITTEN, "group_transitions", "group_disagreements", "_replay"):
+        for name in (*OUTPUT_TABLES, "group_transitions", "group_disagreements", "_replay"):
             files_of(spark).remove(layout.table(name))
-    elif any(files_of(spark).exists(layout.table(name)) for name in WRITTEN):
+    elif any(files_of(spark).exists(layout.table(name)) for name in OUTPUT_TABLES):
         raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
     settings = {**options.config.model_dump(mode="json"), "formats": FORMATS, "stream": uuid.uuid4().hex}
     settings["grouping"] = _grouping(spark, options, trace)

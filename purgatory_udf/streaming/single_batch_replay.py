@@ -24,8 +24,8 @@ from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.event_source import Survey, TraceSurvey
 from purgatory_udf.streaming.replay_options import ReplayOptions
-from purgatory_udf.streaming.stateful_adapter import keyed
-from purgatory_udf.streaming.stateful_rules import Parcel
+from purgatory_udf.streaming.stateful_adapter import state_function
+from purgatory_udf.streaming.stateful_rules import OutputChunk
 from purgatory_udf.streaming.streaming_query import Query
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 GROUPING = "broker"
 
-_PARCELS = pa.schema(
+_OUTPUT_CHUNKS = pa.schema(
     [
         ("table", pa.string()),
         ("group", pa.string()),
@@ -104,11 +104,11 @@ class OneBatchQuery(Query):
                 values[group].append(payload.as_py())
         here = local(self.spark)
         assert here is not None
-        parcels = pa.Table.from_pylist([row._asdict() for row in self._parcels(values)], schema=_PARCELS)
-        self.sink.write(here.frame_of(parcels), 0)
+        chunks = pa.Table.from_pylist([row._asdict() for row in self._chunks(values)], schema=_OUTPUT_CHUNKS)
+        self.sink.write(here.frame_of(chunks), 0)
 
-    def _parcels(self, values: dict[str, list[bytes]]) -> Iterator[Parcel]:
-        call = keyed(self.sink.rules)
+    def _chunks(self, values: dict[str, list[bytes]]) -> Iterator[OutputChunk]:
+        call = state_function(self.sink.rules)
         for group, payloads in values.items():
             for frame in call((group,), iter([pd.DataFrame({"payload": payloads})]), OneBatch()):
-                yield from map(Parcel._make, zip(*(frame[name] for name in frame.columns), strict=True))
+                yield from map(OutputChunk._make, zip(*(frame[name] for name in frame.columns), strict=True))

@@ -19,7 +19,7 @@ import pandas as pd
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.worker_memory import retain_freed_memory
 from purgatory_udf.rules.engine.loop.codes import FOREVER
-from purgatory_udf.streaming.stateful_rules import CLOCK, AnyRules, Parcel, Plan, Rows, Rules, State, ticks
+from purgatory_udf.streaming.stateful_rules import CLOCK, AnyRules, OutputChunk, Plan, Rows, Rules, State, decode_ticks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,72 +45,78 @@ class SparkGroupState(Protocol):
     def getCurrentWatermarkMs(self) -> int: ...  # noqa: N802
 
 
-def keyed(rules: AnyRules) -> Callable[[Any, Iterator[pd.DataFrame], SparkGroupState], Iterator[pd.DataFrame]]:
+def state_function(rules: AnyRules) -> Callable[[Any, Iterator[pd.DataFrame], SparkGroupState], Iterator[pd.DataFrame]]:
     """The function for `applyInPandasWithState`, by group."""
 
     def run(key: Any, frames: Iterator[pd.DataFrame], group: SparkGroupState) -> Iterator[pd.DataFrame]:
         retain_freed_memory()
         values = [bytes(value) for frame in frames for value in frame["payload"] if value]
-        parcels = list(_tick(values, group, rules) if key[0] == CLOCK else _call(key[0], values, group, rules))
-        if parcels:
-            yield pd.DataFrame(parcels, columns=list(Parcel._fields))
+        chunks = list(
+            _call_clock(values, group, rules) if key[0] == CLOCK else _call_group(key[0], values, group, rules)
+        )
+        if chunks:
+            yield pd.DataFrame(chunks, columns=list(OutputChunk._fields))
 
     return run
 
 
-def _tick(values: list[bytes], group: SparkGroupState, rules: AnyRules) -> Iterator[Parcel]:
+def _call_clock(values: list[bytes], group: SparkGroupState, rules: AnyRules) -> Iterator[OutputChunk]:
     """The group of no key is called in every batch; and, where time is to be reckoned with, once more when that which
     it told has passed. Otherwise nothing is kept, so nothing fires."""
     watermark = group.getCurrentWatermarkMs()
     if group.hasTimedOut:
         group.remove()
-    elif rules.reckon_time and not rules.plan.at_once:
+    elif rules.needs_clock_timer and not rules.plan.is_one_batch:
         group.update((0, None, None, 0, b"", None))
         group.setTimeoutTimestamp(max(watermark, 1))
-    return rules.tick(*ticks(values), _horizon([], watermark, rules.plan))
+    return rules.tick(*decode_ticks(values), _horizon([], watermark, rules.plan))
 
 
-def _call(name: str, values: list[bytes], group: SparkGroupState, rules: Rules[State, Rows]) -> Iterable[Parcel]:
+def _call_group(
+    name: str, values: list[bytes], group: SparkGroupState, rules: Rules[State, Rows]
+) -> Iterable[OutputChunk]:
     plan, watermark = rules.plan, group.getCurrentWatermarkMs()
-    state, held = rules.state(None), []
+    state, held = rules.decode_state(None), []
     if group.exists:
         *_, kept, waiting = group.get
-        state = rules.state(bytes(kept))
+        state = rules.decode_state(bytes(kept))
         if waiting:
             held.append(bytes(waiting))
-    ready, later = rules.rows([*held, *values]), None
-    if plan.disorder and not plan.at_once:
-        ready, later = _split(rules, ready, watermark)
-    state, parcels = rules.step(name, state, ready, _horizon(rules.times_us(ready), watermark, plan))
-    _leave(group, rules, state, later, watermark)
-    return parcels
+    ready, later = rules.decode_rows([*held, *values]), None
+    if plan.has_disorder and not plan.is_one_batch:
+        ready, later = _split_at_watermark(rules, ready, watermark)
+    state, chunks = rules.step(name, state, ready, _horizon(rules.times_us(ready), watermark, plan))
+    _save_state(group, rules, state, later, watermark)
+    return chunks
 
 
-def _split(rules: Rules[State, Rows], arrived: Rows, watermark: int) -> tuple[Rows, Rows | None]:
+def _split_at_watermark(rules: Rules[State, Rows], arrived: Rows, watermark: int) -> tuple[Rows, Rows | None]:
     """What no earlier event can follow any more, and what must wait. Strictly before the watermark, as timers are: so
     all groups of a batch have let go of the same past."""
     now = rules.times_us(arrived) // 1000 < watermark
     if now.all():
         return arrived, None
-    return rules.only(arrived, now), rules.only(arrived, ~now)
+    return rules.select(arrived, now), rules.select(arrived, ~now)
 
 
 def _horizon(ready_us: Any, watermark: int, plan: Plan) -> int:
     """Up to where a group's past is settled. Nothing comes any more once the watermark has passed the trace's end."""
-    if plan.at_once or (plan.trace_end_us is not None and watermark > plan.trace_end_us // 1000):
+    if plan.is_one_batch or (plan.trace_end_us is not None and watermark > plan.trace_end_us // 1000):
         return FOREVER
-    if not plan.disorder and len(ready_us):
+    if not plan.has_disorder and len(ready_us):
         return max(watermark, int(ready_us.max()) // 1000)
     return watermark
 
 
-def _leave(group: SparkGroupState, rules: Rules[State, Rows], state: State, later: Rows | None, watermark: int) -> None:
+def _save_state(
+    group: SparkGroupState, rules: Rules[State, Rows], state: State, later: Rows | None, watermark: int
+) -> None:
     *scalars, wake = rules.scalars(state)
     held = None
     if later is not None:
-        held = rules.held(later)
+        held = rules.encode_rows(later)
         wake = min(wake, int(rules.times_us(later).min()) // 1000)
-    group.update((*scalars, rules.value(state), held))
+    group.update((*scalars, rules.encode_state(state), held))
     if wake < FOREVER:
         # A timer must lie after the epoch, too.
         group.setTimeoutTimestamp(max(wake, watermark, 1))
@@ -129,16 +135,16 @@ log = logging.getLogger(__name__)
 Write = Callable[["DataFrame", int], None]
 
 # A search through so many takes a small part of a JVM's usual stack.
-MOST_LETTERS = 1_500
-_MOST_OF_A_LINE = 400
-_STACK = ("\tat ", "\t... ", "  File ", "    ")
+MAX_ERROR_CHARS = 1_500
+_MAX_LINE_CHARS = 400
+_STACK_FRAME_PREFIXES = ("\tat ", "\t... ", "  File ", "    ")
 
 
 class BatchError(Exception):
     """What happened, and each of its causes, without any stack."""
 
 
-def tersely(write: Write) -> Write:
+def shorten_errors(write: Write) -> Write:
     """The function for `foreachBatch`, whose errors are short."""
 
     @functools.wraps(write)
@@ -149,17 +155,17 @@ def tersely(write: Write) -> Write:
             raise
         except Exception as error:
             log.debug("batch %s", number, exc_info=True)
-            raise BatchError(shortened(f"{type(error).__module__}.{type(error).__name__}: {error}")) from None
+            raise BatchError(shorten_text(f"{type(error).__module__}.{type(error).__name__}: {error}")) from None
 
     return run
 
 
-def shortened(text: str) -> str:
+def shorten_text(text: str) -> str:
     """The text's lines that are no frames of a stack, each once; of very many the first and, since it is the cause,
     the last."""
-    lines = (line for line in text.splitlines() if line.strip() and not line.startswith(_STACK))
-    brief = "\n".join(dict.fromkeys(line[:_MOST_OF_A_LINE] for line in lines))
-    if len(brief) <= MOST_LETTERS:
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith(_STACK_FRAME_PREFIXES))
+    brief = "\n".join(dict.fromkeys(line[:_MAX_LINE_CHARS] for line in lines))
+    if len(brief) <= MAX_ERROR_CHARS:
         return brief
-    half = MOST_LETTERS // 2
+    half = MAX_ERROR_CHARS // 2
     return f"{brief[:half]} …\n… {brief[-half:]}"

@@ -1,7 +1,7 @@
 """The contract between Spark and the rules: values in, values out.
 
     events ─ shares ─► the shuffle ─► rows ─┐
-                                            ├─ step ─► parcels ─ table ─► rows of tables
+                                            ├─ step ─► chunks ─ table ─► rows of tables
                        Spark's state ─ state ┘    └─► state
 
 There are two who keep it: `partition_rules`, of partitions and topics, and `group_rules`, of consumer groups. Whoever
@@ -25,14 +25,14 @@ from purgatory_udf.contract.tables import TIMESTAMP
 
 # What a call may say beside rows of tables: a share for a group of the next query; what it knows for `top`, while a
 # table is followed; and what began to wait and waited no longer, for gauges that no call sees whole.
-RELAY, LIVE, WAITS = "relay", "live", "waits"
+RELAY, STATUS, WAITS = "relay", "live", "waits"
 
 
 State = TypeVar("State")
 Rows = TypeVar("Rows")
 
 
-class Share(NamedTuple):
+class InputChunk(NamedTuple):
     """What a batch brings for a group, as one value; and its latest time."""
 
     group: str
@@ -40,7 +40,7 @@ class Share(NamedTuple):
     payload: bytes
 
 
-class Parcel(NamedTuple):
+class OutputChunk(NamedTuple):
     """A call's rows of one table, as one value: how many, and when the last of them ended. Of the other things that a
     call says `group` says for whom, or of whom."""
 
@@ -66,12 +66,12 @@ class Plan:
     """What a call needs to know of the run."""
 
     run_id: str
-    disorder: bool
+    has_disorder: bool
     # None of a table that still grows.
     trace_end_us: int | None
     # All of the trace comes in one batch: nothing follows what a call is given.
-    at_once: bool = False
-    follows: bool = False
+    is_one_batch: bool = False
+    is_followed: bool = False
 
 
 class Rules(ABC, Generic[State, Rows]):
@@ -79,53 +79,53 @@ class Rules(ABC, Generic[State, Rows]):
 
     plan: Plan
     # Whether the group of no key is called again when nothing but time has passed.
-    reckon_time: ClassVar[bool] = False
+    needs_clock_timer: ClassVar[bool] = False
 
     @abstractmethod
-    def columns(self, names: Sequence[str]) -> list[str]:
+    def input_columns(self, names: Sequence[str]) -> list[str]:
         """What is read of events with these columns."""
 
     @abstractmethod
-    def shares(self, events: pa.Table) -> Iterator[Share]: ...
+    def split_by_group(self, events: pa.Table) -> Iterator[InputChunk]: ...
 
     @abstractmethod
-    def rows(self, values: Sequence[bytes]) -> Rows:
+    def decode_rows(self, values: Sequence[bytes]) -> Rows:
         """Shares of one group, and rows that have waited, together and in order."""
 
     @abstractmethod
-    def held(self, rows: Rows) -> bytes:
+    def encode_rows(self, rows: Rows) -> bytes:
         """Rows that have to wait, as a value."""
 
     @abstractmethod
     def times_us(self, rows: Rows) -> npt.NDArray[np.int64]: ...
 
     @abstractmethod
-    def only(self, rows: Rows, which: npt.NDArray[np.bool_]) -> Rows: ...
+    def select(self, rows: Rows, which: npt.NDArray[np.bool_]) -> Rows: ...
 
     @abstractmethod
-    def state(self, value: bytes | None) -> State:
+    def decode_state(self, value: bytes | None) -> State:
         """A state of this value; the first one of all without."""
 
     @abstractmethod
-    def value(self, state: State) -> bytes: ...
+    def encode_state(self, state: State) -> bytes: ...
 
     @abstractmethod
     def scalars(self, state: State) -> Scalars: ...
 
     @abstractmethod
-    def step(self, group: str, state: State, rows: Rows, horizon_ms: int) -> tuple[State, Iterable[Parcel]]:
+    def step(self, group: str, state: State, rows: Rows, horizon_ms: int) -> tuple[State, Iterable[OutputChunk]]:
         """Decide everything that is decided by the horizon: no earlier row can come for this group."""
 
     @abstractmethod
-    def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[Parcel]:
+    def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
         """What the group of no key says, which is called in every batch."""
 
     @abstractmethod
     def schema(self, table: str) -> pa.Schema: ...
 
     @abstractmethod
-    def table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
-        """A table's rows, of its parcels in their order."""
+    def decode_table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
+        """A table's rows, of its chunks in their order."""
 
 
 AnyRules = Rules[Any, Any]
@@ -134,14 +134,14 @@ AnyRules = Rules[Any, Any]
 # Before the shuffle: events become one value per group and Arrow batch, so that Spark moves few rows.
 
 
-PACKED = pa.schema([("group", pa.string()), ("event_time", TIMESTAMP), ("payload", pa.binary())])
+INPUT_SCHEMA = pa.schema([("group", pa.string()), ("event_time", TIMESTAMP), ("payload", pa.binary())])
 
 # The group of no key: its row only tells the time, and how many events there were.
 CLOCK = ""
-TICK = "<qq"
+TICK_FORMAT = "<qq"
 
 
-def packer(rules: AnyRules) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def input_chunk_function(rules: AnyRules) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`: events in, groups' shares out; one more row tells the batch's latest time."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -150,19 +150,21 @@ def packer(rules: AnyRules) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
             if batch.num_rows:
                 events = pa.Table.from_batches([batch])
                 now_us = int(events["time_us"].to_numpy().max())
-                yield packed([(CLOCK, now_us, struct.pack(TICK, batch.num_rows, now_us)), *rules.shares(events)])
+                yield input_batch(
+                    [(CLOCK, now_us, struct.pack(TICK_FORMAT, batch.num_rows, now_us)), *rules.split_by_group(events)]
+                )
 
     return run
 
 
-def packed(rows: Iterable[tuple[str, int, bytes]]) -> pa.RecordBatch:
+def input_batch(rows: Iterable[tuple[str, int, bytes]]) -> pa.RecordBatch:
     names, times, payloads = (list(column) for column in zip(*rows, strict=True))
     latest = pa.array(times, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
     columns = [pa.array(names, pa.string()), latest, pa.array(payloads, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, schema=PACKED)
+    return pa.RecordBatch.from_arrays(columns, schema=INPUT_SCHEMA)
 
 
-def ticks(values: Iterable[bytes]) -> tuple[int, int]:
+def decode_ticks(values: Iterable[bytes]) -> tuple[int, int]:
     """How many events a batch had, and when the last of them was."""
-    batches = [struct.unpack(TICK, value) for value in values]
+    batches = [struct.unpack(TICK_FORMAT, value) for value in values]
     return sum(events for events, _ in batches), max((us for _, us in batches), default=0)

@@ -17,17 +17,17 @@ from purgatory_udf.rules.groups.group_codes import KIND_OF
 from purgatory_udf.rules.groups.group_rows import split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.group_step import StepResult
-from purgatory_udf.streaming.status_file import SECONDS
+from purgatory_udf.streaming.status_file import EXPIRATION_SECONDS
 
 # What an operation that waits on partitions or topics still lacks, in words, from the state of its group of keys.
 
 
-def name_of(key: str) -> str:
+def display_key(key: str) -> str:
     _, partition, topic = key_parts(key)
     return topic if partition < 0 else f"{topic}-{partition}"
 
 
-def lacks(state: State, operation: Records) -> str:
+def pending_reason(state: State, operation: Records) -> str:
     """Of several partitions the one that is furthest behind, and how many more there are."""
     begin = int(operation["first"])
     parts = state.parts[begin : begin + int(operation["count"])]
@@ -41,7 +41,7 @@ def lacks(state: State, operation: Records) -> str:
     worst = pending[int(np.argmax(behind))]
     key = int(worst["key"])
     more = f" (and {len(pending) - 1:,} more)" if len(pending) > 1 else ""
-    return f"{name_of(state.names[key])}: {says(state, state.keys[key], int(worst['offset']))}{more}"
+    return f"{display_key(state.names[key])}: {says(state, state.keys[key], int(worst['offset']))}{more}"
 
 
 def _reached(state: State, operation: Records, parts: Records) -> Any:
@@ -93,7 +93,7 @@ def _bytes(state: State, operation: Records, parts: Records) -> str:
         end, segment, position = _end(key, int(operation["mode"]))
         if end != UNKNOWN and not part["throttled"] and part["start_seg"] == segment:
             got += max(0, min(position - int(part["start_pos"]), int(part["size"])))
-    first = name_of(state.names[int(parts[0]["key"])]) if len(parts) else "nothing"
+    first = display_key(state.names[int(parts[0]["key"])]) if len(parts) else "nothing"
     over = f"{first} and {len(parts) - 1:,} more" if len(parts) > 1 else first
     return f"{over}: {got:,} of {least:,} bytes"
 
@@ -108,10 +108,10 @@ def _end(key: Records, reader: int) -> tuple[int, int, int]:
 
 
 # Of each purgatory, so many of those that have waited longest.
-OLDEST = 5
+LISTED_WAITS = 5
 
 
-def of_keys(state: State, decided: Decisions, whole: bool) -> bytes:
+def partition_update(state: State, decided: Decisions, whole: bool) -> bytes:
     """Of a group of keys: what ended in the call and, if the group sees whole brokers, how it stands after it."""
     said: dict[str, Any] = {
         "completions": len(decided.completed),
@@ -129,7 +129,7 @@ def of_keys(state: State, decided: Decisions, whole: bool) -> bytes:
     return json.dumps(said, separators=(",", ":")).encode()
 
 
-def of_time(events: int) -> bytes:
+def event_count_update(events: int) -> bytes:
     """How many events a batch had."""
     return json.dumps({"events": events}).encode()
 
@@ -138,7 +138,7 @@ def _by_second(operations: Records) -> list[list[Any]]:
     if not len(operations):
         return []
     second = operations["deadline"] // 1000
-    recent = second > int(second.max()) - SECONDS
+    recent = second > int(second.max()) - EXPIRATION_SECONDS
     rows = np.stack([second[recent], operations["broker"][recent], operations["code"][recent]], axis=1)
     distinct, counts = np.unique(rows, axis=0, return_counts=True)
     pairs = zip(distinct.tolist(), counts.tolist(), strict=True)
@@ -152,7 +152,7 @@ def _oldest(operations: Records) -> Records:
     owner = rows["broker"].astype(np.int64) * 16 + rows["code"]
     begins = np.flatnonzero(np.append(True, owner[1:] != owner[:-1])) if len(rows) else np.zeros(0, np.int64)
     place = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
-    return rows[place < OLDEST]
+    return rows[place < LISTED_WAITS]
 
 
 def _waiting(state: State, operation: Records) -> dict[str, Any]:
@@ -165,10 +165,10 @@ def _waiting(state: State, operation: Records) -> dict[str, Any]:
         "operation_id": int(operation["seq"]),
         "request_id": state.request_ids[text].as_py() or None,
         "client_id": state.client_ids[text].as_py() or None,
-        "key": None if first is None else name_of(state.names[int(first["key"])]),
+        "key": None if first is None else display_key(state.names[int(first["key"])]),
         "since_us": int(operation["t"]),
         "deadline_ms": int(operation["deadline"]),
-        "lacks": lacks(state, operation),
+        "lacks": pending_reason(state, operation),
     }
 
 
@@ -176,11 +176,11 @@ def _waiting(state: State, operation: Records) -> dict[str, Any]:
 
 
 _IN_REBALANCE = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
-_NAMED = 5
+_LISTED_MEMBERS = 5
 _HEARTBEAT = KIND_OF["heartbeat"]
 
 
-class Sayings:
+class GroupStatusUpdate:
     """Of the groups of one call."""
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ class Sayings:
 
     def note(self, key: str, was: bool, snapshot: GroupSnapshot, result: StepResult) -> None:
         """`was`: whether it was in rebalance before the call. Of others nothing is said."""
-        now = in_rebalance(snapshot)
+        now = is_rebalancing(snapshot)
         if now or was or result.transitions:
             self._rebalances[key] = _rebalance(key, snapshot) if now else None
         broker = split_group_key(key)[0]
@@ -202,12 +202,12 @@ class Sayings:
     def said(self) -> dict[str, Any]:
         if not self._rebalances and not self._expired:
             return {}
-        recent = max((at for at, *_ in self._expired), default=0) - SECONDS
+        recent = max((at for at, *_ in self._expired), default=0) - EXPIRATION_SECONDS
         expired = [[*mark, count] for mark, count in sorted(self._expired.items()) if mark[0] > recent]
         return {"rebalances": self._rebalances, "expired": expired}
 
 
-def in_rebalance(snapshot: GroupSnapshot) -> bool:
+def is_rebalancing(snapshot: GroupSnapshot) -> bool:
     return snapshot.group is not None and snapshot.group.state in _IN_REBALANCE
 
 
@@ -231,5 +231,5 @@ def _rebalance(key: str, snapshot: GroupSnapshot) -> dict[str, Any]:
         "kind": operation.kind if operation is not None else None,
         "members": len(group.members),
         "missing": len(missing),
-        "named": missing[:_NAMED],
+        "named": missing[:_LISTED_MEMBERS],
     }

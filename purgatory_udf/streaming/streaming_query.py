@@ -1,7 +1,7 @@
 """One query, whatever its rules: packed rows to groups, groups' outcomes to tables; run to its end, or followed.
 
 arriving ─┐
-          ├─► watermark ─► by group ─► adapter ─► parcels ─► sink ─► tables
+          ├─► watermark ─► by group ─► adapter ─► chunks ─► sink ─► tables
 control ──┘
 """
 
@@ -22,9 +22,9 @@ from purgatory_udf.storage.checkpoints import prepared, rests_at_ms
 from purgatory_udf.storage.delta_tables import asked
 from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import Survey, delta_stream
-from purgatory_udf.streaming.query_monitor import follow_to_end
-from purgatory_udf.streaming.stateful_adapter import OUTPUT_SCHEMA, STATE_SCHEMA, keyed, tersely
-from purgatory_udf.streaming.stateful_rules import CLOCK, PACKED, AnyRules, packer
+from purgatory_udf.streaming.query_monitor import monitor_query
+from purgatory_udf.streaming.stateful_adapter import OUTPUT_SCHEMA, STATE_SCHEMA, shorten_errors, state_function
+from purgatory_udf.streaming.stateful_rules import CLOCK, INPUT_SCHEMA, AnyRules, input_chunk_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,8 +36,8 @@ _TIMERS_ALONE = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 def packed(events: DataFrame, rules: AnyRules) -> DataFrame:
     """Events as one value per group and Arrow batch."""
-    work = freeze_in_workers(packer(rules))
-    return events.select(*rules.columns(events.columns)).mapInArrow(work, from_arrow_schema(PACKED))
+    work = freeze_in_workers(input_chunk_function(rules))
+    return events.select(*rules.input_columns(events.columns)).mapInArrow(work, from_arrow_schema(INPUT_SCHEMA))
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Query:
     def start(self) -> StreamingQuery:
         """Over a table that still grows. A batch for timers alone is only made by the process that has made the batch
         before it; where an earlier process was killed between the two, a row that says nothing new has one made."""
-        delta_tables.create(self.spark, self._control, PACKED)
+        delta_tables.create(self.spark, self._control, INPUT_SCHEMA)
         writer = self._writer()
         watermark = rests_at_ms(self.spark, self.sink.layout.checkpoint(self.name))
         if watermark:
@@ -69,7 +69,7 @@ class Query:
         if self._at_once:
             self._run(survey, timers=False)
             return
-        delta_tables.create(self.spark, self._control, PACKED)
+        delta_tables.create(self.spark, self._control, INPUT_SCHEMA)
         if asked(self.spark, self._control, self._is_empty):
             self._run(survey, timers=False)
         # Told again if it was told before: a batch for timers alone follows a batch of the same process only, so a run
@@ -80,7 +80,7 @@ class Query:
 
     @property
     def _at_once(self) -> bool:
-        return self.sink.rules.plan.at_once
+        return self.sink.rules.plan.is_one_batch
 
     @property
     def _control(self) -> str:
@@ -93,7 +93,7 @@ class Query:
             query = self._writer().trigger(availableNow=True).start()
         finally:
             self.spark.conf.unset(_TIMERS_ALONE)
-        follow_to_end(query, self.title, survey)
+        monitor_query(query, self.title, survey)
 
     def _is_empty(self, session: SparkSession) -> bool:
         """Whether nobody was told yet that the clock has run out."""
@@ -109,7 +109,7 @@ class Query:
         time = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time_us)
 
         def add(session: SparkSession) -> None:
-            row = session.createDataFrame([(CLOCK, time, b"")], from_arrow_schema(PACKED))
+            row = session.createDataFrame([(CLOCK, time, b"")], from_arrow_schema(INPUT_SCHEMA))
             row.write.format("delta").mode("append").save(self._control)
 
         asked(self.spark, self._control, add)
@@ -118,21 +118,21 @@ class Query:
         checkpoint = prepared(self.spark, self.sink.layout.checkpoint(self.name))
         return (
             self._by_group()
-            .writeStream.foreachBatch(tersely(self.sink.write))
+            .writeStream.foreachBatch(shorten_errors(self.sink.write))
             .option("checkpointLocation", checkpoint)
             .queryName(self.name)
         )
 
     def _by_group(self) -> DataFrame:
-        rows = self.arriving().select(*PACKED.names)
+        rows = self.arriving().select(*INPUT_SCHEMA.names)
         if not self._at_once:
             # A trace of one batch ends within it: nobody has to be told the time afterwards.
-            rows = rows.unionByName(delta_stream(self.spark, self._control).select(*PACKED.names))
+            rows = rows.unionByName(delta_stream(self.spark, self._control).select(*INPUT_SCHEMA.names))
         return (
             rows.withWatermark("event_time", f"{self.max_disorder_ms + 1} milliseconds")
             .groupBy("group")
             .applyInPandasWithState(
-                freeze_in_workers(keyed(self.sink.rules)),
+                freeze_in_workers(state_function(self.sink.rules)),
                 OUTPUT_SCHEMA,
                 STATE_SCHEMA,
                 "append",

@@ -1,4 +1,4 @@
-"""A frame of `top`: tables of what the boards say."""
+"""A frame of `top`: tables of what the statuses say."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from rich.text import Text
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.storage.output_folder import is_held
-from purgatory_udf.streaming.status_file import Board, oldest, read
+from purgatory_udf.streaming.status_file import QueryStatus, longest_waits, read_status_files
 
 # Expirations a second are counted over so many.
 _RATE_SECONDS = 10
 
 
-def frame(boards: Mapping[str, Board], rows: int, terminal: bool, now_ms: int, ended: bool) -> list[str]:
+def render_frame(statuses: Mapping[str, QueryStatus], rows: int, terminal: bool, now_ms: int, ended: bool) -> list[str]:
     """`rows`: how many of those that wait, and of the groups in rebalance, are shown."""
-    every = list(boards.values())
+    every = list(statuses.values())
     # What partitions and groups have come to may differ by a batch; nobody is shown to wait for less than no time.
-    at_ms = max(board.at_ms for board in every)
+    at_ms = max(status.at_ms for status in every)
     tables = [_purgatories(every, at_ms), _waits(every, at_ms, rows), _rebalances(every, at_ms, rows)]
     blocks = [[_head(every, at_ms, now_ms, ended)], *(table.lines(terminal) for table in tables if table.rows)]
     return [line for block in blocks for line in ["", *block]][1:]
 
 
-def _head(boards: list[Board], at_ms: int, now_ms: int, ended: bool) -> str:
-    events = sum(board.counts["events"] for board in boards)
-    still_open = sum(board.open for board in boards)
+def _head(statuses: list[QueryStatus], at_ms: int, now_ms: int, ended: bool) -> str:
+    events = sum(status.counts["events"] for status in statuses)
+    still_open = sum(status.open for status in statuses)
     moment = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
-    age = max(0, now_ms - max(board.written_ms for board in boards)) // 1000
+    age = max(0, now_ms - max(status.written_ms for status in statuses)) // 1000
     freshness = "the replay has stopped" if ended else f"told {age:,} s ago"
     at = moment.removesuffix("+00:00")
-    return f"Run {boards[0].run_id}: {at} · {events:,} events · {still_open:,} operations open · {freshness}"
+    return f"Run {statuses[0].run_id}: {at} · {events:,} events · {still_open:,} operations open · {freshness}"
 
 
-def _purgatories(boards: list[Board], at_ms: int) -> Table:
+def _purgatories(statuses: list[QueryStatus], at_ms: int) -> Table:
     until = at_ms // 1000
     begin = until - _RATE_SECONDS
     expired: dict[tuple[int, str], int] = {}
-    for board in boards:
-        for at, broker, purgatory, count in board.expired:
+    for status in statuses:
+        for at, broker, purgatory, count in status.expired:
             if begin <= at < until:
                 expired[broker, purgatory] = expired.get((broker, purgatory), 0) + count
     gauges: dict[tuple[int, str], list[int]] = {}
-    for board in boards:
-        for group in board.groups.values():
+    for status in statuses:
+        for group in status.groups.values():
             for broker, purgatory, watched, delayed in group["purgatories"]:
                 sums = gauges.setdefault((broker, purgatory), [0, 0])
                 sums[0] += watched
                 sums[1] += delayed
     first: dict[tuple[int, str], dict[str, Any]] = {}
-    for operation in oldest(boards):
+    for operation in longest_waits(statuses):
         first.setdefault((operation["broker"], operation["purgatory"]), operation)
     rows: list[list[Cell]] = []
     for owner, (watched, delayed) in sorted(gauges.items()):
@@ -67,7 +67,7 @@ def _purgatories(boards: list[Board], at_ms: int) -> Table:
     return Table("Purgatories", ("broker", "purgatory", "watched", "delayed", "expired/s", "longest wait ms"), rows)
 
 
-def _waits(boards: list[Board], at_ms: int, limit: int) -> Table:
+def _waits(statuses: list[QueryStatus], at_ms: int, limit: int) -> Table:
     rows = [
         (
             operation["request_id"] or f"operation {operation['operation_id']}",
@@ -78,14 +78,14 @@ def _waits(boards: list[Board], at_ms: int, limit: int) -> Table:
             operation["deadline_ms"] - at_ms,
             operation["lacks"],
         )
-        for operation in oldest(boards)[:limit]
+        for operation in longest_waits(statuses)[:limit]
     ]
     columns = ("request", "kind", "broker", "client", "waiting ms", "ms left", "lacks")
     return Table("Waiting longest", columns, rows)
 
 
-def _rebalances(boards: list[Board], at_ms: int, limit: int) -> Table:
-    rebalances = [rebalance for board in boards for rebalance in board.rebalances.values()]
+def _rebalances(statuses: list[QueryStatus], at_ms: int, limit: int) -> Table:
+    rebalances = [rebalance for status in statuses for rebalance in status.rebalances.values()]
     rebalances.sort(key=lambda of: (of["since_us"] is None, of["since_us"], of["broker"], of["group"]))
     rows = [
         (
@@ -112,7 +112,7 @@ def _named(names: Iterable[str], of: int) -> str:
 # `top`: frame after frame, until interrupted or the replay has ended. Needs no Spark.
 
 
-def show(out: str, once: bool, every: float, rows: int) -> None:
+def show_top(out: str, once: bool, every: float, rows: int) -> None:
     console = Console()
     if once or not console.is_terminal:
         print("\n".join(_lines(out, rows, console.is_terminal)[0]))
@@ -129,7 +129,7 @@ def show(out: str, once: bool, every: float, rows: int) -> None:
 def _lines(out: str, rows: int, terminal: bool) -> tuple[list[str], bool]:
     # Looked at first: what it writes last is read then.
     ended = not is_held(out, "replay")
-    boards = read(out)
-    if not boards:
+    statuses = read_status_files(out)
+    if not statuses:
         raise UserError(f"{out}: no followed replay has written there yet (replay --follow --out {out} does)")
-    return frame(boards, rows, terminal, int(time.time() * 1000), ended), ended
+    return render_frame(statuses, rows, terminal, int(time.time() * 1000), ended), ended

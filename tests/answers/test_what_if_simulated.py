@@ -19,7 +19,7 @@ from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.simulation_run import ScenarioRun
-from purgatory_udf.storage.run_tables import RunTables
+from purgatory_udf.storage.run_tables import RunFrames
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from tests.support.delta_lake import Lake
 from tests.support.outcome_folder import write_folder, write_simulation
@@ -90,7 +90,7 @@ def test_a_variant_equal_to_the_baseline_shows_no_difference(
     spark: SparkSession, comparison: WhatIf, out: Path
 ) -> None:
     assert next(comparison.lines()) == REACTING
-    before, after = (RunTables(spark, f"{out}/_what_if/{name}") for name in ("baseline", "unchanged"))
+    before, after = (RunFrames(spark, f"{out}/_what_if/{name}") for name in ("baseline", "unchanged"))
     changes = Counter(row.change for row in pairs(before, after, reacting=True).select("change").collect())
     assert changes == {SAME: len(ClosedLoop(SCENARIO).run().truth.outcomes)}
 

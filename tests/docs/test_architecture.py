@@ -51,13 +51,15 @@ def test_walk_shows_the_real_payloads() -> None:
     lines = (pages.ROOT / "docs/traces/fetch.jsonl").read_text(encoding="utf-8").splitlines()
     events = [{**(read_line(line.encode()) or {}), "seq": seq} for seq, line in enumerate(lines, 1)]
     config = Config(grouping="broker")
-    plan = Plan("run", disorder=False, trace_end_us=events[-1]["time_us"])
+    plan = Plan("run", has_disorder=False, trace_end_us=events[-1]["time_us"])
     rules = PartitionRules(plan, config, EngineSettings(purge_intervals(config), 0))
-    (share,) = rules.shares(event_table(events[:12]))
-    state, _ = rules.step(share.group, rules.state(None), rules.rows([share.payload]), share.time_us // 1000)
+    (chunk,) = rules.split_by_group(event_table(events[:12]))
+    state, _ = rules.step(
+        chunk.group, rules.decode_state(None), rules.decode_rows([chunk.payload]), chunk.time_us // 1000
+    )
     assert pages.blocks(PAGE, "json") == [f"{lines[9]}\n"]
     shown = "".join(pages.blocks(PAGE, "python"))
-    assert f"{type(share).__name__}(group={share.group!r}, time_us={share.time_us}, " in shown
+    assert f"{type(chunk).__name__}(group={chunk.group!r}, time_us={chunk.time_us}, " in shown
     assert repr(rules.scalars(state)) in shown
 
 

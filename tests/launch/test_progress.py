@@ -8,21 +8,21 @@ from datetime import UTC, datetime
 
 import pytest
 
-from purgatory_udf.streaming.query_monitor import Progress, describe
+from purgatory_udf.streaming.query_monitor import ProgressLine, format_progress
 
 END = datetime(2026, 3, 1, 12, 0, 10, tzinfo=UTC)
 
 
 def test_batch_is_one_line() -> None:
     watermark = datetime(2026, 3, 1, 12, 0, 3, 250_000, tzinfo=UTC)
-    assert describe(12, 600_000, 41_230.4, 312, watermark, END) == (
+    assert format_progress(12, 600_000, 41_230.4, 312, watermark, END) == (
         "batch 12 · 600,000 events · 41,230 events/s · 312 open"
         " · watermark 2026-03-01 12:00:03.250 of 2026-03-01 12:00:10.000"
     )
 
 
 def test_unknown_values_are_omitted() -> None:
-    assert describe(0, 10, 5.0, None, None, None) == "batch 0 · 10 events · 5 events/s"
+    assert format_progress(0, 10, 5.0, None, None, None) == "batch 0 · 10 events · 5 events/s"
 
 
 def test_log_has_periodic_and_last_lines(
@@ -30,7 +30,7 @@ def test_log_has_periodic_and_last_lines(
 ) -> None:
     seconds = iter([0.0, 1.0, 2.5, 3.0])
     caplog.set_level(logging.INFO, "purgatory_udf")
-    with Progress("partitions", io.StringIO(), every=2.0, clock=lambda: next(seconds)) as progress:
+    with ProgressLine("partitions", io.StringIO(), every=2.0, clock=lambda: next(seconds)) as progress:
         for batch in range(4):
             progress.update(batch, 100 * (batch + 1), 50.0, None, None, None)
     assert caplog.messages == [
@@ -42,7 +42,7 @@ def test_log_has_periodic_and_last_lines(
 
 def test_watermark_past_the_end_is_marked() -> None:
     late = datetime(2026, 3, 27, tzinfo=UTC)
-    assert describe(3, 10, 0.0, 0, late, END) == (
+    assert format_progress(3, 10, 0.0, 0, late, END) == (
         "batch 3 · 10 events · 0 events/s · 0 open · watermark past the end at 2026-03-01 12:00:10.000"
     )
 
@@ -56,7 +56,7 @@ def test_terminal_shows_line_and_logs_last(caplog: pytest.LogCaptureFixture, mon
     monkeypatch.setenv("TERM", "xterm")
     caplog.set_level(logging.INFO, "purgatory_udf")
     terminal = _Terminal()
-    with Progress("partitions", terminal) as progress:
+    with ProgressLine("partitions", terminal) as progress:
         progress.update(0, 100, 50.0, 3, None, None)
         progress.update(1, 200, 50.0, 2, None, None)
     assert "partitions" in terminal.getvalue()

@@ -9,7 +9,7 @@ from jobs.demo import OURS
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract import read_line
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.streaming.partition_rules import WRITTEN
+from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from tests.generate.make_sample import sample
 
 SAMPLE = Path(__file__).resolve().parents[2] / "conf" / "sample" / "trace.jsonl"
@@ -51,4 +51,4 @@ def test_sample_outcomes() -> None:
 
 
 def test_demo_replaces_its_own_tables() -> None:
-    assert {*WRITTEN, "events", "rejected_events", "runs"} <= OURS
+    assert {*OUTPUT_TABLES, "events", "rejected_events", "runs"} <= OURS

@@ -19,9 +19,9 @@ from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import event_table, purge_intervals
 from purgatory_udf.streaming.batch_sink import unpacked
-from purgatory_udf.streaming.partition_rules import PartitionRules, Sees
-from purgatory_udf.streaming.stateful_adapter import keyed
-from purgatory_udf.streaming.stateful_rules import CLOCK, LIVE, RELAY, Plan, packer
+from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
+from purgatory_udf.streaming.stateful_adapter import state_function
+from purgatory_udf.streaming.stateful_rules import CLOCK, RELAY, STATUS, Plan, input_chunk_function
 from tests.rules.engine.loop.loop_gauges import loop_gauges
 from tests.rules.engine.loop.test_against_reference import Event, reference
 from tests.streaming.groups_by_hand import Groups
@@ -44,29 +44,33 @@ def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) ->
     rules = PartitionRules(Plan("run", config.max_disorder_ms > 0, None), config, limits)
     alone = config.grouping == "broker"
     delay_ms = config.max_disorder_ms + 1
-    first = Groups(keyed(replace(rules, sees=Sees.ALL if alone else Sees.SHARE)), delay_ms=delay_ms, chunk=chunk)
-    behind = Groups(keyed(replace(rules, sees=Sees.REST)), delay_ms=delay_ms, chunk=chunk)
-    parcels: list[Row] = []
+    first = Groups(
+        state_function(replace(rules, scope=OperationScope.ALL if alone else OperationScope.WHOLE)),
+        delay_ms=delay_ms,
+        chunk=chunk,
+    )
+    behind = Groups(state_function(replace(rules, scope=OperationScope.SPLIT)), delay_ms=delay_ms, chunk=chunk)
+    chunks: list[Row] = []
     relayed: list[list[Row]] = []
     for batch in [*batches, None, []]:
         rows = first.batch([(CLOCK, end_us, b"")] if batch is None else _packed(batch, rules))
-        parcels += rows
+        chunks += rows
         relayed.append([(group, us, payload) for table, group, us, _, payload in rows if table == RELAY])
         first.advance()
     for shares in [] if alone else [*relayed, None, []]:
-        parcels += behind.batch([(CLOCK, end_us, b"")] if shares is None else shares)
+        chunks += behind.batch([(CLOCK, end_us, b"")] if shares is None else shares)
         behind.advance()
     for groups in (first, behind):
         assert groups.dropped == 0
         assert all(value[0] == 0 for value in groups.values.values()), "no watch is open once the clock has run out"
         assert not groups.timers, "nothing is left to fire"
-    return outcomes_of(*(_table(rules, name, parcels) for name in ENDS)), first
+    return outcomes_of(*(_table(rules, name, chunks) for name in ENDS)), first
 
 
 def _packed(batch: list[Event], rules: PartitionRules) -> list[Row]:
     if not batch:
         return []
-    packed = pa.Table.from_batches(list(packer(rules)(iter(event_table(batch).to_batches()))))
+    packed = pa.Table.from_batches(list(input_chunk_function(rules)(iter(event_table(batch).to_batches()))))
     times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     return list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
 
@@ -157,7 +161,7 @@ def test_while_following_every_gauge_is_read_that_time_alone_changes(
     clocks = [{"type": "clock", "time_us": end_us + at * 1_000_000, "seq": 10**6 + at} for at in (3600, 3601)]
     batches = [*_cut(ordered, chooser, whole_ms=True), *([clock] for clock in clocks)]
     limits = EngineSettings(purge_intervals(chosen), ordered[0]["time_us"] // 1000)
-    rules = PartitionRules(Plan("run", False, None, follows=True), chosen, limits)
+    rules = PartitionRules(Plan("run", False, None, is_followed=True), chosen, limits)
     rows = _followed([_packed(batch, rules) for batch in batches], rules)
     gauges = _table(rules, "purgatory_gauges", rows)
     by_end = [
@@ -169,8 +173,8 @@ def test_while_following_every_gauge_is_read_that_time_alone_changes(
         (gauge.broker, gauge.purgatory, moment, gauge.watched, gauge.delayed)
         for gauge, moment in zip(expected, moments, strict=True)
     )
-    sayings = [json.loads(payload) for table, _, _, _, payload in rows if table == LIVE]
-    assert sum(said.get("events", 0) for said in sayings) == len(events) + 2
+    updates = [json.loads(payload) for table, _, _, _, payload in rows if table == STATUS]
+    assert sum(said.get("events", 0) for said in updates) == len(events) + 2
 
 
 @pytest.mark.parametrize(("allowed_ms", "clocks"), [(0, [10]), (50, [10, 20])])
@@ -183,7 +187,7 @@ def test_while_following_by_shard_a_clock_ends_what_waits_in_several_shards(allo
     fetch["partitions"] = [{**fetch["partitions"][0], "partition": number} for number in range(8)]
     ticks = [{"type": "clock", "time_us": at * 1_000_000, "seq": at} for at in clocks]
     limits = EngineSettings(purge_intervals(config), trace_start_ms=1000)
-    rules = PartitionRules(Plan("run", allowed_ms > 0, None, follows=True), config, limits)
+    rules = PartitionRules(Plan("run", allowed_ms > 0, None, is_followed=True), config, limits)
     rows = _followed([_packed(batch, rules) for batch in ([fetch], *([clock] for clock in ticks))], rules)
     ended = _table(rules, "expirations", rows)
     assert list(zip(ended["operation_id"].to_pylist(), ended["wait_ms"].to_pylist(), strict=True)) == [(1, 100)]
@@ -192,17 +196,19 @@ def test_while_following_by_shard_a_clock_ends_what_waits_in_several_shards(allo
 def _followed(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:
     """The query or both queries: after each batch of a stream comes one without data, if the watermark has moved."""
     delay_ms, alone = rules.config.max_disorder_ms + 1, rules.config.grouping == "broker"
-    first = Groups(keyed(replace(rules, sees=Sees.ALL if alone else Sees.SHARE)), delay_ms=delay_ms)
-    behind = Groups(keyed(replace(rules, sees=Sees.REST)), delay_ms=delay_ms)
-    parcels: list[Row] = []
+    first = Groups(
+        state_function(replace(rules, scope=OperationScope.ALL if alone else OperationScope.WHOLE)), delay_ms=delay_ms
+    )
+    behind = Groups(state_function(replace(rules, scope=OperationScope.SPLIT)), delay_ms=delay_ms)
+    chunks: list[Row] = []
     for batch in batches:
         for each in (batch, []):
             rows = first.batch(each)
             first.advance()
-            parcels += rows
+            chunks += rows
             shares = [(group, us, payload) for table, group, us, _, payload in rows if table == RELAY]
             for given_on in [] if alone else (shares, []):
-                parcels += behind.batch(given_on)
+                chunks += behind.batch(given_on)
                 behind.advance()
     assert first.dropped == behind.dropped == 0
-    return parcels
+    return chunks

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf.streaming.stateful_adapter import BatchError, shortened, tersely
+from purgatory_udf.streaming.stateful_adapter import BatchError, shorten_errors, shorten_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,22 +25,25 @@ def _is_interruption(spark: SparkSession, text: str) -> bool:
 
 def test_spark_knows_its_own_interruption_in_the_short_text_and_falls_over_the_long_one(spark: SparkSession) -> None:
     whole = f"{STOPPED}Exception\n{FRAMES}"
-    assert _is_interruption(spark, shortened(whole))
+    assert _is_interruption(spark, shorten_text(whole))
     with pytest.raises(Exception, match="StackOverflowError"):
         _is_interruption(spark, f"{STOPPED}\n{FRAMES}")
-    assert not _is_interruption(spark, shortened(f"{STOPPED}\n{FRAMES}"))
-    assert not _is_interruption(spark, shortened(f"{CALL}\n" + "\n".join(f"line {number}" for number in range(10_000))))
+    assert not _is_interruption(spark, shorten_text(f"{STOPPED}\n{FRAMES}"))
+    assert not _is_interruption(
+        spark, shorten_text(f"{CALL}\n" + "\n".join(f"line {number}" for number in range(10_000)))
+    )
 
 
 def test_what_happened_and_its_causes_stay_and_stacks_do_not() -> None:
     cause = "Caused by: java.io.IOException: No space left on device"
     assert (
-        shortened(f"{CALL}\n: A: b\n{FRAMES}\n{cause}\n{FRAMES}\n{cause}\n\t... 3 more") == f"{CALL}\n: A: b\n{cause}"
+        shorten_text(f"{CALL}\n: A: b\n{FRAMES}\n{cause}\n{FRAMES}\n{cause}\n\t... 3 more")
+        == f"{CALL}\n: A: b\n{cause}"
     )
 
 
 def test_of_very_many_lines_the_first_and_the_last_stay() -> None:
-    text = shortened("\n".join(f"line {number}" for number in range(10_000)))
+    text = shorten_text("\n".join(f"line {number}" for number in range(10_000)))
     assert text.startswith("line 0\nline 1\n") and text.endswith("\nline 9998\nline 9999")
     assert len(text) < 1_600
 
@@ -50,6 +53,6 @@ def test_an_error_is_told_by_its_name_and_without_what_it_came_from() -> None:
         raise OSError(f"{number} times\n\tat a.b.C\nCaused by: x")
 
     with pytest.raises(BatchError) as raised:
-        tersely(write)(None, 7)  # type: ignore[arg-type]
+        shorten_errors(write)(None, 7)  # type: ignore[arg-type]
     assert str(raised.value) == "builtins.OSError: 7 times\nCaused by: x"
     assert raised.value.__suppress_context__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from purgatory_udf.streaming.query_monitor import Batches
+from purgatory_udf.streaming.query_monitor import BatchProgress
 
 _SHOWN = 100
 
@@ -24,7 +24,7 @@ def progress(batch: int, rows: int) -> StreamingQueryProgress:
 
 
 def test_of_a_query_that_goes_on_no_more_is_kept_in_mind_than_spark_shows() -> None:
-    batches, shown = Batches(), []
+    batches, shown = BatchProgress(), []
     history = [progress(batch, rows=3) for batch in range(1_000)]
     for end in range(1, len(history) + 1, 7):
         shown += [each.batchId for each in batches.new(history[max(0, end - _SHOWN) : end])]
@@ -34,7 +34,7 @@ def test_of_a_query_that_goes_on_no_more_is_kept_in_mind_than_spark_shows() -> N
 
 
 def test_a_query_without_input_and_its_next_batch_go_by_the_same_number() -> None:
-    batches = Batches()
+    batches = BatchProgress()
     idle, done = progress(4, rows=0), progress(4, rows=9)
     shown = [each.numInputRows for recent in ([idle], [idle, done], [idle, done]) for each in batches.new(recent)]
     assert (shown, batches.events) == ([0, 9], 9)

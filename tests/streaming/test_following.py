@@ -25,7 +25,7 @@ from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming import status_file
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
-from purgatory_udf.streaming.top_screen import show
+from purgatory_udf.streaming.top_screen import show_top
 from tests.rules.groups.cells import every_cell
 from tests.rules.groups.test_group_replay import decided_by, decided_in, gauges
 from tests.streaming import left_open
@@ -141,7 +141,7 @@ def answers(out: Path) -> None:
     assert {*purgatories} == {("Produce",), ("Fetch",), ("Heartbeat",), ("Rebalance",)}
     assert metrics.rows("SELECT 1 FROM metrics_rebalances")
     asked(out, "audit")  # A broken law would not be its success.
-    rebalances = sorted(status_file.read(str(out))["groups"].rebalances)
+    rebalances = sorted(status_file.read_status_files(str(out))["groups"].rebalances)
     assert [name for name in rebalances if name.startswith("0/")] == ["0/g1", "0/g2"]
 
 
@@ -224,7 +224,7 @@ def test_the_gauges_of_the_cells_purgatories_are_the_references(followed: Follow
 
 
 def test_top_shows_what_was_known_last(followed: Followed, capsys: pytest.CaptureFixture[str]) -> None:
-    show(str(followed.out), once=True, every=1.0, rows=3)
+    show_top(str(followed.out), once=True, every=1.0, rows=3)
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("Run run-") and said[0].endswith("the replay has stopped")
     assert "Purgatories" in said

@@ -1,4 +1,4 @@
-"""What a frame of `top` says: from the states of the loop and of groups, over their boards, to lines."""
+"""What a frame of `top` says: from the states of the loop and of groups, over their statuses, to lines."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.groups.group_rows import RequestBatch
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.group_step import step
-from purgatory_udf.streaming.status_file import Board
-from purgatory_udf.streaming.status_update import Sayings, of_keys, of_time
-from purgatory_udf.streaming.top_screen import frame
+from purgatory_udf.streaming.status_file import QueryStatus
+from purgatory_udf.streaming.status_update import GroupStatusUpdate, event_count_update, partition_update
+from purgatory_udf.streaming.top_screen import render_frame
 from tests.rules.reference.timeline import Timeline
 from tests.support.group_timeline import GroupTimeline
 
 ROOT = Path(__file__).parents[2]
 
 
-def sayings(timeline: Timeline, ms: float) -> list[tuple[str, dict[str, Any]]]:
+def updates(timeline: Timeline, ms: float) -> list[tuple[str, dict[str, Any]]]:
     """What the first batch says, that ends with the time told."""
     engine = Engine(Config())
     decided = engine.feed(event_table(timeline.add(ms, "log", topic="t").events))
     calls = zip(engine.states, decided, strict=True)
-    return [(name, json.loads(of_keys(engine.states[name], call, whole=True))) for name, call in calls]
+    return [(name, json.loads(partition_update(engine.states[name], call, whole=True))) for name, call in calls]
 
 
 def lacking(timeline: Timeline, ms: float = 20) -> list[str]:
-    return [operation["lacks"] for _, said in sayings(timeline, ms) for operation in said["oldest"]]
+    return [operation["lacks"] for _, said in updates(timeline, ms) for operation in said["oldest"]]
 
 
 def led() -> Timeline:
@@ -83,12 +83,12 @@ def test_of_each_purgatory_the_oldest_five_are_named() -> None:
     timeline = Timeline()
     for ms in range(10, 20):
         timeline.produce(ms, f"p{ms}", 30_000, **{"a-0": ms})
-    ((_, said),) = sayings(timeline, 20)
+    ((_, said),) = updates(timeline, 20)
     assert [operation["request_id"] for operation in said["oldest"]] == ["p10", "p11", "p12", "p13", "p14"]
     assert (said["open"], said["purgatories"]) == (10, [[0, "Produce", 10, 10]])
 
 
-def groups() -> Sayings:
+def groups() -> GroupStatusUpdate:
     """a and b form a group; at 7000 a joins again, and b has not yet."""
     group = GroupTimeline()
     group.join(1000, "a")
@@ -98,21 +98,21 @@ def groups() -> Sayings:
     group.rejoin(7000, "a")
     config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
-    said = Sayings()
+    said = GroupStatusUpdate()
     for key, rows in RequestBatch.from_events(events).by_group():
         said.note(key, False, *step(key, GroupSnapshot(), rows, 7000, config.group))
     return said
 
 
 def test_a_frame_has_purgatories_waits_and_rebalances() -> None:
-    board = Board("run-1")
+    status = QueryStatus("run-1")
     timeline = led().produce(10, "p-1", 30_000, **{"orders-3": 1002}).fetch(20, "f-1", 100, 1, {"a-0": 5})
-    assert board.note(0, 7000, [*sayings(timeline, 5000), ("", json.loads(of_time(5)))])
-    board.written_ms = 100_000
-    coordinators = Board("run-1")
+    assert status.note(0, 7000, [*updates(timeline, 5000), ("", json.loads(event_count_update(5)))])
+    status.written_ms = 100_000
+    coordinators = QueryStatus("run-1")
     coordinators.note(0, 7000, [("", groups().said())])
-    boards = {"groups": coordinators, "partitions": Board.from_json(board.to_json())}
-    assert frame(boards, rows=10, terminal=False, now_ms=103_000, ended=False) == [
+    statuses = {"groups": coordinators, "partitions": QueryStatus.from_json(status.to_json())}
+    assert render_frame(statuses, rows=10, terminal=False, now_ms=103_000, ended=False) == [
         "Run run-1: 1970-01-01 00:00:07.000 · 5 events · 1 operations open · told 3 s ago",
         "",
         "Purgatories",
@@ -131,13 +131,13 @@ def test_a_frame_has_purgatories_waits_and_rebalances() -> None:
 
 
 def test_a_batch_that_is_repeated_counts_once_and_a_group_at_rest_is_forgotten() -> None:
-    board = Board("run-1")
+    status = QueryStatus("run-1")
     said = {"completions": 2, "expirations": 1, "expired": [[5, 0, "Fetch", 1]], "rebalances": {"0/g": {"group": "g"}}}
-    assert board.note(7, 6000, [("broker-0", said)])
-    assert not board.note(7, 6000, [("broker-0", said)])
-    assert board.note(8, 70_000, [("", {"expired": [[66, 0, "Fetch", 2]], "rebalances": {"0/g": None}})])
-    assert board.counts == {"events": 0, "completions": 2, "expirations": 1, "cancellations": 0, "transitions": 0}
-    assert (board.expired, board.rebalances) == ([[66, 0, "Fetch", 2]], {})
+    assert status.note(7, 6000, [("broker-0", said)])
+    assert not status.note(7, 6000, [("broker-0", said)])
+    assert status.note(8, 70_000, [("", {"expired": [[66, 0, "Fetch", 2]], "rebalances": {"0/g": None}})])
+    assert status.counts == {"events": 0, "completions": 2, "expirations": 1, "cancellations": 0, "transitions": 0}
+    assert (status.expired, status.rebalances) == ([[66, 0, "Fetch", 2]], {})
 
 
 def top(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -151,10 +151,10 @@ def top(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_one_frame_is_for_scripts_and_starts_at_once(tmp_path: Path) -> None:
-    board = Board("run-1", counts={"events": 5, "completions": 0, "expirations": 0, "transitions": 0})
+    status = QueryStatus("run-1", counts={"events": 5, "completions": 0, "expirations": 0, "transitions": 0})
     folder = tmp_path / "_replay" / "live"
     folder.mkdir(parents=True)
-    (folder / "partitions.json").write_text(board.to_json())
+    (folder / "partitions.json").write_text(status.to_json())
     ended = top(tmp_path, "--once")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == (

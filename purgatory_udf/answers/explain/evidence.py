@@ -15,7 +15,7 @@ from purgatory_udf.backend.dialect import functions as sf
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-    from purgatory_udf.storage.run_tables import RunTables
+    from purgatory_udf.storage.run_tables import RunFrames
 
 Place = tuple[str, int]
 
@@ -45,7 +45,7 @@ class Evidence:
     changes: list[Row] = field(default_factory=list)
 
 
-def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
+def collect(tables: RunFrames, ids: Iterable[int]) -> list[Evidence]:
     """The evidence on each of these operations, in their order; meant for some dozens, not for thousands."""
     wanted = list(dict.fromkeys(ids))
     ends = {row.operation_id: row for row in _ends(tables, wanted)}
@@ -68,7 +68,7 @@ def _among(column: str, ids: list[int]) -> Column:
     return sf.col(column).isin(ids) if ids else sf.lit(False)
 
 
-def _ends(tables: RunTables, ids: list[int]) -> list[Row]:
+def _ends(tables: RunFrames, ids: list[int]) -> list[Row]:
     ended = tables.ended().union(tables.cancelled()).where(_among("operation_id", ids))
     return ended.withColumns({name: us(at) for name, at in _TIMES.items()}).collect()
 
@@ -76,11 +76,11 @@ def _ends(tables: RunTables, ids: list[int]) -> list[Row]:
 _TIMES = {"started_us": "started_at", "ended_us": "ended_at", "deadline_us": "deadline"}
 
 
-def _requests(tables: RunTables, ids: list[int]) -> list[Row]:
+def _requests(tables: RunFrames, ids: list[int]) -> list[Row]:
     return tables.table("events").where(_among("seq", ids)).collect()
 
 
-def _look_around(tables: RunTables, evidence: dict[int, Evidence]) -> None:
+def _look_around(tables: RunFrames, evidence: dict[int, Evidence]) -> None:
     """What happened on the partitions of each operation, up to its end."""
     spark = tables.spark
     places = [

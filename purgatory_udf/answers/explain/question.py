@@ -10,7 +10,7 @@ from purgatory_udf.answers.explain.story import moment, story
 from purgatory_udf.answers.metrics.group_rebalances import in_order, rebalances
 from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.storage.run_tables import RunTables
+from purgatory_udf.storage.run_tables import RunFrames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 # A group's story: its rebalances one after the other, who came and who went.
 
 
-def changes_of(tables: RunTables, group: str) -> DataFrame:
+def changes_of(tables: RunFrames, group: str) -> DataFrame:
     """The group's transitions in the order in which it went through them, each with its `place` and `at_us`."""
     transitions = tables.table("group_transitions").where(sf.col("group") == group)
     return transitions.withColumns({"at_us": sf.unix_micros("at"), "place": sf.row_number().over(in_order())})
 
 
-def group_story(tables: RunTables, group: str, most: int) -> list[str]:
+def group_story(tables: RunFrames, group: str, most: int) -> list[str]:
     """The lines of the group's story: a title at each broker, its changes of state, its rebalances summed up."""
     changes = changes_of(tables, group).orderBy("broker", "place").limit(most + 1).collect()
     lines: list[str] = []
@@ -49,7 +49,7 @@ def _changed(change: Row, came: set[str], went: set[str]) -> str:
     return f"{moment(change.at_us)}  {state}: {change.reason}{moves} ({len(change.members or [])} members)"
 
 
-def _longest(tables: RunTables, group: str) -> list[str]:
+def _longest(tables: RunFrames, group: str) -> list[str]:
     of_group = tables.table("group_transitions").where(sf.col("group") == group)
     finished = rebalances(of_group, tables.table("events").where(sf.col("group") == group)).where("NOT after_end")
     longest = finished.withColumn("started_us", sf.unix_micros("started_at")).orderBy(sf.desc("length_ms")).first()
@@ -78,7 +78,7 @@ class Question:
 
 def explain(spark: SparkSession, out: str, question: Question, top: int = 20) -> list[str]:
     """The story as lines; at most `top` operations of one request id, or changes of one group."""
-    tables = RunTables(spark, out)
+    tables = RunFrames(spark, out)
     if question.group is not None:
         lines = group_story(tables, question.group, top)
         if not lines:
@@ -95,13 +95,13 @@ def explain(spark: SparkSession, out: str, question: Question, top: int = 20) ->
     return [line for lines in stories for line in ["", *lines]][1:]
 
 
-def _ids(tables: RunTables, request_id: str, top: int) -> list[int]:
+def _ids(tables: RunFrames, request_id: str, top: int) -> list[int]:
     asked = tables.ended().union(tables.cancelled()).where(sf.col("request_id") == request_id).select("operation_id")
     requests = tables.table("events").where(sf.col("request_id") == request_id).select(sf.col("seq"))
     return [row[0] for row in asked.union(requests).distinct().orderBy("operation_id").limit(top).collect()]
 
 
-def _add_group(tables: RunTables, evidence: Evidence) -> None:
+def _add_group(tables: RunFrames, evidence: Evidence) -> None:
     """A group operation's story has its group's changes of state from its beginning to its end."""
     end = evidence.end
     if end is None or end.kind not in ("join", "initial_join", "sync", "heartbeat"):

@@ -12,7 +12,7 @@ from purgatory_udf.answers.metrics.purgatory_sizes import purgatories
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.metrics_tables import COMMENTED_METRICS, METRICS
 from purgatory_udf.storage import delta_tables
-from purgatory_udf.storage.run_tables import RunTables, as_table
+from purgatory_udf.storage.run_tables import RunFrames, as_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ _ORDER = {
 class Metrics:
     """The written tables, by the names of `METRICS`."""
 
-    tables: RunTables
+    tables: RunFrames
     options: MetricsOptions
     frames: dict[str, DataFrame]
 
@@ -71,7 +71,7 @@ class Metrics:
 def write_metrics(spark: SparkSession, out: str, options: MetricsOptions, folder: str = "") -> Metrics:
     """Write every table of `METRICS` anew from what the replay under `out` has written so far; beside its tables, or
     in a folder there."""
-    tables = RunTables(spark, out)
+    tables = RunFrames(spark, out)
 
     def written(name: str, frame: DataFrame) -> DataFrame:
         path = tables.layout.table(f"{folder}{name}")
@@ -89,7 +89,7 @@ def write_metrics(spark: SparkSession, out: str, options: MetricsOptions, folder
 
 def read_metrics(spark: SparkSession, out: str) -> Metrics:
     """The tables as `write_metrics` left them there."""
-    tables = RunTables(spark, out)
+    tables = RunFrames(spark, out)
     if not all(delta_tables.is_table(spark, tables.layout.table(name)) for name in METRICS):
         raise UserError(f"{out}: no metrics there (metrics --out {out} makes them)")
     return Metrics(
@@ -99,7 +99,7 @@ def read_metrics(spark: SparkSession, out: str) -> Metrics:
     )
 
 
-def _frames(tables: RunTables, options: MetricsOptions) -> dict[str, DataFrame]:
+def _frames(tables: RunFrames, options: MetricsOptions) -> dict[str, DataFrame]:
     ended, transitions = tables.ended(), tables.table("group_transitions")
     gauges = tables.table("purgatory_gauges")
     # Without gauges, entries have no list to be dead on.

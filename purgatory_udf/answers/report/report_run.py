@@ -22,7 +22,7 @@ from purgatory_udf.backend.file_system import write_whole
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from purgatory_udf.storage.run_tables import RunTables
+    from purgatory_udf.storage.run_tables import RunFrames
 
 
 # The operations that waited longest, each with its story.
@@ -36,7 +36,7 @@ class SlowOperation:
     lines: tuple[str, ...]
 
 
-def slowest(tables: RunTables, of_each: int) -> list[SlowOperation]:
+def slowest(tables: RunFrames, of_each: int) -> list[SlowOperation]:
     """So many completions and so many expirations of each kind, those first that waited longest."""
     longest = Window.partitionBy("kind", "expired").orderBy(sf.desc("wait_ms"), "ended_at", "operation_id")
     chosen = (

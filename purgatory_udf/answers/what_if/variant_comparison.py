@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import Column, DataFrame, Row
 
-    from purgatory_udf.storage.run_tables import RunTables
+    from purgatory_udf.storage.run_tables import RunFrames
 
 
 # Every operation under the baseline beside the same one under a variant.
@@ -44,7 +44,7 @@ _OF_ONE_TRACE = ("kind", "began")
 _OF_TWO_TRACES = ("kind", "who", "request", "nth")
 
 
-def pairs(baseline: RunTables, variant: RunTables, reacting: bool = False) -> DataFrame:
+def pairs(baseline: RunFrames, variant: RunFrames, reacting: bool = False) -> DataFrame:
     """One row an operation, with its `change`. What one side has no end for (it was open, or its group never began
     it) is null there. Where clients were `reacting`, each side is of a trace of its own."""
     same = _OF_TWO_TRACES if reacting else _OF_ONE_TRACE
@@ -65,7 +65,7 @@ def differing(paired: DataFrame) -> DataFrame:
     return paired.where(sf.col("change") != SAME)
 
 
-def _side(tables: RunTables, name: str, same: tuple[str, ...]) -> DataFrame:
+def _side(tables: RunFrames, name: str, same: tuple[str, ...]) -> DataFrame:
     ended = tables.ended().withColumn("began", sf.col("operation_id"))
     if same == _OF_TWO_TRACES:
         ended = _numbered(ended)
@@ -150,7 +150,7 @@ def ends_table(variant: str, rows: list[Row]) -> Table:
     return Table(title, (*columns, *waits), cells if changed else [])
 
 
-def purgatories_table(runs: dict[str, RunTables]) -> Table:
+def purgatories_table(runs: dict[str, RunFrames]) -> Table:
     """The most that each gauge read, under each configuration."""
     sizes = []
     for name, tables in runs.items():
@@ -182,7 +182,7 @@ def _rounded(value: float | None) -> float | None:
 # The variants drawn over each other: expirations over time, waits, purgatory sizes.
 
 
-def what_if_charts(runs: dict[str, RunTables]) -> dict[str, charts.Spec]:
+def what_if_charts(runs: dict[str, RunFrames]) -> dict[str, charts.Spec]:
     """The specification of each picture that has anything to show, by name."""
     first = next(iter(runs.values()))
     times = first.ended().select(sf.col("ended_at").alias("window_start"))
@@ -201,17 +201,17 @@ def what_if_charts(runs: dict[str, RunTables]) -> dict[str, charts.Spec]:
         return {name: chart.to_dict() for name, chart in drawn.items() if len(shown[name])}
 
 
-def _of_all(runs: dict[str, RunTables], of_one: Callable[[RunTables], DataFrame]) -> DataFrame:
+def _of_all(runs: dict[str, RunFrames], of_one: Callable[[RunFrames], DataFrame]) -> DataFrame:
     frames = [of_one(tables).withColumn("variant", sf.lit(name)) for name, tables in runs.items()]
     return functools.reduce(lambda left, right: left.unionByName(right), frames)
 
 
-def _expired(tables: RunTables, width_ms: int) -> DataFrame:
+def _expired(tables: RunFrames, width_ms: int) -> DataFrame:
     windows = tables.table("expirations").groupBy(binned("expired_at", width_ms), "kind")
     return windows.agg(sf.count("*").alias("expired"))
 
 
-def _sizes(tables: RunTables, width_ms: int) -> DataFrame:
+def _sizes(tables: RunFrames, width_ms: int) -> DataFrame:
     name = sf.concat("purgatory", sf.lit(" at broker "), sf.col("broker").cast("string")).alias("purgatory")
     return tables.table("purgatory_gauges").groupBy(binned("at", width_ms), name).agg(sf.max("watched").alias("size"))
 

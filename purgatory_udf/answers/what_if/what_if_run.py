@@ -28,14 +28,14 @@ from purgatory_udf.common.console import Table
 from purgatory_udf.contract.tables import COMMENTED_WHAT_IF, WHAT_IF
 from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.storage.run_tables import RunTables, as_table
+from purgatory_udf.storage.run_tables import RunFrames, as_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from purgatory_udf.answers.what_if.variant_replays import Stage
     from purgatory_udf.simulation.simulation_run import ReportPhase
-    from purgatory_udf.storage.run_tables import RunTables
+    from purgatory_udf.storage.run_tables import RunFrames
 
 
 # How far a what-if on recorded arrivals can be trusted: arrivals are held fixed, and some would have been others.
@@ -51,7 +51,7 @@ _REASONS = (SURE, CLIENT, FOLLOWER)
 TITLE = "{}: how far its ends can be trusted, arrivals being as recorded"
 
 
-def trusted(paired: DataFrame, baseline: RunTables) -> list[Row]:
+def trusted(paired: DataFrame, baseline: RunFrames) -> list[Row]:
     """Of one variant, a row for each kind: how many operations are sure, and how many of those that differ."""
     ends = _ends(paired, baseline)
     clients = ends.groupBy("broker", "client").agg(sf.min("shifted_ms").alias("client_ms"))
@@ -76,7 +76,7 @@ def trust_table(variant: str, rows: list[Row]) -> Table:
     return Table(TITLE.format(variant), columns, cells)
 
 
-def _ends(paired: DataFrame, baseline: RunTables) -> DataFrame:
+def _ends(paired: DataFrame, baseline: RunFrames) -> DataFrame:
     """Each operation with its start, its earlier end of both, and that again where the two differ."""
     fetches = baseline.table("events").where((sf.col("type") == "fetch") & (sf.col("replica_id") >= 0))
     followers = fetches.select(sf.col("seq").alias("operation_id"), sf.lit(True).alias("by_follower"))
@@ -142,7 +142,7 @@ def what_if_simulated(
 
 def _compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path | None, reacting: bool) -> WhatIf:
     """Hold replayed variants, by their folders, against the baseline's."""
-    read = {folder: RunTables(spark, folder) for folder in dict.fromkeys(folders.values())}
+    read = {folder: RunFrames(spark, folder) for folder in dict.fromkeys(folders.values())}
     runs = {name: read[folder] for name, folder in folders.items()}
     baseline = runs[BASELINE]
     path = Layout(out).table("what_if")
@@ -163,7 +163,7 @@ def _compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path 
     return comparison
 
 
-def _write_page(comparison: WhatIf, runs: dict[str, RunTables], html: Path) -> None:
+def _write_page(comparison: WhatIf, runs: dict[str, RunFrames], html: Path) -> None:
     specs = what_if_charts(runs)
     tables = [Section(table.title, "", html_page.table(table) if table.rows else "") for table in comparison.ends]
     drawn = [Section(*_FIGURES[name], html_page.figure(name)) for name in specs]

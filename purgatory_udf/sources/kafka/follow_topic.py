@@ -21,8 +21,8 @@ from purgatory_udf.storage.checkpoints import prepared
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
-from purgatory_udf.streaming.query_monitor import follow_to_end, stop_all, stopped_by_signal
-from purgatory_udf.streaming.stateful_adapter import tersely
+from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
+from purgatory_udf.streaming.stateful_adapter import shorten_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,12 +53,12 @@ def follow_until_stopped(spark: SparkSession, topic: KafkaTopic, options: Option
     connect(spark, topic)
     query, steps = _followed(spark, topic, options)
     try:
-        with stopped_by_signal():
-            follow_to_end(query, "ingest", None)
+        with interrupt_on_sigterm():
+            monitor_query(query, "ingest", None)
     finally:
         for line in steps.summary():
             print(line)
-        stop_all([query])
+        stop_queries([query])
 
 
 def _followed(spark: SparkSession, topic: KafkaTopic, options: Options) -> tuple[StreamingQuery, Steps]:
@@ -71,7 +71,7 @@ def _followed(spark: SparkSession, topic: KafkaTopic, options: Options) -> tuple
         steps = LogSteps(spark, layout, run, topic, options, f"{machinery}/held")
     else:
         steps = EventSteps(spark, layout, run, topic, options, f"{machinery}/steps")
-    messages = growing(spark, topic).writeStream.foreachBatch(tersely(steps.write))
+    messages = growing(spark, topic).writeStream.foreachBatch(shorten_errors(steps.write))
     return messages.option("checkpointLocation", prepared(spark, checkpoint)).start(), steps
 
 

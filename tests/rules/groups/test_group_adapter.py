@@ -19,8 +19,8 @@ from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS
 from purgatory_udf.streaming.batch_sink import unpacked
 from purgatory_udf.streaming.group_rules import GroupRules
-from purgatory_udf.streaming.stateful_adapter import keyed
-from purgatory_udf.streaming.stateful_rules import CLOCK, WAITS, Plan, packer
+from purgatory_udf.streaming.stateful_adapter import state_function
+from purgatory_udf.streaming.stateful_rules import CLOCK, WAITS, Plan, input_chunk_function
 from tests.rules.groups.batches import Event, reference_of
 from tests.streaming.groups_by_hand import Groups
 from tests.support.examples import examples
@@ -44,38 +44,38 @@ def streamed(
     """The query over these batches, then the row that lets the clock run out."""
     end_us = end_of(event for batch in batches for event in batch)
     rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us), config)
-    return _tables(rules, _parcels(rules, [*batches, None, []], end_us, chunk, gauge_state), end_us)
+    return _tables(rules, _chunks(rules, [*batches, None, []], end_us, chunk, gauge_state), end_us)
 
 
 def at_once(events: list[Event], config: Config, gauge_state: GaugeState | None = None) -> dict[str, pa.Table]:
     """The query over a batch that is known to be all there is."""
     end_us = end_of(events)
-    rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us, at_once=True), config)
-    return _tables(rules, _parcels(rules, [events], end_us, 10_000, gauge_state), end_us)
+    rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us, is_one_batch=True), config)
+    return _tables(rules, _chunks(rules, [events], end_us, 10_000, gauge_state), end_us)
 
 
-def _parcels(
+def _chunks(
     rules: GroupRules, batches: Iterable[list[Event] | None], end_us: int, chunk: int, gauge_state: GaugeState | None
 ) -> list[Row]:
-    groups = Groups(keyed(rules), delay_ms=rules.config.max_disorder_ms + 1, chunk=chunk)
-    all_parcels: list[Row] = []
+    groups = Groups(state_function(rules), delay_ms=rules.config.max_disorder_ms + 1, chunk=chunk)
+    all_chunks: list[Row] = []
     for batch in batches:
         rows = [(CLOCK, end_us + (INT32_MAX + 2000) * 1000, b"")] if batch is None else _packed(batch, rules)
-        parcels = groups.batch(rows)
-        all_parcels += parcels
-        waits = [(us, payload) for table, _, us, _, payload in parcels if table == WAITS]
+        chunks = groups.batch(rows)
+        all_chunks += chunks
+        waits = [(us, payload) for table, _, us, _, payload in chunks if table == WAITS]
         if gauge_state is not None and waits:
             gauge_state.advance([payload for _, payload in waits if payload], max(us for us, _ in waits) // 1000, "run")
         groups.advance()
     assert groups.dropped == 0
     assert not groups.timers, "nothing is left to fire"
-    return all_parcels
+    return all_chunks
 
 
-def _tables(rules: GroupRules, parcels: list[Row], end_us: int) -> dict[str, pa.Table]:
+def _tables(rules: GroupRules, chunks: list[Row], end_us: int) -> dict[str, pa.Table]:
     tables = {}
     for name in SCHEMAS:
-        payloads = pa.array([payload for table, *_, payload in parcels if table == name], pa.binary())
+        payloads = pa.array([payload for table, *_, payload in chunks if table == name], pa.binary())
         unpack = unpacked(rules, name, None if rules.config.drain else end_us // 1000)
         rows = unpack(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
         tables[name] = pa.Table.from_batches(list(rows), schema=rules.schema(name))
@@ -86,7 +86,7 @@ def _packed(batch: list[Event], rules: GroupRules) -> list[Row]:
     if not batch:
         return []
     events = pa.Table.from_pylist([{"broker": 0} | event for event in batch], schema=EVENTS)
-    packed = pa.Table.from_batches(list(packer(rules)(iter(events.to_batches()))))
+    packed = pa.Table.from_batches(list(input_chunk_function(rules)(iter(events.to_batches()))))
     times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     return list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
 

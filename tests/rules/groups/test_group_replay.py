@@ -150,7 +150,7 @@ class KilledError(Exception):
 
 
 def die_after_the_first_batch(running: StreamingQuery, title: str, known: Survey | None) -> int:
-    """In place of `follow_to_end`, with the query of the coordinators."""
+    """In place of `monitor_query`, with the query of the coordinators."""
     while not running.recentProgress and not running.awaitTermination(1):
         pass
     running.stop()
@@ -193,7 +193,7 @@ def test_killed_and_resumed_run_matches_reference(
         return group_counts(spark, layout, of_groups)
 
     deaths: tuple[tuple[Any, str, Any], ...] = (
-        (streaming_query, "follow_to_end", die_after_the_first_batch),
+        (streaming_query, "monitor_query", die_after_the_first_batch),
         (Sink, "_append", die_between_two_tables(by_spark)),
         (Sink, "_append_here", die_between_two_tables(by_this_process)),
         (Snapshots, "keep", die_before_it_is_done),

@@ -12,8 +12,8 @@ from benchmarks.groups_trace import groups_trace
 from purgatory_udf.common.configuration import INT32_MAX, Config, load_config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.streaming.group_rules import GroupRules
-from purgatory_udf.streaming.stateful_adapter import keyed
-from purgatory_udf.streaming.stateful_rules import CLOCK, Plan, packer
+from purgatory_udf.streaming.stateful_adapter import state_function
+from purgatory_udf.streaming.stateful_rules import CLOCK, Plan, input_chunk_function
 from tests.streaming.groups_by_hand import Groups
 from tests.support.outcome_rows import outcomes_of
 
@@ -29,7 +29,7 @@ def batches(events: pa.Table, rules: GroupRules, per_batch: int) -> Iterator[Row
         end = min(at + per_batch, len(ms))
         while end < len(ms) and ms[end] == ms[end - 1]:
             end += 1
-        packed = pa.Table.from_batches(list(packer(rules)(iter(events.slice(at, end - at).to_batches()))))
+        packed = pa.Table.from_batches(list(input_chunk_function(rules)(iter(events.slice(at, end - at).to_batches()))))
         times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
         yield list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
         at = end
@@ -41,19 +41,19 @@ def replayed(events: pa.Table, config: Config, per_batch: int, kill: int | None 
     """The tables in one order. The batch numbered `kill` is lost with all that it found, and run again."""
     end_us = events["time_us"][-1].as_py()
     rules = GroupRules(Plan("run", False, end_us), config)
-    groups = Groups(keyed(rules), delay_ms=1)
-    parcels: list[tuple[Any, ...]] = []
+    groups = Groups(state_function(rules), delay_ms=1)
+    chunks: list[tuple[Any, ...]] = []
     for number, rows in enumerate(batches(events, rules, per_batch)):
         before = groups.values.copy(), groups.timers.copy(), groups.latest_us
         returned = groups.batch(rows)
         if number == kill:
             groups.values, groups.timers, groups.latest_us = before
             returned = groups.batch(rows)
-        parcels += returned
+        chunks += returned
         groups.advance()
     names = ("completions", "expirations", "group_transitions")
-    payloads = {name: [pa.py_buffer(payload) for table, *_, payload in parcels if table == name] for name in names}
-    tables = {name: pa.Table.from_batches(rules.table(name, payloads[name])) for name in names}
+    payloads = {name: [pa.py_buffer(payload) for table, *_, payload in chunks if table == name] for name in names}
+    tables = {name: pa.Table.from_batches(rules.decode_table(name, payloads[name])) for name in names}
     order = {"group_transitions": ["group", "at", "generation", "to_state"]}
     return {
         name: table.sort_by([(column, "ascending") for column in order.get(name, ["operation_id"])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.groups_trace import groups_trace
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.streaming.group_rules import GroupRules
-from purgatory_udf.streaming.stateful_adapter import keyed
+from purgatory_udf.streaming.stateful_adapter import state_function
 from purgatory_udf.streaming.stateful_rules import Plan
 from tests.rules.groups.test_many_groups import batches
 from tests.streaming.groups_by_hand import Groups
@@ -15,7 +15,7 @@ def test_state_size_stays_constant() -> None:
     """Their members have joined, some have crashed, and the rest has joined again within the first minute."""
     events = groups_trace(6, seconds=240).events
     rules = GroupRules(Plan("run", False, events["time_us"][-1].as_py()), Config())
-    groups = Groups(keyed(rules), delay_ms=1)
+    groups = Groups(state_function(rules), delay_ms=1)
     sizes = []
     *fed, _clock, _end = batches(events, rules, len(events) // 60)
     for rows in fed:

@@ -15,7 +15,7 @@ from purgatory_udf.common.configuration import Config, fetch_keys
 from purgatory_udf.contract.overrides import RequestColumns
 from purgatory_udf.rules.engine.columns.column_access import COLUMN, column_record, list_items
 from purgatory_udf.rules.engine.columns.event_records import EventColumn
-from purgatory_udf.rules.engine.columns.parallel_pieces import PieceStart, parse_in_parallel, threads_for
+from purgatory_udf.rules.engine.columns.parallel_pieces import PieceOffsets, parse_in_parallel, threads_for
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 from purgatory_udf.rules.engine.loop.engine_call import Call, in_time_order
 
@@ -104,10 +104,10 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
 
 def _piece_start(
     row: int, partitions: pa.Array, topics: pa.Array, in_sync: pa.Array, change: pa.Array, error: pa.Array
-) -> PieceStart:
+) -> PieceOffsets:
     """Return how much precedes the row in each of the output tables."""
     items = _items_before(partitions, row)
-    return PieceStart(
+    return PieceOffsets(
         rows=row,
         changes=row - change.slice(0, row).null_count,
         request_parts=items + _items_before(topics, row),

@@ -79,7 +79,7 @@ class WatchStatus(Int64Enum):
     SATISFIED, ERROR, FORCED, EXPIRED, CANCELLED = range(5)
 
 
-class Fetcher(Int64Enum):
+class FetcherType(Int64Enum):
     """Who sent a fetch; `NONE` for other operations."""
 
     CONSUMER, FOLLOWER, NONE = range(3)
@@ -126,9 +126,11 @@ def flatten(
         ints[Int32Field.KEY, o] = parts[first].key if operation.count > 0 else no_key
         ints[Int32Field.TRIGGER, o] = parts[first + operation.trigger].key if operation.trigger != UNKNOWN else no_key
         if fetch:
-            ints[Int32Field.FETCHER, o] = Fetcher.FOLLOWER if operation.mode == Reader.FOLLOWER else Fetcher.CONSUMER
+            ints[Int32Field.FETCHER, o] = (
+                FetcherType.FOLLOWER if operation.mode == Reader.FOLLOWER else FetcherType.CONSUMER
+            )
         else:
-            ints[Int32Field.FETCHER, o] = Fetcher.NONE
+            ints[Int32Field.FETCHER, o] = FetcherType.NONE
         watched[o] = operation.watched > 0
         offsets[o + 1] = at
 
@@ -185,7 +187,7 @@ _RULES = _lookup_array({int(rule): rule.name.lower() for rule in Rule})
 _ERRORS = _lookup_array({int(error): error.name for error in Error if error is not Error.UNANSWERED})
 _KINDS = _lookup_array({int(code): kind for code, kind in KINDS.items()})
 _STATUS = _lookup_array({int(status): status.name.lower() for status in WatchStatus})
-_FETCHERS = _lookup_array({int(one): None if one is Fetcher.NONE else one.name.lower() for one in Fetcher})
+_FETCHERS = _lookup_array({int(one): None if one is FetcherType.NONE else one.name.lower() for one in FetcherType})
 
 
 def _take(values: pa.Array, indices: Records) -> pa.Array:
@@ -284,7 +286,7 @@ class OutcomeColumns:
         several = threads_for(len(self._part_bytes)) > 1
         partitions = run_in_thread(self._partitions) if several else self._partitions
         decided, longs, ints, names = self._decided, self._longs, self._ints, self._names
-        text, no_fetch = pa.array(longs[Int64Field.TEXT]), ints[Int32Field.FETCHER] == Fetcher.NONE
+        text, no_fetch = pa.array(longs[Int64Field.TEXT]), ints[Int32Field.FETCHER] == FetcherType.NONE
         ended_at, rule = _timestamps(longs[Int64Field.ENDED]), _take(_RULES, ints[Int32Field.RULE])
         return {
             "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), len(text)),

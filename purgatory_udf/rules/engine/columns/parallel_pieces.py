@@ -63,7 +63,7 @@ _COUNTERS = {
 }
 
 
-class PieceStart(NamedTuple):
+class PieceOffsets(NamedTuple):
     """What precedes a row of the input: rows, changes, parts of requests, in-sync replicas, and names of errors."""
 
     rows: int
@@ -108,7 +108,7 @@ class ParsedEvents(NamedTuple):
     unordered: bool
 
 
-def parse_in_parallel(columns: Records, starts: Sequence[PieceStart], max_bytes: int) -> ParsedEvents:
+def parse_in_parallel(columns: Records, starts: Sequence[PieceOffsets], max_bytes: int) -> ParsedEvents:
     """Parse the rows of the columns; those between two starts are a piece.
 
     `max_bytes` is the broker's limit of a fetch.
@@ -128,7 +128,7 @@ def parse_in_parallel(columns: Records, starts: Sequence[PieceStart], max_bytes:
 
 class _Piece:
     def __init__(
-        self, columns: Records, tables: dict[str, Records], begin: PieceStart, end: PieceStart, max_bytes: int
+        self, columns: Records, tables: dict[str, Records], begin: PieceOffsets, end: PieceOffsets, max_bytes: int
     ) -> None:
         self._rows, self.begin = (begin.rows, end.rows), begin.rows_by_table
         ends = end.rows_by_table
