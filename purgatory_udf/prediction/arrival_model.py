@@ -1,9 +1,9 @@
-"""When a producer's records were handed to it, as far as its requests tell.
+"""Estimates when a producer's records arrived from the times of its requests.
 
-A request goes when its first record has lingered. So the first came `linger` before the request was sent, and the
-others meanwhile. Requests that had to wait for the one before, one after the other, were sent at some time before: the
-records of all of them are spread over the time that this went on. Where a request has more records than come in its
-time at random, they came in a burst: at once, as far as lingering goes.
+A producer sends a request when the first record of a batch has lingered. So the first record arrived `linger` before
+the request was sent, and the others in between. Requests that wait for the previous response one after another form a
+queue; their records are spread over the time of the whole queue. If a request has many more records than arrive at
+random in its time, they arrived in a burst, at the same time.
 """
 
 from __future__ import annotations
@@ -18,35 +18,39 @@ from purgatory_udf.prediction.model_producer import BATCH_OVERHEAD, SENDING_MS
 from purgatory_udf.prediction.recording import RecordingWindow
 from purgatory_udf.simulation.fitted_scenario import FittedAppends, FittedProducer, WorkBySize
 
-# Kafka's default from 4.0 on, where a recording has too few requests to tell.
+# Kafka's default since 4.0, used if a recording does not show the linger time.
 DEFAULT_LINGER_MS = 5
-# So many requests tell how long records linger, if they come as close as so many times that; and that they do not, if
-# so many come closer than this that it is no chance.
+# The linger time is estimated from at least this many gaps between requests. It is accepted if the mean gap is at most
+# `MAX_MEAN_GAP_RATIO` times the estimate, or if significantly many gaps are shorter than `MIN_LINGER_MS` (no
+# lingering).
 MIN_GAPS, MAX_MEAN_GAP_RATIO, MIN_LINGER_MS = 200, 20, 2.0
-# The least gaps are a host's hiccups: a request that came late, and the next one did not. So many more are left out.
+# The shortest gaps come from pauses of the host, which delay one request but not the next. This share is ignored.
 LOW_GAP_SHARE = 0.02
-# A request that is handled so soon after the answer before had been waiting for it; after a long wait there hardly ever
-# is none, so a busy host may take its time. A producer is free where long waits are rare.
+# A request that is handled within this time after the previous response was waiting for it. After a long wait there is
+# nearly always such a request, so a longer time is allowed for a busy host. The gaps of a producer are usable if at
+# most `MAX_QUEUED_SHARE` of its requests waited like this.
 QUEUED_MS, QUEUED_AFTER_LONG_WAIT_MS, LONG_WAIT_MS, MAX_QUEUED_SHARE = 3.0, 20.0, 30.0, 0.05
-# So many records, which come at random with no more than this chance, are a burst. What is one is no longer among those
-# that come at random: then others are seen to be bursts, too.
+# A request with at least this many records is a burst if so many arrive at random with at most this probability. Bursts
+# are then excluded from the random arrivals and the test is repeated, which reveals more bursts.
 MIN_BURST_RECORDS, BURST_PROBABILITY, ROUNDS, MAX_RANDOM_RECORDS = 4, 1e-3, 5, 1000
-# How long a burst takes, however long its records linger.
+# Duration of a burst, whatever the linger time.
 BURST_MS = 0.5
-# A producer of whose requests more than this share are bursts has them as a rule.
+# If more than this share of a producer's requests are bursts, all its requests with several records count as bursts.
 BURSTY_SHARE = 0.5
 
 Floats = npt.NDArray[np.float64]
 
 
 def estimate_linger_ms(produces: pd.DataFrame) -> int | None:
-    """Between two requests to a broker lies the linger time at least, as a rule: the least gaps tell it. None where
-    they are too few, or too wide, or requests wait for each other."""
+    """Estimate `linger.ms` from the shortest gaps between requests to a broker, which are usually that long.
+
+    Returns None if there are too few gaps, if they are too long, or if requests wait for each other.
+    """
     begun, broker = produces["tried"] - produces["handled"], produces["broker"]
     gaps = begun.groupby(broker).diff().dropna()
-    if len(gaps) < MIN_GAPS or (_queued(produces) & _after_a_long_one(produces)).mean() > MAX_QUEUED_SHARE:
+    if len(gaps) < MIN_GAPS or (_queued(produces) & _after_long_wait(produces)).mean() > MAX_QUEUED_SHARE:
         return None
-    # Were a gap what a record lingers and then as long as it takes until the next one comes, some exponential time:
+    # Model: a gap is the linger time plus an exponentially distributed time until the next record.
     low = (
         float((np.percentile(gaps, 100 * LOW_GAP_SHARE) - LOW_GAP_SHARE * gaps.mean()) / (1 - LOW_GAP_SHARE))
         - SENDING_MS
@@ -56,28 +60,28 @@ def estimate_linger_ms(produces: pd.DataFrame) -> int | None:
 
 
 def _queued(produces: pd.DataFrame) -> pd.Series[bool]:
-    """Whether each was handled because the one before, of the same broker, was answered."""
+    """Return a mask of requests that waited for the previous response of the same broker."""
     begun = produces["tried"] - produces["handled"]
     after = begun - produces["written"].groupby(produces["broker"]).shift()
-    return after < np.where(_after_a_long_one(produces), QUEUED_AFTER_LONG_WAIT_MS, QUEUED_MS)
+    return after < np.where(_after_long_wait(produces), QUEUED_AFTER_LONG_WAIT_MS, QUEUED_MS)
 
 
-def _after_a_long_one(produces: pd.DataFrame) -> pd.Series[bool]:
+def _after_long_wait(produces: pd.DataFrame) -> pd.Series[bool]:
     lasted = produces["written"] - (produces["tried"] - produces["handled"])
     return lasted.groupby(produces["broker"]).shift() > LONG_WAIT_MS
 
 
 def record_arrivals(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.DataFrame:
-    """`at`, `key`, `bytes` of each record of these requests, which are in their order."""
+    """Return the arrivals of the records of these requests, with `at` (ms), `key` and `bytes`, ordered by time."""
     broker = produces["broker"]
     sent = produces["tried"] - produces["handled"] - SENDING_MS
     queued = _queued(produces)
     burst = _bursts(produces, batches, linger_ms)
     if burst[~queued].mean() > BURSTY_SHARE:
-        # Then what is too little to tell was one, too; and so was what waited.
+        # Small requests and requests that waited are bursts, too.
         burst |= _counts(produces, batches) > 1
     else:
-        # Records may have gathered while a request waited.
+        # The records of a request that waited may have accumulated during the wait.
         burst &= ~queued
     gathered = queued & ~burst
     queue = pd.MultiIndex.from_arrays([broker, (~gathered).groupby(broker).cumsum()])
@@ -87,12 +91,12 @@ def record_arrivals(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: fl
     mine = batches[batches["request"].isin(produces.index)]
     each = mine.loc[mine.index.repeat(mine["records"])]
     within = np.random.default_rng(0).random(len(each))
-    # One of each request's records is the one that it was sent for.
+    # The first record of each request arrived at the start of its time.
     of = produces.index.get_indexer(each["request"])
     first = ~each["request"].duplicated().to_numpy() & ~gathered.to_numpy()[of]
     within[first] = 0
     at = pd.Series(begin.to_numpy()[of] + within * (end - begin).to_numpy()[of])
-    # Those of a queue keep the order of their requests.
+    # The records of a queue keep the order of their requests.
     at = at.groupby([queue.codes[0][of], queue.codes[1][of], gathered.to_numpy()[of]]).transform(np.sort)
     size = np.maximum(0, (each["bytes"] - BATCH_OVERHEAD) // each["records"])
     arrived = pd.DataFrame({"at": at.to_numpy(), "key": each["key"].to_numpy(), "bytes": size.to_numpy()})
@@ -100,25 +104,28 @@ def record_arrivals(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: fl
 
 
 def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.Series[bool]:
-    """Whether a request's records came all at once: had they come one by one, as those of the other requests did, so
-    many would hardly ever have come while the first one lingered."""
+    """Return a mask of requests whose records arrived in a burst.
+
+    These have more records than arrive during the linger time at the rate of the other requests, except with the
+    probability `BURST_PROBABILITY`.
+    """
     count = _counts(produces, batches)
     length_ms = max(1.0, float(np.ptp(produces["tried"])))
     burst = pd.Series(False, index=produces.index)
     for _ in range(ROUNDS):
         meanwhile = count.where(~burst, 0).groupby(produces["broker"]).transform("sum") / length_ms * linger_ms
-        more = {mean: _hardly_ever(mean) for mean in meanwhile.unique()}
+        more = {mean: _random_limit(mean) for mean in meanwhile.unique()}
         burst = (count >= MIN_BURST_RECORDS) & (count - 1 >= meanwhile.map(more))
     return burst
 
 
 def _counts(produces: pd.DataFrame, batches: pd.DataFrame) -> pd.Series[int]:
-    """Each request's records."""
+    """Return the number of records of each request."""
     return batches.groupby("request")["records"].sum().reindex(produces.index, fill_value=0)
 
 
-def _hardly_ever(mean: float) -> int:
-    """So many come at random, where so many come on average, with no more than this chance (Poisson's)."""
+def _random_limit(mean: float) -> int:
+    """Return the number of arrivals that a Poisson process with this mean exceeds with `BURST_PROBABILITY` at most."""
     number, exactly, left = 0, math.exp(-mean), 1.0
     while left > BURST_PROBABILITY and number < MAX_RANDOM_RECORDS:
         left -= exactly
@@ -130,10 +137,11 @@ def _hardly_ever(mean: float) -> int:
 def fit_producer(
     records: pd.DataFrame, window: RecordingWindow, handling: WorkBySize, answer: list[float]
 ) -> FittedProducer:
-    mine = window.of(records, "at")
+    """Return the records of the window as a fitted producer, with the work of its requests and responses."""
+    mine = window.select(records, "at")
     return FittedProducer(
         first_ms=_first(mine["at"].to_numpy(), window),
-        gaps_ms=_circle(mine["at"].to_numpy(), window),
+        gaps_ms=_cyclic_gaps(mine["at"].to_numpy(), window),
         partitions=mine["key"].tolist(),
         record_bytes=mine["bytes"].tolist(),
         handling=handling,
@@ -142,10 +150,11 @@ def fit_producer(
 
 
 def fit_appends(others: pd.DataFrame, window: RecordingWindow) -> FittedAppends:
-    mine = window.of(others, "at").sort_values("at")
+    """Return the appends without a producer in the window."""
+    mine = window.select(others, "at").sort_values("at")
     return FittedAppends(
         first_ms=_first(mine["at"].to_numpy(), window),
-        gaps_ms=_circle(mine["at"].to_numpy(), window),
+        gaps_ms=_cyclic_gaps(mine["at"].to_numpy(), window),
         partitions=mine["key"].tolist(),
         batch_bytes=mine["bytes"].tolist(),
     )
@@ -155,8 +164,8 @@ def _first(at: Floats, window: RecordingWindow) -> float:
     return round(float(at[0] - window.begin), 3) if len(at) else 0.0
 
 
-def _circle(at: Floats, window: RecordingWindow) -> list[float]:
-    """The time before each, the first one's from the last: played again and again, it takes the window's time."""
+def _cyclic_gaps(at: Floats, window: RecordingWindow) -> list[float]:
+    """Return the gap before each arrival; the first is counted from the last, so that a cycle fills the window."""
     if not len(at):
         return []
     gaps = np.diff(at, prepend=at[-1] - window.length)

@@ -1,4 +1,4 @@
-"""A scenario fitted to a recording: settings, arrivals, and what clients and brokers take for their work."""
+"""Fits a scenario to a recording: settings, arrivals, and the work of clients and brokers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from purgatory_udf.simulation.fitted_scenario import Fitted, FittedFigures, Fitt
 from purgatory_udf.simulation.scenario import Brokers, Consumers, Producers, Scenario, Topic
 
 BATCH_BYTES = 16_384
-# A share of fetches that a client sent while another of its own was under way at the broker.
+# If more than this share of a client's fetches overlap at a broker, several clients share its name.
 MAX_OVERLAPPING_SHARE = 0.05
 ALL = -1
 
 
 def fit(recording: Recording) -> Scenario:
+    """Return a scenario that describes the recorded cluster, with the section `fitted`."""
     window = steady_window(recording)
     timed = measure_steps(recording, window)
     return _Fit(recording, window, timed).scenario()
@@ -40,7 +41,7 @@ class _Fit:
         self.recording = recording
         self.window = window
         self.steps = steps
-        self.led = recording.led(window.begin)
+        self.leaders = recording.leaders_at(window.begin)
         self.unknown: list[str] = []
         self.doubts: dict[str, str] = {}
 
@@ -53,10 +54,10 @@ class _Fit:
         if window.moves:
             self.unknown.append(
                 f"leaders moved at {', '.join(f'{at / 1000:.1f} s' for at in window.moves[:10])}"
-                f"{' …' if len(window.moves) > 10 else ''}: fitted to the longest stretch between"
+                f"{' …' if len(window.moves) > 10 else ''}; fitted to the longest period between the moves"
             )
         if window.absent:
-            self.unknown.append(f"clients that were not there for most of the recording: {', '.join(window.absent)}")
+            self.unknown.append(f"clients absent for most of the recording, left out: {', '.join(window.absent)}")
         fitted = Fitted(
             begin_s=round(window.begin / 1000, 3),
             host=FittedHost(
@@ -79,7 +80,7 @@ class _Fit:
             doubts=self.doubts,
         )
         return Scenario(
-            shows="What a recorded cluster's clients and brokers did, to be played under other settings.",
+            shows="A recorded cluster, to be simulated under other settings.",
             duration_s=round(window.length / 1000, 3),
             brokers=brokers,
             topics=self._topics(),
@@ -89,12 +90,12 @@ class _Fit:
         )
 
     def _brokers(self) -> Brokers:
-        followers = self.window.of(self.recording.fetches, "tried")
+        followers = self.window.select(self.recording.fetches, "tried")
         followers = followers[followers["replica"] >= 0]
-        numbers = {broker for led in self.led.values() for broker in (led.leader, *led.replicas)}
+        numbers = {broker for led in self.leaders.values() for broker in (led.leader, *led.replicas)}
         logged = {*self.recording.fetches["broker"], *self.recording.produces["broker"]}
         self.unknown += [
-            f"broker {broker}: none of its requests is in the recording; what it leads is not played"
+            f"broker {broker}: no requests in the recording; the partitions that it leads are not simulated"
             for broker in sorted(numbers - logged)
         ]
         if followers.empty:
@@ -128,13 +129,17 @@ class _Fit:
         overlapping = float((fetches.sort_values("tried")["tried"] < before).mean())
         if overlapping > MAX_OVERLAPPING_SHARE:
             self.doubts[client] = (
-                f"{overlapping:.0%} of its fetches began while another of its own waited at the same broker: several "
-                "clients of one name are played as one"
+                f"{overlapping:.0%} of its fetches overlap at one broker: several clients with this name are simulated "
+                "as one"
             )
         if client == FOLLOWER:
-            self.doubts[client] = "a client of that name cannot be told from followers, whose figures go by it"
+            self.doubts[client] = (
+                "a client of this name cannot be distinguished from the followers, whose figures have it"
+            )
         if elsewhere and not follows:
-            self.doubts[client] = "it reads from followers, or of leaders that moved: played are leaders alone"
+            self.doubts[client] = (
+                "it reads from followers or from leaders that moved; only its fetches to leaders are simulated"
+            )
         return FittedReader(
             replica=int(fetches["replica"].iloc[0]),
             reads=reads,
@@ -158,17 +163,17 @@ class _Fit:
         ]
 
     def _fetches(self, client: str) -> pd.DataFrame:
-        return self.window.of(self.recording.fetches[self.recording.fetches["client"] == client], "tried")
+        return self.window.select(self.recording.fetches[self.recording.fetches["client"] == client], "tried")
 
     def _lateness(self) -> list[float]:
-        """Of the reaper, by the fetches that expired."""
-        expired = self.window.of(self.recording.fetches, "tried")
+        """Return quantiles of the reaper's delay, from the fetches that expired."""
+        expired = self.window.select(self.recording.fetches, "tried")
         expired = expired[expired["outcome"] == "expired"]
         if expired.empty:
-            self.unknown.append("how late expirations come: nothing expired; taken: up to 1 ms")
+            self.unknown.append("delay of expirations: nothing expired; assumed: up to 1 ms")
             return [0.0, 1.0]
         late = expired["answered"] - np.floor(expired["tried"]) - expired["max_wait"]
-        # What was short of its bytes for another reason did not come in time.
+        # Fetches that ended earlier with too few bytes did not expire.
         return quantiles(late[late > -1].to_numpy())
 
     # Producers.
@@ -185,11 +190,9 @@ class _Fit:
                 continue
             linger = estimate_linger_ms(mine)
             if linger is None:
-                self.unknown.append(
-                    f"{client}: linger.ms, of which its requests do not tell; taken: {DEFAULT_LINGER_MS}"
-                )
+                self.unknown.append(f"{client}: linger.ms, not visible in its requests; assumed: {DEFAULT_LINGER_MS}")
                 linger = DEFAULT_LINGER_MS
-            arrived = self.window.of(all_records := record_arrivals(mine, batches, linger), "at")
+            arrived = self.window.select(all_records := record_arrivals(mine, batches, linger), "at")
             if arrived.empty:
                 continue
             name = str(client)
@@ -214,23 +217,23 @@ class _Fit:
             )
         if settings:
             self.unknown += [
-                f"producers' batch.size; taken: {BATCH_BYTES:,}, or the largest batch that was seen",
-                "producers' max.in.flight.requests.per.connection; taken: 5",
-                "when records of one batch were handed over: spread over the time that it lingered",
+                f"producers' batch.size; assumed: {BATCH_BYTES:,}, or the largest recorded batch",
+                "producers' max.in.flight.requests.per.connection; assumed: 5",
+                "arrival times of the records in a batch; assumed: spread over its linger time",
             ]
         return settings, fitted
 
     # The cluster.
 
     def _partition(self, place: int, readers: Iterable[FittedReader]) -> FittedPartition:
-        """A replica that fetches nothing holds nothing up: it is out of sync."""
-        key, led = self.recording.keys[place], self.led.get(place)
+        """Return the partition with the replicas that fetch; others are out of sync and delay no produce."""
+        key, led = self.recording.keys[place], self.leaders.get(place)
         leader = 1 if led is None else led.leader
         follow = {reader.replica for reader in readers if reader.replica >= 0 and place in reader.reads.get(leader, ())}
         return FittedPartition(topic=key.topic, partition=key.partition, replicas=[leader, *sorted(follow)])
 
     def _leads(self, broker: int, place: int) -> bool:
-        led = self.led.get(place)
+        led = self.leaders.get(place)
         return led is not None and led.leader == broker
 
     def _topics(self) -> list[Topic]:
@@ -239,7 +242,7 @@ class _Fit:
             topics.setdefault(key.topic, []).append(place)
         settings = []
         for name, places in sorted(topics.items()):
-            led = [self.led[place] for place in places if place in self.led]
+            led = [self.leaders[place] for place in places if place in self.leaders]
             settings.append(
                 Topic(
                     name=name,
@@ -252,12 +255,12 @@ class _Fit:
 
 
 def _usual(requests: pd.DataFrame, name: str) -> int | None:
-    """What requests ask for, as a rule; None where none asks."""
+    """Return the most frequent value of a field; None if no request has it."""
     usual = requests[name].dropna().mode()
     return int(usual.iloc[0]) if len(usual) else None
 
 
 def _sizes(fetches: pd.DataFrame, of_partition: str, of_request: str) -> dict[str, Any]:
-    """At most so much of a partition, and of a request: under the names of the settings."""
+    """Return the usual size limits of a partition and of a request, by these names."""
     sizes = {of_partition: _usual(fetches, "most"), of_request: _usual(fetches, "max_bytes")}
     return {name: most for name, most in sizes.items() if most}

@@ -1,6 +1,17 @@
-"""The fit's own check: the unchanged scenario, simulated, beside what was recorded, client by client.
+"""Checks a fit: compares a simulation of the unchanged scenario with the recording, client by client.
 
-What it does not reproduce it says, and a prediction for that client is not to be trusted.
+Predictions for clients whose recorded figures are not reproduced are marked as not to be trusted.
+
+Each client's figures, per API:
+
+- `per_s`: requests per second
+- `waited`: share of requests that waited in the purgatory
+- `expired`: share of fetches that waited and got fewer bytes than `min_bytes`, or of produces with a timed-out
+  partition
+- `p50_ms`, `p95_ms`, `p99_ms`: percentiles of the wait of all requests, including waits of 0
+- `kb`: KiB of records per request
+
+The fetches of all followers count together, as `follower`.
 """
 
 from __future__ import annotations
@@ -17,22 +28,16 @@ from purgatory_udf.prediction.model_host import FETCH, PRODUCE, Measurements
 from purgatory_udf.prediction.recording import Recording, RecordingWindow
 from purgatory_udf.simulation.fitted_scenario import Fitted
 
-# Each client's figures, of a recording and of a simulation alike.
-#
-# per_s: requests a second; waited: share that was in the purgatory; expired: share of fetches that waited and got
-# fewer bytes than they asked for, of produces with a partition that timed out; p50_ms, p95_ms, p99_ms: of the waits of
-# all its requests, 0 included; kb: KiB of records a request. Followers' fetches are told together, as `follower`.
-
-
 FOLLOWER = "follower"
 FIGURE_NAMES = ("per_s", "waited", "expired", "p50_ms", "p95_ms", "p99_ms", "kb")
-# Of whom, by api.
+# {client: {API: {figure: value}}}
 Figures = dict[str, dict[str, dict[str, float]]]
 _COLUMNS = ("who", "api", "waited", "expired", "bytes")
 
 
 def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
-    fetches = window.of(recording.fetches, "written")
+    """Return the figures of the clients in the window of the recording."""
+    fetches = window.select(recording.fetches, "written")
     fetches = pd.DataFrame(
         {
             "who": fetches["client"].where(fetches["replica"] < 0, FOLLOWER),
@@ -44,7 +49,7 @@ def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
     )
     size = recording.batches.groupby("request")["bytes"].sum()
     produces = recording.produces.assign(bytes=size.reindex(recording.produces.index, fill_value=0))
-    produces = window.of(produces, "written")
+    produces = window.select(produces, "written")
     produces = pd.DataFrame(
         {
             "who": produces["client"],
@@ -58,10 +63,11 @@ def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
     return _figures(frame[~frame["who"].isin(window.absent)], window.length / 1000)
 
 
-def simulated_figures(diary: Measurements, seconds: float) -> Figures:
+def simulated_figures(measurements: Measurements, seconds: float) -> Figures:
+    """Return the figures of the clients in a simulation of this length."""
     rows = [
         (FOLLOWER if answer.follower else answer.client, answer.api, answer.waited_ms, answer.expired, answer.bytes)
-        for answer in diary.answered
+        for answer in measurements.answered
     ]
     return _figures(pd.DataFrame(rows, columns=list(_COLUMNS)), seconds)
 
@@ -78,16 +84,17 @@ def _figures(frame: pd.DataFrame, seconds: float) -> Figures:
 
 
 def medians(of_seeds: Iterable[Figures]) -> Figures:
-    return _over(of_seeds, lambda values: float(np.median(values)))
+    """Return the median of each figure over the seeds."""
+    return _aggregate(of_seeds, lambda values: float(np.median(values)))
 
 
 def ranges(of_seeds: Iterable[Figures]) -> tuple[Figures, Figures]:
-    """The least and the greatest."""
+    """Return the minimum and the maximum of each figure over the seeds."""
     every = list(of_seeds)
-    return _over(every, min), _over(every, max)
+    return _aggregate(every, min), _aggregate(every, max)
 
 
-def _over(of_seeds: Iterable[Figures], take: object) -> Figures:
+def _aggregate(of_seeds: Iterable[Figures], take: object) -> Figures:
     every = list(of_seeds)
     assert callable(take)
     return {
@@ -105,8 +112,8 @@ def _over(of_seeds: Iterable[Figures], take: object) -> Figures:
     }
 
 
-# What is as near as two recordings of the same cluster are: shares by their difference, rates by a share, times by a
-# share or these milliseconds.
+# Tolerances, chosen so that two recordings of the same cluster agree: an absolute difference for shares, a relative one
+# for rates, and a relative or absolute one, whichever is larger, for times.
 SHARE_TOLERANCE, RATE_TOLERANCE, FETCH_TIME_TOLERANCE, PRODUCE_TIME_TOLERANCE, TIME_TOLERANCE_MS = (
     0.05,
     0.10,
@@ -119,77 +126,85 @@ CHECKED_FIGURES = ("per_s", "waited", "expired", "p50_ms", "p95_ms")
 
 @dataclass(frozen=True)
 class FitCheck:
-    """`far`: which figures of whom, by (client, api), are not reproduced; `doubts`: other reasons, by client."""
+    """The result of a check.
+
+    `missed` has the figures that are not reproduced, by (client, API); `doubts` has other reasons for mistrust, by
+    client.
+    """
 
     recorded: Figures
     simulated: Figures
-    far: dict[tuple[str, str], tuple[str, ...]]
+    missed: dict[tuple[str, str], tuple[str, ...]]
     doubts: Mapping[str, str]
 
     @property
-    def judged(self) -> int:
+    def compared(self) -> int:
+        """The number of compared figures."""
         return sum(len(CHECKED_FIGURES) for apis in self.recorded.values() for _ in apis)
 
     @property
-    def near(self) -> int:
-        return self.judged - sum(map(len, self.far.values()))
+    def reproduced(self) -> int:
+        """The number of compared figures within tolerance."""
+        return self.compared - sum(map(len, self.missed.values()))
 
     def trusts(self, who: str) -> bool:
-        return who not in self.doubts and not any(client == who for client, _ in self.far)
+        """Whether predictions for the client can be trusted."""
+        return who not in self.doubts and not any(client == who for client, _ in self.missed)
 
     def reasons(self) -> list[str]:
-        """Why whose prediction is not to be trusted."""
-        said = [f"{who}: {', '.join(names)} of its {api} not reproduced" for (who, api), names in self.far.items()]
-        return [*said, *(f"{who}: {why}" for who, why in self.doubts.items())]
+        """Return the clients that are not trusted, each with its reason."""
+        missed = [f"{who}: {', '.join(names)} of its {api} not reproduced" for (who, api), names in self.missed.items()]
+        return [*missed, *(f"{who}: {why}" for who, why in self.doubts.items())]
 
     def table(self) -> Table:
         rows: list[tuple[Cell, ...]] = []
         for who, apis in self.recorded.items():
             for api, recorded in apis.items():
                 simulated = self.simulated.get(who, {}).get(api)
-                far = self.far.get((who, api), ())
-                verdict = "yes" if self.trusts(who) else f"no: {', '.join(far)}" if far else "no"
+                missed = self.missed.get((who, api), ())
+                verdict = "yes" if self.trusts(who) else f"no: {', '.join(missed)}" if missed else "no"
                 for source, figures in (("recorded", recorded), ("simulated", simulated)):
                     values = [None if figures is None else round(figures[name], 3) for name in FIGURE_NAMES]
                     rows.append((who, api, source, *values, verdict if source == "simulated" else ""))
-        return Table("Recorded and simulated", ("who", "api", "", *FIGURE_NAMES, "to be trusted"), rows)
+        return Table("Recorded and simulated", ("who", "api", "", *FIGURE_NAMES, "trusted"), rows)
 
     def lines(self) -> list[str]:
-        said = [f"{self.near} of {self.judged} figures are reproduced"]
+        lines = [f"{self.reproduced} of {self.compared} figures are reproduced"]
         reasons = self.reasons()
         if reasons:
-            said += ["Not to be trusted:", *(f"  {reason}" for reason in reasons)]
-        return [*self.table().lines(), "", *said]
+            lines += ["Not to be trusted:", *(f"  {reason}" for reason in reasons)]
+        return [*self.table().lines(), "", *lines]
 
     def verdict(self) -> list[str]:
-        """How far a prediction can be trusted."""
+        """Return lines that say how far a prediction can be trusted."""
         reasons = self.reasons()
-        doubts = ["Not to be trusted, for the unchanged scenario misses it:", *(f"  {reason}" for reason in reasons)]
-        near = f"The unchanged scenario reproduces {self.near} of {self.judged} recorded figures"
-        return [near, *(doubts if reasons else [])]
+        doubts = ["Not to be trusted:", *(f"  {reason}" for reason in reasons)]
+        summary = f"The unchanged scenario reproduces {self.reproduced} of {self.compared} recorded figures"
+        return [summary, *(doubts if reasons else [])]
 
 
 def check_fit(fitted: Fitted, simulated: Figures) -> FitCheck:
+    """Compare the simulated figures of the unchanged scenario with the recorded ones."""
     recorded: Figures = {
         who: {api: figures.model_dump() for api, figures in apis.items()} for who, apis in fitted.recorded.items()
     }
-    far = {}
+    missed = {}
     for who, apis in recorded.items():
         for api, figures in apis.items():
-            played = simulated.get(who, {}).get(api)
-            missed = tuple(
+            found = simulated.get(who, {}).get(api)
+            names = tuple(
                 name
                 for name in CHECKED_FIGURES
-                if played is None or not is_within_tolerance(name, api, played[name], figures[name])
+                if found is None or not is_within_tolerance(name, api, found[name], figures[name])
             )
-            if missed:
-                far[who, api] = missed
+            if names:
+                missed[who, api] = names
     doubts = {"follower" if client in _followers(fitted) else client: why for client, why in fitted.doubts.items()}
-    return FitCheck(recorded, simulated, far, doubts)
+    return FitCheck(recorded, simulated, missed, doubts)
 
 
 def is_within_tolerance(name: str, api: str, figure: float, expected: float) -> bool:
-    """Whether a figure is as near to another as two recordings' figures are."""
+    """Whether a figure differs from the expected one by no more than two recordings of one cluster do."""
     error = abs(figure - expected)
     if name in ("waited", "expired"):
         return error <= SHARE_TOLERANCE
@@ -204,27 +219,27 @@ def _followers(fitted: Fitted) -> set[str]:
     return {client for client, reader in fitted.readers.items() if reader.replica >= 0}
 
 
-# What a setting does to others than whom it is set for: brokers' load, records' way to consumers, purgatories.
-
-
 PERCENTILES = (50, 95, 99)
-# By name; a name says whose and in which unit.
+# {name: value}; the name contains the broker or client and the unit.
 Effects = dict[str, float]
 
 
-def effects(diary: Measurements, seconds: float) -> Effects:
+def effects(measurements: Measurements, seconds: float) -> Effects:
+    """Return figures of the whole cluster: load of brokers, latency of records, sizes of purgatories."""
     figures: Effects = {}
     requests: dict[int, int] = defaultdict(int)
     expired = 0
-    for answer in diary.answered:
+    for answer in measurements.answered:
         requests[answer.broker] += 1
         expired += answer.expired
     figures["expirations_per_s"] = expired / seconds
     for broker, count in sorted(requests.items()):
         figures[f"broker {broker}: requests_per_s"] = count / seconds
-    figures |= _times("append_to_answer", diary.reached_ms) | _times("produce_latency", diary.acknowledged_ms)
+    figures |= _times("append_to_answer", measurements.delivery_ms) | _times(
+        "produce_latency", measurements.produce_latency_ms
+    )
     gauges: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for broker, purgatory, watched, delayed in diary.gauges:
+    for broker, purgatory, watched, delayed in measurements.gauges:
         gauges[f"broker {broker}: {purgatory}", "PurgatorySize"].append(watched)
         gauges[f"broker {broker}: {purgatory}", "NumDelayedOperations"].append(delayed)
     for (whose, gauge), values in sorted(gauges.items()):
@@ -234,14 +249,14 @@ def effects(diary: Measurements, seconds: float) -> Effects:
 
 
 def _times(what: str, times: list[tuple[str, float]]) -> Effects:
-    """Quantiles of everybody's, and of each client's."""
+    """Return percentiles over all clients, and of each client."""
     by_client: dict[str, list[float]] = defaultdict(list)
     for client, ms in times:
         by_client[client].append(ms)
-    everybody = [ms for _, ms in times]
+    all_times = [ms for _, ms in times]
     return {
         f"{whose}{what}_p{share}_ms": float(value)
-        for whose, mine in [("", everybody), *((f"{client}: ", by_client[client]) for client in sorted(by_client))]
+        for whose, mine in [("", all_times), *((f"{client}: ", by_client[client]) for client in sorted(by_client))]
         if mine
         for share, value in zip(PERCENTILES, np.percentile(mine, PERCENTILES), strict=True)
     }

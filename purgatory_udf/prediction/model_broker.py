@@ -1,4 +1,7 @@
-"""A broker: two purgatories, and what checks them (Kafka: ReplicaManager)."""
+"""The model of a broker: partitions, two purgatories, and the events that check them (Kafka: ReplicaManager).
+
+Errors are not modelled: no leader changes, no deletion, no truncation.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from typing import Protocol
 from purgatory_udf.prediction.model_host import Measurements, ModelHost
 from purgatory_udf.prediction.simulation_plan import PurgePlan
 
-# A partition at its leader, by its batches: how far its log, its followers and its high watermark are.
-#
-# Positions count batches. `sizes[n]` is what the first n batches come to in bytes, so what lies between two positions
-# is a difference.
-
 
 class ModelPartition:
+    """A partition at its leader: the ends of its log and of its followers, and the high watermark.
+
+    Positions count batches. `sizes[n]` is the total size of the first n batches in bytes, so that the bytes between two
+    positions are a difference.
+    """
+
     def __init__(self, topic: str, partition: int, leader: int, followers: Iterable[int]) -> None:
         self.topic = topic
         self.partition = partition
@@ -26,16 +30,17 @@ class ModelPartition:
 
     @property
     def end(self) -> int:
+        """The log end."""
         return len(self.appended_ms)
 
     def append(self, size: int, now_ms: float) -> bool:
-        """Whether the high watermark rose by it: it does where nobody follows."""
+        """Append a batch; return whether the high watermark rose, as it does without followers."""
         self.sizes.append(self.sizes[-1] + size)
         self.appended_ms.append(now_ms)
         return self._raise_high_watermark()
 
     def follower_reached(self, replica: int, position: int) -> bool:
-        """Whether the high watermark rose by it."""
+        """Record the position of a follower; return whether the high watermark rose."""
         if self.followed[replica] >= position:
             return False
         self.followed[replica] = position
@@ -49,30 +54,31 @@ class ModelPartition:
         return True
 
 
-# The purgatory as a broker's: watcher lists by key, a timer, the purge, the gauges (Kafka: DelayedOperationPurgatory).
-#
-# The rules are the reference's; a test plays a trace of these brokers through the reference, which has to agree. Here,
-# operations know nothing of errors: nobody leads anew, nothing is deleted, nothing is truncated.
-
-
 REAPER_MS = 200
 
 
 class ModelOperation(Protocol):
+    """A delayed operation: a fetch or a produce."""
+
     done: bool
 
     def holds(self) -> bool:
-        """Whether its condition is true now."""
+        """Whether the condition is true now."""
 
     def end(self, expired: bool) -> None:
-        """It has ended, now: answer."""
+        """Send the response, because the operation has completed or expired."""
 
 
 class ModelPurgatory:
-    def __init__(self, machine: ModelHost, purge_interval: int) -> None:
+    """Watch lists by key, a timer, the purge and the gauges (Kafka: DelayedOperationPurgatory).
+
+    The rules are those of the reference. A test replays a trace of the model by the reference and compares both.
+    """
+
+    def __init__(self, host: ModelHost, purge_interval: int) -> None:
         self.watched = 0
         self.delayed = 0
-        self._machine = machine
+        self._host = host
         self._purge_interval = purge_interval
         self._watchers: dict[ModelPartition, list[ModelOperation]] = {}
         self._estimated = 0
@@ -89,7 +95,7 @@ class ModelPurgatory:
         self.watched += len(keys)
         self.delayed += 1
         self._estimated += 1
-        self._machine.at(deadline_ms, self._expire, operation)
+        self._host.schedule(deadline_ms, self._expire, operation)
 
     def check_and_complete(self, key: ModelPartition) -> None:
         watchers = self._watchers.get(key)
@@ -107,7 +113,7 @@ class ModelPurgatory:
         watchers[:] = kept
 
     def reap(self) -> None:
-        """What the reaper does beside the timer: throw away what has ended, when there may be enough of it."""
+        """Purge ended operations from the watch lists if the estimate of their number exceeds the purge interval."""
         if self._estimated - self.delayed > self._purge_interval:
             self._estimated = self.delayed
             for watchers in self._watchers.values():
@@ -126,28 +132,30 @@ class ModelPurgatory:
 
 
 class ModelBroker:
+    """A broker with its Fetch and Produce purgatories; `late_ms` draws the delay of the reaper."""
+
     def __init__(
         self,
         number: int,
-        machine: ModelHost,
-        diary: Measurements,
+        host: ModelHost,
+        measurements: Measurements,
         purge: PurgePlan,
         late_ms: Callable[[], float],
     ) -> None:
         self.number = number
-        self.machine = machine
-        self.diary = diary
-        self.fetches, self.produces = ModelPurgatory(machine, purge.fetch), ModelPurgatory(machine, purge.produce)
+        self.host = host
+        self.measurements = measurements
+        self.fetches, self.produces = ModelPurgatory(host, purge.fetch), ModelPurgatory(host, purge.produce)
         self._late_ms = late_ms
-        machine.at(machine.now + REAPER_MS, self._reap, None)
+        host.schedule(host.now + REAPER_MS, self._reap, None)
 
     def deadline_ms(self, wait_ms: float) -> float:
-        """When a wait that begins now is over: Kafka's timer counts whole milliseconds, and its reaper comes late."""
-        return round(self.machine.now * 1000) // 1000 + wait_ms + self._late_ms()
+        """Return when a wait that starts now expires: on a whole millisecond, plus the delay of the reaper."""
+        return round(self.host.now * 1000) // 1000 + wait_ms + self._late_ms()
 
     def append(self, batches: Sequence[tuple[ModelPartition, int]]) -> None:
-        """All of a request first, then the checks: a follower's fetch that waits gets all of it."""
-        now = self.machine.now
+        """Append all batches of a request before the checks, so that a waiting fetch of a follower gets all of them."""
+        now = self.host.now
         risen = [partition.append(size, now) for partition, size in batches]
         for (partition, _), rose in zip(batches, risen, strict=True):
             if rose:
@@ -160,9 +168,9 @@ class ModelBroker:
             self.fetches.check_and_complete(partition)
 
     def _reap(self, _: None) -> None:
-        machine = self.machine
+        host = self.host
         for name, purgatory in (("Fetch", self.fetches), ("Produce", self.produces)):
             purgatory.reap()
-            if machine.now > 0:
-                self.diary.gauges.append((self.number, name, purgatory.watched, purgatory.delayed))
-        machine.at(machine.now + REAPER_MS, self._reap, None)
+            if host.now > 0:
+                self.measurements.gauges.append((self.number, name, purgatory.watched, purgatory.delayed))
+        host.schedule(host.now + REAPER_MS, self._reap, None)

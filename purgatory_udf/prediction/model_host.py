@@ -1,16 +1,18 @@
-"""What a simulation runs on: one clock in milliseconds, what is to happen at which time, and the host's cores.
+"""The host of a model: a clock in milliseconds, scheduled callbacks, and cores that all clients and brokers share.
 
-Whatever a client or a broker does costs it some milliseconds of a core. While no more of them are busy than there are
-cores, each is done after just that; else all share the cores evenly and take as much longer (processor sharing).
+Every step of a client or broker takes some milliseconds of a core. If no more steps are active than there are cores, a
+step takes just this time; otherwise all active steps share the cores evenly (processor sharing).
 
-    worked    how much each busy one has been given so far; it grows by 1 a millisecond, or by cores / busy
+    worked    the work that each active step has received so far; grows by min(1, cores / active) per millisecond
 
-A piece of work of w ms that begins when `worked` is W is done when `worked` is W + w, however many others come and go
-meanwhile: so one heap, ordered by that, holds all of them.
+A step of w ms that starts when `worked` is W ends when `worked` is W + w, whichever other steps start and end in
+between. So one heap, ordered by that value, holds all steps.
 
-A long step is long for another reason: it waited for a disk, a timer, a pause. What exceeds `stall_ms` is no work that
-sharing could stretch, but time that passes: `stretch` makes it what it was where it was measured. It counts as busy
-meanwhile, as it did there.
+Long steps are long for another reason, such as a disk, a timer or a pause. The part that exceeds `stall_ms` is not work
+that sharing could extend, but elapsed time, multiplied by `stretch` to restore its measured length. The step counts as
+active during that time, as it did in the recording.
+
+This module also has the samplers of fitted distributions, and what a simulation measures.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Do = Callable[..., None]
 
 
 class ModelHost:
-    """`cores` is None where nothing is shared: then work takes its time, and no longer."""
+    """Clock and event loop; without `cores` nothing is shared, and each step takes its own time."""
 
     def __init__(
         self, begin_ms: float, cores: float | None, stall_ms: float = float("inf"), stretch: float = 1.0
@@ -40,24 +42,24 @@ class ModelHost:
         self._worked = 0.0
         self._worked_at = begin_ms
         self._stalled = 0
-        self._made = 0
+        self._scheduled = 0
 
-    def at(self, time_ms: float, do: Do, subject: Any) -> None:
-        """`do(subject)` then."""
-        self._made += 1
-        heappush(self._times, (time_ms, self._made, do, subject))
+    def schedule(self, time_ms: float, do: Do, subject: Any) -> None:
+        """Call `do(subject)` at this time."""
+        self._scheduled += 1
+        heappush(self._times, (time_ms, self._scheduled, do, subject))
 
     def work(self, amount_ms: float, do: Do, subject: Any) -> None:
-        """`do(subject)` once that much has been worked for it."""
+        """Call `do(subject)` after a step of this much work."""
         if self._cores is None:
-            self.at(self.now + amount_ms, do, subject)
+            self.schedule(self.now + amount_ms, do, subject)
             return
         if amount_ms > self._stall_ms:
             stalled = (amount_ms - self._stall_ms) * self._stretch
             do, subject, amount_ms = self._wait, (stalled, do, subject), self._stall_ms
         self._catch_up()
-        self._made += 1
-        heappush(self._works, (self._worked + amount_ms, self._made, do, subject))
+        self._scheduled += 1
+        heappush(self._works, (self._worked + amount_ms, self._scheduled, do, subject))
 
     def run(self, until_ms: float) -> None:
         times, works, cores = self._times, self._works, self._cores
@@ -65,8 +67,8 @@ class ModelHost:
             done = None
             if works:
                 assert cores is not None
-                busy = len(works) + self._stalled
-                done = self._worked_at + (works[0][0] - self._worked) * (busy / cores if busy > cores else 1.0)
+                active = len(works) + self._stalled
+                done = self._worked_at + (works[0][0] - self._worked) * (active / cores if active > cores else 1.0)
             if done is None or (times and times[0][0] <= done):
                 if times[0][0] > until_ms:
                     break
@@ -81,11 +83,11 @@ class ModelHost:
         self.now = until_ms
 
     def _wait(self, stalled: tuple[float, Do, Any]) -> None:
-        """It is still one of those that are busy, as it was where it was measured."""
+        """Let the stalled part of a step elapse, during which the step counts as active."""
         length_ms, do, subject = stalled
         self._catch_up()
         self._stalled += 1
-        self.at(self.now + length_ms, self._waited, (do, subject))
+        self.schedule(self.now + length_ms, self._waited, (do, subject))
 
     def _waited(self, after: tuple[Do, Any]) -> None:
         do, subject = after
@@ -94,22 +96,19 @@ class ModelHost:
         do(subject)
 
     def _catch_up(self) -> None:
-        busy = len(self._works) + self._stalled
-        if busy:
+        active = len(self._works) + self._stalled
+        if active:
             assert self._cores is not None
-            share = self._cores / busy if busy > self._cores else 1.0
+            share = self._cores / active if active > self._cores else 1.0
             self._worked += (self.now - self._worked_at) * share
         self._worked_at = self.now
-
-
-# What a simulation leaves behind: a line for each answered request, and what the gauges read.
 
 
 FETCH, PRODUCE = "FETCH", "PRODUCE"
 
 
 class AnsweredRequest(NamedTuple):
-    """`at_ms`: when it was answered. `expired` of a produce: a partition of it timed out."""
+    """A request with its response at `at_ms`; a produce is `expired` if one of its partitions timed out."""
 
     client: str
     api: str
@@ -123,21 +122,24 @@ class AnsweredRequest(NamedTuple):
 
 @dataclass(slots=True)
 class Measurements:
-    """Times from 0, which is when the warm-up is over. `reached_ms`: from a batch's append to each consumer's answer;
-    `acknowledged_ms`: from a batch's first record to its producer's answer.
+    """The results of a simulation after its warm-up, which ends at 0 ms.
 
-    `gauges` are (broker, purgatory, watched, delayed), read every 200 ms. `events` is a trace in the contract's form,
-    where one is asked for.
+    Attributes:
+        answered: The requests with a response.
+        delivery_ms: (client, time from the append of a batch to the response that delivers it to the consumer).
+        produce_latency_ms: (client, time from the first record of a batch to the producer's response).
+        gauges: (broker, purgatory, watched, delayed), read every 200 ms.
+        events: A trace by the event contract, if one is requested; otherwise None.
     """
 
     answered: list[AnsweredRequest] = field(default_factory=list)
-    reached_ms: list[tuple[str, float]] = field(default_factory=list)
-    acknowledged_ms: list[tuple[str, float]] = field(default_factory=list)
+    delivery_ms: list[tuple[str, float]] = field(default_factory=list)
+    produce_latency_ms: list[tuple[str, float]] = field(default_factory=list)
     gauges: list[tuple[int, str, int, int]] = field(default_factory=list)
     events: list[dict[str, Any]] | None = None
 
     def event(self, now_ms: float, type: str, broker: int, **fields: Any) -> int:
-        """Its `seq`, -1 where no trace is kept."""
+        """Add an event to the trace and return its `seq`; returns -1 without a trace."""
         if self.events is None:
             return -1
         seq = len(self.events)
@@ -145,11 +147,8 @@ class Measurements:
         return seq
 
 
-# Draws from a distribution that is kept by its quantiles.
-
-
 class Sampler:
-    """`quantiles` are evenly spaced, from the first to the last; between two of them all are alike."""
+    """Draws from a distribution given by evenly spaced quantiles, uniformly between two of them."""
 
     def __init__(self, quantiles: Sequence[float], random: Random) -> None:
         self._quantiles = list(quantiles)
@@ -166,7 +165,7 @@ class Sampler:
 
 
 class SamplerBySize:
-    """A distribution for each range of sizes: `bounds` are where the next one begins."""
+    """Draws from a distribution per range of sizes; each of `bounds` is the start of the next range."""
 
     def __init__(self, bounds: Sequence[int], quantiles: Sequence[Sequence[float]], random: Random) -> None:
         self._bounds = list(bounds)

@@ -1,7 +1,7 @@
-"""A producer: records come, linger, go out in batches by broker; how many requests are under way is limited.
+"""The model of a producer: records arrive, linger, and are sent in batches per broker, with limited requests in flight.
 
-A broker handles one request of a connection at a time: what comes meanwhile waits there, and counts as under way. So
-where acknowledgements take long, records gather, and requests grow.
+A broker handles one request of a connection at a time. Other requests wait there and count as in flight. So slow
+acknowledgements make records accumulate and requests grow.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from purgatory_udf.prediction.model_broker import ModelBroker, ModelPartition
 from purgatory_udf.prediction.model_host import PRODUCE, AnsweredRequest, Sampler, SamplerBySize
 from purgatory_udf.prediction.simulation_plan import ProducerPlan
 
-# Of a record batch (Kafka: DefaultRecordBatch.RECORD_BATCH_OVERHEAD).
+# Bytes of a batch without records (Kafka: DefaultRecordBatch.RECORD_BATCH_OVERHEAD).
 BATCH_OVERHEAD = 61
-# From a batch's being ready until its broker begins to handle it: no log tells. A sender's wake-up and a local network.
+# Time from a batch that is ready until its broker starts to handle it: wake-up of the sender and a local network. No
+# log contains it.
 SENDING_MS = 0.5
 ALL = -1
 
 
 class ModelBatch:
+    """A batch that is filled with records."""
+
     __slots__ = ("bytes", "created_ms")
 
     def __init__(self, created_ms: float) -> None:
@@ -29,6 +32,8 @@ class ModelBatch:
 
 
 class ModelProducer:
+    """A producer that repeats its recorded records."""
+
     def __init__(
         self,
         plan: ProducerPlan,
@@ -38,7 +43,7 @@ class ModelProducer:
         answer: Sampler,
     ) -> None:
         self.plan = plan
-        self._machine = next(iter(brokers.values())).machine
+        self._host = next(iter(brokers.values())).host
         self._parts = parts
         self._connections = {
             number: ModelConnection(self, broker, handling, answer) for number, broker in sorted(brokers.items())
@@ -48,7 +53,7 @@ class ModelProducer:
 
     def start(self) -> None:
         if len(self.plan.gaps_ms):
-            self._machine.at(self._due_ms, self._arrive, None)
+            self._host.schedule(self._due_ms, self._arrive, None)
 
     def _arrive(self, _: None) -> None:
         plan, place = self.plan, self._next
@@ -56,11 +61,11 @@ class ModelProducer:
         self._connections[part.leader].add(part, plan.record_bytes[place])
         self._next = (place + 1) % len(plan.gaps_ms)
         self._due_ms += plan.gaps_ms[self._next] / plan.speed
-        self._machine.at(self._due_ms, self._arrive, None)
+        self._host.schedule(self._due_ms, self._arrive, None)
 
 
 class ModelConnection:
-    """One producer's records for one broker, and its requests there."""
+    """A producer's connection to one broker: the batches to send and the requests in flight."""
 
     def __init__(self, producer: ModelProducer, broker: ModelBroker, handling: SamplerBySize, answer: Sampler) -> None:
         self.producer = producer
@@ -69,41 +74,41 @@ class ModelConnection:
         self._answer = answer
         self._queues: dict[ModelPartition, deque[ModelBatch]] = {}
         self._inbox: deque[ModelProduce] = deque()
-        self._under_way = 0
+        self._in_flight = 0
         self._busy = False
         self._waking = False
 
     def add(self, part: ModelPartition, size: int) -> None:
-        plan, machine = self.producer.plan, self.broker.machine
+        plan, host = self.producer.plan, self.broker.host
         queue = self._queues.get(part)
         if queue is None:
             queue = self._queues[part] = deque()
         if not queue or queue[-1].bytes + size > plan.batch_bytes:
-            queue.append(ModelBatch(machine.now))
-            machine.at(machine.now + plan.linger_ms, self._look, None)
+            queue.append(ModelBatch(host.now))
+            host.schedule(host.now + plan.linger_ms, self._wake_if_ready, None)
         queue[-1].bytes += size
         if len(queue) > 1 or queue[-1].bytes >= plan.batch_bytes:
-            self._look(None)
+            self._wake_if_ready(None)
 
-    def _look(self, _: None) -> None:
-        """When any of a broker's batches is ready, the sender wakes up."""
+    def _wake_if_ready(self, _: None) -> None:
+        """Wake the sender up if a batch for the broker is ready."""
         if not self._waking and self._may_send():
             self._waking = True
-            self.broker.machine.at(self.broker.machine.now + SENDING_MS, self._send, None)
+            self.broker.host.schedule(self.broker.host.now + SENDING_MS, self._send, None)
 
     def _send(self, _: None) -> None:
-        """Kafka's sender: the first batch of each of the broker's partitions goes, ready or not."""
+        """Send the first batch of each partition that the broker leads, ready or not, as Kafka's sender does."""
         self._waking = False
         while self._may_send():
             filled = [(part, queue.popleft()) for part, queue in self._queues.items() if queue]
-            self._under_way += 1
+            self._in_flight += 1
             self._arrived(ModelProduce(self, filled))
 
     def _may_send(self) -> bool:
-        return self._under_way < self.producer.plan.max_in_flight and self._ready()
+        return self._in_flight < self.producer.plan.max_in_flight and self._ready()
 
     def _ready(self) -> bool:
-        plan, now = self.producer.plan, self.broker.machine.now
+        plan, now = self.producer.plan, self.broker.host.now
         return any(
             len(queue) > 1 or queue[0].bytes >= plan.batch_bytes or queue[0].created_ms + plan.linger_ms <= now
             for queue in self._queues.values()
@@ -118,13 +123,13 @@ class ModelConnection:
     def _serve(self) -> None:
         self._busy = True
         request = self._inbox.popleft()
-        self.broker.machine.work(self._handling(request.bytes), self._try, request)
+        self.broker.host.work(self._handling(request.bytes), self._try, request)
 
     def _try(self, request: ModelProduce) -> None:
         broker, plan = self.broker, self.producer.plan
-        request.tried_ms = broker.machine.now
-        if broker.diary.events is not None:
-            self._tell_of(request)
+        request.tried_ms = broker.host.now
+        if broker.measurements.events is not None:
+            self._trace(request)
         broker.append(request.batches)
         request.required = [part.end for part, _ in request.batches]
         if plan.acks == ALL:
@@ -134,30 +139,30 @@ class ModelConnection:
             self.answered(request, timed_out=False)
 
     def answered(self, request: ModelProduce, timed_out: bool) -> None:
-        machine, plan = self.broker.machine, self.producer.plan
-        now = machine.now
+        host, plan = self.broker.host, self.producer.plan
+        now = host.now
         if now > 0:
             waited = now - request.tried_ms
             answer = AnsweredRequest(
                 plan.client, PRODUCE, self.broker.number, now, waited, timed_out, request.bytes, False
             )
-            self.broker.diary.answered.append(answer)
-        machine.work(self._answer(), self._received, request)
+            self.broker.measurements.answered.append(answer)
+        host.work(self._answer(), self._received, request)
 
     def _received(self, request: ModelProduce) -> None:
-        now = self.broker.machine.now
+        now = self.broker.host.now
         if now > 0:
-            acknowledged = self.broker.diary.acknowledged_ms
+            acknowledged = self.broker.measurements.produce_latency_ms
             acknowledged += [(self.producer.plan.client, now - created_ms) for created_ms in request.created_ms]
-        self._under_way -= 1
+        self._in_flight -= 1
         self._busy = False
         if self._inbox:
             self._serve()
-        self._look(None)
+        self._wake_if_ready(None)
 
-    def _tell_of(self, request: ModelProduce) -> None:
+    def _trace(self, request: ModelProduce) -> None:
         plan = self.producer.plan
-        self.broker.diary.event(
+        self.broker.measurements.event(
             *(request.tried_ms, "produce", self.broker.number),
             client_id=plan.client,
             request_id=plan.client,
@@ -178,7 +183,7 @@ class ModelConnection:
 
 
 class ModelProduce:
-    """A produce: it holds once every partition's high watermark has passed what it appended."""
+    """A produce request; it completes when the high watermark of each partition reaches the end of its append."""
 
     __slots__ = ("_connection", "batches", "bytes", "created_ms", "done", "required", "tried_ms")
 

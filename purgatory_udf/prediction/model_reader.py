@@ -1,4 +1,4 @@
-"""A client's fetches at one broker, a consumer's or a follower's: one is answered, and after a while the next comes."""
+"""The model of a consumer or follower at one broker: after each response and some work it sends the next fetch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from purgatory_udf.prediction.model_broker import ModelBroker, ModelPartition
 from purgatory_udf.prediction.model_host import FETCH, AnsweredRequest, Sampler, SamplerBySize
 from purgatory_udf.prediction.simulation_plan import ReaderPlan
 
-# A follower's progress is over when this share of its request's handling is.
+# A broker processes the reported positions of a follower within this share of the request's handling.
 PROGRESS = 0.8
 
 
 class ModelReader:
+    """The fetches of one client at one broker."""
+
     def __init__(
         self,
         plan: ReaderPlan,
@@ -28,19 +30,19 @@ class ModelReader:
         self.positions = [0] * len(parts)
         self._turn = turn
         self._handling = handling
-        # The partitions that the last answer had something of: what a follower's next fetch tells of.
-        self._news: list[int] = []
+        # The partitions with data in the last response, whose positions a follower's next fetch reports.
+        self._changed: list[int] = []
         self._step_ms = self._rest_ms = 0.0
         self._reported = 0
 
     def start(self, at_ms: float) -> None:
-        self.broker.machine.at(at_ms, self._try, None)
+        self.broker.host.schedule(at_ms, self._try, None)
 
     def answered(self, fetch: ModelFetch, expired: bool) -> None:
-        """Read what there is now, and come again."""
-        machine, plan = self.broker.machine, self.plan
-        now, got = machine.now, 0
-        self._news = []
+        """Read the available data into the response, and start the work before the next fetch."""
+        host, plan = self.broker.host, self.plan
+        now, got = host.now, 0
+        self._changed = []
         for place, part in enumerate(self.parts):
             at = self.positions[place]
             end = part.end if plan.replica >= 0 else part.high_watermark
@@ -50,37 +52,37 @@ class ModelReader:
             if end > at:
                 got += part.sizes[end] - part.sizes[at]
                 self.positions[place] = end
-                self._news.append(place)
+                self._changed.append(place)
                 if plan.replica < 0 and now > 0:
-                    reached = self.broker.diary.reached_ms
+                    reached = self.broker.measurements.delivery_ms
                     for batch in range(at, end):
                         reached.append((plan.client, now - part.appended_ms[batch]))
         if now > 0:
             answer = AnsweredRequest(
                 plan.client, FETCH, plan.broker, now, now - fetch.at_ms, expired, got, plan.replica >= 0
             )
-            self.broker.diary.answered.append(answer)
-        machine.work(self._turn(got), self._again, None)
+            self.broker.measurements.answered.append(answer)
+        host.work(self._turn(got), self._next_fetch, None)
 
-    def _again(self, _: None) -> None:
+    def _next_fetch(self, _: None) -> None:
         if self.plan.replica < 0:
             self._try(None)
             return
         handling = self._handling()
         self._reported = 0
-        if self._news:
-            self._step_ms = PROGRESS * handling / len(self._news)
+        if self._changed:
+            self._step_ms = PROGRESS * handling / len(self._changed)
             self._rest_ms = (1 - PROGRESS) * handling
-            self._tell(None)
+            self._report_position(None)
         else:
-            self.broker.machine.work(handling, self._try, None)
+            self.broker.host.work(handling, self._try, None)
 
-    def _tell(self, _: None) -> None:
-        """A follower's progress, partition by partition: each may end what waits for it."""
-        broker, place = self.broker, self._news[self._reported]
+    def _report_position(self, _: None) -> None:
+        """Report a follower's position in one partition, which may complete operations, then the next one."""
+        broker, place = self.broker, self._changed[self._reported]
         part, position = self.parts[place], self.positions[place]
-        broker.diary.event(
-            *(broker.machine.now, "partition", broker.number),
+        broker.measurements.event(
+            *(broker.host.now, "partition", broker.number),
             topic=part.topic,
             partition=part.partition,
             change="replica_end",
@@ -89,16 +91,16 @@ class ModelReader:
         )
         broker.follower_reached(part, self.plan.replica, position)
         self._reported += 1
-        more = self._reported < len(self._news)
-        broker.machine.work(
-            self._step_ms if more else self._step_ms + self._rest_ms, self._tell if more else self._try, None
+        more = self._reported < len(self._changed)
+        broker.host.work(
+            self._step_ms if more else self._step_ms + self._rest_ms, self._report_position if more else self._try, None
         )
 
     def _try(self, _: None) -> None:
         broker, plan = self.broker, self.plan
-        now = broker.machine.now
-        if broker.diary.events is not None:
-            self._tell_of_the_fetch(now)
+        now = broker.host.now
+        if broker.measurements.events is not None:
+            self._trace_fetch(now)
         fetch = ModelFetch(self, now)
         if plan.max_wait_ms <= 0:
             fetch.done = True
@@ -106,9 +108,9 @@ class ModelReader:
         else:
             broker.fetches.try_complete_else_watch(fetch, self.parts, broker.deadline_ms(plan.max_wait_ms))
 
-    def _tell_of_the_fetch(self, now: float) -> None:
+    def _trace_fetch(self, now: float) -> None:
         plan = self.plan
-        self.broker.diary.event(
+        self.broker.measurements.event(
             *(now, "fetch", plan.broker),
             client_id=plan.client,
             request_id=plan.client,
@@ -132,6 +134,8 @@ class ModelReader:
 
 
 class ModelFetch:
+    """A waiting fetch."""
+
     __slots__ = ("_reader", "at_ms", "done")
 
     def __init__(self, reader: ModelReader, at_ms: float) -> None:
@@ -140,7 +144,7 @@ class ModelFetch:
         self._reader = reader
 
     def holds(self) -> bool:
-        """Kafka's case D: the bytes that can be read reach those asked for."""
+        """Whether the readable bytes reach `min_bytes` (case D of Kafka's DelayedFetch)."""
         reader = self._reader
         plan, missing = reader.plan, min(reader.plan.min_bytes, reader.plan.max_bytes)
         follows, most = plan.replica >= 0, plan.partition_max_bytes
@@ -160,7 +164,7 @@ class ModelFetch:
 
 
 def _within(sizes: list[int], at: int, end: int, most: int, at_least_one: bool) -> int:
-    """The position up to which no more than `most` bytes are read, but one batch if `at_least_one`."""
+    """Return the position up to which at most `most` bytes are read, or one batch if `at_least_one`."""
     if sizes[end] - sizes[at] <= most:
         return end
     return max(at + at_least_one, bisect_right(sizes, sizes[at] + max(0, most), at, end + 1) - 1)

@@ -1,4 +1,4 @@
-"""A plan, played: brokers, followers, consumers and producers on one machine."""
+"""Simulates a plan: brokers, followers, consumers and producers on one host."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from purgatory_udf.prediction.model_producer import ModelProducer
 from purgatory_udf.prediction.model_reader import ModelReader
 from purgatory_udf.prediction.simulation_plan import AppendsPlan, BySize, ClusterPlan, PurgePlan
 
-# Readers begin within this time of each other.
+# Readers start at random times within this period.
 START_MS = 100
 
 
 def simulate(plan: ClusterPlan, seed: int, traced: bool = False) -> Measurements:
-    """The diary of one play; its events are kept where a trace is asked for."""
+    """Simulate a plan with a random seed; keep a trace of the events if `traced`."""
     begin = -plan.warm_up_ms
-    machine, diary = (
+    host, measurements = (
         ModelHost(begin, plan.cores, plan.stall_ms, plan.stretch),
         Measurements(events=[] if traced else None),
     )
@@ -28,13 +28,13 @@ def simulate(plan: ClusterPlan, seed: int, traced: bool = False) -> Measurements
     numbers = sorted({part.leader for part in parts})
     brokers = {
         number: ModelBroker(
-            *(number, machine, diary, plan.purges.get(number, PurgePlan())),
-            Sampler(plan.lateness, _chance(seed, "reaper", number)),
+            *(number, host, measurements, plan.purges.get(number, PurgePlan())),
+            Sampler(plan.lateness, _random(seed, "reaper", number)),
         )
         for number in numbers
     }
     for part in parts if traced else ():
-        diary.event(
+        measurements.event(
             *(begin, "partition", part.leader),
             topic=part.topic,
             partition=part.partition,
@@ -44,7 +44,7 @@ def simulate(plan: ClusterPlan, seed: int, traced: bool = False) -> Measurements
             isr=[part.leader, *part.followed],
             min_isr=1,
         )
-        diary.event(
+        measurements.event(
             *(begin, "partition", part.leader),
             topic=part.topic,
             partition=part.partition,
@@ -53,7 +53,7 @@ def simulate(plan: ClusterPlan, seed: int, traced: bool = False) -> Measurements
             bytes=0,
         )
         for replica in part.followed:
-            diary.event(
+            measurements.event(
                 *(begin, "partition", part.leader),
                 topic=part.topic,
                 partition=part.partition,
@@ -61,28 +61,40 @@ def simulate(plan: ClusterPlan, seed: int, traced: bool = False) -> Measurements
                 replica_id=replica,
                 offset=0,
             )
-    for asked in plan.readers:
-        chance = _chance(seed, "reader", asked.client, asked.broker)
-        mine = [parts[key] for key in asked.keys]
+    for reader_plan in plan.readers:
+        random = _random(seed, "reader", reader_plan.client, reader_plan.broker)
+        mine = [parts[key] for key in reader_plan.keys]
         reader = ModelReader(
-            asked, brokers[asked.broker], mine, _by_size(asked.turn, chance), Sampler(asked.handling, chance)
+            reader_plan,
+            brokers[reader_plan.broker],
+            mine,
+            _by_size(reader_plan.turn, random),
+            Sampler(reader_plan.handling, random),
         )
-        reader.start(begin + chance.random() * START_MS)
-    for made in plan.producers:
-        chance = _chance(seed, "producer", made.client)
-        producer = ModelProducer(made, brokers, parts, _by_size(made.handling, chance), Sampler(made.answer, chance))
+        reader.start(begin + random.random() * START_MS)
+    for producer_plan in plan.producers:
+        random = _random(seed, "producer", producer_plan.client)
+        producer = ModelProducer(
+            producer_plan,
+            brokers,
+            parts,
+            _by_size(producer_plan.handling, random),
+            Sampler(producer_plan.answer, random),
+        )
         producer.start()
-    Appends(plan.appends, machine, brokers, parts).start()
-    machine.run(plan.duration_ms)
-    return diary
+    Appends(plan.appends, host, brokers, parts).start()
+    host.run(plan.duration_ms)
+    return measurements
 
 
 class Appends:
+    """The appends without a producer, repeated in a cycle."""
+
     def __init__(
-        self, plan: AppendsPlan, machine: ModelHost, brokers: dict[int, ModelBroker], parts: list[ModelPartition]
+        self, plan: AppendsPlan, host: ModelHost, brokers: dict[int, ModelBroker], parts: list[ModelPartition]
     ) -> None:
         self._plan = plan
-        self._machine = machine
+        self._host = host
         self._brokers = brokers
         self._parts = parts
         self._next = plan.begin_at
@@ -90,14 +102,14 @@ class Appends:
 
     def start(self) -> None:
         if len(self._plan.gaps_ms):
-            self._machine.at(self._due_ms, self._append, None)
+            self._host.schedule(self._due_ms, self._append, None)
 
     def _append(self, _: None) -> None:
         plan, place = self._plan, self._next
         part, size = self._parts[plan.keys[place]], plan.batch_bytes[place]
         broker = self._brokers[part.leader]
-        broker.diary.event(
-            *(self._machine.now, "partition", part.leader),
+        broker.measurements.event(
+            *(self._host.now, "partition", part.leader),
             topic=part.topic,
             partition=part.partition,
             change="log_end",
@@ -107,13 +119,13 @@ class Appends:
         broker.append([(part, size)])
         self._next = (place + 1) % len(plan.gaps_ms)
         self._due_ms += plan.gaps_ms[self._next]
-        self._machine.at(self._due_ms, self._append, None)
+        self._host.schedule(self._due_ms, self._append, None)
 
 
-def _by_size(given: BySize, chance: Random) -> SamplerBySize:
-    return SamplerBySize(given.bounds, given.quantiles, chance)
+def _by_size(given: BySize, random: Random) -> SamplerBySize:
+    return SamplerBySize(given.bounds, given.quantiles, random)
 
 
-def _chance(seed: int, *entity: object) -> Random:
-    """A function of the seed and the entity's name alone, so that none disturbs another."""
+def _random(seed: int, *entity: object) -> Random:
+    """Return a random source that depends on the seed and the entity's name only, so that entities are independent."""
     return Random("/".join(map(str, (seed, *entity))))

@@ -1,4 +1,4 @@
-"""From a fitted scenario, perhaps with other settings, to what is played."""
+"""Builds the simulation plan of a fitted scenario, whose settings may have been edited."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from purgatory_udf.prediction.simulation_plan import (
 from purgatory_udf.simulation.fitted_scenario import Fitted, WorkBySize
 from purgatory_udf.simulation.scenario import Consumers, Producers, Scenario
 
-# What of a scenario's settings a fitted one knows: whatever else is asked for would change nothing, and is refused.
-
-
+# The settings that the model supports. Others would have no effect, so they are rejected.
 _BROKERS = ("count", "replica_fetch_wait_max_ms", "replica_fetch_min_bytes")
 _PRODUCERS = (
     *("name", "count", "topics", "rate", "record_bytes", "linger_ms", "batch_bytes", "acks", "request_timeout_ms"),
@@ -35,14 +33,15 @@ _CONSUMERS = (
     *("name", "count", "group", "assign", "fetch_min_bytes", "fetch_max_wait_ms", "fetch_max_bytes"),
     "max_partition_fetch_bytes",
 )
-# Both are about clients and brokers that are made up.
+# Sections that only the closed-loop simulation supports.
 _SECTIONS = ("topic_creations", "incidents")
 
 
 def require_supported_settings(scenario: Scenario, fitted: Fitted) -> None:
+    """Raise UserError if the scenario has settings or clients that the model does not support."""
     for section in _SECTIONS:
         if getattr(scenario, section):
-            raise UserError(f"{section}: a fitted scenario knows none")
+            raise UserError(f"{section}: a fitted scenario does not support this section; remove it")
     _only("brokers", scenario.brokers, _BROKERS)
     for made in scenario.producers:
         _only(f"producers: {made.name}", made, _PRODUCERS)
@@ -50,7 +49,7 @@ def require_supported_settings(scenario: Scenario, fitted: Fitted) -> None:
         topics = {fitted.partitions[place].topic for place in fitted.producers[made.name].partitions}
         if not topics <= set(made.topics):
             raise UserError(
-                f"producers: {made.name}: topics: its records go to {', '.join(sorted(topics))}, as recorded"
+                f"producers: {made.name}: topics: must include the recorded topics {', '.join(sorted(topics))}"
             )
     consumers = [name for name, reader in fitted.readers.items() if reader.replica < 0]
     for asked in scenario.consumers:
@@ -59,33 +58,37 @@ def require_supported_settings(scenario: Scenario, fitted: Fitted) -> None:
 
 
 def _only(place: str, given: BaseModel, known: Sequence[str]) -> None:
-    strange = next((name for name in sorted(given.model_fields_set) if name not in known), None)
-    if strange is not None:
-        raise UserError(f"{place}: {strange}: a fitted scenario knows no such setting (it knows {', '.join(known)})")
+    unknown = next((name for name in sorted(given.model_fields_set) if name not in known), None)
+    if unknown is not None:
+        raise UserError(f"{place}: {unknown}: not supported by a fitted scenario; use one of {', '.join(known)}")
 
 
 def _was_there(section: str, name: str, those: Iterable[str]) -> None:
     if name not in those:
         raise UserError(
-            f"{section}: {name}: nothing was fitted to it (there are {', '.join(those) or 'none'}; more of one: count)"
+            f"{section}: {name}: not in the recording, which has {', '.join(those) or 'none'}; to add copies of one, "
+            "set its count"
         )
 
 
+# Simulated time before the measurements, in milliseconds.
 WARM_UP_MS = 3000.0
 
 
 def require_fitted(scenario: Scenario) -> Fitted:
+    """Return the section `fitted`; raise UserError if the scenario has none."""
     if scenario.fitted is None:
-        raise UserError("the scenario is not fitted to a recording: it has no section fitted (see the command fit)")
+        raise UserError("the scenario has no section 'fitted'; create one from a recording by the command fit")
     return scenario.fitted
 
 
 def consumer_groups(scenario: Scenario) -> dict[str, str]:
+    """Return the group of each consumer."""
     return {consumer.name: consumer.group_id for consumer in scenario.consumers}
 
 
 def build_plan(scenario: Scenario) -> ClusterPlan:
-    """The settings are those of the scenario's own sections; the rest is what was fitted."""
+    """Return the plan: settings from the sections of the scenario, all else from `fitted`."""
     fitted = require_fitted(scenario)
     require_supported_settings(scenario, fitted)
     duration_ms = scenario.duration_s * 1000
@@ -157,7 +160,7 @@ def _consumers(scenario: Scenario, fitted: Fitted) -> list[ReaderPlan]:
 
 
 def _reads(settings: Consumers, fitted: Fitted) -> Mapping[int, list[int]]:
-    """As recorded, unless the file has been given other partitions."""
+    """Return the partitions per broker: the recorded ones, unless `assign` was edited."""
     reader = fitted.readers[settings.name]
     keys = [TopicPartition(partition.topic, partition.partition) for partition in fitted.partitions]
     assign = settings.assign or {}
@@ -169,7 +172,7 @@ def _reads(settings: Consumers, fitted: Fitted) -> Mapping[int, list[int]]:
 def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
     producer = fitted.producers[settings.name]
     recorded = len(producer.gaps_ms) / sum(producer.gaps_ms) * 1000
-    # The rate that the file tells is that of the records in it, as far as digits go; so is their size.
+    # An unedited rate or record size differs from the recorded one by rounding only.
     speed = 1.0 if abs(settings.rate / recorded - 1) < 1e-3 else settings.rate / recorded
     usual = max(1, round(sum(producer.record_bytes) / len(producer.record_bytes)))
     larger = 1.0 if settings.record_bytes == usual else settings.record_bytes / usual
@@ -193,8 +196,11 @@ def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
 
 
 def _begin(gaps_ms: Sequence[float], first_ms: float, speed: float) -> tuple[int, float]:
-    """Where in its circle a warm-up begins: the first record is due as long after time 0 as it was in the recording,
-    the last ones of the circle before."""
+    """Return the index and time of the first record of the warm-up.
+
+    The cycle is shifted so that its first record is due as long after time 0 as in the recording; the records before it
+    are the last of the previous cycle.
+    """
     place, at = 0, first_ms / speed
     circle_ms = sum(gaps_ms)
     while circle_ms > 0:

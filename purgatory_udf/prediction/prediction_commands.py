@@ -1,4 +1,4 @@
-"""The commands: from tables to a scenario, from a scenario to predictions."""
+"""The commands `fit`, `what-if --like` and `tune`, each returning the lines to print."""
 
 from __future__ import annotations
 
@@ -23,24 +23,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What `--like` names: a scenario that was fitted before, or a recording to fit one to.
-
-
 def require_source(like: str) -> None:
+    """Raise UserError if `--like` names neither a scenario file nor a folder."""
     if is_scenario_file(like):
         if not Path(like).is_file():
-            raise UserError(f"{like}: no such file (fit writes it)")
+            raise UserError(f"{like}: no such file; create it by the command fit")
     else:
         require_folder(like)
 
 
 def is_scenario_file(like: str) -> bool:
-    """Whatever `fit` was told to call it."""
+    """Whether `--like` names a scenario file: by its extension, or because the file exists."""
     return like.endswith((".yaml", ".yml")) or Path(like).is_file()
 
 
 def load_or_fit_scenario(like: str) -> Scenario:
-    """A file needs no session; a folder's tables are read by one."""
+    """Read the scenario file, or fit a scenario to the tables of a folder."""
     if is_scenario_file(like):
         scenario = read_scenario(Path(like))
         require_fitted(scenario)
@@ -52,26 +50,28 @@ def load_or_fit_scenario(like: str) -> Scenario:
     return fit(read_recording(session_for("purgatory-fit"), like))
 
 
-# A fitted scenario as a file that people read and edit.
-
-
 _HEAD = """\
-# A scenario fitted to a recording. Everything down to `fitted` is a setting, and may be edited: what is played then is
-# this cluster under that setting. `fitted` is what the recording told: distributions as their evenly spaced quantiles,
-# producers' records one by one (the time since the one before, the partition, the bytes).
+# A scenario fitted to a recording. Everything above `fitted` is a setting that may be edited; the cluster is then
+# simulated under that setting. `fitted` describes the recording: distributions by evenly spaced quantiles, and each
+# record of the producers (gap to the previous record, partition, bytes).
 """
 
 
 def scenario_yaml(scenario: Scenario) -> str:
-    """What was found; lists of numbers in lines."""
+    """Return the scenario as YAML with comments; lists of numbers are wrapped."""
     values = scenario.model_dump(exclude_unset=True)
     fitted = values.pop("fitted")
     unknown = "".join(f"#   {each}\n" for each in fitted.get("unknown", []))
-    head = f"{_HEAD}# What no request log tells, and what was taken:\n{unknown}" if unknown else _HEAD
+    head = (
+        f"{_HEAD}# Values that the request log does not contain, with the assumed ones:\n{unknown}"
+        if unknown
+        else _HEAD
+    )
     return f"{head}{_dumped(values)}{_dumped({'fitted': fitted})}"
 
 
 def write_scenario(scenario: Scenario, file: Path) -> None:
+    """Write the scenario to a YAML file."""
     write_whole(file, scenario_yaml(scenario))
 
 
@@ -81,19 +81,19 @@ def _dumped(values: dict[str, Any]) -> str:
 
 
 def run_fit(spark: SparkSession, out: str, events: str | None, file: Path, seeds: int, html: Path | None) -> list[str]:
-    """Fit, write the scenario, check it, draw the page: lines to read."""
+    """Fit a scenario, write it, check it by a simulation, and write the page; return the lines to print."""
     from purgatory_udf.prediction.recording import read_recording
 
     scenario = fit(read_recording(spark, out, events))
     write_scenario(scenario, file)
     checked = check_by_simulation(scenario, seeds)
-    said = _what(scenario)
-    page = write_page(fit_page(checked, said), html)
-    return [*said, "", *checked.lines(), "", f"Scenario: {file}", *page]
+    summary = _summary(scenario)
+    page = write_page(fit_page(checked, summary), html)
+    return [*summary, "", *checked.lines(), "", f"Scenario: {file}", *page]
 
 
 def run_prediction(like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None) -> list[str]:
-    """Play the unchanged scenario and the variants; write the figures and the page: lines to read."""
+    """Simulate the unchanged scenario and the variants, and write figures and page; return the lines to print."""
     variants = parse_variants(words)
     scenario = load_or_fit_scenario(like)
     prediction = predict(scenario, variants, seeds or SEEDS)
@@ -103,29 +103,30 @@ def run_prediction(like: str, words: list[str], seeds: int | None, json: Path | 
 
 
 def run_tuning(like: str, goal: str, within: str, over: list[str], seeds: int, html: Path | None) -> list[str]:
-    """Search; draw the page: lines to read."""
+    """Search for settings that reach a goal, and write the page; return the lines to print."""
     asked = parse_goal(goal), parse_limit(within), parse_ranges(over)
     tuned = tune(load_or_fit_scenario(like), *asked, seeds)
     return [*tuned.lines(), "", *write_page(tuning_page(tuned), html)]
 
 
 def check_by_simulation(scenario: Scenario, seeds: int) -> FitCheck:
-    played = simulate_all({UNCHANGED: build_plan(scenario)}, seeds)[UNCHANGED]
-    return check_fit(require_fitted(scenario), played.median)
+    """Simulate the unchanged scenario and compare its figures with the recorded ones."""
+    simulated = simulate_all({UNCHANGED: build_plan(scenario)}, seeds)[UNCHANGED]
+    return check_fit(require_fitted(scenario), simulated.median)
 
 
-def _what(scenario: Scenario) -> list[str]:
+def _summary(scenario: Scenario) -> list[str]:
     fitted = require_fitted(scenario)
     host = fitted.host
     shared = (
-        f"clients and brokers share {host.cores:g} cores (work and crowd correlate by {host.correlation:+.2f}, "
-        f"unshared {host.correlation_unshared:+.2f})"
+        f"clients and brokers share {host.cores:g} cores (correlation of work and concurrency {host.correlation:+.2f}, "
+        f"without sharing {host.correlation_unshared:+.2f})"
         if host.cores
-        else "clients and brokers share no cores, as far as their times tell"
+        else "the times of clients and brokers show no shared cores"
     )
     followers = sum(reader.replica >= 0 for reader in fitted.readers.values())
     return [
-        f"Fitted to {scenario.duration_s:.1f} s, from {fitted.begin_s:.1f} s on: {len(scenario.producers)} producers, "
+        f"Fitted to {scenario.duration_s:.1f} s from {fitted.begin_s:.1f} s on: {len(scenario.producers)} producers, "
         f"{len(scenario.consumers)} consumers, {followers} followers, {len(fitted.partitions)} partitions",
         shared,
         *(f"{UNKNOWN_PREFIX}{each}" for each in fitted.unknown),

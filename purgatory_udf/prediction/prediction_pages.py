@@ -1,4 +1,4 @@
-"""The pages of a fit, of a prediction and of a search: the report's, with these tables and pictures."""
+"""The HTML pages of `fit`, `what-if --like` and `tune`, in the layout of the report."""
 
 from __future__ import annotations
 
@@ -16,36 +16,35 @@ from purgatory_udf.backend.file_system import write_whole
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.prediction.fit_check import FitCheck
 from purgatory_udf.prediction.model_host import FETCH, PRODUCE
-from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction
+from purgatory_udf.prediction.prediction_runs import Prediction
 from purgatory_udf.prediction.tuning import TuningResult
 
 if TYPE_CHECKING:
     from purgatory_udf.prediction.fit_check import Effects, Figures
 
 
-# What one would draw on a whiteboard: clients' rates and waits beside each other, and what a setting costs.
-
-
 Spec = dict[str, Any]
 _COLOURS = (charts.GREY, *charts.CAUSE_COLOURS)
 _FRONTIER, _UNCHANGED = "on the frontier", "unchanged"
-# More clients than these do not fit side by side: the busiest are drawn.
+# Maximum number of clients in a chart; the busiest are drawn.
 MAX_CLIENTS_DRAWN = 24
-_RATES = {"per_s": "requests a second", "expired": "share that expired", "kb": "KiB a request"}
+_RATES = {"per_s": "requests per second", "expired": "share of expired requests", "kb": "KiB per request"}
 _WAITS = {"p50_ms": "median wait, ms", "p95_ms": "p95 of waits, ms"}
-# What an effect's name ends with, and what is drawn of it beside each other.
+# The effects in charts: the end of their name, and the title.
 _EFFECTS = {
-    ": requests_per_s": "requests a second, by broker",
-    ": append_to_answer_p95_ms": "p95 from a record's append to a consumer's answer, ms",
-    ": produce_latency_p95_ms": "p95 from a batch's first record to its producer's answer, ms",
+    ": requests_per_s": "requests per second, by broker",
+    ": append_to_answer_p95_ms": "p95 from the append of a record to the response to a consumer, ms",
+    ": produce_latency_p95_ms": "p95 from the first record of a batch to the producer's response, ms",
     ": Fetch PurgatorySize, mean": "PurgatorySize of Fetch, mean",
     ": Produce PurgatorySize, mean": "PurgatorySize of Produce, mean",
 }
 
 
 def client_charts(of: Mapping[str, Figures], ranges: Mapping[str, tuple[Figures, Figures]]) -> dict[str, Spec]:
-    """`rates`, `waits` of fetches and `produces`, theirs, which are far shorter: a bar for each of `of` (recorded,
-    unchanged, a variant); seeds' ranges as whiskers."""
+    """Return the charts `rates`, `waits` (of fetches) and `produces` (waits of produces, which are much shorter).
+
+    Each client has one bar per entry of `of` (recorded, unchanged, variants), with the range over seeds as whiskers.
+    """
     drawn = busiest_clients(of)
     frames = {
         "rates": _frame(of, ranges, drawn, _RATES),
@@ -57,7 +56,7 @@ def client_charts(of: Mapping[str, Figures], ranges: Mapping[str, tuple[Figures,
 
 
 def busiest_clients(of: Mapping[str, Figures]) -> list[tuple[str, str]]:
-    """Whom to draw, with their api."""
+    """Return the (client, API) pairs with the highest rates, at most `MAX_CLIENTS_DRAWN`, sorted by name."""
     most: dict[tuple[str, str], float] = {}
     for figures in of.values():
         for who, apis in figures.items():
@@ -103,8 +102,8 @@ def _bars(frame: pd.DataFrame, colours: dict[str, str]) -> alt.Chart:
 
 
 def effect_charts(of: Mapping[str, Effects]) -> dict[str, Spec]:
-    """`effects`: brokers' load and purgatories, and records' way, for each of `of`, in the colours of the clients'."""
-    # The first colour is that of what was recorded.
+    """Return the chart `effects`: load, purgatories and latencies of each of `of`, coloured as in `client_charts`."""
+    # The first colour belongs to the recorded figures, which have no effects.
     colours = dict(list(_coloured(["recorded", *of]).items())[1:])
     rows = []
     for end, title in _EFFECTS.items():
@@ -132,8 +131,10 @@ def _effect(frame: pd.DataFrame, title: str, colours: dict[str, str]) -> alt.Cha
 
 
 def frontier_chart(tuned: TuningResult) -> dict[str, Spec]:
-    """Every setting that was tried: what it brings against what it costs; those that nothing beats are joined. Dashed:
-    the goal and the limit."""
+    """Return the chart `frontier`: every tried setting by both figures, with a line through the frontier.
+
+    Dashed lines show the goal and the limit.
+    """
     rows = [
         (trial.text, trial.goal, trial.within, _FRONTIER if trial.best else "tried", trial.allowed and trial.reached)
         for trial in sorted(tuned.tried, key=lambda trial: trial.best)
@@ -158,45 +159,49 @@ def frontier_chart(tuned: TuningResult) -> dict[str, Spec]:
 
 
 RECORDED = "recorded"
-# How a line of a fit begins that says what no log tells.
+# The start of lines about values that the request log does not contain.
 UNKNOWN_PREFIX = "unknown: "
 
 
-def fit_page(checked: FitCheck, said: list[str]) -> str:
-    """`said`: what was found, then what is unknown."""
+def fit_page(checked: FitCheck, summary: list[str]) -> str:
+    """Return the page of a fit; `summary` has its findings, and its unknown values behind `UNKNOWN_PREFIX`."""
     specs = client_charts({RECORDED: checked.recorded, "simulated": checked.simulated}, {})
-    unknown = [line.removeprefix(UNKNOWN_PREFIX) for line in said if line.startswith(UNKNOWN_PREFIX)]
-    findings = [line for line in said if not line.startswith(UNKNOWN_PREFIX)]
+    unknown = [line.removeprefix(UNKNOWN_PREFIX) for line in summary if line.startswith(UNKNOWN_PREFIX)]
+    findings = [line for line in summary if not line.startswith(UNKNOWN_PREFIX)]
     sections = [
-        *_clients(specs, "What each client asked for, and got."),
-        Section("Every figure", _trust(checked), table(checked.table())),
+        *_client_sections(specs, "Figures of each client, recorded and simulated."),
+        Section("All figures", _trust(checked), table(checked.table())),
     ]
     if unknown:
         rows: list[tuple[Cell, ...]] = [(line,) for line in unknown]
-        advice = "And what was taken instead; the scenario can be edited."
-        sections.append(Section("What the log does not tell", advice, table(Table("", ("unknown",), rows))))
-    cards = facts([(f"{checked.near} of {checked.judged}", "figures reproduced")])
-    return page("A scenario fitted to a recording", f"{'; '.join(findings)}.", cards, sections, specs)
+        advice = "The assumed values can be edited in the scenario."
+        sections.append(Section("Values that the log does not contain", advice, table(Table("", ("unknown",), rows))))
+    cards = facts([(f"{checked.reproduced} of {checked.compared}", "figures reproduced")])
+    return page("Fitted scenario", f"{'; '.join(findings)}.", cards, sections, specs)
 
 
 def prediction_page(prediction: Prediction) -> str:
-    of = {RECORDED: prediction.checked.recorded, **{name: played.median for name, played in prediction.played.items()}}
-    specs = client_charts(of, {name: played.range for name, played in prediction.played.items()})
-    specs |= effect_charts({name: played.median_effects for name, played in prediction.played.items()})
+    """Return the page of a prediction."""
+    of = {
+        RECORDED: prediction.checked.recorded,
+        **{name: results.median for name, results in prediction.results.items()},
+    }
+    specs = client_charts(of, {name: results.range for name, results in prediction.results.items()})
+    specs |= effect_charts({name: results.median_effects for name, results in prediction.results.items()})
     sections = [
-        *_clients(specs, "Recorded, simulated without a change, predicted; whiskers over seeds."),
-        Section("Every figure", _trust(prediction.checked), table(prediction.clients(with_ranges=False))),
+        *_client_sections(specs, "Recorded, simulated without a change, and predicted; whiskers show the seeds."),
+        Section("All figures", _trust(prediction.checked), table(prediction.clients(with_ranges=False))),
         Section(
-            "Effects on the others",
-            "Brokers' load, records' way to consumers, purgatories.",
+            "Effects on the cluster",
+            "Load of the brokers, latency of records, sizes of purgatories.",
             "".join(figure(name) for name in specs if name == "effects") + table(prediction.effects()),
         ),
         Section(
-            "Is the model right?",
-            "What was recorded, and what the unchanged scenario does.",
+            "Check of the model",
+            "Recorded figures, and those of the unchanged scenario.",
             table(prediction.checked.table()),
         ),
-        Section("Over seeds", "Medians, and from the least to the greatest.", table(prediction.clients())),
+        Section("Variation over seeds", "Median, minimum and maximum.", table(prediction.clients())),
     ]
     variants = len(prediction.variants)
     cards = facts(
@@ -204,52 +209,53 @@ def prediction_page(prediction: Prediction) -> str:
             (str(variants), "variant" if variants == 1 else "variants"),
             (str(prediction.seeds), "seed" if prediction.seeds == 1 else "seeds each"),
             (
-                f"{prediction.checked.near} of {prediction.checked.judged}",
-                f"recorded figures that {UNCHANGED} reproduces",
+                f"{prediction.checked.reproduced} of {prediction.checked.compared}",
+                "recorded figures reproduced",
             ),
         ]
     )
-    return page("What would happen if", f"Variants: {', '.join(prediction.variants)}.", cards, sections, specs)
+    return page("Prediction", f"Variants: {', '.join(prediction.variants)}.", cards, sections, specs)
 
 
 def tuning_page(tuned: TuningResult) -> str:
+    """Return the page of a search."""
     chosen = tuned.chosen
     sections = [
         Section(
-            "The frontier",
-            "Every setting that was tried; dashed are the goal and the limit, pale is what is beyond either. "
-            "Nothing beats those that are joined.",
+            "Frontier",
+            "All tried settings. No other setting beats those on the line in both figures. Dashed lines show the goal "
+            "and the limit; settings that miss either are pale.",
             figure("frontier"),
         ),
-        Section("What each costs", "", table(tuned.table())),
+        Section("Settings on the frontier", "", table(tuned.table())),
         Section(
-            "Is the model right?",
-            "What was recorded, and what the unchanged scenario does.",
+            "Check of the model",
+            "Recorded figures, and those of the unchanged scenario.",
             table(tuned.checked.table()),
         ),
     ]
     cards = facts(
         [
             (str(len(tuned.tried)), "settings tried"),
-            (chosen.text if chosen else "none", "reaches the goal at the least cost"),
+            (chosen.text if chosen else "none", "best setting within the limit"),
         ]
     )
-    said = f"{tuned.goal.text} within {tuned.within.text}. {_trust(tuned.checked)}"
-    return page("Settings, searched", said, cards, sections, frontier_chart(tuned))
+    summary = f"{tuned.goal.text} within {tuned.within.text}. {_trust(tuned.checked)}"
+    return page("Search for settings", summary, cards, sections, frontier_chart(tuned))
 
 
-def _clients(specs: Collection[str], said: str) -> list[Section]:
-    """The pictures of clients that there are."""
+def _client_sections(specs: Collection[str], caption: str) -> list[Section]:
+    """Return a section for each chart of clients that exists."""
     drawn = {
-        "rates": ("Rates", f"{said} At most {MAX_CLIENTS_DRAWN} are drawn, the busiest; all are below."),
-        "waits": ("Waits of fetches", "How long they are in the purgatory."),
-        "produces": ("Waits of produces", "How long they are in the purgatory."),
+        "rates": ("Rates", f"{caption} Charts show the {MAX_CLIENTS_DRAWN} busiest clients, the tables below all."),
+        "waits": ("Waits of fetches", "Time in the purgatory."),
+        "produces": ("Waits of produces", "Time in the purgatory."),
     }
     return [Section(title, text, figure(name)) for name, (title, text) in drawn.items() if name in specs]
 
 
 def write_page(text: str, file: Path | None) -> list[str]:
-    """The line that says where it is."""
+    """Write the page if a file is given; return the line that names it."""
     if file is None:
         return []
     write_whole(file, text)
@@ -258,4 +264,4 @@ def write_page(text: str, file: Path | None) -> list[str]:
 
 def _trust(checked: FitCheck) -> str:
     reasons = checked.reasons()
-    return f"Not to be trusted: {'; '.join(reasons)}." if reasons else "The unchanged scenario does what was recorded."
+    return f"Not to be trusted: {'; '.join(reasons)}." if reasons else "The recording is reproduced."

@@ -1,4 +1,4 @@
-"""The unchanged cluster and its variants beside each other: medians over seeds, and from the least to the greatest."""
+"""Predictions: the unchanged cluster and its variants, each simulated with several random seeds."""
 
 from __future__ import annotations
 
@@ -37,17 +37,15 @@ from purgatory_udf.prediction.variant_settings import (
 )
 from purgatory_udf.simulation.scenario import Scenario
 
-# Many plays at once, each with a seed of its own, on all cores that this process may use.
-
-
+# Default number of random seeds.
 SEEDS = 5
-# So many seconds of a reader's fetches are played before another process would have begun.
+# Below this many simulated reader-seconds, starting processes takes longer than the simulation.
 SEQUENTIAL_S = 500
 
 
 @dataclass(frozen=True)
 class SeedResults:
-    """What one plan came to, under each seed."""
+    """The results of one plan, with one entry per seed."""
 
     figures: Sequence[Figures]
     effects: Sequence[Effects]
@@ -71,32 +69,36 @@ class SeedResults:
 def simulate_all(
     plans: Mapping[str, ClusterPlan], seeds: int = SEEDS, said: Callable[[str], None] | None = None
 ) -> dict[str, SeedResults]:
-    """Each plan under the seeds 1, 2, …: the same plan and seed play the same, in whatever process."""
+    """Simulate each plan with the seeds 1 to `seeds`, on all available cores.
+
+    The result depends on plan and seed only, not on the process. `said` is called when a plan is complete.
+    """
     tasks = [(name, plan, seed) for name, plan in plans.items() for seed in range(1, seeds + 1)]
     workers = min(len(tasks), _cores())
-    played: dict[str, list[tuple[Figures, Effects]]] = {name: [] for name in plans}
+    results: dict[str, list[tuple[Figures, Effects]]] = {name: [] for name in plans}
     length_s = sum(plan.duration_ms / 1000 * len(plan.readers) for _, plan, _ in tasks)
     if workers == 1 or length_s < SEQUENTIAL_S:
         for name, plan, seed in tasks:
-            played[name].append(simulate_once(plan, seed))
+            results[name].append(simulate_once(plan, seed))
     else:
-        # A child that is forked from a process with a JVM's threads may hang: it is started afresh.
+        # Spawned, not forked: a child forked from a process with a JVM's threads may hang.
         with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
             waiting = [(name, pool.submit(simulate_once, plan, seed)) for name, plan, seed in tasks]
             for name, future in waiting:
-                played[name].append(future.result())
-                if said and len(played[name]) == seeds:
-                    said(f"played {name}")
+                results[name].append(future.result())
+                if said and len(results[name]) == seeds:
+                    said(f"simulated {name}")
     return {
         name: SeedResults([of_seed[0] for of_seed in mine], [of_seed[1] for of_seed in mine])
-        for name, mine in played.items()
+        for name, mine in results.items()
     }
 
 
 def simulate_once(plan: ClusterPlan, seed: int) -> tuple[Figures, Effects]:
-    diary = simulate(plan, seed)
+    """Simulate a plan with one seed."""
+    measurements = simulate(plan, seed)
     seconds = plan.duration_ms / 1000
-    return simulated_figures(diary, seconds), effects(diary, seconds)
+    return simulated_figures(measurements, seconds), effects(measurements, seconds)
 
 
 def _cores() -> int:
@@ -108,32 +110,34 @@ UNCHANGED = "unchanged"
 
 @dataclass(frozen=True)
 class Prediction:
-    """`played` by name, the unchanged cluster first."""
+    """The results of the unchanged cluster, which is first, and of each variant."""
 
     checked: FitCheck
-    played: Mapping[str, SeedResults]
+    results: Mapping[str, SeedResults]
     seeds: int
 
     def as_json(self) -> str:
-        """`{variant: {who: {api: {figure: median over seeds}}}}`"""
-        return json.dumps({name: played.median for name, played in self.played.items()}, indent=1)
+        """Return the medians as JSON: `{variant: {client: {API: {figure: median}}}}`."""
+        return json.dumps({name: results.median for name, results in self.results.items()}, indent=1)
 
     def trusts(self, who: str) -> bool:
-        """A copy is trusted as what it is a copy of."""
+        """Whether predictions for the client can be trusted; a copy is trusted if its original is."""
         recorded = self.checked.recorded
         original = who if who in recorded else next((client for client in recorded if is_copy(who, client)), who)
         return self.checked.trusts(original)
 
     @property
     def variants(self) -> list[str]:
-        return [name for name in self.played if name != UNCHANGED]
+        """The names of the variants."""
+        return [name for name in self.results if name != UNCHANGED]
 
     def clients(self, with_ranges: bool = True) -> Table:
-        medians = {name: played.median for name, played in self.played.items()}
-        ranges = {name: played.range for name, played in self.played.items()}
+        """Return the table of the clients' figures, a row per client, API and variant."""
+        medians = {name: results.median for name, results in self.results.items()}
+        ranges = {name: results.range for name, results in self.results.items()}
         rows: list[tuple[Cell, ...]] = []
         for who, api in _whom(medians):
-            for name in self.played:
+            for name in self.results:
                 figures = medians[name].get(who, {}).get(api)
                 if figures is not None:
                     low, high = (each[who][api] for each in ranges[name])
@@ -142,17 +146,17 @@ class Prediction:
                         cells = [_cell(figures[figure], low[figure], high[figure]) for figure in FIGURE_NAMES]
                     rows.append((who, api, name, *cells, "" if self.trusts(who) else "no"))
         return Table(
-            f"Clients: medians over {self.seeds} seeds{' (least to greatest)' if with_ranges else ''}",
-            ("who", "api", "variant", *FIGURE_NAMES, "to be trusted"),
+            f"Clients: median over {self.seeds} seeds{' (minimum–maximum)' if with_ranges else ''}",
+            ("who", "api", "variant", *FIGURE_NAMES, "trusted"),
             rows,
         )
 
     def effects(self) -> Table:
-        """What it does to everybody: a row a figure, a column a variant."""
-        medians = {name: played.median_effects for name, played in self.played.items()}
+        """Return the table of effects on the cluster, a row per figure and a column per variant."""
+        medians = {name: results.median_effects for name, results in self.results.items()}
         names = list(dict.fromkeys(name for effects in medians.values() for name in effects))
         rows = [(name, *(_short(effects.get(name)) for effects in medians.values())) for name in names]
-        return Table("Effects on the others", ("what", *self.played), rows)
+        return Table("Effects on the cluster", ("figure", *self.results), rows)
 
     def lines(self) -> list[str]:
         return [*self.clients().lines(), "", *self.effects().lines(), "", *self.checked.verdict()]
@@ -164,6 +168,7 @@ def predict(
     seeds: int,
     say: Callable[[str], None] | None = None,
 ) -> Prediction:
+    """Simulate the unchanged scenario and each variant; raise UserError if a variant's setting does not apply."""
     plan, groups = build_plan(scenario), consumer_groups(scenario)
     plans = {UNCHANGED: plan}
     for name, settings in variants.items():
@@ -171,8 +176,8 @@ def predict(
             plans[name] = apply_settings(plan, settings, groups)
         except UserError as error:
             raise UserError(f"--variant {name}: {error}") from None
-    played = simulate_all(plans, seeds, say)
-    return Prediction(check_fit(require_fitted(scenario), played[UNCHANGED].median), played, seeds)
+    results = simulate_all(plans, seeds, say)
+    return Prediction(check_fit(require_fitted(scenario), results[UNCHANGED].median), results, seeds)
 
 
 def _whom(medians: Mapping[str, Figures]) -> list[tuple[str, str]]:
@@ -185,22 +190,23 @@ def _cell(median: float, low: float, high: float) -> str:
 
 
 def _short(value: float | None) -> float | int | None:
-    """With as many digits as mean something."""
+    """Return the value rounded to three or four significant digits."""
     if value is None:
         return None
     return round(value) if abs(value) >= 1000 else round(value, 1) if abs(value) >= 10 else round(value, 3)
 
 
-# The variants of a prediction as a command line says them: `big fetch.consumer.min_bytes=20000 … small …`.
-
-
-# The section of a file of settings that has rules: for each setting the first that matches counts.
+# The key of a settings file under which the rules are; the first matching rule wins.
 RULES = "what_if"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def parse_variants(words: Iterable[str]) -> dict[str, list[VariantSetting]]:
-    """A word with `=` is a setting, one that ends in .yaml a file of settings, any other the next variant's name."""
+    """Parse the words of `--variant`: a name, then settings `key=value` or .yaml files; the next name starts a variant.
+
+    Raises:
+        UserError: A name is missing or repeated, a variant has no settings, or a setting is invalid.
+    """
     variants: dict[str, list[VariantSetting]] = {}
     name: str | None = None
     for word in words:
@@ -209,7 +215,7 @@ def parse_variants(words: Iterable[str]) -> dict[str, list[VariantSetting]]:
             name = _named(word, variants)
             variants[name] = []
         elif name is None:
-            raise UserError(f"--variant {word}: a variant's name comes first (--variant NAME key=value…)")
+            raise UserError(f"--variant {word}: expected a name first (--variant NAME key=value…)")
         else:
             try:
                 variants[name] += _in_file(Path(word)) if is_file and "=" not in word else [parse_variant_setting(word)]
@@ -219,7 +225,7 @@ def parse_variants(words: Iterable[str]) -> dict[str, list[VariantSetting]]:
         raise UserError("give at least one --variant NAME key=value…")
     for each, settings in variants.items():
         if not settings:
-            raise UserError(f"--variant {each}: no setting follows (--variant NAME key=value…)")
+            raise UserError(f"--variant {each}: has no settings (--variant NAME key=value…)")
     return variants
 
 
@@ -227,7 +233,7 @@ def _named(word: str, variants: dict[str, list[VariantSetting]]) -> str:
     if not _NAME.fullmatch(word) or word == UNCHANGED:
         raise UserError(f"--variant {word}: expected a name of letters, digits, . _ -, other than {UNCHANGED}")
     if word in variants:
-        raise UserError(f"--variant {word}: named twice")
+        raise UserError(f"--variant {word}: duplicate name; choose another")
     return word
 
 
@@ -244,9 +250,9 @@ def _in_file(path: Path) -> list[VariantSetting]:
 
 
 def _of_rule(place: str, rule: Any) -> list[VariantSetting]:
-    """As a what-if over recorded arrivals has them: whose requests, and `settings`."""
+    """Return the settings of a rule, which has a scope and `settings` as in a what-if of a recorded trace."""
     if not isinstance(rule, dict) or not isinstance(rule.get("settings"), dict) or len(rule) < 2:
-        raise UserError(f"{place}: expected client_id, topic, group or broker, and settings, a mapping of keys")
+        raise UserError(f"{place}: expected a scope (client_id, topic, group or broker) and a mapping 'settings'")
     scope = {name: value for name, value in rule.items() if name != "settings"}
     return [make_setting(key, _text(value), scope) for key, value in _flat(rule["settings"], "")]
 

@@ -1,7 +1,7 @@
-"""A recording as the fit needs it: its fetches, produces and appends as frames, and who leads what.
+"""A recording as data frames: fetches, produces, appends and leaders, and the window that a scenario is fitted to.
 
-Times are milliseconds since the recording's first event, wide enough for microseconds. The tables are read by Spark
-(`spark_recording`) or any other reader of Arrow; nothing here needs a JVM.
+Times are milliseconds since the first event of the recording, with microseconds as fraction. `read_recording` reads the
+tables; everything else works on Arrow tables and needs no JVM.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EVENT_COLUMNS = (
     "group",
 )
 REQUEST_COLUMNS = EVENT_COLUMNS[:11]
-# Kafka allows clients without one.
+# The name of clients without a client id, which Kafka allows.
 NO_CLIENT_ID = "(no client id)"
 RECORDED_COLUMNS = (
     *("operation_id", "written_at", "recorded_outcome", "recorded_remote_ms", "recorded_local_ms"),
@@ -43,7 +43,7 @@ RECORDED_COLUMNS = (
 
 @dataclass(frozen=True)
 class PartitionLeader:
-    """How a partition is led from some time on: by whom, and who follows."""
+    """The leader and the replicas of a partition from the time `at` on."""
 
     at: float
     key: int
@@ -54,13 +54,20 @@ class PartitionLeader:
 
 @dataclass(frozen=True)
 class Recording:
-    """`fetches` and `produces` are requests: `client`, `broker`, `tried` (first try), `waited`, `handled` (how long its
-    handling took before), `answered`, `written`, `outcome`, `bytes`; a fetch has `replica`, `min_bytes`, `max_wait`,
-    `max_bytes`, `most` (of a partition, as most of them ask), and `keys`, a place in `key_sets`; a produce has `acks`,
-    `timeout`.
+    """The data frames of a recording.
 
-    `batches` are what produces appended: `request` (the place of its produce), `key` (a place in `keys`), `records`,
-    `bytes`. `others` are appends without a produce: `at`, `key`, `bytes`.
+    Attributes:
+        keys: The partitions.
+        leaders: Leaders over time.
+        key_sets: The distinct sets of partitions of fetches, as indices into `keys`.
+        fetches: A row per fetch: `client`, `broker`, `tried` (time of the first try), `waited`, `handled` (duration of
+            the handling before it), `answered`, `written`, `outcome`, `bytes`, `replica`, `min_bytes`, `max_wait`,
+            `max_bytes`, `most` (maximum bytes per partition) and `keys` (an index into `key_sets`).
+        produces: A row per produce: the same first nine columns, `acks` and `timeout`.
+        batches: What produces appended: `request` (a row of `produces`), `key` (an index into `keys`), `base` (offset),
+            `records`, `bytes`.
+        others: Appends without a produce: `at`, `key`, `bytes`.
+        groups: The group of each consumer.
     """
 
     keys: list[TopicPartition]
@@ -72,8 +79,8 @@ class Recording:
     others: pd.DataFrame
     groups: dict[str, str]
 
-    def led(self, at: float) -> dict[int, PartitionLeader]:
-        """By whom each partition was led at that time, or next."""
+    def leaders_at(self, at: float) -> dict[int, PartitionLeader]:
+        """Return the leader of each partition at this time, or its first one after it."""
         by_key: dict[int, PartitionLeader] = {}
         for leader in self.leaders:
             if leader.at <= at or leader.key not in by_key:
@@ -82,15 +89,19 @@ class Recording:
 
 
 def build_recording(events: pa.Table, recorded: pa.Table) -> Recording:
-    """`events` and `recorded` as an import of a request log writes them, with at least the columns above."""
+    """Build a recording from the tables `events` and `recorded` of an imported request log.
+
+    Raises:
+        UserError: A table is empty.
+    """
     if not recorded.num_rows:
-        raise UserError("the table recorded is empty: a scenario is fitted to an imported request log")
+        raise UserError("the table recorded is empty; import a request log first (ingest --from request-log)")
     if not events.num_rows:
-        raise UserError("the table events is empty: a scenario is fitted to an imported request log")
+        raise UserError("the table events is empty; import a request log first (ingest --from request-log)")
     events = events.sort_by("seq")
-    # Whole, as the milliseconds of a broker's timer are.
+    # A whole millisecond, so that times keep their position relative to the broker's timer.
     begin_us = pc.min(events["time_us"]).as_py() // 1000 * 1000
-    # What ends transactions is appended, too: nobody sends it of himself.
+    # Transaction markers are appends without a client's produce.
     marks = pc.fill_null(pc.match_like(events["client_id"], MARKER_SENDERS.replace("*", "%")), False)
     asked = events.filter(pc.and_not(pc.is_in(events["type"], pa.array(["fetch", "produce"])), marks))
     names, lists = _keys_named(asked)
@@ -100,7 +111,7 @@ def build_recording(events: pa.Table, recorded: pa.Table) -> Recording:
     key_of = np.array([keys.place(topic, number) for topic, number in names], dtype=np.int64)
     lists["key"] = key_of[lists["name"].to_numpy()] if len(lists) else np.empty(0, dtype=np.int64)
     leads = _leaders(changes, keys, begin_us)
-    leaders = [*leads, *_supposed(lists.assign(broker=asked["broker"].to_numpy()[lists["row"]]), leads)]
+    leaders = [*leads, *_assumed_leaders(lists.assign(broker=asked["broker"].to_numpy()[lists["row"]]), leads)]
     key_sets, fetch_keys = _key_sets(requests, lists)
     produces = requests[requests["type"] == "produce"].reset_index(drop=True)
     most = lists.groupby("row")["max_bytes"].max().reindex(requests.loc[requests["type"] == "fetch", "row"])
@@ -109,7 +120,7 @@ def build_recording(events: pa.Table, recorded: pa.Table) -> Recording:
     written = lists.assign(at=(asked["time_us"].to_numpy()[lists["row"]] - begin_us) / 1000)
     produced = pc.equal(asked["type"], "produce").to_numpy()
     written = written[produced[written["row"]] & ~written["row"].isin(requests["row"])]
-    others = _others(changes, keys, batches, begin_us, written)
+    others = _other_appends(changes, keys, batches, begin_us, written)
     return Recording(keys.all, leaders, key_sets, fetches, produces, batches, others, _groups(events))
 
 
@@ -127,7 +138,7 @@ class _Keys:
 
 
 def _keys_named(asked: pa.Table) -> tuple[list[tuple[str, int]], pd.DataFrame]:
-    """The partitions' names, and each request's partitions: `row` of the request, `name`, and their fields."""
+    """Return the distinct partitions, and a frame of the requests' partitions: `row` of the request, `name`, fields."""
     column = asked["partitions"].combine_chunks()
     flat = pc.list_flatten(column)
     lists = pd.DataFrame({"row": pc.list_parent_indices(column).to_numpy()})
@@ -165,7 +176,7 @@ def _requests(asked: pa.Table, recorded: pa.Table, begin_us: int) -> pd.DataFram
 
 
 def _key_sets(requests: pd.DataFrame, lists: pd.DataFrame) -> tuple[list[tuple[int, ...]], np.ndarray[Any, Any]]:
-    """Each set of partitions that fetches are about, and the place of each fetch's."""
+    """Return the distinct sets of partitions of fetches, and the index of each fetch's set."""
     of_row = lists.groupby("row")["key"].agg(lambda keys: tuple(sorted(keys)))
     rows = requests.loc[requests["type"] == "fetch", "row"]
     wanted = of_row.reindex(rows)
@@ -202,8 +213,8 @@ def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[PartitionLea
     ]
 
 
-def _supposed(lists: pd.DataFrame, leads: list[PartitionLeader]) -> list[PartitionLeader]:
-    """A partition is led until told otherwise: by the broker that is asked of it most."""
+def _assumed_leaders(lists: pd.DataFrame, leads: list[PartitionLeader]) -> list[PartitionLeader]:
+    """Return leaders for partitions without a `leader` event: the broker that gets most of their requests."""
     untold = lists[~lists["key"].isin([led.key for led in leads])]
     asked = untold.groupby(["key", "broker"]).size().sort_values(ascending=False, kind="stable").reset_index()
     most = asked.drop_duplicates("key").sort_values("key")
@@ -211,11 +222,10 @@ def _supposed(lists: pd.DataFrame, leads: list[PartitionLeader]) -> list[Partiti
     return [PartitionLeader(0.0, int(key), int(broker), (int(broker),), 1) for key, broker in pairs]
 
 
-def _others(
+def _other_appends(
     changes: pa.Table, keys: _Keys, batches: pd.DataFrame, begin_us: int, written: pd.DataFrame
 ) -> pd.DataFrame:
-    """Appends that no client's produce tells of: the rest of what moved a log end, and what coordinators have `written`
-    by produces of their own, which no line records."""
+    """Return the appends without a client's produce: other changes of log ends, and `written` by coordinators."""
     ends = changes.filter(pc.and_(pc.equal(changes["change"], "log_end"), pc.greater(changes["bytes"], 0)))
     frame = ends.select(["time_us", "topic", "partition", "offset", "bytes"]).to_pandas()
     place = [keys.place(topic, int(number)) for topic, number in zip(frame["topic"], frame["partition"], strict=True)]
@@ -234,30 +244,27 @@ def _others(
 
 
 def _groups(events: pa.Table) -> dict[str, str]:
-    """Which group a client spoke for last."""
+    """Return the last group of each client."""
     said = events.filter(pc.is_valid(events["group"])).select(["client_id", "group"]).to_pylist()
     return {row["client_id"]: row["group"] for row in said if row["client_id"]}
 
 
-# A recording's Delta tables, read into Arrow: what the fit works on fits one machine's memory.
-
-
-# What a fit needs no more of: a recording's first events are enough.
+# The first events of a recording that a fit uses, which bounds its memory.
 MAX_EVENTS = 3_000_000
 
 
 def read_recording(spark: SparkSession, out: str, events: str | None = None) -> Recording:
-    """`events` is another table than the folder's own. Of a long recording, its first events."""
+    """Read the first `MAX_EVENTS` events of a recording from the tables under `out`, or from another `events` table."""
     layout = Layout(out)
     path = events or layout.table("events")
     if not delta_tables.is_table(spark, path):
-        raise UserError(f"{path}: no such table (ingest makes it)")
+        raise UserError(f"{path}: no such table; create it by ingest")
     trace = spark.read.format("delta").load(path).where(f"seq < {MAX_EVENTS}").select(*EVENT_COLUMNS)
     return build_recording(trace.toArrow(), _recorded(spark, layout).select(*RECORDED_COLUMNS).toArrow())
 
 
 def _recorded(spark: SparkSession, layout: Layout) -> DataFrame:
-    """What the brokers did: as their logs say, else as the replay found."""
+    """Return the outcomes of requests: from the request log, or otherwise from a replay."""
     path = layout.table("recorded")
     if delta_tables.is_table(spark, path):
         frame = spark.read.format("delta").load(path).where("api IN ('FETCH', 'PRODUCE')")
@@ -265,7 +272,7 @@ def _recorded(spark: SparkSession, layout: Layout) -> DataFrame:
         frame = _replayed(spark, layout)
     else:
         raise UserError(
-            f"{path}: no such table, nor a replay beside it (ingest --from request-log, or replay, makes one)"
+            f"{path}: no such table, and no replay in the same folder; run ingest --from request-log, or replay"
         )
     return frame.where(sf.col("operation_id") < MAX_EVENTS)
 
@@ -290,20 +297,20 @@ def _replayed(spark: SparkSession, layout: Layout) -> DataFrame:
     )
 
 
-# The stretch of a recording that a scenario is fitted to: everybody is there, and has caught up.
-
-
-# A client that was there for less of the recording than this does not count.
+# Clients that are present for less than this share of the recording are left out.
 MIN_PRESENCE = 0.6
-# What a client needs at its beginning to catch up with what it had missed.
+# Time for a client to catch up after its start, in milliseconds.
 SETTLING_MS = 2000
 MIN_WINDOW_MS = 5000
 
 
 @dataclass(frozen=True)
 class RecordingWindow:
-    """Milliseconds of the recording's clock; `absent` are clients that were not there for most of it, `moves` when
-    leaders moved while all others were."""
+    """A period of the recording, in milliseconds.
+
+    `absent` are the clients that are left out; `moves` are the times at which leaders moved while the others were
+    present.
+    """
 
     begin: float
     end: float
@@ -314,36 +321,41 @@ class RecordingWindow:
     def length(self) -> float:
         return self.end - self.begin
 
-    def of(self, frame: pd.DataFrame, time: str) -> pd.DataFrame:
+    def select(self, frame: pd.DataFrame, time: str) -> pd.DataFrame:
+        """Return the rows whose time is in the window."""
         return frame[(frame[time] >= self.begin) & (frame[time] < self.end)]
 
 
 def steady_window(recording: Recording) -> RecordingWindow:
-    """From when the last client has begun until the first one leaves; no leader moves meanwhile."""
+    """Return the longest period in which all clients are present and no leader moves.
+
+    Raises:
+        UserError: There is none, or it is shorter than `MIN_WINDOW_MS`.
+    """
     columns = ["client", "tried", "answered"]
     requests = pd.concat([recording.fetches[columns], recording.produces[columns]])
     spans = requests.groupby("client").agg(first=("tried", "min"), last=("answered", "max"))
     whole = np.ptp(np.array([requests["tried"].min(), requests["answered"].max()]))
     present = spans[(spans["last"] - spans["first"]) >= MIN_PRESENCE * whole]
     if present.empty:
-        raise UserError("no client was there for most of the recording: there is no steady stretch to fit to")
+        raise UserError("no client is present for most of the recording; record a period with steady clients")
     begin, end = float(present["first"].max()), float(present["last"].min())
     moves = [at for at in _moves(recording.leaders) if begin < at < end]
-    # Of the stretches between leaders' moves, the longest.
+    # The longest period between moves of leaders.
     settled = [(since + SETTLING_MS, until) for since, until in pairwise([begin, *moves, end])]
-    begin, end = max(settled, key=lambda stretch: stretch[1] - stretch[0])
+    begin, end = max(settled, key=lambda period: period[1] - period[0])
     window = RecordingWindow(begin, end, tuple(sorted(set(spans.index) - set(present.index))), tuple(moves))
     if window.length < MIN_WINDOW_MS:
-        still = ", and no leader moved," if moves else ""
+        steady = " without a move of a leader" if moves else ""
         raise UserError(
-            f"the clients were all there together{still} for {max(0, window.length) / 1000:.1f} s only: "
-            f"a scenario needs {MIN_WINDOW_MS / 1000:.0f} s at least"
+            f"all clients are present{steady} for only {max(0, window.length) / 1000:.1f} s; a scenario needs at least "
+            f"{MIN_WINDOW_MS / 1000:.0f} s: record for longer"
         )
     return window
 
 
 def _moves(leaders: Iterable[PartitionLeader]) -> list[float]:
-    """When a partition got another leader than the one before."""
+    """Return the times at which a partition got another leader."""
     leader: dict[int, int] = {}
     moments = set()
     for lead in sorted(leaders, key=lambda led: led.at):

@@ -1,4 +1,10 @@
-"""The steps that clients and brokers took: from an answer to the next request, and the handling of each."""
+"""Measures the steps of clients and brokers: from a response to the next request, and the handling of each request.
+
+Start and end of every step are known, so the number of active steps is known at any time. If the steps share c cores
+evenly, the work of a step is the integral of min(1, c / active) over its time. The right c makes work independent of
+the number of active steps, because a step is not larger for being disturbed: with too large a c disturbed steps seem
+large, with too small a c they seem small.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +18,21 @@ import pandas as pd
 from purgatory_udf.prediction.recording import Recording, RecordingWindow
 from purgatory_udf.simulation.fitted_scenario import WorkBySize
 
-# How many cores clients and brokers shared, and so how much work each of their steps was.
-#
-# Of every step we know when it began and when it was over: from an answer to the client's next request, and the
-# handling of each. So we know how many were under way at any time. If they shared c cores evenly, a step's work is the
-# integral of min(1, c / under way) over its time. The right c is the one that makes work independent of how many were
-# under way: a step is not larger for being disturbed. With too many cores disturbed steps look large, with too few
-# small.
-
-
-# None: nothing is shared.
+# Candidates for the number of shared cores.
 CANDIDATES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-# With less correlation than this, sharing explains nothing; of such as differ by less than that, the most are taken,
-# for a busy time's answers are larger, too, and so is the work that follows them.
+# If work and concurrency correlate less than `MIN_CORRELATION` without sharing, nothing is shared. Of candidates within
+# `CORRELATION_TOLERANCE` of the best, the largest is chosen: in busy times responses are larger, and so is the work
+# after them.
 MIN_CORRELATION, CORRELATION_TOLERANCE = 0.1, 0.03
 MIN_STEP_MS = 0.01
 
 
 @dataclass(frozen=True)
 class CoreSharing:
-    """`correlation`: of work with how many were under way, at these cores; `unshared`: if nothing were shared."""
+    """The fitted number of shared cores; None if nothing is shared.
+
+    `correlation` is that of work and concurrency at this number of cores, `unshared` that without sharing.
+    """
 
     cores: float | None
     correlation: float
@@ -40,7 +41,7 @@ class CoreSharing:
     _worked: Floats
 
     def work(self, begin: pd.Series[float], end: pd.Series[float]) -> Floats:
-        """How much each of these steps was."""
+        """Return the work of each of these steps, in milliseconds of a core."""
         if self.cores is None:
             return np.asarray(end - begin, dtype=float)
         return np.asarray(np.interp(end, self._times, self._worked) - np.interp(begin, self._times, self._worked))
@@ -49,7 +50,14 @@ class CoreSharing:
 def fit_core_sharing(
     begin: Floats, end: Floats, kind: npt.NDArray[np.int64], judged: npt.NDArray[np.bool_]
 ) -> CoreSharing:
-    """Of all steps; works are compared within a `kind`, by those that are `judged`."""
+    """Fit the number of cores to all steps.
+
+    Args:
+        begin: Start times of the steps.
+        end: End times of the steps.
+        kind: Only the work of steps of the same kind is compared.
+        judged: The steps whose work is compared.
+    """
     times = np.concatenate([begin, end])
     order = np.argsort(times, kind="stable")
     times = times[order]
@@ -76,7 +84,7 @@ def _integral(rate: Floats, lengths: Floats) -> Floats:
 
 
 def _correlation(amounts: Floats, around: Floats, kinds: npt.NDArray[np.int64]) -> float:
-    """Spearman's, of the logarithms with each kind's mean taken away."""
+    """Return Spearman's correlation, of the logarithms of work less the mean of their kind."""
     if len(amounts) < 3:
         return 0.0
     logs = pd.Series(np.log(np.maximum(amounts, MIN_STEP_MS)))
@@ -85,17 +93,20 @@ def _correlation(amounts: Floats, around: Floats, kinds: npt.NDArray[np.int64]) 
     return 0.0 if np.isnan(correlation) else float(correlation)
 
 
-# How finely a distribution is kept, and how many samples make one of their own.
+# Number of quantiles of a distribution, and the minimum number of samples for a range of sizes of its own.
 QUANTILE_COUNT, MIN_SAMPLES = 101, 40
-# The share of steps that are no longer than their work makes them.
+# The quantile of work above which the rest of a step counts as a stall.
 STALL_QUANTILE = 0.8
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """`turns` are fetches with `turn` (work from the answer before, whose size is `before`) and `handling`; `produces`
-    with `handling` and `answering`; all of the window."""
+    """The work of all steps in the window.
+
+    `turns` are the fetches, with `turn` (work since the previous response), `before` (size of that response) and
+    `handling`. `produces` have `handling` and `answering`.
+    """
 
     sharing: CoreSharing
     stall_ms: float | None
@@ -105,9 +116,10 @@ class TimedSteps:
 
 
 def measure_steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
+    """Return the work of all steps in the window, by the number of cores that fits best."""
     turns = _turns(recording.fetches)
     turns = turns[(turns["tried"] >= window.begin) & (turns["tried"] < window.end)]
-    produces = window.of(recording.produces, "tried")
+    produces = window.select(recording.produces, "tried")
     begin = [turns["answered_before"], turns["begun"], produces["tried"] - produces["handled"], produces["answered"]]
     end = [turns["begun"], turns["tried"], produces["tried"], produces["written"]]
     kinds = pd.concat([turns["client"]] * 2 + [produces["client"]] * 2).astype("category").cat.codes.to_numpy()
@@ -126,7 +138,7 @@ def measure_steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
 
 
 def _stalls(turns: pd.DataFrame) -> tuple[float | None, float]:
-    """From which work on a step counts as stalled, and how much longer than their work such steps were."""
+    """Return the work above which a step counts as stalled, and the ratio of time and work of stalled steps."""
     stall_ms = float(turns["turn"].quantile(STALL_QUANTILE)) if len(turns) else 0.0
     stalled = turns[turns["turn"] > stall_ms]
     if stall_ms <= 0 or stalled.empty:
@@ -136,7 +148,11 @@ def _stalls(turns: pd.DataFrame) -> tuple[float | None, float]:
 
 
 def _turns(fetches: pd.DataFrame) -> pd.DataFrame:
-    """A follower tells of its progress when its request begins to be handled, a consumer first when it is tried."""
+    """Return the fetches with their previous response.
+
+    A follower's turn ends when the handling of its request starts, which reports its position; a consumer's turn ends
+    with the first try.
+    """
     ordered = fetches.sort_values("tried")
     of_one = ordered.groupby(["client", "broker"])
     before = of_one["answered"].shift()
@@ -146,10 +162,10 @@ def _turns(fetches: pd.DataFrame) -> pd.DataFrame:
 
 
 def quantiles(samples: Floats) -> list[float]:
-    """Evenly spaced, no more of them than there are samples.
+    """Return evenly spaced quantiles, at most as many as there are samples.
 
-    Of many samples, the last stands for the highest hundredth: halfway from the one before lies their mean. One in a
-    thousand may be as long as a hundred others are, which must not make of every hundredth half as much.
+    With many samples, the last value is chosen so that the highest hundredth has the right mean under interpolation.
+    The maximum would be too high: a single outlier would raise the whole highest hundredth.
     """
     if not len(samples):
         return [0.0]
@@ -163,7 +179,7 @@ def quantiles(samples: Floats) -> list[float]:
 
 
 def quantiles_by_size(samples: Floats, size: Floats) -> WorkBySize:
-    """Apart: what is about nothing, and what is about much, as far as there are samples for either."""
+    """Return quantiles for size 0, up to the median size, up to its 90th percentile and above, if samples suffice."""
     some = size[size > 0]
     bounds = [1, round(float(np.quantile(some, 0.5))), round(float(np.quantile(some, 0.9)))] if len(some) else []
     kept: list[int] = []

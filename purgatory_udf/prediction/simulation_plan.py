@@ -1,4 +1,4 @@
-"""What is to be played, ready to be handed to another process: a fitted scenario with a variant's settings in it."""
+"""The plan of a simulation: a fitted scenario with the settings of a variant, ready to be sent to another process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Quantiles = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class BySize:
-    """Work in ms, by the bytes that it is about: `bounds` are where the next range begins."""
+    """Quantiles of work (ms) per range of sizes (bytes); each of `bounds` is the start of the next range."""
 
     bounds: Sequence[int]
     quantiles: Sequence[Quantiles]
@@ -22,6 +22,8 @@ class BySize:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
+    """A partition with its leader and the followers in sync."""
+
     topic: str
     partition: int
     leader: int
@@ -30,10 +32,14 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReaderPlan:
-    """One client's fetches at one broker. `keys` are places in the plan's partitions; a consumer's `replica` is -1.
+    """The fetches of one client at one broker.
 
-    `turn`: from an answer to the next request's handling (a follower's) or first try (a consumer's), by the answer's
-    bytes. `handling`: from there to a follower's first try.
+    Attributes:
+        replica: Broker ID of a follower; -1 for a consumer.
+        keys: Indices of the partitions in the plan.
+        turn: Work from a response to the handling of the next request (follower) or its first try (consumer), by the
+            size of the response.
+        handling: Work of a follower's request before its first try.
     """
 
     client: str
@@ -50,8 +56,11 @@ class ReaderPlan:
 
 @dataclass(frozen=True, slots=True)
 class ProducerPlan:
-    """`gaps_ms`, `keys` and `record_bytes`: the records, in their order, again and again, `speed` times as fast; the
-    one at `begin_at` is the first, and comes at `begin_ms`."""
+    """A producer with its records, which are repeated in a cycle, `speed` times as fast as recorded.
+
+    `gaps_ms`, `keys` and `record_bytes` have one entry per record. The first record is the one at index `begin_at`; it
+    arrives at `begin_ms`.
+    """
 
     client: str
     acks: int
@@ -71,7 +80,7 @@ class ProducerPlan:
 
 @dataclass(frozen=True, slots=True)
 class AppendsPlan:
-    """What is appended without a producer: the coordinators' records."""
+    """Appends without a producer, such as those of coordinators."""
 
     begin_at: int
     begin_ms: float
@@ -82,7 +91,7 @@ class AppendsPlan:
 
 @dataclass(frozen=True, slots=True)
 class PurgePlan:
-    """After how many ended operations a broker's purgatories are purged."""
+    """The purge intervals of a broker's purgatories, in operations."""
 
     fetch: int = 1000
     produce: int = 1000
@@ -90,7 +99,7 @@ class PurgePlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """`purges` by broker; Kafka's default for those that it does not name."""
+    """The whole plan; brokers that are not in `purges` have Kafka's default intervals."""
 
     duration_ms: float
     warm_up_ms: float
@@ -105,10 +114,8 @@ class ClusterPlan:
     purges: Mapping[int, PurgePlan] = field(default_factory=dict)
 
 
-# What a consumer reads: by topic, as a scenario says it, and by broker, as it is played.
-
-
 def assignment_by_topic(reader: FittedReader, keys: Sequence[TopicPartition]) -> dict[str, list[int]]:
+    """Return the partitions of a reader by topic, in the form of a scenario's `assign`."""
     by_topic: dict[str, list[int]] = {}
     for place in sorted(place for places in reader.reads.values() for place in places):
         by_topic.setdefault(keys[place].topic, []).append(keys[place].partition)
@@ -118,32 +125,29 @@ def assignment_by_topic(reader: FittedReader, keys: Sequence[TopicPartition]) ->
 def partitions_by_broker(
     client: str, assign: Mapping[str, Sequence[int]], partitions: Sequence[FittedPartition]
 ) -> dict[int, list[int]]:
-    """Of each broker, the places of the partitions that it leads."""
+    """Return the partitions of `assign` by leader, as indices into `partitions`."""
     places = {(partition.topic, partition.partition): place for place, partition in enumerate(partitions)}
     by_broker: dict[int, list[int]] = {}
     for topic, numbers in assign.items():
         for number in numbers:
             place = places.get((topic, number))
             if place is None:
-                raise UserError(f"consumers: {client}: {topic}-{number} is no partition of the recording")
+                raise UserError(f"consumers: {client}: assign: {topic}-{number} is not in the recording; remove it")
             by_broker.setdefault(partitions[place].replicas[0], []).append(place)
     return {broker: sorted(mine) for broker, mine in sorted(by_broker.items())}
 
 
-# More of the same client, or none of it: copies have names of their own.
-
-
-# So many of one client are as many as anybody would have played.
+# Maximum number of copies of a client.
 MAX_COPIES = 1000
 
 
 def copy_readers(reader: ReaderPlan, count: int) -> list[ReaderPlan]:
-    """Each reads what the consumer reads, as one of a group of its own."""
+    """Return copies of a consumer that read the same partitions, each in its own group."""
     return [replace(reader, client=copy_name(reader.client, number)) for number in range(count)]
 
 
 def copy_producers(producer: ProducerPlan, count: int) -> list[ProducerPlan]:
-    """Each begins elsewhere in the circle of the records, so that they do not walk in step."""
+    """Return copies of a producer that start at different records of the cycle, so that they are not synchronous."""
     length = len(producer.gaps_ms)
     return [
         replace(
@@ -156,9 +160,10 @@ def copy_producers(producer: ProducerPlan, count: int) -> list[ProducerPlan]:
 
 
 def copy_name(client: str, number: int) -> str:
+    """Return the name of a copy; copy 0 is the client itself."""
     return f"{client}#{number + 1}" if number else client
 
 
 def is_copy(name: str, client: str) -> bool:
-    """Whether that is the client's own name, or one of its copies'."""
+    """Whether the name is that of the client or of one of its copies."""
     return name == client or (name.startswith(f"{client}#") and name[len(client) + 1 :].isdigit())

@@ -1,8 +1,8 @@
-"""The search for settings: what they bring, what they cost, and which nothing beats.
+"""Searches settings that reach a goal within a limit, and the frontier of settings that no other beats in both figures.
 
-Settings are tried on a grid that is even in the logarithm, each in one short play; around those on the frontier the
-grid is made finer; those on the frontier are then played whole, with all seeds. A play takes less than a second, and a
-grid tells more than a path of a search does: the whole frontier, not one point of it.
+Settings are tried on a logarithmic grid, each in one short simulation. The grid is refined around the frontier;
+settings on the frontier are then simulated in full length with all seeds. One simulation takes less than a second, and
+unlike the path of an optimizer, a grid shows the whole frontier.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from purgatory_udf.prediction.simulation_plan import ClusterPlan
 from purgatory_udf.prediction.variant_settings import SETTING_KEYS, apply_settings, parse_variant_setting
 from purgatory_udf.simulation.scenario import Scenario
 
-# How many values of a key are tried first, by how many keys there are, and how often the grid is made finer.
+# Values per key in the first grid, by the number of keys, and the number of refinements.
 GRID_SIZES = {1: 12, 2: 6, 3: 4}
 ROUNDS = 1
-# The search plays no longer than this; the frontier is then played whole.
+# Simulated time of a trial on the grid, in milliseconds.
 SEARCH_MS = 15_000.0
-# What a goal or a limit may be about, beside the effects that a prediction lists.
+# The figures of clients for goals and limits, in addition to the effects of a prediction.
 FIGURES = ("per_s", "waited", "expired", "p50_ms", "p95_ms", "p99_ms", "kb")
 _GOAL = re.compile(r"(\S.*?)\s+([+-]\d+(?:\.\d+)?)\s*%")
 _WITHIN = re.compile(r"(\S.*?)\s*(<=|>=)\s*(\d+(?:\.\d+)?)")
@@ -37,7 +37,7 @@ _OVER = re.compile(r"([^=\[]+(?:\[.*\])?)=(\d+)\.\.(\d+)")
 
 @dataclass(frozen=True)
 class Goal:
-    """To change a figure by so many percent of what it is unchanged; the sign says which way is better."""
+    """A figure, and its wanted change in percent; the sign says which direction is better."""
 
     figure: str
     percent: float
@@ -47,11 +47,14 @@ class Goal:
         return f"{self.figure} {self.percent:+g} %"
 
     def wanted(self, before: float) -> float:
+        """Return the value to reach, from that of the unchanged cluster."""
         return before * (1 + self.percent / 100)
 
 
 @dataclass(frozen=True)
 class Limit:
+    """A bound on a figure: an upper one if `most`, otherwise a lower one."""
+
     figure: str
     most: bool
     limit: float
@@ -61,19 +64,20 @@ class Limit:
         return f"{self.figure} {'<=' if self.most else '>='} {self.limit:g}"
 
     def allows(self, value: float) -> bool:
+        """Whether the value is within the limit."""
         return value <= self.limit if self.most else value >= self.limit
 
 
 @dataclass(frozen=True)
 class SettingRange:
-    """A key, and from where to where."""
+    """A key with its range of values."""
 
     key: str
     low: int
     high: int
 
     def grid(self, count: int) -> list[int]:
-        """Even in the logarithm; 0 counts as 1 there."""
+        """Return values at even logarithmic distances, including both ends; 0 counts as 1."""
         low, high = np.log(max(1, self.low)), np.log(max(1, self.high))
         values = [round(float(np.exp(at))) for at in np.linspace(low, high, count)]
         return sorted({self.low, self.high, *(min(self.high, max(self.low, value)) for value in values)})
@@ -81,8 +85,10 @@ class SettingRange:
 
 @dataclass(frozen=True)
 class Trial:
-    """`whole`: played to the end with every seed, not once and briefly. `best`: one of those, and none of them is
-    better in one of both and as good in the other."""
+    """The result of one combination of settings.
+
+    A trial is `whole` if it was simulated in full length with all seeds. It is `best` if it is on the frontier.
+    """
 
     values: tuple[int, ...]
     text: str
@@ -96,6 +102,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuningResult:
+    """The result of a search; `unchanged` has both figures of the unchanged cluster."""
+
     goal: Goal
     within: Limit
     unchanged: tuple[float, float]
@@ -105,22 +113,24 @@ class TuningResult:
 
     @property
     def wanted(self) -> float:
+        """The value of the goal's figure to reach."""
         return self.goal.wanted(self.unchanged[0])
 
     @property
     def frontier(self) -> list[Trial]:
+        """The trials on the frontier, ordered by the limited figure."""
         return sorted((trial for trial in self.tried if trial.best), key=lambda trial: trial.within)
 
     @property
     def chosen(self) -> Trial | None:
-        """Of those that reach the goal within the limit, the one that costs least; else none."""
+        """The trial that reaches the goal with the best limited figure; None if none does within the limit."""
         good = [trial for trial in self.tried if trial.whole and trial.reached and trial.allowed]
         cheap = min if self.within.most else max
         return cheap(good, key=lambda trial: trial.within) if good else None
 
     @property
     def nearest(self) -> Trial | None:
-        """Of those within the limit, the one that brings most."""
+        """The trial within the limit that comes nearest to the goal."""
         allowed = [trial for trial in self.tried if trial.whole and trial.allowed]
         most = min if self.goal.percent < 0 else max
         return most(allowed, key=lambda trial: trial.goal) if allowed else None
@@ -134,20 +144,20 @@ class TuningResult:
             for trial in self.frontier
         ]
         columns = ("settings", self.goal.figure, "change", self.within.figure, "reaches the goal", "within the limit")
-        return Table("The frontier: what each setting brings, and costs", columns, rows)
+        return Table("Frontier", columns, rows)
 
     def lines(self) -> list[str]:
         before = f"Unchanged: {self.goal.figure} {self.unchanged[0]:.4g}, {self.within.figure} {self.unchanged[1]:.4g}"
         chosen = self.chosen
         if chosen is None:
-            said = f"Nothing that was tried reaches {self.goal.text} within {self.within.text}"
+            result = f"No tried setting reaches {self.goal.text} within {self.within.text}"
             nearest = self.nearest
             if nearest is not None:
-                said += f"; within it, {self._phrase(nearest)} comes nearest"
+                result += f"; the nearest within the limit is {self._phrase(nearest)}"
         else:
-            said = f"Best: {self._phrase(chosen)}"
-        tried = f"{len(self.tried)} settings were tried"
-        return [before, "", *self.table().lines(), "", said, tried, *self.checked.verdict()]
+            result = f"Best: {self._phrase(chosen)}"
+        tried = f"{len(self.tried)} settings tried"
+        return [before, "", *self.table().lines(), "", result, tried, *self.checked.verdict()]
 
     def _phrase(self, tried: Trial) -> str:
         change = _percent(tried.goal, self.unchanged[0])
@@ -155,20 +165,23 @@ class TuningResult:
 
 
 def parse_goal(text: str) -> Goal:
+    """Parse the option `--goal`, such as `requests_per_s -50%`."""
     match = _GOAL.fullmatch(text.strip())
     if match is None or float(match[2]) == 0:
-        raise UserError(f"--goal {text}: expected a figure and a change of it, such as 'requests_per_s -50%'")
+        raise UserError(f"--goal {text}: expected a figure and its change, such as 'requests_per_s -50%'")
     return Goal(match[1], float(match[2]))
 
 
 def parse_limit(text: str) -> Limit:
+    """Parse the option `--within`, such as `append_to_answer_p99_ms <= 50`."""
     match = _WITHIN.fullmatch(text.strip())
     if match is None:
-        raise UserError(f"--within {text}: expected a limit, such as 'append_to_answer_p99_ms <= 50'")
+        raise UserError(f"--within {text}: expected a figure and its limit, such as 'append_to_answer_p99_ms <= 50'")
     return Limit(match[1], match[2] == "<=", float(match[3]))
 
 
 def parse_ranges(words: Sequence[str]) -> list[SettingRange]:
+    """Parse the values of `--over`, such as `fetch.min_bytes=1..100000`."""
     ranges = []
     for word in words:
         match = _OVER.fullmatch(word.strip())
@@ -189,11 +202,14 @@ def tune(
     seeds: int,
     say: Callable[[str], None] = lambda _: None,
 ) -> TuningResult:
+    """Search the ranges for settings that reach the goal within the limit; `say` is called with the progress."""
     plan, groups = build_plan(scenario), consumer_groups(scenario)
     short = replace(plan, duration_ms=min(plan.duration_ms, SEARCH_MS))
 
-    def played(of: ClusterPlan, points: Sequence[tuple[int, ...]], seeds: int) -> dict[tuple[int, ...], SeedResults]:
-        plans = {str(at): apply_settings(of, map(parse_variant_setting, _words(over, at)), groups) for at in points}
+    def simulated(of: ClusterPlan, points: Sequence[tuple[int, ...]], seeds: int) -> dict[tuple[int, ...], SeedResults]:
+        plans = {
+            str(at): apply_settings(of, map(parse_variant_setting, _settings_of(over, at)), groups) for at in points
+        }
         by_name = simulate_all(plans, seeds)
         return {at: by_name[str(at)] for at in points}
 
@@ -204,7 +220,7 @@ def tune(
     points = list(product(*grids))
     for number in range(ROUNDS + 1):
         say(f"trying {len(points)} settings")
-        for at, outcome in played(short, points, 1).items():
+        for at, outcome in simulated(short, points, 1).items():
             known[at] = _tried(over, at, outcome, goal, within, before[0])
         known = dict(sorted(known.items()))
         best = [trial.values for trial in _marked(list(known.values()), goal, within) if trial.best]
@@ -213,62 +229,63 @@ def tune(
             points = sorted(_around(best, grids) - set(known))
         if not points:
             break
-    # Played whole, a setting may fall behind one that was not: then that one is, too.
+    # In full length a setting may leave the frontier, and one that was simulated briefly enters it: repeat until all
+    # have been simulated in full length.
     while brief := [at for at in best if not known[at].whole]:
-        say(f"playing {len(brief)} of the frontier again")
-        for at, outcome in played(plan, brief, seeds).items():
+        say(f"simulating {len(brief)} settings of the frontier in full length")
+        for at, outcome in simulated(plan, brief, seeds).items():
             known[at] = replace(_tried(over, at, outcome, goal, within, before[0]), whole=True)
         best = [trial.values for trial in _marked(list(known.values()), goal, within) if trial.best]
     checked = check_fit(require_fitted(scenario), unchanged.median)
     return TuningResult(goal, within, before, _marked(list(known.values()), goal, within), seeds, checked)
 
 
-def figure_value(figure: str, played: SeedResults) -> float:
-    """`requests_per_s` of all, one of the effects, or `who: per_s`, a client's figure (of its fetches, or produces)."""
-    effects = played.median_effects
+def figure_value(figure: str, results: SeedResults) -> float:
+    """Return a figure by name: `requests_per_s` in total, an effect, or a client's figure such as `audit: per_s`."""
+    effects = results.median_effects
     if figure == "requests_per_s":
         return sum(value for name, value in effects.items() if name.endswith(": requests_per_s"))
     if figure in effects:
         return effects[figure]
     who, _, name = figure.rpartition(": ")
-    apis = played.median.get(who)
+    apis = results.median.get(who)
     if apis is None or name not in FIGURES:
-        known = ", ".join([*effects, *(f"{each}: {FIGURES[0]}" for each in played.median)])
+        known = ", ".join([*effects, *(f"{each}: {FIGURES[0]}" for each in results.median)])
         raise UserError(
-            f"{figure}: no such figure (there are requests_per_s, {known}; a client has {', '.join(FIGURES)})"
+            f"{figure}: unknown figure; use requests_per_s, {known}; figures of a client are {', '.join(FIGURES)}"
         )
     return next(iter(apis.values()))[name]
 
 
 def _tried(
-    over: Sequence[SettingRange], at: tuple[int, ...], played: SeedResults, goal: Goal, within: Limit, before: float
+    over: Sequence[SettingRange], at: tuple[int, ...], results: SeedResults, goal: Goal, within: Limit, before: float
 ) -> Trial:
-    value, cost = figure_value(goal.figure, played), figure_value(within.figure, played)
+    value, cost = figure_value(goal.figure, results), figure_value(within.figure, results)
     wanted = goal.wanted(before)
     reached = value <= wanted if goal.percent < 0 else value >= wanted
-    return Trial(at, " ".join(_words(over, at)), value, cost, reached, within.allows(cost))
+    return Trial(at, " ".join(_settings_of(over, at)), value, cost, reached, within.allows(cost))
 
 
 def _marked(tried: Sequence[Trial], goal: Goal, within: Limit) -> list[Trial]:
-    """With `best` where nothing dominates."""
+    """Return the trials with `best` set for those on the frontier."""
     up, down = (1 if goal.percent < 0 else -1), (1 if within.most else -1)
     scores = np.array([(up * trial.goal, down * trial.within) for trial in tried])
     marked = []
     for place, (trial, score) in enumerate(zip(tried, scores, strict=True)):
         beaten = ((scores <= score).all(axis=1) & (scores < score).any(axis=1)).any()
-        # Of those that come to the same, the first: it asks for least.
+        # Of equal results the first counts, which has the smallest values.
         again = (scores[:place] == score).all(axis=1).any()
         marked.append(replace(trial, best=not beaten and not again))
     return marked
 
 
 def _between(grid: Sequence[int]) -> list[int]:
-    """The middles, in the logarithm."""
+    """Return the logarithmic middle of each pair of neighbours."""
     return [round(float(np.sqrt(max(1, low) * high))) for low, high in pairwise(grid)]
 
 
 def _around(best: Sequence[tuple[int, ...]], grids: Sequence[Sequence[int]]) -> set[tuple[int, ...]]:
-    """The neighbours of these points on the finer grid, along one key at a time."""
+    """Return the neighbours of these points on the refined grid, along one key at a time."""
     neighbours = set()
     for at in best:
         for key, grid in enumerate(grids):
@@ -279,7 +296,7 @@ def _around(best: Sequence[tuple[int, ...]], grids: Sequence[Sequence[int]]) -> 
     return neighbours
 
 
-def _words(over: Sequence[SettingRange], at: Sequence[int]) -> list[str]:
+def _settings_of(over: Sequence[SettingRange], at: Sequence[int]) -> list[str]:
     return [f"{span.key}={value}" for span, value in zip(over, at, strict=True)]
 
 

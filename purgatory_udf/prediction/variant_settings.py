@@ -1,8 +1,7 @@
-"""What a variant of a fitted cluster changes: `key=value`, `key=x2`, `key[client_id=checkout-*]=value`.
+"""The settings of a variant of a fitted cluster: `key=value`, `key=x2`, `key[client_id=checkout-*]=value`.
 
-Scopes are those of a what-if over recorded arrivals: `client_id`, `topic` and `group` are patterns, `broker` is a
-number, and everything that a scope names has to agree. Of settings with a scope the first that matches counts, before
-one without; among those the last.
+Scopes are those of what-if rules (`contract.overrides`). The first matching setting with a scope wins over settings
+without one; of these, the last one wins.
 """
 
 from __future__ import annotations
@@ -40,22 +39,25 @@ NO_SCOPE = Scope()
 
 @dataclass(frozen=True)
 class VariantSetting:
-    """`value` replaces what there is, or multiplies it (`times`)."""
+    """A value that replaces the current one, or multiplies it if `times`."""
 
     key: str
     value: float
     times: bool = False
     scope: Scope = NO_SCOPE
 
-    def of(self, before: float) -> float:
+    def apply(self, before: float) -> float:
+        """Return the new value."""
         return before * self.value if self.times else self.value
 
     @property
-    def scoped(self) -> bool:
+    def has_scope(self) -> bool:
+        """Whether the setting is limited to some clients or brokers."""
         return bool(self.scope.model_fields_set)
 
 
 def parse_variant_setting(word: str) -> VariantSetting:
+    """Parse a setting such as `producer.rate[client_id=p-a]=x2`."""
     words = parse_setting(word)
     if words is None:
         raise UserError(f"{word}: expected key=value")
@@ -67,9 +69,13 @@ def parse_variant_setting(word: str) -> VariantSetting:
 
 
 def make_setting(key: str, text: str, scope: Mapping[str, Any]) -> VariantSetting:
-    """Of a scope, no value means: as it was."""
+    """Create a setting; an empty value with a scope keeps the current value.
+
+    Raises:
+        UserError: The key, the value or the scope is invalid.
+    """
     if key not in SETTING_KEYS:
-        raise UserError(f"{key}: unknown key of a prediction (there are {', '.join(SETTING_KEYS)})")
+        raise UserError(f"{key}: unknown key; predictions support {', '.join(SETTING_KEYS)}")
     text = text.strip() or ("x1" if scope else "")
     times = text.startswith("x")
     try:
@@ -81,7 +87,7 @@ def make_setting(key: str, text: str, scope: Mapping[str, Any]) -> VariantSettin
     if value <= 0 and key == RATE:
         raise UserError(f"{key}: expected more than 0 (got {text!r})")
     if key in _COUNTS and not (value == int(value) and value <= MAX_COPIES):
-        raise UserError(f"{key}: expected how many of each, from 0 to {MAX_COPIES} (got {text!r})")
+        raise UserError(f"{key}: expected a number of copies from 0 to {MAX_COPIES} (got {text!r})")
     return VariantSetting(key, value, times, _scope(key, scope))
 
 
@@ -94,41 +100,44 @@ def _scope(key: str, fields: Mapping[str, Any]) -> Scope:
         said = ",".join(f"{name}={value}" for name, value in fields.items())
         raise UserError(f"{key}[{said}]: {error.errors()[0]['msg']}") from None
     if key in _PURGES and scope.model_fields_set != {"broker"}:
-        raise UserError(f"{_spelled(key, scope)}: a purge interval is a broker's")
+        raise UserError(f"{_spelled(key, scope)}: a purge interval can be limited by broker only")
     if key.startswith("producer.") and scope.model_fields_set & {"broker", "group"}:
-        raise UserError(f"{_spelled(key, scope)}: a producer is told by client_id, or by topic")
+        raise UserError(f"{_spelled(key, scope)}: producer settings can be limited by client_id or topic only")
     return scope
 
 
 def _spelled(key: str, scope: Scope) -> str:
-    said = ",".join(f"{name}={asked}" for name, asked in scope.model_dump(exclude_unset=True).items())
-    return f"{key}[{said}]" if said else key
+    fields = ",".join(f"{name}={value}" for name, value in scope.model_dump(exclude_unset=True).items())
+    return f"{key}[{fields}]" if fields else key
 
 
 class _Settings:
-    """Of one kind of subject. Each setting has to be about somebody."""
+    """The settings of one kind of client or broker; raises UserError for a setting that applies to none of them."""
 
     def __init__(
         self, settings: Iterable[VariantSetting], fields: Mapping[str, str], those: Sequence[RequestContext]
     ) -> None:
-        self._mine = [asked for asked in settings if asked.key in fields]
+        self._settings = [setting for setting in settings if setting.key in fields]
         self._fields = fields
-        for asked in self._mine:
-            if not any(map(asked.scope.matches, those)):
-                raise UserError(f"{_spelled(asked.key, asked.scope)}: there is nobody in the scenario that it is about")
+        for setting in self._settings:
+            if not any(map(setting.scope.matches, those)):
+                raise UserError(
+                    f"{_spelled(setting.key, setting.scope)}: applies to no client or broker of the scenario"
+                )
 
     def of(self, subject: RequestContext) -> dict[str, VariantSetting]:
-        """By field, the one that counts: of consumers, what says so before what does not."""
+        """Return the effective setting per field; `fetch.consumer.*` precedes `fetch.*`."""
         unscoped = sorted(
-            (asked for asked in self._mine if not asked.scoped), key=lambda asked: "consumer." in asked.key
+            (setting for setting in self._settings if not setting.has_scope),
+            key=lambda setting: "consumer." in setting.key,
         )
-        plain = {self._fields[asked.key]: asked for asked in unscoped}
-        rules = [asked for asked in self._mine if asked.scoped and asked.scope.matches(subject)]
+        plain = {self._fields[setting.key]: setting for setting in unscoped}
+        rules = [setting for setting in self._settings if setting.has_scope and setting.scope.matches(subject)]
         return plain | {self._fields[rule.key]: rule for rule in reversed(rules)}
 
 
 def apply_settings(plan: ClusterPlan, settings: Iterable[VariantSetting], groups: Mapping[str, str]) -> ClusterPlan:
-    """The plan under these settings; `groups` are those that consumers are in."""
+    """Return the plan with these settings; `groups` has the group of each consumer."""
     every = list(settings)
     return replace(
         plan,
@@ -138,8 +147,8 @@ def apply_settings(plan: ClusterPlan, settings: Iterable[VariantSetting], groups
     )
 
 
-def _with(subject: P, asked: Mapping[str, VariantSetting]) -> P:
-    fields: dict[str, Any] = {name: int(wanted.of(getattr(subject, name))) for name, wanted in asked.items()}
+def _with(subject: P, by_field: Mapping[str, VariantSetting]) -> P:
+    fields: dict[str, Any] = {name: int(setting.apply(getattr(subject, name))) for name, setting in by_field.items()}
     return replace(subject, **fields)
 
 
@@ -147,9 +156,9 @@ def _purges(plan: ClusterPlan, settings: Sequence[VariantSetting]) -> dict[int, 
     subjects = {
         number: RequestContext(None, number) for number in sorted({partition.leader for partition in plan.partitions})
     }
-    asked = _Settings(settings, _PURGES, list(subjects.values()))
+    chosen = _Settings(settings, _PURGES, list(subjects.values()))
     purges = {
-        number: _with(plan.purges.get(number, PurgePlan()), asked.of(subject)) for number, subject in subjects.items()
+        number: _with(plan.purges.get(number, PurgePlan()), chosen.of(subject)) for number, subject in subjects.items()
     }
     return {number: purge for number, purge in purges.items() if number in plan.purges or purge != PurgePlan()}
 
@@ -180,22 +189,22 @@ def _producers(plan: ClusterPlan, settings: Sequence[VariantSetting]) -> list[Pr
         RequestContext(producer.client, None, sorted({plan.partitions[key].topic for key in set(producer.keys)}))
         for producer in plan.producers
     ]
-    asked = _Settings(settings, _PRODUCERS, subjects)
+    chosen = _Settings(settings, _PRODUCERS, subjects)
     counts = _Settings(settings, {"producer.count": COUNT}, subjects)
     made: list[ProducerPlan] = []
     for producer, subject in zip(plan.producers, subjects, strict=True):
-        wanted = asked.of(subject)
+        wanted = chosen.of(subject)
         rate = wanted.pop("rate", None)
         adjusted = _with(producer, wanted)
         made += copy_producers(adjusted if rate is None else _at_rate(adjusted, rate), _count(counts.of(subject)))
     return made
 
 
-def _count(asked: Mapping[str, VariantSetting]) -> int:
-    return int(asked[COUNT].value) if COUNT in asked else 1
+def _count(by_field: Mapping[str, VariantSetting]) -> int:
+    return int(by_field[COUNT].value) if COUNT in by_field else 1
 
 
 def _at_rate(producer: ProducerPlan, rate: VariantSetting) -> ProducerPlan:
     recorded = len(producer.gaps_ms) / sum(producer.gaps_ms) * 1000 if len(producer.gaps_ms) else 1.0
-    speed = rate.of(producer.speed * recorded) / recorded
+    speed = rate.apply(producer.speed * recorded) / recorded
     return replace(producer, speed=speed, begin_ms=producer.begin_ms * producer.speed / speed)

@@ -1,4 +1,4 @@
-"""Plans by hand: small clusters whose every time is known."""
+"""Handwritten plans: small clusters with known times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from purgatory_udf.prediction.simulation_plan import (
     ReaderPlan,
 )
 
-# The one partition of most, led by broker 1, followed by broker 2.
+# The partition of most plans: led by broker 1, followed by broker 2.
 PARTITION = PartitionPlan("t", 0, 1, (2,))
 AT_ONCE = BySize((), ((0.0,),))
 
 
 def takes(ms: float) -> BySize:
+    """Return work that always takes this time."""
     return BySize((), ((ms,),))
 
 

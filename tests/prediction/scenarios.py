@@ -1,4 +1,4 @@
-"""A small fitted scenario by hand: one producer, one consumer, one follower of one partition."""
+"""A small handwritten fitted scenario: one producer, one consumer and one follower of one partition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = WorkBySize(quantiles=[[0.2, 0.5, 0.9]])
 
 
 def small_scenario() -> Scenario:
-    """A record of 300 bytes each 20 ms."""
+    """Return the scenario, with a record of 300 bytes every 20 ms."""
     waits = FittedFigures(per_s=47.5, waited=1, expired=0, p50_ms=19, p95_ms=20, p99_ms=20, kb=0.35)
     return Scenario(
         shows="A small cluster",

@@ -1,4 +1,4 @@
-"""A cluster that the closed loop made, and what its brokers did, as an import or a replay would tell it."""
+"""A cluster of the closed-loop simulation, as the tables of an import or of a replay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recorded() -> pa.Table:
 
 
 def replayed_of(simulated: SimulationResult) -> dict[str, pa.Table]:
-    """The tables that a replay of it leaves behind, as far as a fit reads them."""
+    """Return the tables of a replay that a fit reads."""
     return {
         "events": event_rows(simulated.events, "r"),
         "completions": completion_rows(simulated.truth, "r"),
@@ -38,7 +38,7 @@ def replayed_of(simulated: SimulationResult) -> dict[str, pa.Table]:
 
 
 def recorded_of(replayed: dict[str, pa.Table]) -> pa.Table:
-    """The table that an import of its brokers' request logs would be: the same outcomes."""
+    """Return the table `recorded` of an import with the same outcomes."""
     completed, expired = (replayed[name].to_pandas() for name in ("completions", "expirations"))
     ended = [
         _recorded(completed, "completed_at", completed["watched"].map({True: "completed", False: "at_once"})),

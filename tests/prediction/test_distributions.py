@@ -1,4 +1,4 @@
-"""What is kept of a distribution, and what is drawn from it."""
+"""Quantiles of a distribution, and samples drawn from them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def _drawn(kept: list[float]) -> list[float]:
     return [sampler() for _ in range(50_000)]
 
 
-def test_few_samples_are_kept_as_they_are() -> None:
+def test_few_samples_are_their_own_quantiles() -> None:
     assert quantiles(np.array([3.0, 1.0, 2.0])) == [1, 2, 3]
     assert quantiles(np.array([])) == [0]
 
 
-def test_what_is_drawn_of_a_long_tail_is_as_long_as_it_was_on_average() -> None:
+def test_long_tail_keeps_its_mean() -> None:
     samples = np.random.default_rng(1).lognormal(0, 1.5, 20_000)
     kept = quantiles(samples)
     assert len(kept) == QUANTILE_COUNT
@@ -31,8 +31,8 @@ def test_what_is_drawn_of_a_long_tail_is_as_long_as_it_was_on_average() -> None:
         assert np.percentile(drawn, share) == pytest.approx(np.percentile(samples, share), rel=0.1)
 
 
-def test_one_in_a_thousand_does_not_make_every_hundredth_long() -> None:
-    """Each hundredth by itself, of the highest one ten are long: their mean is 10.9, not 50."""
+def test_outlier_does_not_raise_last_hundredth() -> None:
+    """Ten of the highest hundred samples are long: the mean of that hundredth is 10.9, not 50."""
     samples = np.array([1.0] * 9990 + [100.0] * 10)
     assert quantiles(samples)[-3:] == [1, 1, pytest.approx(20.8)]
     assert np.mean(_drawn(quantiles(samples))) == pytest.approx(samples.mean(), abs=0.02)

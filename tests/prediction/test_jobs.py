@@ -1,4 +1,4 @@
-"""The commands of a fitted cluster, as they are typed."""
+"""The commands `fit`, `tune` and `what-if --like`."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The small cluster, as fit would have written it."""
+    """Return the file of the small scenario."""
     path = tmp_path / "cluster.yaml"
     write_scenario(small_scenario(), path)
     return path
 
 
-def test_what_if_like_a_file_predicts_without_a_jvm(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_if_like_file_predicts(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     json_file = file.parent / "told.json"
     words = ["--variant", "big", "fetch.min_bytes=700", "--variant", "fast", "producer.rate=x2"]
     assert what_if.main.status(["--like", str(file), *words, "--seeds", "1", "--json", str(json_file)]) == 0
     assert list(json.loads(json_file.read_text(encoding="utf-8"))) == ["unchanged", "big", "fast"]
     said = capsys.readouterr().out
-    assert "Clients: medians over 1 seeds" in said
-    assert "Effects on the others" in said
+    assert "Clients: median over 1 seeds" in said
+    assert "Effects on the cluster" in said
     assert (file.parent / "prediction.html").exists()
 
 
-def test_tune_says_what_is_best_and_what_it_costs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_prints_frontier_and_best_setting(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--goal", "c: per_s -45%", "--within", "append_to_answer_p99_ms <= 60", "--over", "fetch.min_bytes=1..900"]
     assert tune.main.status(["--like", str(file), *asked, "--seeds", "1"]) == 0
     said = capsys.readouterr().out
-    assert "The frontier: what each setting brings, and costs" in said
+    assert "\nFrontier\n" in said
     assert "Best: fetch.min_bytes=" in said
     assert (file.parent / "tune.html").exists()
 
@@ -47,7 +47,7 @@ def test_tune_says_what_is_best_and_what_it_costs(file: Path, capsys: pytest.Cap
     [
         ("--variant a fetch.min_bytes=1", "give one of --events"),
         ("--like F --events x --variant a fetch.min_bytes=1", "give one of --events"),
-        ("--like F --variant a produce.timeout_ms=1", "produce.timeout_ms: unknown key of a prediction"),
+        ("--like F --variant a produce.timeout_ms=1", "produce.timeout_ms: unknown key; predictions support"),
         ("--like F --variant a fetch.min_bytes=1 --scale 2", "--scale goes with --closed-loop"),
         ("--like F --variant a fetch.min_bytes=1 --set drain=false", "--config and --set do not go with --like"),
         ("--like no.yaml --variant a fetch.min_bytes=1", "no.yaml: no such file"),
@@ -55,18 +55,18 @@ def test_tune_says_what_is_best_and_what_it_costs(file: Path, capsys: pytest.Cap
         ("--events x --out o --variant a fetch.min_bytes=1 --seeds 3", "--seeds goes with --like"),
     ],
 )
-def test_a_mistake_costs_no_jvm(words: str, said: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_rejected(words: str, said: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert what_if.main.check([str(file) if word == "F" else word for word in words.split()]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_fit_needs_a_folder_that_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_rejects_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit.main.check(["--out", str(tmp_path / "no"), "--scenario-file", "f.yaml"]) == 2
     assert "no such folder" in capsys.readouterr().err
 
 
-def test_a_scenario_that_was_not_fitted_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfitted_scenario_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = tmp_path / "plain.yaml"
     plain.write_text("shows: nothing\n", encoding="utf-8")
     assert what_if.main.status(["--like", str(plain), "--variant", "a", "fetch.min_bytes=1"]) == 2
-    assert "not fitted to a recording" in capsys.readouterr().err
+    assert "the scenario has no section 'fitted'" in capsys.readouterr().err

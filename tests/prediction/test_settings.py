@@ -1,4 +1,4 @@
-"""Settings of a variant: whom they are about, what they do to the plan, and what is said of a mistake."""
+"""Settings of a variant: their scope, their effect on the plan, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _min_bytes(after: ClusterPlan) -> dict[str, int]:
         ("fetch.consumer.min_bytes[topic=t]=500", {"f": 1, "checkout-1": 500, "audit": 500}),
     ],
 )
-def test_a_setting_is_about_those_whom_it_names(word: str, expected: dict[str, int]) -> None:
+def test_setting_applies_to_its_scope(word: str, expected: dict[str, int]) -> None:
     assert _min_bytes(_with(word)) == expected
 
 
@@ -55,16 +55,16 @@ def test_a_setting_is_about_those_whom_it_names(word: str, expected: dict[str, i
         (["[client_id=audit]=", "=500"], 100),
     ],
 )
-def test_of_scopes_the_first_that_matches_counts_before_what_has_none(words: list[str], audit: int) -> None:
+def test_first_matching_scope_wins(words: list[str], audit: int) -> None:
     after = _with(*(f"fetch.consumer.min_bytes{word}" for word in words))
     assert _min_bytes(after)["audit"] == audit
 
 
-def test_a_key_of_consumers_counts_before_the_plain_one() -> None:
+def test_consumer_key_precedes_plain_key() -> None:
     assert _min_bytes(_with("fetch.consumer.min_bytes=5", "fetch.min_bytes=9"))["audit"] == 5
 
 
-def test_rules_are_a_file_of_settings_as_they_are_for_recorded_arrivals(tmp_path: Path) -> None:
+def test_variant_file_with_rules(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(
         """
@@ -84,87 +84,90 @@ what_if:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("what_if: {topic: t}", "what_if: expected a list of rules, got dict"),
-        ("what_if: [{topic: t}]", "what_if.0: expected client_id, topic, group or broker, and settings"),
-        ("what_if: [{settings: {fetch.min_bytes: 1}}]", "what_if.0: expected client_id, topic, group or broker"),
+        ("what_if: [{topic: t}]", "what_if.0: expected a scope (client_id, topic, group or broker) and a mapping"),
+        (
+            "what_if: [{settings: {fetch.min_bytes: 1}}]",
+            "what_if.0: expected a scope (client_id, topic, group or broker)",
+        ),
         ("what_if: [{host: a, settings: {fetch.min_bytes: 1}}]", "fetch.min_bytes[host=a]: Extra inputs"),
     ],
 )
-def test_a_mistake_in_a_rule_is_named(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_rule_is_reported(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(UserError) as raised:
         parse_variants(["rules", str(file)])
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_a_name_is_a_scope_whatever_is_in_it() -> None:
+def test_scope_accepts_any_name() -> None:
     cluster = plan(reader("jobs[1]=a*"), reader("jobs1"))
     after = apply_settings(cluster, [parse_variant_setting("fetch.min_bytes[client_id=jobs[1]=a*]=9")], {})
     assert _min_bytes(after) == {"jobs[1]=a*": 9, "jobs1": 1}
 
 
-def test_producers_settings() -> None:
+def test_producer_settings_change_plan() -> None:
     (after,) = _with("producer.linger_ms=50", "producer.batch_size=x2", "producer.rate=x2").producers
     assert (after.linger_ms, after.batch_bytes, after.speed, after.begin_ms) == (50, 32_768, 2, 5)
     (after,) = _with("producer.rate=50").producers
     assert after.speed == pytest.approx(0.5)
 
 
-def test_more_clients_are_copies_with_names_of_their_own() -> None:
+def test_count_adds_named_copies() -> None:
     after = _with("consumer.count[client_id=audit]=3", "producer.count=x2")
     assert [reader_plan.client for reader_plan in after.readers] == ["f", "checkout-1", "audit", "audit#2", "audit#3"]
     assert [producer_plan.client for producer_plan in after.producers] == ["p", "p#2"]
 
 
-def test_copies_are_told_by_the_settings_of_the_client_whose_copies_they_are() -> None:
+def test_copies_have_settings_of_original() -> None:
     after = _with("consumer.count[client_id=audit]=2", "fetch.min_bytes[client_id=audit]=9")
     assert _min_bytes(after) == {"f": 1, "checkout-1": 1, "audit": 9, "audit#2": 9}
 
 
-def test_none_of_a_client_is_a_cluster_without_it() -> None:
+def test_count_zero_removes_clients() -> None:
     after = _with("consumer.count[client_id=checkout-*]=0", "producer.count=0")
     assert ([reader_plan.client for reader_plan in after.readers], list(after.producers)) == (["f", "audit"], [])
 
 
-def test_purge_intervals_are_brokers() -> None:
+def test_purge_intervals_apply_to_brokers() -> None:
     after = _with("fetch.purge_interval=10", "produce.purge_interval[broker=1]=x2")
     assert after.purges == {1: PurgePlan(fetch=10, produce=2000)}
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["big", "fetch.consumer.min_byte=1"], "--variant big: fetch.consumer.min_byte: unknown key of a prediction"),
+        (["big", "fetch.consumer.min_byte=1"], "--variant big: fetch.consumer.min_byte: unknown key; predictions"),
         (["big", "producer.linger_ms=soon"], "--variant big: producer.linger_ms: expected a number"),
         (["big", "producer.linger_ms=1.5"], "--variant big: producer.linger_ms: expected a whole number"),
         (["big", "producer.rate=x0"], "--variant big: producer.rate: expected more than 0"),
-        (["big", "consumer.count=x0.5"], "--variant big: consumer.count: expected how many of each, from 0 to 1000"),
-        (["big", "producer.count=1001"], "--variant big: producer.count: expected how many of each, from 0 to 1000"),
-        (["big", "producer.rate[broker=1]=9"], "--variant big: producer.rate[broker=1]: a producer is told by client"),
+        (["big", "consumer.count=x0.5"], "--variant big: consumer.count: expected a number of copies from 0 to 1000"),
+        (["big", "producer.count=1001"], "--variant big: producer.count: expected a number of copies from 0 to 1000"),
+        (["big", "producer.rate[broker=1]=9"], "--variant big: producer.rate[broker=1]: producer settings can"),
         (["big", "fetch.min_bytes=nan"], "--variant big: fetch.min_bytes: expected a whole number from 0"),
         (["big", "fetch.min_bytes=x"], "--variant big: fetch.min_bytes: expected a number, or a factor"),
         (["big", "fetch.min_bytes="], "--variant big: fetch.min_bytes: expected a number, or a factor"),
         (["big", "fetch.min_bytes[host=a]=1"], "--variant big: fetch.min_bytes[host=a]: expected client_id=…"),
         (["big", "fetch.min_bytes[broker=one]=1"], "--variant big: fetch.min_bytes[broker=one]: Input should be a"),
         (["big", "fetch.purge_interval[topic=t]=1"], "--variant big: fetch.purge_interval[topic=t]: a purge interval"),
-        (["big"], "--variant big: no setting follows"),
-        (["fetch.min_bytes=1"], "--variant fetch.min_bytes=1: a variant's name comes first"),
-        (["a", "fetch.min_bytes=1", "a", "fetch.min_bytes=2"], "--variant a: named twice"),
+        (["big"], "--variant big: has no settings"),
+        (["fetch.min_bytes=1"], "--variant fetch.min_bytes=1: expected a name first"),
+        (["a", "fetch.min_bytes=1", "a", "fetch.min_bytes=2"], "--variant a: duplicate name"),
         (["unchanged", "fetch.min_bytes=1"], "--variant unchanged: expected a name"),
         ([], "give at least one --variant"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_it(words: list[str], said: str) -> None:
+def test_invalid_variant_is_reported(words: list[str], message: str) -> None:
     with pytest.raises(UserError) as raised:
         parse_variants(words)
-    assert str(raised.value).startswith(said)
+    assert str(raised.value).startswith(message)
 
 
-def test_a_setting_that_is_about_nobody_is_a_mistake() -> None:
-    with pytest.raises(UserError, match=r"min_bytes\[client_id=checkout-9\]: there is nobody in the scenario"):
+def test_setting_without_subject_is_rejected() -> None:
+    with pytest.raises(UserError, match=r"min_bytes\[client_id=checkout-9\]: applies to no client or broker"):
         _with("fetch.consumer.min_bytes[client_id=checkout-9]=500")
-    with pytest.raises(UserError, match=r"fetch.purge_interval\[broker=7\]: there is nobody in the scenario"):
+    with pytest.raises(UserError, match=r"fetch.purge_interval\[broker=7\]: applies to no client or broker"):
         _with("fetch.purge_interval[broker=7]=500")

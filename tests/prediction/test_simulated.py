@@ -1,4 +1,4 @@
-"""A cluster that another simulator made, fitted: nothing is shared there, and a replay's outcomes say what happened."""
+"""A fit to a cluster of the closed-loop simulation, in which no cores are shared."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.prediction.simulated import recorded, replayed
 pytestmark = pytest.mark.long
 
 
-def test_a_simulated_cluster_is_reproduced_and_shares_no_cores() -> None:
+def test_simulated_cluster_is_reproduced() -> None:
     scenario = fit(build_recording(replayed()["events"], recorded()))
     assert require_fitted(scenario).host.cores is None
     checked = check_by_simulation(scenario, 1)
     assert set(checked.recorded) == {*(f"checkout-{n}" for n in (1, 2, 3, 4)), "till-1", "till-2", "follower"}
-    assert (checked.judged, checked.reasons()) == (35, [])
+    assert (checked.compared, checked.reasons()) == (35, [])

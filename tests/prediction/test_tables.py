@@ -1,4 +1,4 @@
-"""What a fit reads from a folder's Delta tables: what brokers logged, else what a replay found that they did."""
+"""The tables that a fit reads: those of an import, or otherwise those of a replay."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def _require_same(actual: Recording, expected: Recording) -> None:
     assert actual.key_sets == expected.key_sets
 
 
-def test_the_tables_of_an_import_are_read_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_of_import_are_read(spark: SparkSession, tmp_path: Path) -> None:
     events = replayed()["events"]
     out = _folder(tmp_path, events=events, recorded=recorded())
     _require_same(read_recording(spark, out), build_recording(events, recorded()))
 
 
-def test_without_a_request_log_the_replay_says_what_brokers_did(spark: SparkSession, tmp_path: Path) -> None:
-    """Its expirations of a trace that was drained are no answers, and count for nothing."""
+def test_tables_of_replay_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Expirations after the end of the trace are ignored."""
     assert pc.sum(replayed()["expirations"]["after_end"]).as_py() > 0
     out = _folder(tmp_path, **replayed())
     _require_same(read_recording(spark, out), build_recording(replayed()["events"], recorded()))
 
 
-def test_without_spark_the_same_is_read_of_either(tmp_path: Path) -> None:
+def test_tables_are_read_without_spark(tmp_path: Path) -> None:
     events = replayed()["events"]
     folders = [_folder(tmp_path / "import", events=events, recorded=recorded())]
     folders.append(_folder(tmp_path / "replay", **replayed()))
@@ -62,7 +62,7 @@ def test_without_spark_the_same_is_read_of_either(tmp_path: Path) -> None:
             _require_same(read_recording(session_for("fit"), out), build_recording(events, recorded()))
 
 
-def test_what_was_logged_counts_for_more_than_what_was_replayed(spark: SparkSession, tmp_path: Path) -> None:
+def test_request_log_precedes_replay(spark: SparkSession, tmp_path: Path) -> None:
     longer = pc.add(recorded()["recorded_remote_ms"], 7.0)
     place = recorded().schema.get_field_index("recorded_remote_ms")
     logged = recorded().set_column(place, "recorded_remote_ms", longer)
@@ -70,8 +70,8 @@ def test_what_was_logged_counts_for_more_than_what_was_replayed(spark: SparkSess
     _require_same(read_recording(spark, out), build_recording(replayed()["events"], logged))
 
 
-def test_fit_writes_a_scenario_and_its_page_from_a_replays_folder(spark: SparkSession, tmp_path: Path) -> None:
-    """The events of a variant or a copy lie elsewhere than the replay's tables."""
+def test_fit_of_replay_writes_scenario_and_page(spark: SparkSession, tmp_path: Path) -> None:
+    """The table of events is not in the folder of the replay."""
     tables = replayed()
     elsewhere = f"{_folder(tmp_path / 'trace', events=tables['events'])}/events"
     out = _folder(tmp_path / "out", completions=tables["completions"], expirations=tables["expirations"])
@@ -87,9 +87,9 @@ def test_fit_writes_a_scenario_and_its_page_from_a_replays_folder(spark: SparkSe
     assert "<table>" in page.read_text(encoding="utf-8")
 
 
-def test_a_folder_that_tells_too_little_is_a_mistake(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="/events: no such table \\(ingest makes it\\)"):
+def test_missing_tables_are_reported(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="/events: no such table; create it by ingest"):
         read_recording(spark, str(tmp_path))
     out = _folder(tmp_path, events=replayed()["events"])
-    with pytest.raises(UserError, match="/recorded: no such table, nor a replay beside it"):
+    with pytest.raises(UserError, match="/recorded: no such table, and no replay in the same folder"):
         read_recording(spark, out)

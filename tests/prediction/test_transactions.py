@@ -1,4 +1,4 @@
-"""Ends of transactions are appends of nobody's: no producer is fitted to them."""
+"""Transaction markers are appends without a producer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.sources.request_log.test_transaction_markers import LINES, TWO_TRANSA
 from tests.sources.request_log.translate import translate
 
 
-def test_markers_are_among_the_appends_without_a_producer_each_once() -> None:
+def test_markers_are_appends_without_producer() -> None:
     follower = fetch_line(90, {0: 5}, replica=2, client="f", remote=0.0)
     recorded = build_recording(*tables_of(translate(parse([*LINES, follower]), TWO_TRANSACTIONS)))
     assert recorded.produces["client"].tolist() == []

@@ -1,4 +1,4 @@
-"""The search: what is asked for, what is found on a small cluster, and its page."""
+"""The search for settings: its options, its result on a small cluster, and the pages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.prediction.scenarios import small_scenario
 pytestmark = pytest.mark.long
 
 
-def test_what_is_asked_for_is_read() -> None:
+def test_options_are_parsed() -> None:
     assert parse_goal("requests_per_s -50%") == Goal("requests_per_s", -50)
     assert parse_goal("c-mix: kb +200 %") == Goal("c-mix: kb", 200)
     assert parse_limit("append_to_answer_p99_ms <= 50") == Limit("append_to_answer_p99_ms", True, 50)
@@ -47,30 +47,30 @@ def test_what_is_asked_for_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("ask", "message"),
     [
-        (lambda: parse_goal("fewer requests"), "--goal fewer requests: expected a figure and a change"),
-        (lambda: parse_limit("p99 < 50"), "--within p99 < 50: expected a limit"),
+        (lambda: parse_goal("fewer requests"), "--goal fewer requests: expected a figure and its change"),
+        (lambda: parse_limit("p99 < 50"), "--within p99 < 50: expected a figure and its limit"),
         (lambda: parse_ranges(["fetch.min_bytes=5"]), "--over fetch.min_bytes=5: expected key=low..high"),
-        (lambda: parse_ranges(["fetch.bytes=1..5"]), "fetch.bytes: unknown key of a prediction"),
+        (lambda: parse_ranges(["fetch.bytes=1..5"]), "fetch.bytes: unknown key; predictions support"),
         (lambda: parse_ranges([]), "--over: expected one to 3 keys"),
     ],
 )
-def test_a_mistake_in_it_is_one_line(ask: object, said: str) -> None:
+def test_invalid_option_is_reported(ask: object, message: str) -> None:
     assert callable(ask)
     with pytest.raises(UserError) as raised:
         ask()
-    assert str(raised.value).startswith(said)
+    assert str(raised.value).startswith(message)
 
 
-def test_a_grid_is_even_in_the_logarithm_and_has_both_ends() -> None:
+def test_grid_is_logarithmic_with_both_ends() -> None:
     assert SettingRange("fetch.min_bytes", 1, 10_000).grid(5) == [1, 10, 100, 1000, 10_000]
     assert SettingRange("producer.linger_ms", 0, 8).grid(4) == [0, 1, 2, 4, 8]
 
 
 @pytest.fixture(scope="module")
 def tuned() -> TuningResult:
-    """Half the consumer's fetches: two records in each answer, for which the first one waits 20 ms, not more."""
+    """Return a search for half as many fetches: two records per response, of which the first waits 20 ms."""
     return tune(
         small_scenario(),
         parse_goal("c: per_s -45%"),
@@ -80,7 +80,7 @@ def tuned() -> TuningResult:
     )
 
 
-def test_the_search_finds_what_brings_enough_and_costs_least(tuned: TuningResult) -> None:
+def test_search_finds_best_setting(tuned: TuningResult) -> None:
     assert tuned.chosen is not None
     assert 362 < tuned.chosen.values[0] <= 724
     assert tuned.chosen.within < 30
@@ -90,22 +90,23 @@ def test_the_search_finds_what_brings_enough_and_costs_least(tuned: TuningResult
     assert any(not trial.allowed for trial in tuned.tried)
 
 
-def test_what_is_said_to_be_best_was_played_whole(tuned: TuningResult) -> None:
-    """What was played once and briefly is no answer."""
+def test_frontier_is_simulated_in_full_length(tuned: TuningResult) -> None:
     assert all(trial.whole for trial in tuned.frontier)
     assert any(not trial.whole for trial in tuned.tried)
 
 
-def test_where_nothing_reaches_the_goal_the_nearest_is_named() -> None:
+def test_nearest_setting_is_named_if_goal_is_missed() -> None:
     over = parse_ranges(["fetch.consumer.min_bytes=1..5000"])
     tuned = tune(small_scenario(), parse_goal("c: per_s -95%"), parse_limit("append_to_answer_p99_ms <= 60"), over, 1)
     assert tuned.chosen is None
-    (said,) = (line for line in tuned.lines() if line.startswith("Nothing that was tried reaches"))
-    assert re.search(r"within it, fetch\.consumer\.min_bytes=\d+: c: per_s 16\.67 \(-66\.7 %\), .* comes nearest", said)
+    (said,) = (line for line in tuned.lines() if line.startswith("No tried setting reaches"))
+    assert re.search(
+        r"the nearest within the limit is fetch\.consumer\.min_bytes=\d+: c: per_s 16\.67 \(-66\.7 %\), ", said
+    )
 
 
-def test_a_figure_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(UserError, match=r"c: latency: no such figure \(there are requests_per_s, .*c: per_s"):
+def test_unknown_figure_is_reported_with_known_ones() -> None:
+    with pytest.raises(UserError, match=r"c: latency: unknown figure; use requests_per_s, .*c: per_s"):
         tune(
             small_scenario(),
             parse_goal("c: latency -5%"),
@@ -115,7 +116,7 @@ def test_a_figure_that_is_not_there_is_named_with_those_that_are() -> None:
         )
 
 
-def test_pages_hold_their_pictures_and_their_tables(tuned: TuningResult) -> None:
+def test_pages_contain_charts_and_tables(tuned: TuningResult) -> None:
     scenario = small_scenario()
     predicted = predict(scenario, parse_variants(["big", "fetch.consumer.min_bytes=700"]), 1)
     pages = {
@@ -131,18 +132,18 @@ def test_pages_hold_their_pictures_and_their_tables(tuned: TuningResult) -> None
     assert "<td>linger.ms</td>" in pages["produces rates waits"]
 
 
-def test_of_many_clients_the_busiest_are_drawn_and_all_are_in_the_table() -> None:
+def test_charts_show_busiest_clients() -> None:
     predicted = predict(small_scenario(), parse_variants(["many", "consumer.count=200"]), 1)
-    of = {name: played.median for name, played in predicted.played.items()}
+    of = {name: played.median for name, played in predicted.results.items()}
     assert len(busiest_clients(of)) == MAX_CLIENTS_DRAWN
-    # Two tables of clients, and three figures of the effects on each.
+    # Two tables of clients, and three effects per client.
     assert prediction_page(predicted).count("<td>c#") == 5 * 199
 
 
-def test_a_copy_is_trusted_as_its_original_and_a_name_with_its_sign_as_itself() -> None:
+def test_copy_is_trusted_as_its_original() -> None:
     predicted = predict(small_scenario(), parse_variants(["more", "consumer.count=2"]), 1)
     figures = predicted.checked.recorded["c"]
-    checked = replace(predicted.checked, recorded={"c": figures, "c#x": figures}, far={("c#x", "FETCH"): ("per_s",)})
+    checked = replace(predicted.checked, recorded={"c": figures, "c#x": figures}, missed={("c#x", "FETCH"): ("per_s",)})
     doubted = replace(predicted, checked=checked)
     assert {who: doubted.trusts(who) for who in ("c", "c#2", "c#x", "c#x#2")} == {
         "c": True,
@@ -152,8 +153,7 @@ def test_a_copy_is_trusted_as_its_original_and_a_name_with_its_sign_as_itself() 
     }
 
 
-def test_the_commands_need_the_file_alone(tmp_path: Path) -> None:
-    """No JVM: the scenario is all there is."""
+def test_commands_need_scenario_file_only(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     write_scenario(small_scenario(), file)
     lines = run_prediction(str(file), ["big", "fetch.min_bytes=700"], 1, tmp_path / "told.json", tmp_path / "page.html")
@@ -167,10 +167,10 @@ def test_the_commands_need_the_file_alone(tmp_path: Path) -> None:
     assert (tmp_path / "tune.html").exists()
 
 
-def test_what_the_unchanged_scenario_misses_is_not_to_be_trusted() -> None:
+def test_client_with_missed_figure_is_not_trusted() -> None:
     fitted = require_fitted(small_scenario())
     simulated = {"c": {"FETCH": {**fitted.recorded["c"]["FETCH"].model_dump(), "per_s": 60.0, "p95_ms": 24.9}}}
     checked = check_fit(fitted, medians([simulated]))
-    assert checked.far == {("c", "FETCH"): ("per_s",)}
+    assert checked.missed == {("c", "FETCH"): ("per_s",)}
     assert not checked.trusts("c")
     assert "c: per_s of its FETCH not reproduced" in checked.lines()[-1]

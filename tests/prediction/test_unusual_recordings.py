@@ -1,4 +1,4 @@
-"""Recordings that lack something, or are odd: each is fitted as far as it goes, and says what is missing."""
+"""Incomplete or unusual recordings: each is fitted as far as possible, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 @cache
 def _replayed() -> dict[str, pa.Table]:
-    """Two producers, and two consumers who are there from the beginning."""
+    """Return a recording with two producers and two consumers that are present from the beginning."""
     assign = {"payments": [0, 1, 2]}
     steady = load_scenario("steady")
     small = {
@@ -60,7 +60,7 @@ def _renamed(names: dict[str, str | None]) -> pa.Table:
 
 
 def _numbered_from_0(events: pa.Table) -> pa.Table:
-    """As brokers are under ZooKeeper: 0, 1, 2."""
+    """Return the events with broker IDs that start at 0, as is usual with ZooKeeper."""
 
     def lower(numbers: list[int] | None) -> list[int] | None:
         return None if numbers is None else [number - 1 for number in numbers]
@@ -76,36 +76,36 @@ def _numbered_from_0(events: pa.Table) -> pa.Table:
     return events
 
 
-def test_without_consumers_there_are_producers_and_followers() -> None:
+def test_recording_without_consumers() -> None:
     scenario = _fitted(_events().filter(pc.invert(_is("fetch", followers=False))))
     assert (scenario.consumers, len(scenario.producers)) == ([], 2)
-    with pytest.raises(UserError, match=r"fetch\.consumer\.min_bytes: there is nobody in the scenario"):
+    with pytest.raises(UserError, match=r"fetch\.consumer\.min_bytes: applies to no client or broker"):
         apply_settings(build_plan(scenario), [parse_variant_setting("fetch.consumer.min_bytes=9")], {})
 
 
-def test_without_followers_nobody_is_waited_for() -> None:
-    """A follower that fetches nothing is out of sync, or its leader's log would have it."""
+def test_recording_without_followers() -> None:
+    """A follower without fetches is out of sync, so produces do not wait for it."""
     scenario = _fitted(_events().filter(pc.invert(_is("fetch", followers=True))))
     assert {len(partition.replicas) for partition in require_fitted(scenario).partitions} == {1}
     assert all(figures["PRODUCE"]["waited"] == 0 for figures in _simulated(scenario, "checkout"))
 
 
-def test_without_a_brokers_log_its_partitions_are_not_played_and_that_is_said() -> None:
+def test_recording_without_log_of_one_broker() -> None:
     scenario = _fitted(_events().filter(pc.or_(pc.not_equal(_events()["broker"], 2), _is("partition"))))
-    assert "broker 2: none of its requests is in the recording; what it leads is not played" in (
+    assert "broker 2: no requests in the recording; the partitions that it leads are not simulated" in (
         require_fitted(scenario).unknown
     )
     assert {broker for reader in require_fitted(scenario).readers.values() for broker in reader.reads} == {1, 3}
 
 
-def test_brokers_may_be_numbered_from_0() -> None:
+def test_broker_ids_from_zero() -> None:
     scenario = _fitted(_numbered_from_0(_events()))
     assert scenario.brokers.count == 3
     assert {partition.replicas[0] for partition in require_fitted(scenario).partitions} == {0, 1, 2}
     assert check_by_simulation(scenario, 1).reasons() == []
 
 
-def test_a_partition_of_which_no_leader_is_told_is_led_by_whom_it_is_asked_of() -> None:
+def test_leader_is_assumed_from_requests() -> None:
     scenario = _fitted(_events().filter(pc.invert(_is("partition"))))
     whole = _fitted(_events())
     assert {
@@ -114,13 +114,13 @@ def test_a_partition_of_which_no_leader_is_told_is_led_by_whom_it_is_asked_of() 
     assert check_by_simulation(scenario, 1).reasons() == []
 
 
-def test_a_table_without_events_is_a_mistake() -> None:
+def test_empty_events_are_rejected() -> None:
     with pytest.raises(UserError, match="the table events is empty"):
         _fitted(_events().slice(0, 0))
 
 
-def test_names_may_be_anything_or_nothing(tmp_path: Path) -> None:
-    """One that produces and consumes under one name, too."""
+def test_client_names_may_be_unusual_or_missing(tmp_path: Path) -> None:
+    """One client also produces and consumes under the same name."""
     odd = 'a,b]="c": #- *\n'
     scenario = _fitted(_renamed({"checkout-1": None, "till-1": odd, "audit-1": odd, "ledger-1": ""}))
     assert {producer.name for producer in scenario.producers} == {odd, NO_CLIENT_ID}
@@ -129,13 +129,13 @@ def test_names_may_be_anything_or_nothing(tmp_path: Path) -> None:
     assert read_scenario(tmp_path / "odd.yaml") == scenario
 
 
-def test_a_consumer_named_follower_is_not_to_be_trusted() -> None:
+def test_consumer_named_follower_is_not_trusted() -> None:
     scenario = _fitted(_renamed({"audit-1": "follower"}))
-    assert "cannot be told from followers" in require_fitted(scenario).doubts["follower"]
+    assert "cannot be distinguished from the followers" in require_fitted(scenario).doubts["follower"]
 
 
-def test_a_consumer_that_reads_from_a_follower_is_not_to_be_trusted() -> None:
-    """Of its fetches at broker 1, whose partition the others lead."""
+def test_consumer_reading_from_follower_is_not_trusted() -> None:
+    """Its fetches at broker 1 are moved to brokers that do not lead the partition."""
     events = _events()
     mine = pc.and_(pc.equal(events["client_id"], "audit-1"), _is("fetch"))
     place = events.schema.get_field_index("broker")
@@ -144,7 +144,7 @@ def test_a_consumer_that_reads_from_a_follower_is_not_to_be_trusted() -> None:
     assert "it reads from followers" in require_fitted(scenario).doubts["audit-1"]
 
 
-def test_where_leaders_moved_the_longest_stretch_between_is_fitted_to() -> None:
+def test_longest_period_between_leader_moves_is_fitted() -> None:
     events = _events()
     leaders = events.filter(pc.and_(_is("partition"), pc.equal(events["change"], "leader")))
     began, ended = (bound.as_py() for bound in pc.min_max(events["time_us"]).values())
@@ -153,7 +153,7 @@ def test_where_leaders_moved_the_longest_stretch_between_is_fitted_to() -> None:
     moved |= {"time_us": began + 3_000_000, "broker": others[0], "seq": ended}
     scenario = _fitted(pa.concat_tables([events, pa.Table.from_pylist([moved], schema=events.schema)]))
     assert require_fitted(scenario).begin_s == pytest.approx(5.0, abs=0.01)
-    assert "leaders moved at 3.0 s: fitted to the longest stretch between" in require_fitted(scenario).unknown
+    assert "leaders moved at 3.0 s; fitted to the longest period between the moves" in require_fitted(scenario).unknown
 
 
 def _simulated(scenario: Scenario, of: str) -> list[dict[str, dict[str, float]]]:

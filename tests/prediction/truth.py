@@ -1,4 +1,4 @@
-"""Which predicted figures come as near to what happened as two recordings of the same cluster come to each other."""
+"""The predicted figures that differ from recorded ones by more than the tolerance."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from purgatory_udf.prediction.fit_check import Figures, is_within_tolerance
 JUDGED = ("per_s", "expired", "p50_ms", "p95_ms")
 
 
-def missed(simulated: Figures, happened: Figures) -> list[str]:
-    """Those that do not."""
+def missed(simulated: Figures, recorded: Figures) -> list[str]:
+    """Return the figures out of tolerance, with both values."""
     return [
         f"{who} {name}: {simulated[who][api][name]}, not {figures[name]}"
-        for who, apis in happened.items()
+        for who, apis in recorded.items()
         for api, figures in apis.items()
         for name in JUDGED
         if not is_within_tolerance(name, api, simulated[who][api][name], figures[name])
