@@ -1,4 +1,4 @@
-"""replica.lag.time.max.ms: who stays in sync, who drops out, who comes back."""
+"""In-sync replicas: leaving after replica.lag.time.max.ms, staying, and rejoining."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_caught_up_follower_stays_in_isr() -> None:
 
 
 def test_follower_one_fetch_behind_stays_in_isr() -> None:
-    """The leader writes all the time, so no fetch ever reaches its end."""
+    """The leader appends continuously, so no fetch reaches its log end."""
     replicas = InSyncReplicas(1, [2], now_ms=0)
     for step in range(100):
         now_ms = 1000 * step

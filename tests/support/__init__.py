@@ -1,1 +1,1 @@
-"""Helpers of the tests: traces, recordings, strategies, scheduling."""
+"""Helpers of the tests: timelines, recordings, hypothesis strategies, scheduling."""

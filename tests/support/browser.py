@@ -1,4 +1,4 @@
-"""A real browser without a window: what it makes of a page, and what it complains of."""
+"""A headless browser: the rendered page, and the messages of its console."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-# It must ask nobody for anything, need no sandbox of its own, and wait for scripts in its own time.
+# No network access, no sandbox, and enough virtual time for scripts.
 _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -22,7 +22,7 @@ _CONSOLE = re.compile(r":CONSOLE[:(]\d+\)?\] (.*)")
 
 @dataclass(frozen=True)
 class RenderedPage:
-    """The document after its scripts have run, the console's lines, and the picture as PNG."""
+    """A page after its scripts have run: the document, the console's lines, and a screenshot as PNG."""
 
     dom: str
     console: list[str]
@@ -30,7 +30,7 @@ class RenderedPage:
 
 
 def find_browser() -> str | None:
-    """The browser that PURGATORY_BROWSER names, else the first one on the path."""
+    """Return the browser in PURGATORY_BROWSER, or else the first one in PATH."""
     named = os.environ.get("PURGATORY_BROWSER")
     return named or next(filter(None, map(shutil.which, NAMES)), None)
 

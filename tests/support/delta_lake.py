@@ -1,4 +1,4 @@
-"""Delta tables asked without Spark: an opinion of its own on what a Spark job counted."""
+"""Queries of Delta tables by DuckDB, to check the results of Spark jobs independently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 
 class Lake:
-    """The tables under a folder, by their paths: `metrics/waits` is called `metrics_waits`."""
+    """The tables below a folder, named by their paths: `metrics/waits` becomes `metrics_waits`."""
 
     def __init__(self, out: Path) -> None:
         self._connection = duckdb.connect()
@@ -26,8 +26,8 @@ class Lake:
 
 
 def commits_to_read(table: Path) -> int:
-    """How many have to be read to know what a table consists of: those since the last that were summed up."""
+    """Return the number of commits after the last checkpoint, which a reader of the table has to read."""
     log = table / "_delta_log"
-    last = log / "_last_checkpoint"
-    summed_up = json.loads(last.read_text())["version"] if last.exists() else -1
-    return sum(file.suffix == ".json" and int(file.stem) > summed_up for file in log.glob("0*"))
+    last_checkpoint = log / "_last_checkpoint"
+    checkpoint = json.loads(last_checkpoint.read_text())["version"] if last_checkpoint.exists() else -1
+    return sum(file.suffix == ".json" and int(file.stem) > checkpoint for file in log.glob("0*"))

@@ -1,5 +1,4 @@
-"""How many examples a property is tried on: few enough for a suite that is run all the time, and `PURGATORY_EXAMPLES`
-times as many for a night."""
+"""The number of examples of property tests. The environment variable `PURGATORY_EXAMPLES` multiplies it."""
 
 from __future__ import annotations
 
@@ -11,6 +10,6 @@ FACTOR = int(os.environ.get("PURGATORY_EXAMPLES", "1"))
 
 
 def examples(number: int) -> settings:
-    """A busy machine is not a failure, nor is a trace that takes long to make. What fails is made small, no more."""
+    """Return settings without deadlines and health checks, as traces take long to generate on a busy machine."""
     phases = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
     return settings(max_examples=number * FACTOR, deadline=None, suppress_health_check=list(HealthCheck), phases=phases)

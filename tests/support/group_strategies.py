@@ -1,7 +1,7 @@
-"""Random traces of consumer groups, as hypothesis strategies: short, full of ties, and of clients that do wrong.
+"""Random traces of consumer groups as hypothesis strategies: short, with many ties and misbehaving clients.
 
-Blind requests would hardly ever get beyond UNKNOWN_MEMBER_ID. So the requests come from clients that remember what they
-were answered (by the reference) and mostly do what a client does next, but often enough something else.
+Random requests would rarely get past UNKNOWN_MEMBER_ID. The requests therefore come from clients that receive the
+reference's answers and usually act on them, but sometimes do something else.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from purgatory_udf.rules.reference.reference_replay import Replayer
 Event = dict[str, Any]
 
 START_US = 1_000_000
-# The api versions of a group's clients; the last two are static members.
+# The JoinGroup versions of a group's clients; the last two are static members.
 VERSIONS = (3, 5, 0, 5, 9)
 FIRST_STATIC_SLOT = 3
 
-# Few and small numbers, so that deadlines meet each other and the requests; some fall on the borders of timing wheels.
+# Few and small values, so that deadlines coincide with each other and with requests; some are at wheel boundaries.
 SESSIONS_MS = st.sampled_from((40, 40, 40, 20, 20, 21, 400, 400, 10, 5, 1, 0))
 REBALANCES_MS = st.sampled_from((20, 20, 21, 40, 42, 10, 10, 400, 5, 3, 0))
 PAUSES_US = st.sampled_from((0, 0, 0, 0, 1, 400, 999, 1000, 1000, 1000, 1000, 2000, 2000, 3000, 5000, 10_000, 39_999))
-NEXT, ALL_CLIENTS = "next", "everybody"
-# What becomes of a group itself.
+NEXT, ALL_CLIENTS = "next", "all clients"
+# Events of the group itself.
 MOVES = ("unload", "load", "stop")
 ACTIONS = st.sampled_from(
     (
@@ -48,15 +48,15 @@ MISTAKES = st.sampled_from(
     (*(None,) * 24, "restarted", "restarted", "generation", "member", "instance", "protocols", "protocols", "session")
 )
 PROTOCOLS: tuple[list[str], ...] = (["range", "sticky"], ["sticky", "range"], ["range"], ["other"], [])
-# Mostly one group; now and then another, or its namesake at another broker.
+# Usually one group; sometimes another one, or one of the same name at another broker.
 PLACES = st.sampled_from((*((0, "g"),) * 8, (0, "h"), (1, "g")))
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """After a pause, the client in a slot of a group does something, perhaps with a mistake in it.
+    """After a pause, the client in a slot of a group acts, possibly with a mistake.
 
-    Or everybody does what is next, at the same time: the clients of all slots that the group has seen.
+    With `ALL_CLIENTS`, every client that the group has seen performs its next action at the same time.
     """
 
     pause_us: int
@@ -106,7 +106,7 @@ def group_configs(draw: st.DrawFn) -> Config:
 
 @st.composite
 def group_traffic(draw: st.DrawFn, max_steps: int = 60) -> GroupTraffic:
-    """Groups of up to five clients each, two of them static members, with a configuration to replay them under."""
+    """Return groups of up to five clients each, two of them static members, and a configuration."""
     config = draw(group_configs())
     clients = _Clients(config)
     at_least = draw(st.sampled_from((1, max_steps // 4, max_steps // 2)))
@@ -117,14 +117,14 @@ def group_traffic(draw: st.DrawFn, max_steps: int = 60) -> GroupTraffic:
 
 @dataclass(slots=True)
 class _Client:
-    """What it knows of itself, from the answers that it got, and what it has to do next."""
+    """A client: its id and generation from the last answers, and its next action."""
 
     member_id: str = ""
     generation: int = 0
     incarnation: int = 0
     next: str = "join"
 
-    def hear(self, answer: Answer) -> None:
+    def receive(self, answer: Answer) -> None:
         if answer.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "ILLEGAL_GENERATION"):
             self.member_id, self.next = "", "join"
         elif answer.error != "NONE":
@@ -136,6 +136,8 @@ class _Client:
 
 
 class _Clients:
+    """The clients of all groups, and the events that they cause."""
+
     def __init__(self, config: Config) -> None:
         self.events: list[Event] = []
         self._now_us = START_US
@@ -144,7 +146,7 @@ class _Clients:
 
     def take(self, step: Step) -> None:
         self._now_us += step.pause_us
-        # Its answers may have come meanwhile.
+        # Answers may be due before the step.
         self._replayer.cluster.clock.advance_to(self._now_us // 1000)
         if step.action in MOVES:
             self._move(step)
@@ -164,19 +166,18 @@ class _Clients:
         seq = 3 * len(self.events) + 1
         event: Event = {"time_us": self._now_us, "seq": seq, "type": "clock"}
         if action != "clock":
-            # Until it is answered it has nothing to do.
+            # The client waits for the answer.
             client.next = "clock"
             event |= {"request_id": f"r{seq}", "client_id": f"c{step.slot}"} | self._request(step, action, client)
-            self._replayer.coordinators.handle(event, client.hear)
+            self._replayer.coordinators.handle(event, client.receive)
         self.events.append(event)
 
     def _move(self, step: Step) -> None:
-        """The group goes, or its broker's process ends, or it comes with whom it may have known: whoever has an id and
-        does not make a mistake."""
+        """Unload, stop or load the group. It is loaded with the clients that have an id, except one with a mistake."""
         broker, group = step.place
         place: Event = {"broker": broker, "group": group}
         if step.action != "load":
-            self._happen({"type": {"unload": "group_unloaded", "stop": "group_stopped"}[step.action], **place})
+            self._apply({"type": {"unload": "group_unloaded", "stop": "group_stopped"}[step.action], **place})
             return
         place |= {"type": "group_loaded", "generation": step.session_ms % 4}
         known = [
@@ -187,7 +188,7 @@ class _Clients:
         left_out = None if step.mistake is None else step.slot
         loaded = [(slot, client) for slot, client in known if slot != left_out]
         if not loaded:
-            self._happen({**place, "member_id": ""})
+            self._apply({**place, "member_id": ""})
         for slot, client in loaded:
             member: Event = {"client_id": f"c{slot}", "member_id": client.member_id, "protocols": PROTOCOLS[0]}
             if slot >= FIRST_STATIC_SLOT:
@@ -195,10 +196,10 @@ class _Clients:
             if step.named_leader is not None:
                 member["leader_member_id"] = loaded[step.named_leader % len(loaded)][1].member_id
             timeouts = {"session_timeout_ms": step.session_ms, "rebalance_timeout_ms": step.rebalance_ms}
-            self._happen({**place, **member, **timeouts})
+            self._apply({**place, **member, **timeouts})
             client.generation, client.next = place["generation"], "heartbeat"
 
-    def _happen(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         self._replayer.cluster.clock.advance_to(self._now_us // 1000)
         event = {"time_us": self._now_us, "seq": 3 * len(self.events) + 1, **event}
         self._replayer.coordinators.handle(event)
@@ -210,7 +211,7 @@ class _Clients:
         if (step.slot >= FIRST_STATIC_SLOT) != (step.mistake == "instance"):
             request["group_instance_id"] = f"i{step.slot}"
         if step.mistake == "member":
-            request["member_id"] = self._id_of(step, (step.slot + 1) % len(VERSIONS)) or "nobody"
+            request["member_id"] = self._id_of(step, (step.slot + 1) % len(VERSIONS)) or "unknown"
         if action == "join":
             return request | self._join(step, client)
         return request | _later_request(action, client.generation + (step.mistake == "generation"))
@@ -226,7 +227,7 @@ class _Clients:
         if step.mistake == "restarted" or not client.member_id:
             client.incarnation += 1
             join["member_id"] = ""
-            # Now and then the recorded id is missing, or has been given before.
+            # Sometimes the recorded id is missing, or has been assigned before.
             if step.session_ms != 5:
                 join["assigned_member_id"] = f"m{step.slot}.{1 if step.session_ms == 21 else client.incarnation}"
         if step.named_leader is not None:

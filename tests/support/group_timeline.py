@@ -1,4 +1,4 @@
-"""A group's life as a test writes it down: requests at milliseconds in, one line per thing that happened out.
+"""A timeline of one group for tests: requests at milliseconds in, one line per answer, removal or transition out.
 
     group = GroupTimeline()
     group.join(1000, "a")
@@ -9,8 +9,8 @@
         "4000 join_group a: NONE, generation 1 led by a",
     ]
 
-Requests are named after who sends them. Unless told otherwise a member joins without an id and is given its name,
-sessions last 10 s, rounds at most 5 s, and the initial delay is 3 s.
+Requests are named after their senders. By default a member joins without an id and is assigned its name, sessions last
+10 s, rebalances at most 5 s, and the initial delay is 3 s.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from purgatory_udf.rules.reference.reference_replay import Replay, replay
 
 Event = dict[str, Any]
 
-# Before version 4 a member without an id is let in at once, which keeps a timeline short.
+# Versions of JoinGroup. Before version 4 a member without an id is added at once, which keeps a timeline short.
 BEFORE_MEMBER_ID_REQUIRED = 3
 WITH_MEMBER_ID_REQUIRED = 5
 WITH_SKIP_ASSIGNMENT = 9
 
 
 class GroupTimeline:
-    """One group at one broker. `settings` are those of the configuration's section `group`."""
+    """One group at one broker. `settings` belong to the section `group` of the configuration."""
 
     def __init__(self, **settings: Any) -> None:
         self.events: list[Event] = []
         self._settings = {"min_session_timeout_ms": 0} | settings
 
     def join(self, ms: float, member: str, *, rejoin: bool = False, **fields: Any) -> None:
-        """The first join of a member, which the broker will call `member`; or, as `rejoin`, one with that id."""
+        """Join without an id, and be assigned the id `member`; or, with `rejoin`, join with that id."""
         identity = {"member_id": member} if rejoin else {"member_id": "", "assigned_member_id": member}
         timeouts = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 5000}
         self._add(
@@ -65,36 +65,36 @@ class GroupTimeline:
 
     def unloaded(self, ms: float) -> None:
         """Another broker coordinates the group from now on."""
-        self._happen(ms, "group_unloaded")
+        self._add_event(ms, "group_unloaded")
 
     def stopped(self, ms: float) -> None:
         """The coordinator's process ends."""
-        self._happen(ms, "group_stopped")
+        self._add_event(ms, "group_stopped")
 
     def loaded(self, ms: float, *members: str, generation: int = 1) -> None:
-        """The group is read from the log, with these members, the first its leader."""
+        """The coordinator loads the group with these members, the first of which is the leader."""
         for member in members or ("",):
             timeouts = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 5000, "protocols": ["range"]}
-            who = {"member_id": member, "leader_member_id": members[0], **timeouts} if member else {}
-            self._happen(ms, "group_loaded", generation=generation, **who)
+            identity = {"member_id": member, "leader_member_id": members[0], **timeouts} if member else {}
+            self._add_event(ms, "group_loaded", generation=generation, **identity)
 
-    def _happen(self, ms: float, kind: str, **fields: Any) -> None:
+    def _add_event(self, ms: float, kind: str, **fields: Any) -> None:
         common = {"type": kind, "time_us": round(ms * 1000), "seq": len(self.events) + 1, "group": "g"}
         self.events.append(common | fields)
 
     def until(self, ms: float) -> None:
-        """Time passes, and nothing else."""
+        """Advance the time to `ms`."""
         self.events.append({"type": "clock", "time_us": round(ms * 1000), "seq": len(self.events) + 1})
 
     def replay(self, *, drain: bool = False) -> Replay:
         return replay(self.events, Config.model_validate({"group": self._settings, "drain": drain}))
 
     def log(self, since: int = 0) -> list[str]:
-        """What happened from that millisecond on, up to the last request's."""
+        """Return the journal from `since` up to the last event, as text lines."""
         return [_line(entry) for entry in self.replay().groups.entries if entry_ms(entry) >= since]
 
     def operations(self, *, drain: bool = False) -> list[str]:
-        """The operations that have ended, in the order in which they began."""
+        """Return the completed, expired and cancelled operations as text lines, in order of start."""
         return [operation_line(outcome) for outcome in self.replay(drain=drain).outcomes]
 
     def _add(self, ms: float, api: str, member: str, fields: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def _line(entry: Answer | Removal | StateChange) -> str:
 
 
 def stable_pair(**settings: object) -> GroupTimeline:
-    """a leads, b follows; generation 1 since 4000, Stable since 4100. Rounds last 5 s at most."""
+    """Return a group of leader a and follower b, with generation 1 since 4000 and Stable since 4100."""
     group = GroupTimeline(**settings)
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "b", rebalance_timeout_ms=3000)

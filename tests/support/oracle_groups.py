@@ -1,7 +1,7 @@
-"""Kafka's own answers to consumer groups: recorded traces and hand-made cases, and how a replay is held against them.
+"""Kafka's own answers to consumer groups: recorded traces, hand-made cases, and the comparison with a replay.
 
-A `Row` is a line of the oracle: R an answer, S a state change, X a member that goes, N a request without an answer.
-What the cells are is said in `data/README.md`.
+A `Row` is a line of the oracle: R for an answer, S a state change, X a removed member, N a request without an answer.
+`data/README.md` describes the cells.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class GroupTrace:
 
 
 def names() -> list[str]:
-    """Every recorded trace."""
+    """Return the names of the recorded traces."""
     return list(_trace_paths())
 
 
 def lines(name: str) -> Iterator[str]:
-    """A trace's events as they lie in its file; the first is its heading."""
+    """Return the lines of a trace's events file; the first is a header."""
     return recorded.lines(_trace_paths()[name])
 
 
@@ -48,7 +48,7 @@ def load(name: str) -> GroupTrace:
 
 
 def cases() -> list[GroupTrace]:
-    """The hand-made cases."""
+    """Return the hand-made cases."""
     texts = (
         "".join(recorded.lines(path)) for path in recorded.find_all("oracle", "groups", ending="cases.txt").values()
     )
@@ -56,7 +56,7 @@ def cases() -> list[GroupTrace]:
 
 
 def rows(events: Iterable[Event], journal: GroupJournal) -> list[Row]:
-    """What a replay of these events has in its journal, as the oracle would have written it."""
+    """Convert the journal of a replay of these events into the oracle's rows."""
     answered = {answer.seq for answer in journal.answers}
     return [
         *map(_answer_row, journal.answers),
@@ -71,17 +71,17 @@ def removals(journal: GroupJournal) -> list[Removal]:
 
 
 def differences(expected: Iterable[Row], actual: Iterable[Row]) -> list[str]:
-    """Every row that only one of the two has, by time: `- ` where it is missing, `+ ` where it is too much.
+    """Return the rows that only one side has, by time: `- ` for missing rows, `+ ` for surplus ones.
 
-    Free is, where Kafka goes by the hash order of random ids, and nothing else:
+    Where Kafka uses the hash order of random ids, and only there, these differences are ignored:
 
-    - the order of the rows of one millisecond;
-    - the leader in a state change into PreparingRebalance that comes with a member's going: if that was the leader, any
-      other may stand in until the round has elected one;
-    - where several sessions of a group end in one millisecond, which of those members are still in the group at the
+    - the order of rows within one millisecond;
+    - the leader in a state change into PreparingRebalance that follows the removal of a member: if the leader was
+      removed, any other member may replace it until the rebalance elects one;
+    - if several sessions of a group expire in one millisecond, which of these members are still in the group at the
       state changes of that millisecond.
     """
-    expected, actual = _without_freedom(expected), _without_freedom(actual)
+    expected, actual = _normalized(expected), _normalized(actual)
     missing, surplus = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
     marked = [("- ", row) for row in missing.elements()] + [("+ ", row) for row in surplus.elements()]
     return [
@@ -90,18 +90,18 @@ def differences(expected: Iterable[Row], actual: Iterable[Row]) -> list[str]:
     ]
 
 
-def _without_freedom(table: Iterable[Row]) -> list[Row]:
+def _normalized(table: Iterable[Row]) -> list[Row]:
     table = list(table)
     gone: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for kind, *cells in table:
         if kind == "X":
             t, group, member, reason = cells
             gone.setdefault((t, group), []).append((member, reason))
-    return [_state_without_freedom(row, gone.get((row[1], row[2]), [])) if row[0] == "S" else row for row in table]
+    return [_normalized_state(row, gone.get((row[1], row[2]), [])) if row[0] == "S" else row for row in table]
 
 
-def _state_without_freedom(row: Row, gone: list[tuple[str, str]]) -> Row:
-    """`gone`: the members that went in the row's group and millisecond, and why."""
+def _normalized_state(row: Row, gone: list[tuple[str, str]]) -> Row:
+    """Normalize a state change. `gone`: members removed from the group in that millisecond, with reasons."""
     kind, t, group, before, after, generation, members, leader = row
     together = {member for member, reason in gone if reason == "session"}
     if len(together) > 1:
@@ -145,7 +145,7 @@ def _trace(title: str, events: Iterable[str], answers: Iterable[str]) -> GroupTr
 
 
 def _config(broker: dict[str, Any]) -> Config:
-    """The oracle's sessions are as short as 10 ms, below any broker's default bound."""
+    """Return the configuration of a broker. The oracle's sessions may be as short as 10 ms."""
     group = {
         "initial_rebalance_delay_ms": broker.get("group.initial.rebalance.delay.ms", 3000),
         "max_size": broker.get("group.max.size", 2**31 - 1),

@@ -1,6 +1,6 @@
 """Kafka's own answers: the oracle's traces and hand-made cases as events of the contract and comparable rows.
 
-What a line means is said in `data/README.md`; here is only the translation.
+`data/README.md` describes the lines of the files.
 """
 
 from __future__ import annotations
@@ -27,41 +27,47 @@ _ERRORS = {
     "NOT_LEADER_OR_FOLLOWER": "moved",
     "UNKNOWN_TOPIC_OR_PARTITION": "unknown",
 }
-# Bytes, packed.
+# In bytes, compressed.
 _LARGE = 500_000
 _READERS = {"leo": (FOLLOWER, "read_uncommitted"), "hw": (-1, "read_uncommitted"), "lso": (-1, "read_committed")}
 
 
 @dataclass
 class OracleTrace:
-    """`outcomes`: the expected lines, `op kind completed|expired t trigger detail`, in order of arrival.
-    `gauges`: (t, purgatory, watched, delayed)."""
+    """A trace with Kafka's answers.
+
+    Attributes:
+        events: The events of the trace.
+        outcomes: The expected lines, `op kind completed|expired t trigger detail`, in order of arrival.
+        gauges: The expected readings: t, purgatory, watched, delayed.
+        purge_interval: The purge interval of both purgatories, in operations.
+        numbers: The partition number of each partition that the oracle names.
+    """
 
     events: list[Event] = field(default_factory=list)
     outcomes: list[tuple[str, ...]] = field(default_factory=list)
     gauges: list[tuple[int, str, int, int]] = field(default_factory=list)
     purge_interval: int = 1000
-    # The oracle names a partition, the contract numbers it.
     numbers: dict[str, int] = field(default_factory=dict)
 
     def rows(self, outcomes: Iterable[Outcome]) -> list[tuple[str, ...]]:
-        """A replay's outcomes as the oracle would have written them."""
+        """Convert the outcomes of a replay into the oracle's lines."""
         names = {f"{TOPIC}-{number}": name for name, number in self.numbers.items()}
         return [_row(outcome, names) for outcome in outcomes]
 
     def readings(self, gauges: Iterable[Gauge]) -> list[tuple[int, str, int, int]]:
-        """A replay's gauges as the oracle would have written them: Produce before Fetch."""
+        """Convert the gauges of a replay into the oracle's readings, Produce before Fetch."""
         rows = [(gauge.at_ms, gauge.purgatory, gauge.watched, gauge.delayed) for gauge in gauges]
         return sorted(rows, key=lambda row: (row[0], row[1] == "Fetch"))
 
 
 def names() -> list[str]:
-    """Every recorded trace."""
+    """Return the names of the recorded traces."""
     return list(_trace_paths())
 
 
 def is_large(name: str) -> bool:
-    """Event by event, in Python, it takes many seconds."""
+    """Return whether the reference takes many seconds for the trace."""
     return recorded.existing_path(_trace_paths()[name]).stat().st_size > _LARGE
 
 
@@ -76,7 +82,7 @@ def load(name: str) -> OracleTrace:
 
 
 def cases() -> list[tuple[str, OracleTrace]]:
-    """The hand-made cases, by title."""
+    """Return the hand-made cases with their titles."""
     titled = []
     for path in recorded.find_all("oracle", ending="cases.txt").values():
         for block in "".join(recorded.lines(path)).split("\n== ")[1:]:
@@ -117,7 +123,7 @@ def _row(outcome: Outcome, names: dict[str, str]) -> tuple[str, ...]:
 
 
 def _translate(lines: Iterable[list[str]]) -> OracleTrace:
-    """First every partition is told to be empty, then the lines in their order."""
+    """Translate the lines, after events that make every partition empty."""
     trace = OracleTrace()
     translation = _Translation(trace.numbers)
     events = [translation.event(*line) for line in lines if line]
@@ -134,7 +140,7 @@ def _translate(lines: Iterable[list[str]]) -> OracleTrace:
 
 
 class _Translation:
-    """Line by line. A roll happens at the log end, which the oracle does not repeat and the contract wants to hear."""
+    """Translates line by line. It tracks log ends, which the contract requires for rolls and the oracle omits."""
 
     def __init__(self, numbers: dict[str, int]) -> None:
         self._numbers = numbers

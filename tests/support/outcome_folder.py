@@ -1,6 +1,6 @@
-"""A folder as ingest and replay leave it, made in a second and without Spark: the engines' answers as Delta tables.
+"""The output folder of an import and a replay, written within a second without Spark.
 
-`story()` is the bundled sample with a consumer group beside it, whose member `c` falls silent.
+`sample_with_group()` is the bundled sample with a consumer group, in which member `c` stops sending requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 
 def sample_with_group() -> list[Event]:
-    """The sample's six seconds, and group `g` from its first second on."""
+    """Return the events of the sample, which lasts 6 s, merged with those of group `g`."""
     events = [json.loads(line) for line in SAMPLE.read_text(encoding="utf-8").splitlines()]
     begin_us = events[0]["time_us"]
     group = [event | {"time_us": begin_us + event["time_us"], "broker": 1} for event in _group().events]
@@ -47,7 +47,7 @@ def sample_with_group() -> list[Event]:
 
 
 def _group() -> GroupTimeline:
-    """Three members of one generation; `c` is not heard of again, and `b` lets the next generation wait."""
+    """Return a group of three members. `c` stops sending heartbeats, and `b` delays the next generation."""
     group = GroupTimeline()
     for ms, member in ((100, "a"), (200, "b"), (300, "c")):
         group.join(ms, member, session_timeout_ms=6_000)
@@ -66,7 +66,7 @@ def _group() -> GroupTimeline:
 
 
 def write_folder(out: Path, events: list[Event], config: Config | None = None, events_path: str = "") -> Replay:
-    """Every table of a replay of these events; those of a variant name the events that they share."""
+    """Write every table of a replay. A what-if variant refers to shared events by `events_path`."""
     config = config or Config()
     replayed = replay(events, config)
     table = event_table([_typed(event) for event in events])
@@ -86,15 +86,15 @@ def write_folder(out: Path, events: list[Event], config: Config | None = None, e
     tables["purgatory_gauges"] = _rows("purgatory_gauges", gauges)
     if events_path:
         del tables["events"]
-    for name, rows_of_it in tables.items():
-        write_deltalake(str(out / name), rows_of_it)
-    # What made the events may have left a record of its own there.
+    for name, table_rows in tables.items():
+        write_deltalake(str(out / name), table_rows)
+    # The import may have written its own record.
     write_deltalake(str(out / "runs"), _runs(out, config, len(events), replayed, events_path), mode="append")
     return replayed
 
 
 def write_simulation(out: Path, simulated: SimulationResult, run_id: str) -> None:
-    """The tables of a simulation that a comparison of two of them reads."""
+    """Write the tables of a simulation that a comparison of simulations reads."""
     write_deltalake(str(out / "events"), event_rows(simulated.events, run_id))
     write_deltalake(str(out / "truth_requests"), request_rows(simulated.exchanges, run_id))
     run = {"run_id": run_id, "job": "simulate", "status": "finished", "started_at": at_us(0), "finished_at": at_us(1)}
@@ -103,7 +103,7 @@ def write_simulation(out: Path, simulated: SimulationResult, run_id: str) -> Non
 
 
 def table_of(name: str, rows: Iterable[Row]) -> pa.Table:
-    """Rows as that table has them; a column that is not given is null."""
+    """Convert rows to the table's schema. Missing columns become null."""
     return pa.Table.from_pylist(list(rows), schema=TABLES[name])
 
 
@@ -141,7 +141,7 @@ def _runs(out: Path, config: Config, events: int, replayed: Replay, events_path:
     row = {
         "job": "replay",
         "status": "finished",
-        "trace": json.dumps({"events": events_path or str(out / "events"), "ingest": "story"}),
+        "trace": json.dumps({"events": events_path or str(out / "events"), "ingest": "sample_with_group"}),
         "configuration": config.model_dump_json(),
         "versions": "{}",
         "counts": json.dumps(counts),

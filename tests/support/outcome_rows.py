@@ -1,4 +1,4 @@
-"""Rows of the outcome tables back as plain values, to compare engines or to read one in Python."""
+"""Rows of the outcome tables as `Outcome` values, to compare engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def outcomes_of(completions: pa.Table, expirations: pa.Table, cancellations: pa.Table = _NONE) -> list[Outcome]:
-    """All tables' rows, by operation."""
+    """Return the rows of the three tables, ordered by operation id."""
     rows = [_outcome(row, row["completed_at"], False) for row in completions.to_pylist()]
     rows += [_outcome(row, row["expired_at"], True) for row in expirations.to_pylist()]
     nothing = {"bytes": None, "answered_bytes": None}

@@ -1,4 +1,4 @@
-"""A question to the same tables, answered by Spark and without it."""
+"""Run a job on the same tables with Spark and without it, and compare the results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from purgatory_udf.launch.job import Job
 
 
 class Answer:
-    def __init__(self, out: Path, job: Job, arguments: list[str], said: pytest.CaptureFixture[str]) -> None:
+    """The results of a job: standard output, pages, and tables."""
+
+    def __init__(self, out: Path, job: Job, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         words = [word.replace("OUT", str(out)) for word in arguments]
         assert job.status(["--out", str(out), *words]) == 0
-        self.said = said.readouterr().out
+        self.output = capsys.readouterr().out
         self.files = {file.name: file.read_text() for file in [*out.glob("*.html"), *out.glob("*.prom")]}
         self.tables = dict(_answer_tables(out))
 
 
 def _answer_tables(out: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Tables of answers. Only that of fidelity has no order."""
+    """Yield every table below the folder. Only `fidelity` has no defined order."""
     for log in sorted(out.rglob("_delta_log")):
         name = log.parent.relative_to(out).as_posix()
         rows = DeltaTable(str(log.parent)).to_pyarrow_table().to_pylist()
@@ -33,16 +35,16 @@ def _answer_tables(out: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def answer_twice(out: Path, place: Path, job: Job, words: list[str], capsys: pytest.CaptureFixture[str]) -> Answer:
-    """Each time of the same tables, in the same place."""
+    """Run the job twice, with and without Spark, on a fresh copy of the tables in `place`."""
     answers = []
-    for how in (nullcontext(), locally()):
+    for context in (nullcontext(), locally()):
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(out, place, ignore=shutil.ignore_patterns("metrics", "_report", "fidelity", "*.html", "*.prom"))
         capsys.readouterr()
-        with how:
+        with context:
             answers.append(Answer(place, job, words, capsys))
-    theirs, ours = answers
-    assert ours.said == theirs.said and ours.said
-    assert ours.files == theirs.files
-    assert ours.tables == theirs.tables
-    return ours
+    by_spark, local = answers
+    assert local.output == by_spark.output and local.output
+    assert local.files == by_spark.files
+    assert local.tables == by_spark.tables
+    return local

@@ -1,9 +1,8 @@
-"""How the tests' processes share the tests.
+"""The distribution of tests over pytest-xdist's processes.
 
-A file's go to one of them, and so do those of files that share what takes long to make. Two take the files in their
-order, which is first what starts a JVM. Spark often waits, for a disk or for itself: what is left of the cores
-meanwhile is for a third process, which gives way to the others, takes only files that start none, and ends when there
-are no more of those.
+The tests of a file run in one process, and so do files that share an expensive fixture. Two processes take the files in
+order, files that start a JVM first. While Spark waits for I/O, a third process of low priority uses the remaining CPU
+time. It takes only files that start no JVM, and exits after the last of them.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import Any
 
 from xdist.scheduler import LoadFileScheduling
 
-# The first folder of those without a JVM, in the order in which tests are run.
+# The first folder without a JVM, in the order in which tests run.
 WITHOUT_JVM = "reference"
 _WITH_JVM = 2
 
 SHARED_FIXTURES = {
-    f"tests/{folder}/test_{name}.py": what
-    for what, folder, names in (
+    f"tests/{folder}/test_{name}.py": fixture
+    for fixture, folder, names in (
         ("metrics", "answers", ("metrics", "report", "notebooks", "prometheus")),
         ("the beginning of a recording", "sources/request_log", ("import", "without_spark")),
         ("a simulated cluster", "prediction", ("tables", "simulated")),
@@ -31,6 +30,8 @@ SHARED_FIXTURES = {
 
 
 class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Schedules whole files, and files without a JVM to the process of low priority."""
+
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return SHARED_FIXTURES.get(file, file)
@@ -51,18 +52,17 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
         super()._assign_work_unit(node)
 
 
-def process_count(of: str) -> int:
-    """For the tests that these words of pytest's `-m` choose: a third one would only begin once more where no JVM is
-    started."""
-    return _WITH_JVM if of.startswith("not spark") else _WITH_JVM + 1
+def process_count(expression: str) -> int:
+    """Return the number of processes for an expression of `-m`. Without a JVM a third one is not worth its start."""
+    return _WITH_JVM if expression.startswith("not spark") else _WITH_JVM + 1
 
 
 def lower_priority() -> None:
-    """The third process does, from when it has found the tests: all wait for each other until then."""
+    """Lower the priority of the third process. Called after collection, for which all processes wait."""
     if _is_low_priority(os.environ.get("PYTEST_XDIST_WORKER", "gw0")):
         os.nice(10)
 
 
 def _is_low_priority(process: str) -> bool:
-    """By the name that it has here."""
+    """Return whether this is the third process, by its name in pytest-xdist (`gw2`)."""
     return int(process.removeprefix("gw")) >= _WITH_JVM

@@ -1,8 +1,7 @@
-"""Spark's daemon of Python workers for the tests' session, which has loaded what they need before it forks them.
+"""Spark's daemon of Python workers for the tests' session: it loads the workers' modules before it forks them.
 
-Queries that are stopped and begun again cost workers their lives, and after each task a worker has Python look through
-all of its objects for what nobody reaches any more: mostly modules, which stay, for longer than a small task takes.
-What was loaded before the fork is loaded once, and frozen: nobody looks through it.
+Restarted queries need new workers, and a worker collects garbage after each task, which can take longer than a small
+task. Modules loaded before the fork are loaded once, and frozen objects are skipped by the collector.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Random small traces, disorderly on purpose: few partitions, few offsets, many ties, every special event.
+"""Random small traces with few partitions, few offsets, many ties, and every type of event.
 
-What a real broker would never log is welcome here: watermarks that fall, log ends that do not move, truncations in the
-middle of a batch, followers ahead of their leader, leaders that know no offset. Whatever replays a trace must agree
-with the reference on all of them.
+They include what no real broker logs: watermarks that decrease, log ends that do not move, truncations within a batch,
+followers ahead of their leader, and leaders without a known offset. Every engine has to agree with the reference on
+them.
 
-A seeded generator writes the events, which is fast and fills every trace; hypothesis chooses the seed, and which of the
-events to keep, so that a failing trace still shrinks to the few events that matter.
+A seeded generator writes the events, which is fast. Hypothesis chooses the seed and a subset of the events, so that a
+failing trace still shrinks to the events that matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Choice = TypeVar("Choice")
 TOPICS = ("t", "u")
 FOLLOWERS = (1, 2, 3)
 
-# Most events fall into the same few milliseconds; now and then there is room for time-outs, gauges and wheels to turn.
+# Most events are within few milliseconds; occasional pauses leave time for expirations, gauges and wheels.
 _STEPS_US = (0, 0, 0, 0, 1, 250, 250, 250, 1_000, 1_000, 1_000, 3_000, 3_000, 7_500)
 _PAUSES_US = (40_000, 230_000, 900_000)
 _STARTS_US = (1, 1_000, 199_999, 1_600_000_123_456_789)
@@ -35,35 +35,35 @@ _TIMEOUTS_MS = tuple(delay for delay in _DELAYS_MS if delay >= 0)
 _SIZES = (0, 1, 10, 10, 25, 50, 100)
 _LIMITS = (0, 5, 40, 1_000, 1_000, 1_000_000)
 
-# All offsets of one moment lie within a few of each other, and move on with the trace: so watermarks keep crossing what
-# is waited for.
+# Offsets at one time are close to each other and increase with the trace, so that watermarks keep crossing the awaited
+# ones.
 _NEAR = 6
 _EVENTS_PER_OFFSET = 8
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How much of everything there is."""
+    """The size of a trace."""
 
     brokers: tuple[int, ...] = (1, 2)
     partitions: int = 3
     events: int = 60
 
 
-_MOSTLY: SearchStrategy[bool] = st.sampled_from([False, *[True] * 11])
+_USUALLY_TRUE: SearchStrategy[bool] = st.sampled_from([False, *[True] * 11])
 
 
 @st.composite
 def traces(draw: st.DrawFn, shape: Shape = Shape()) -> list[Event]:
-    """Events of the partition side in any input order; (`time_us`, `seq`) orders them, `seq` need not follow time."""
+    """Return events of partitions and topics in random order; `seq` does not follow time."""
     size = draw(st.integers(1, shape.events))
     written = _Writer(Random(draw(st.integers(0, 2**32))), shape).trace(size)
-    kept = draw(st.lists(_MOSTLY, min_size=size, max_size=size))
+    kept = draw(st.lists(_USUALLY_TRUE, min_size=size, max_size=size))
     return [event for event, keep in zip(written, kept, strict=True) if keep] or written[:1]
 
 
 def seeded(seed: int, shape: Shape = Shape()) -> list[Event]:
-    """One trace of that many events, always the same; in order."""
+    """Return the trace of a seed, in order."""
     events = _Writer(Random(seed), shape).trace(shape.events)
     return sorted(events, key=lambda event: (event["time_us"], event["seq"]))
 
@@ -89,7 +89,7 @@ def configs() -> SearchStrategy[Config]:
 
 
 def _rules(delays: SearchStrategy[Any], least: SearchStrategy[Any]) -> SearchStrategy[Event]:
-    """Settings for some of the requests; of two rules that both match, the first counts."""
+    """Return what-if rules for some of the requests. The first matching rule applies."""
     asked = {
         "produce.timeout_ms": delays,
         "fetch.max_wait_ms": delays,
@@ -104,21 +104,23 @@ def _rules(delays: SearchStrategy[Any], least: SearchStrategy[Any]) -> SearchStr
 
 
 class _Writer:
-    """Writes one trace, event after event."""
+    """Generates one trace."""
 
     def __init__(self, random: Random, shape: Shape) -> None:
         self._random = random
         self._brokers = shape.brokers
-        self._places = tuple((TOPICS[number % 2], number // 2) for number in range(shape.partitions))
+        self._partitions = tuple((TOPICS[number % 2], number // 2) for number in range(shape.partitions))
         self._written = 0
 
     def trace(self, size: int) -> list[Event]:
-        # Not the same mixture in every trace: some are nearly all requests, some nearly all mishaps.
+        # The mixture varies: some traces are almost only requests, others almost only rare events.
         weights = [self._random.random(), 2 * self._random.random(), self._random.random()]
         now_us, events = self._pick(_STARTS_US), []
         for seq in self._random.sample(range(1, size + 1), size):
             now_us += self._pick(_PAUSES_US if self._random.random() < 0.04 else _STEPS_US)
-            write: Callable[[], Event] = self._random.choices((self._request, self._progress, self._mishap), weights)[0]
+            write: Callable[[], Event] = self._random.choices(
+                (self._request, self._progress, self._rare_event), weights
+            )[0]
             broker = self._mostly_first(self._brokers)
             events.append({"time_us": now_us, "seq": seq, "broker": broker, **write()})
             self._written += 1
@@ -129,17 +131,17 @@ class _Writer:
         return self._random.choice(choices)
 
     def _mostly_first(self, choices: tuple[Choice, ...]) -> Choice:
-        """So much happens in one place that things meet there."""
+        """Return the first choice half of the time, so that events meet at one partition."""
         return choices[0] if self._random.random() < 0.5 else self._pick(choices)
 
     def _offset(self, near: int = _NEAR) -> int:
         return self._random.randint(0, near) + self._written // _EVENTS_PER_OFFSET
 
     def _offset_ahead(self) -> int:
-        """Mostly not reached yet; -1 is Kafka's "none"."""
+        """Return an offset that is usually not reached yet, or -1 for none."""
         return -1 if self._random.random() < 0.1 else self._offset() + self._pick((0, 0, 1))
 
-    # What most traces are made of.
+    # Frequent events.
 
     def _progress(self) -> Event:
         return self._pick(
@@ -156,21 +158,21 @@ class _Writer:
     def _replica_end(self) -> Event:
         return self._change("replica_end", replica_id=self._pick(FOLLOWERS), offset=self._offset())
 
-    # Everything rarer.
+    # Rare events.
 
-    def _mishap(self) -> Event:
+    def _rare_event(self) -> Event:
         at_offset = self._pick(("last_stable", "log_start", "segment_roll", "truncate"))
-        standing = self._pick(("online", "online", "not_leader", "offline", "deleted", "stopped", "stopped"))
-        mishaps: tuple[Callable[[], Event], ...] = (
+        status = self._pick(("online", "online", "not_leader", "offline", "deleted", "stopped", "stopped"))
+        rare_events: tuple[Callable[[], Event], ...] = (
             lambda: self._change(at_offset, offset=self._offset()),
             lambda: self._change(at_offset, offset=self._offset()),
-            lambda: self._change(standing),
+            lambda: self._change(status),
             self._leader,
             lambda: self._change("isr", isr=self._in_sync()),
             lambda: self._change(self._pick(("throttled", "unthrottled")), replica_id=self._pick(FOLLOWERS)),
             lambda: {"type": "clock"},
         )
-        return self._pick(mishaps)()
+        return self._pick(rare_events)()
 
     def _leader(self) -> Event:
         return self._change(
@@ -185,7 +187,7 @@ class _Writer:
         return self._random.sample(FOLLOWERS, self._random.randint(0, 3))
 
     def _change(self, change: str, **fields: Any) -> Event:
-        topic, partition = self._mostly_first(self._places)
+        topic, partition = self._mostly_first(self._partitions)
         return {"type": "partition", "topic": topic, "partition": partition, "change": change, **fields}
 
     # Requests.
@@ -198,11 +200,11 @@ class _Writer:
         return self._pick((self._delete_records, self._delete_records, self._create_topics))()
 
     def _parts(self, part: Callable[[], Event]) -> list[Event]:
-        size = min(len(self._places), self._pick((0, *[1] * 8, *[2] * 8, 3, 3, 4)))
-        places = self._random.sample(self._places, size)
+        size = min(len(self._partitions), self._pick((0, *[1] * 8, *[2] * 8, 3, 3, 4)))
+        partitions = self._random.sample(self._partitions, size)
         if self._random.random() < 0.5:
-            places.sort()
-        return [{"topic": topic, "partition": partition, **part()} for topic, partition in places]
+            partitions.sort()
+        return [{"topic": topic, "partition": partition, **part()} for topic, partition in partitions]
 
     def _produce(self) -> Event:
         return {

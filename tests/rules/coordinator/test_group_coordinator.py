@@ -1,6 +1,6 @@
-"""Every cell of the coordinator's table: one request, in each state, and all that follows in that millisecond.
+"""Every cell of the table in `group_coordinator`: one request in each state, and its effects in that millisecond.
 
-The group is brought into the state by 9000, with members a (the leader) and b; the request comes at 10000.
+The group has members a (the leader) and b and is in the state by 9000. The request follows at 10000.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def empty() -> GroupTimeline:
 
 
 def completing(**b: Any) -> GroupTimeline:
-    """Generation 1 since 7000; nobody has synced. `b`: what is special about b's join."""
+    """Return a group with generation 1 since 7000 and no sync. `b`: fields of b's join."""
     group = GroupTimeline(initial_rebalance_delay_ms=6000)
     group.join(1000, "a")
     group.join(1000, "b", **b)
@@ -36,7 +36,7 @@ def stable(**b: Any) -> GroupTimeline:
 
 
 def preparing(**b: Any) -> GroupTimeline:
-    """a has joined again, b has not."""
+    """Return a group in which a has rejoined and b has not."""
     group = stable(**b)
     group.rejoin(9000, "a")
     return group
@@ -157,7 +157,7 @@ def test_join_of_leader_in_stable_rebalances() -> None:
 
 
 def with_static_leader(state: str) -> GroupTimeline:
-    """As above, with a as instance i."""
+    """Return a group in the state, with a as instance i."""
     group = NOT_EMPTY[state]()
     for event in group.events:
         if event["request_id"] == "a":
@@ -188,6 +188,7 @@ def test_static_restart_in_completing_rebalances() -> None:
 
 @pytest.mark.parametrize(("version", "leader"), [(WITH_MEMBER_ID_REQUIRED, "a"), (WITH_SKIP_ASSIGNMENT, "a2")])
 def test_static_leader_restart_in_stable_does_not_rebalance(version: int, leader: str) -> None:
+    """From version 9 on the answer names the new id as the leader."""
     group = with_static_leader("Stable")
     group.join(10_000, "a2", group_instance_id="i", api_version=version)
     assert group.log(since=10_000) == [
@@ -318,7 +319,7 @@ def test_leave_in_completing_or_stable_rebalances(state: str) -> None:
     ]
 
 
-# The session ends.
+# Session expiration.
 
 
 def test_empty_group_has_no_session() -> None:

@@ -1,6 +1,8 @@
-"""A group that moves from one coordinator to another: GroupCoordinator.onGroupUnloaded, .onGroupLoaded; and one whose
-coordinator's process ends: GroupCoordinator.shutdown, which shuts its purgatories down, and these complete nothing
-(DelayedOperationPurgatory.shutdown)."""
+"""A group that moves to another coordinator, and a coordinator that stops.
+
+Kafka: GroupCoordinator.onGroupUnloaded and .onGroupLoaded; GroupCoordinator.shutdown, which shuts its purgatories down
+without completing operations (DelayedOperationPurgatory.shutdown).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline
 
 
 def stable() -> GroupTimeline:
-    """a leads, b follows; generation 1 is stable from 6,100 on."""
+    """Return a group of leader a and follower b, with generation 1 stable from 6,100 on."""
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")
@@ -18,7 +20,7 @@ def stable() -> GroupTimeline:
 
 
 def test_unloading_answers_waiting_joins_not_coordinator() -> None:
-    """onGroupUnloaded, PreparingRebalance: the join callbacks get NOT_COORDINATOR; onCompleteJoin: "is dead"."""
+    """onGroupUnloaded, PreparingRebalance. The join then expires without effect (onCompleteJoin: "is dead")."""
     group = stable()
     group.rejoin(7000, "a")
     group.unloaded(8000)
@@ -34,7 +36,7 @@ def test_unloading_answers_waiting_joins_not_coordinator() -> None:
 
 
 def test_unloading_answers_waiting_syncs_not_coordinator() -> None:
-    """onGroupUnloaded, CompletingRebalance: the sync callbacks; removeSyncExpiration, tryCompletePendingSync."""
+    """onGroupUnloaded, CompletingRebalance; removeSyncExpiration, tryCompletePendingSync."""
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")
@@ -88,7 +90,7 @@ def test_loaded_group_is_stable_with_new_sessions() -> None:
 
 
 def test_group_loaded_empty_keeps_generation() -> None:
-    """loadGroup: Empty without members; the next generation counts on."""
+    """loadGroup: Empty without members. The next generation is the stored one + 1."""
     group = GroupTimeline(initial_rebalance_delay_ms=0)
     group.loaded(1000, generation=4)
     group.join(2000, "a")
@@ -102,7 +104,7 @@ def test_group_loaded_empty_keeps_generation() -> None:
 
 
 def test_loading_completes_sessions_of_unloaded_group() -> None:
-    """The old session's group is Dead, so whatever checks its key completes it: tryCompleteHeartbeat."""
+    """The group of the old session is Dead, so any check of its key completes it: tryCompleteHeartbeat."""
     group = stable()
     group.unloaded(7000)
     group.loaded(8000, "a", generation=1)
@@ -166,7 +168,7 @@ def test_stop_cancels_waiting_sync_and_pending_id() -> None:
 
 
 def test_stop_cancels_sessions_of_unloaded_group() -> None:
-    """A broker that is told to stop gives its groups away first, and their sessions stay parked until it is gone."""
+    """A broker in controlled shutdown unloads its groups first; their sessions stay in its purgatory until it stops."""
     group = stable()
     group.unloaded(7000)
     group.stopped(9000)

@@ -1,4 +1,4 @@
-"""The records of a group's operations: ids, words, deadlines, triggers, gauges, and the way back to a client."""
+"""Operations of groups: ids, rules, deadlines, triggers, gauges, and the callback of a client."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def test_joining_completes_session_of_pending_id() -> None:
 
 def test_operation_id_is_seq_or_negative() -> None:
     group = GroupTimeline()
-    group.join(1000, "a")  # 1: the initial round; its session is another operation
+    group.join(1000, "a")  # 1: the initial join; its session has a derived id
     group.join(1100, "p", api_version=WITH_MEMBER_ID_REQUIRED)  # 2: the session of the id p
     group.until(4000)  # 3
     group.sync(4100, "a")  # 4: a's next session
     group.heartbeat(4200, "a")  # 5
     group.commit(4300, "a")  # 6
-    group.rejoin(4400, "p")  # 7: a round
-    group.rejoin(4500, "a")  # 8: ends it, and begins nothing
-    group.leave(4600, "p", generation=2)  # 9: a round
+    group.rejoin(4400, "p")  # 7: a rebalance
+    group.rejoin(4500, "a")  # 8: completes it, and starts nothing
+    group.leave(4600, "p", generation=2)  # 9: a rebalance
     outcomes = group.replay(drain=True).outcomes
     of_requests = {
         outcome.operation_id: (outcome.kind, outcome.key) for outcome in outcomes if outcome.operation_id > 0
@@ -86,21 +86,21 @@ def test_operation_id_is_seq_or_negative() -> None:
 
 
 def test_derived_ids_depend_on_own_group_only() -> None:
-    def derived_ids(name: str, broker: int, *, company: bool) -> set[int]:
+    def derived_ids(name: str, broker: int, *, with_others: bool) -> set[int]:
         timeline = GroupTimeline()
         timeline.join(1000, "a", group=name, broker=broker)
         timeline.leave(7000, "a", group=name, broker=broker)
-        if company:
+        if with_others:
             timeline.join(900, "x", group="another")
             timeline.join(6999, "x", group=name, broker=broker + 1)
         outcomes = timeline.replay(drain=True).outcomes
         mine = [outcome for outcome in outcomes if outcome.broker == broker and outcome.key in (name, f"{name}-a")]
         return {outcome.operation_id for outcome in mine if outcome.operation_id < 0}
 
-    alone = derived_ids("g", 0, company=False)
-    assert derived_ids("g", 0, company=True) == alone
-    assert alone.isdisjoint(derived_ids("h", 0, company=False))
-    assert alone.isdisjoint(derived_ids("g", 1, company=False))
+    alone = derived_ids("g", 0, with_others=False)
+    assert derived_ids("g", 0, with_others=True) == alone
+    assert alone.isdisjoint(derived_ids("h", 0, with_others=False))
+    assert alone.isdisjoint(derived_ids("g", 1, with_others=False))
 
 
 def test_whole_outcomes_of_group_operations() -> None:
@@ -178,7 +178,7 @@ def test_gauges_of_both_purgatories() -> None:
     group.leave(6900, "b")
     group.until(7400)
     readings = gauge_changes(group.replay().gauges)
-    # 1000 an initial round, a session each; 6000 a sync, new sessions; 6200 all synced; 6700 a round; 6900 it is over.
+    # 1000 initial join and sessions; 6000 sync and new sessions; 6200 all synced; 6700 rebalance; 6900 group empty.
     assert [(g.at_ms, g.watched, g.delayed) for g in readings if g.purgatory == "Heartbeat"] == [
         (1200, 2, 2),
         (6800, 1, 1),
@@ -191,7 +191,7 @@ def test_gauges_of_both_purgatories() -> None:
         (6400, 2, 0),
         (6800, 3, 1),
         (7000, 0, 0),
-    ], "an expired operation stays on its list until somebody walks it"
+    ], "an expired operation stays on its list until the next check"
 
 
 def test_callback_receives_answer_to_its_request() -> None:
@@ -202,9 +202,9 @@ def test_callback_receives_answer_to_its_request() -> None:
     group.sync(4100, "a")
     joined: list[Answer] = []
     synced: list[Answer] = []
-    for event, hear in zip(group.events, (joined.append, synced.append), strict=True):
+    for event, respond in zip(group.events, (joined.append, synced.append), strict=True):
         clock.advance_to(event["time_us"] // 1000)
-        coordinators.handle(event, hear)
+        coordinators.handle(event, respond)
     assert [(answer.api, answer.at_us, answer.wait_ms, answer.error) for answer in joined] == [
         ("join_group", 4_000_000, 3000, "NONE")
     ]

@@ -1,4 +1,4 @@
-"""Who is let into a group, and the initial delay in which a new one gathers its members."""
+"""Joins: the initial rebalance delay of a group, and rejected joins."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline,
 
 
 def test_initial_delay_is_extended_up_to_rebalance_timeout() -> None:
+    """Windows of 3, 3, 3 and 1 s while members keep joining."""
     #   1000          4000          7000         10000  11000
     #   │ a, b        │ c           │            │ d    │
     group = GroupTimeline()
@@ -78,7 +79,7 @@ def test_zero_initial_delay_completes_in_same_millisecond() -> None:
         "1000 PreparingRebalance → CompletingRebalance 1 [a]: initial delay over",
         "1000 join_group a: NONE, generation 1 led by a",
     ]
-    assert [entry.at_us for entry in group.replay().transitions] == [1_000_500, 1_000_500], "no step back in time"
+    assert [entry.at_us for entry in group.replay().transitions] == [1_000_500, 1_000_500], "time does not go back"
 
 
 def test_initial_delay_outlasts_last_member() -> None:
@@ -102,7 +103,7 @@ def test_initial_delay_ignores_pending_members() -> None:
     assert group.log(since=2001)[0] == "4000 PreparingRebalance → CompletingRebalance 1 [a]: initial delay over"
 
 
-# Who is let in.
+# Rejected joins, and ids.
 
 
 @pytest.mark.parametrize(("session_ms", "answer"), [(5999, "INVALID_SESSION_TIMEOUT"), (6000, None), (7000, None)])
@@ -130,6 +131,7 @@ def test_what_if_settings_override_recorded_timeouts() -> None:
 
 
 def test_full_group_rejects_new_members() -> None:
+    """The size is checked before the protocols."""
     group = stable_pair(max_size=2)
     group.join(5000, "c", protocols=["other"])
     group.rejoin(5100, "b")

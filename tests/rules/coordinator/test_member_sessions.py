@@ -1,4 +1,4 @@
-"""Sessions: which signs of life renew them, when they end, and when their end is swallowed."""
+"""Sessions: which requests renew them, when they expire, and when they complete without effect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline
 
 
 def stable_alone(session_ms: int = 10_000) -> GroupTimeline:
-    """a alone, Stable, its session begun at 4100."""
+    """Return a Stable group of member a, with its session started at 4100."""
     group = GroupTimeline()
     group.join(1000, "a", session_timeout_ms=session_ms)
     group.sync(4100, "a")
@@ -52,15 +52,16 @@ def test_session_starts_at_millisecond_of_heartbeat() -> None:
     assert group.log(since=5001)[0] == "15000 a out: session"
 
 
-@pytest.mark.parametrize("sign", ["heartbeat", "commit", "sync"])
-def test_heartbeats_commits_and_syncs_renew_session(sign: str) -> None:
+@pytest.mark.parametrize("request_name", ["heartbeat", "commit", "sync"])
+def test_heartbeats_commits_and_syncs_renew_session(request_name: str) -> None:
     group = stable_alone()
-    getattr(group, sign)(9000, "a")
+    getattr(group, request_name)(9000, "a")
     group.until(20_000)
     assert group.log(since=9001)[0] == "19000 a out: session"
 
 
 def test_join_answered_at_once_renews_nothing() -> None:
+    """It changes no timeout either."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "b")
@@ -116,6 +117,7 @@ def test_session_completes_while_join_waits() -> None:
 
 
 def test_session_completes_while_sync_waits() -> None:
+    """The answer to the sync starts the next session."""
     group = GroupTimeline(initial_rebalance_delay_ms=6000)
     group.join(1000, "a")
     group.join(1000, "b", session_timeout_ms=2000)
@@ -135,6 +137,7 @@ def test_session_completes_while_sync_waits() -> None:
 
 
 def test_heartbeat_of_waiting_member_ends_its_session() -> None:
+    """The member has no session until its sync is answered."""
     group = GroupTimeline(initial_rebalance_delay_ms=6000)
     group.join(1000, "a")
     group.join(1000, "b", session_timeout_ms=2000)
@@ -166,7 +169,7 @@ def test_new_member_expires_after_five_minutes() -> None:
 
 
 def test_heartbeat_of_new_member_starts_ordinary_session() -> None:
-    """Its client cannot know the id, but one that was given the id before its first join does."""
+    """A client that was assigned its id before the first join can send heartbeats."""
     group = GroupTimeline()
     group.join(1000, "a", session_timeout_ms=400_000, rebalance_timeout_ms=600_000)
     group.sync(4100, "a")
@@ -246,7 +249,7 @@ def test_session_expires_before_sync_in_same_millisecond() -> None:
 
 
 def test_sessions_expire_in_order_of_start() -> None:
-    """b's session waits in a coarse wheel until 5020, when a's is in the bucket of 5025 already: a is first there."""
+    """The session of b is in a coarse wheel until 5020, when that of a is already in the bucket of 5025."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000, session_timeout_ms=10)
     group.join(1000, "b", rebalance_timeout_ms=3000, session_timeout_ms=1024)
@@ -264,6 +267,7 @@ def test_sessions_expire_in_order_of_start() -> None:
 
 
 def test_group_of_vanished_members_becomes_empty() -> None:
+    """Timers alone empty the group, without further events."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000, session_timeout_ms=6000)
     group.join(1000, "b", rebalance_timeout_ms=3000, session_timeout_ms=30_000)

@@ -1,4 +1,4 @@
-"""The coordinator against Kafka 3.9's own: every answer, state change, removal and silence, to the millisecond."""
+"""The coordinator against Kafka 3.9's own: every answer, state change and removal, to the millisecond."""
 
 from __future__ import annotations
 

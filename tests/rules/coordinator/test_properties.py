@@ -1,4 +1,4 @@
-"""What holds for every trace of groups, on random ones."""
+"""Properties of groups, on random traces."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def with_setting(config: Config, **settings: object) -> Config:
     return config.model_copy(update={"group": config.group.model_copy(update=settings)})
 
 
-def account_of(result: Replay) -> tuple[list[Outcome], list[Answer | Removal | StateChange]]:
-    """Everything that a replay says of its groups."""
+def history_of(result: Replay) -> tuple[list[Outcome], list[Answer | Removal | StateChange]]:
+    """Return outcomes and journal entries of all groups."""
     return result.outcomes, result.groups.entries
 
 
 def broker_and_group(entry: Answer | Removal | StateChange) -> tuple[int, str]:
-    whose = entry.transition if isinstance(entry, StateChange) else entry
-    return whose.broker, whose.group
+    of_group = entry.transition if isinstance(entry, StateChange) else entry
+    return of_group.broker, of_group.group
 
 
 @some
@@ -56,7 +56,7 @@ def test_timers_hold_exactly_open_operations(traffic: GroupTraffic) -> None:
     replayer = Replayer(traffic.config, traffic.events[0]["time_us"] // 1000)
     for event in traffic.events:
         replayer.apply(event)
-        # What was due when it was added runs now.
+        # Operations that were due when added run now.
         replayer.cluster.clock.advance_to(event["time_us"] // 1000)
         still_open = [operation for operation in replayer.coordinators.journal.operations if not operation.completed]
         assert replayer.cluster.clock.num_delayed() == len(still_open)
@@ -67,15 +67,15 @@ def test_timers_hold_exactly_open_operations(traffic: GroupTraffic) -> None:
 def test_input_order_changes_nothing(traffic: GroupTraffic, order: random.Random) -> None:
     shuffled = list(traffic.events)
     order.shuffle(shuffled)
-    assert account_of(replay(shuffled, traffic.config)) == account_of(run(traffic))
+    assert history_of(replay(shuffled, traffic.config)) == history_of(run(traffic))
 
 
 @some
 @given(group_traffic())
 def test_groups_are_independent(traffic: GroupTraffic) -> None:
     alone = [event for event in traffic.events if event.get("group") == "g" and event["broker"] == 0]
-    outcomes, entries = account_of(run(traffic))
-    assert account_of(replay(alone, traffic.config)) == (
+    outcomes, entries = history_of(run(traffic))
+    assert history_of(replay(alone, traffic.config)) == (
         [outcome for outcome in outcomes if outcome.broker == 0 and str(outcome.key).split("-")[0] == "g"],
         [entry for entry in entries if broker_and_group(entry) == (0, "g")],
     )
@@ -86,14 +86,14 @@ def test_groups_are_independent(traffic: GroupTraffic) -> None:
 def test_clock_ticks_change_nothing(traffic: GroupTraffic) -> None:
     first_ms, last_ms = traffic.events[0]["time_us"] // 1000, traffic.events[-1]["time_us"] // 1000
     ticks = [{"type": "clock", "time_us": ms * 1000, "seq": -ms} for ms in range(first_ms, last_ms + 1)]
-    assert account_of(replay([*ticks, *traffic.events], traffic.config)) == account_of(run(traffic))
+    assert history_of(replay([*ticks, *traffic.events], traffic.config)) == history_of(run(traffic))
 
 
 @some
 @given(group_traffic())
 def test_purging_changes_no_outcome(traffic: GroupTraffic) -> None:
     eager, never = with_setting(traffic.config, purge_interval=0), with_setting(traffic.config, purge_interval=10**6)
-    assert account_of(replay(traffic.events, eager)) == account_of(replay(traffic.events, never))
+    assert history_of(replay(traffic.events, eager)) == history_of(replay(traffic.events, never))
 
 
 @some
@@ -105,7 +105,7 @@ def test_transitions_are_valid_and_generations_increase(traffic: GroupTraffic) -
         at = change.transition
         before, generation = state.get(broker_and_group(change), ("Empty", 0))
         if at.from_state == "Dead":
-            # It was loaded: the first of its members comes with it, and the generation that was stored.
+            # A loaded group has the stored generation, and its first member.
             assert before in ("Empty", "Dead") and at.to_state in ("Stable", "Empty")
         else:
             assert at.from_state == before

@@ -1,10 +1,10 @@
-"""Rounds: members that do not come, static and pending members, syncs that never come, members that go."""
+"""Rebalances: members that do not rejoin or sync, static and pending members, and removed members."""
 
 from __future__ import annotations
 
 from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline, stable_pair
 
-# Who does not come.
+# Members that do not rejoin.
 
 
 def test_member_is_removed_at_rebalance_timeout() -> None:
@@ -31,10 +31,11 @@ def test_join_lasts_greatest_rebalance_timeout() -> None:
     group.join(6000, "c", rebalance_timeout_ms=1000)
     group.rejoin(6500, "a", rebalance_timeout_ms=9000)
     group.until(20_000)
-    assert "10000 b out: rejoin" in group.log(), "6000 + 4000: what a asks for counts from the next round on"
+    assert "10000 b out: rejoin" in group.log(), "6000 + 4000: the new timeout of a counts from the next rebalance on"
 
 
 def test_older_rule_uses_session_timeouts() -> None:
+    """Before Kafka 0.10.1 a rebalance lasted the greatest session timeout."""
     group = GroupTimeline(rebalance_timeout="session", initial_rebalance_delay_ms=10_000)
     for member in "ab":
         group.join(1000, member)
@@ -65,6 +66,7 @@ def test_group_is_empty_if_no_member_rejoins() -> None:
 
 
 def test_join_restarts_while_static_members_remain() -> None:
+    """No member rejoins, but a static member stays in the group."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "s", rebalance_timeout_ms=3000, group_instance_id="i")
@@ -160,10 +162,11 @@ def test_join_completes_when_pending_member_leaves() -> None:
     ]
 
 
-# Syncs that never come.
+# Missing syncs.
 
 
 def test_leader_without_sync_is_removed() -> None:
+    """The waiting syncs are answered REBALANCE_IN_PROGRESS."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "b", rebalance_timeout_ms=3000)
@@ -194,7 +197,7 @@ def test_follower_without_sync_is_removed() -> None:
 
 
 def test_static_restart_before_sync_triggers_rebalance() -> None:
-    """Kafka forgets to rename it in the list of pending syncs, so the old id misses the deadline."""
+    """Kafka does not rename the id among the pending syncs, so the old id misses the deadline."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "s", rebalance_timeout_ms=3000, group_instance_id="i")
@@ -205,7 +208,7 @@ def test_static_restart_before_sync_triggers_rebalance() -> None:
     assert group.log(since=4301) == ["7000 Stable → PreparingRebalance 1 [a s2]: s did not sync"]
 
 
-# Members that go.
+# Removed members.
 
 
 def test_last_leave_empties_group_at_once() -> None:
@@ -314,6 +317,7 @@ def test_static_member_can_be_removed_by_instance_id() -> None:
 
 
 def test_second_join_supersedes_first() -> None:
+    """The first join is never answered."""
     group = stable_pair()
     group.rejoin(5000, "a")
     group.rejoin(5500, "a", request_id="again")

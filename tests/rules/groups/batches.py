@@ -1,4 +1,4 @@
-"""A trace of groups cut into batches, the state snapshot as bytes in between; and what the reference says of the trace."""
+"""A trace of groups replayed in batches, with the state as bytes in between; and the reference's result for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Entry = Answer | Removal | StateChange
 
 @dataclass
 class GroupRecord:
-    """Everything that a replay says of one group."""
+    """The result of a replay for one group."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
@@ -35,7 +35,7 @@ class GroupRecord:
     open: list[int] = field(default_factory=list)
 
     def in_order(self) -> GroupRecord:
-        """Operations and answers by their ids; what happened to the group, as it happened."""
+        """Return the record with operations and answers sorted by id, and the journal unchanged."""
         return GroupRecord(
             sorted(self.outcomes, key=lambda outcome: outcome.operation_id),
             sorted(self.answers, key=lambda answer: answer.seq),
@@ -45,7 +45,7 @@ class GroupRecord:
 
 
 class Batches:
-    """Calls `step` as a stream would: for groups with events, and for groups whose timers are due."""
+    """Calls `step` as a stream does: for groups with events, and for groups with due timers."""
 
     def __init__(self, config: Config, min_columnar_run: int = MIN_COLUMNAR_RUN) -> None:
         self.records: dict[str, GroupRecord] = {}
@@ -55,7 +55,7 @@ class Batches:
         self._deadlines: dict[str, int] = {}
 
     def take(self, events: Sequence[Event]) -> None:
-        """One batch, decided up to the millisecond of its last event."""
+        """Apply one batch, up to the millisecond of its last event."""
         table = pa.Table.from_pylist([{"broker": 0} | event for event in events], schema=EVENTS)
         rows = dict(RequestBatch.from_events(table).by_group())
         horizon_ms = max(event["time_us"] for event in events) // 1000
@@ -92,10 +92,10 @@ class Batches:
 def in_batches(
     events: Sequence[Event], config: Config, cuts: Iterable[int], min_columnar_run: int = MIN_COLUMNAR_RUN
 ) -> Batches:
-    """Replay the events, in their order, cut before the events at these places; then drain."""
-    borders = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
+    """Replay the events in batches that start at the indices in `cuts`, then drain."""
+    bounds = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
     batches = Batches(config, min_columnar_run)
-    for begin, end in pairwise(borders):
+    for begin, end in pairwise(bounds):
         batches.take(events[begin:end])
     if config.drain:
         batches.drain()
@@ -103,26 +103,26 @@ def in_batches(
 
 
 def by_group(result: Replay) -> dict[str, GroupRecord]:
-    """What the reference says, group by group."""
+    """Return the reference's result by group."""
     records: dict[str, GroupRecord] = {}
     for operation in result.groups.operations:
-        mine = records.setdefault(group_key(operation.group.broker, operation.group.name), GroupRecord())
+        record = records.setdefault(group_key(operation.group.broker, operation.group.name), GroupRecord())
         if operation.completed:
-            mine.outcomes.append(operation.outcome())
+            record.outcomes.append(operation.outcome())
         else:
-            mine.open.append(operation.operation_id)
+            record.open.append(operation.operation_id)
     for entry in result.groups.entries:
-        whose = entry.transition if isinstance(entry, StateChange) else entry
-        mine = records.setdefault(group_key(whose.broker, whose.group), GroupRecord())
+        of_group = entry.transition if isinstance(entry, StateChange) else entry
+        record = records.setdefault(group_key(of_group.broker, of_group.group), GroupRecord())
         if isinstance(entry, Answer):
-            mine.answers.append(entry)
+            record.answers.append(entry)
         else:
-            mine.journal.append(entry)
+            record.journal.append(entry)
     return records
 
 
 def journal_of(batches: Batches) -> GroupJournal:
-    """All groups' entries as one journal, for the oracle's comparison."""
+    """Merge the groups' entries into one journal, for comparison with the oracle."""
     journal = GroupJournal()
     for record in batches.records.values():
         journal.entries += [*record.answers, *record.journal]

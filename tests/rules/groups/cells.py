@@ -1,6 +1,6 @@
-"""Every cell of the coordinator's table in one trace: each request in each state, in a group of its own.
+"""Every cell of the coordinator's table in one trace: each request in each state, each cell in its own group.
 
-Each group is brought into its state by 9 s; the request comes at 10 s, and what follows from it by itself follows.
+Each group is in its state by 9 s. The request follows at 10 s, then its effects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def empty() -> GroupTimeline:
 
 
 def completing() -> GroupTimeline:
-    """Generation 1 since 7000, of a, b and the static member i; an id is given, and waited for until 14,000."""
+    """Return a group with generation 1 since 7000, of a, b and the static member i."""
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1500, "b")
@@ -44,7 +44,7 @@ def stable() -> GroupTimeline:
 
 
 def preparing() -> GroupTimeline:
-    """The leader has joined again; nobody else has."""
+    """Return a group in which only the leader has rejoined."""
     group = stable()
     group.rejoin(9000, "a")
     return group
@@ -59,13 +59,12 @@ STATES: dict[str, Callable[[], GroupTimeline]] = {
 }
 
 
-def _returns(group: GroupTimeline) -> None:
-    """With an id that it was just given."""
+def _join_with_pending_id(group: GroupTimeline) -> None:
     group.join(10_000, "c", api_version=WITH_MEMBER_ID_REQUIRED)
     group.rejoin(10_100, "c", api_version=WITH_MEMBER_ID_REQUIRED)
 
 
-def _leaves_unused(group: GroupTimeline) -> None:
+def _leave_with_pending_id(group: GroupTimeline) -> None:
     group.join(10_000, "c", api_version=WITH_MEMBER_ID_REQUIRED)
     group.leave(10_100, "c")
 
@@ -73,7 +72,7 @@ def _leaves_unused(group: GroupTimeline) -> None:
 REQUESTS: dict[str, Callable[[GroupTimeline], None]] = {
     "join, no id": lambda group: group.join(10_000, "c", api_version=WITH_MEMBER_ID_REQUIRED),
     "join, new": lambda group: group.join(10_000, "c"),
-    "join, pending id": _returns,
+    "join, pending id": _join_with_pending_id,
     "join, known id": lambda group: group.rejoin(10_000, "b"),
     "join, changed": lambda group: group.rejoin(10_000, "b", protocols=["sticky", "range"]),
     "join, leader": lambda group: group.rejoin(10_000, "a"),
@@ -87,7 +86,7 @@ REQUESTS: dict[str, Callable[[GroupTimeline], None]] = {
     "commit, alone": lambda group: group.commit(10_000, "", generation=-1),
     "leave": lambda group: group.leave(10_000, "b"),
     "leave, leader": lambda group: group.leave(10_000, "a"),
-    "leave, pending id": _leaves_unused,
+    "leave, pending id": _leave_with_pending_id,
     "leave, instance": lambda group: group.leave(10_000, "", group_instance_id="i"),
     "stopped": lambda group: group.stopped(10_000),
     "session expiry": lambda group: group.until(30_000),
@@ -95,7 +94,7 @@ REQUESTS: dict[str, Callable[[GroupTimeline], None]] = {
 
 
 def every_cell() -> list[Event]:
-    """All groups side by side, each named after its cell, in order of time."""
+    """Return the groups' events in order of time. Each group is named after its cell."""
     events: list[Event] = []
     for state, in_state in STATES.items():
         for name, request in REQUESTS.items():

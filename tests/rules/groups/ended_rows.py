@@ -1,4 +1,4 @@
-"""Groups' operations that have ended, one by one, as the reference has them."""
+"""Ended operations of groups, converted from columns into outcomes."""
 
 from __future__ import annotations
 

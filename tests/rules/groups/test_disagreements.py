@@ -1,4 +1,4 @@
-"""Where a recorded trace and its replay disagree: told by kind, request by request, and never decisive."""
+"""Disagreements between recorded and replayed answers, by kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Recorded = dict[int, tuple[str, int | None]]
 
 
 def answers_of(group: GroupTimeline) -> list[dict[str, Any]]:
-    """The answers worth keeping, in the order of their requests."""
+    """Return the answers of the replay, in the order of the requests."""
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
     ((key, rows),) = RequestBatch.from_events(events).by_group()
     _, result = step(key, GroupSnapshot(), rows, FOREVER, CONFIG)
@@ -32,7 +32,7 @@ def answers_of(group: GroupTimeline) -> list[dict[str, Any]]:
 
 
 def disagreements_of(group: GroupTimeline, recorded: Recorded | None = None) -> list[str]:
-    """`recorded`: error and generation of some requests' answers, by seq."""
+    """Return the disagreements as text. `recorded`: recorded error and generation of answers, by `seq`."""
     compared = []
     for row in answers_of(group):
         error, generation = (recorded or {}).get(row["seq"], (None, None))
@@ -55,7 +55,7 @@ def test_equal_answers_are_no_disagreement() -> None:
 
 def test_other_leader_and_rejected_join_are_reported() -> None:
     group = alone_and_stable(leader_member_id="b")
-    group.rejoin(4200, "nobody", leader_member_id="nobody")
+    group.rejoin(4200, "unknown", leader_member_id="unknown")
     assert disagreements_of(group) == [
         "1 leader: b, but a",
         "3 unknown_member: None, but UNKNOWN_MEMBER_ID",
@@ -71,7 +71,7 @@ def test_duplicate_recorded_id_is_reported() -> None:
 
 def test_rejected_heartbeats_are_reported() -> None:
     group = alone_and_stable()
-    group.heartbeat(4200, "nobody")
+    group.heartbeat(4200, "unknown")
     group.heartbeat(4300, "a", generation=7)
     group.heartbeat(4400, "a", group_instance_id="i")
     group.heartbeat(4500, "a")
@@ -84,7 +84,7 @@ def test_rejected_heartbeats_are_reported() -> None:
 
 def test_recorded_errors_are_compared() -> None:
     group = alone_and_stable()
-    group.heartbeat(4200, "nobody")
+    group.heartbeat(4200, "unknown")
     group.heartbeat(4300, "a", generation=7)
     recorded: Recorded = {1: ("NONE", 4), 2: ("REBALANCE_IN_PROGRESS", None), 3: ("UNKNOWN_MEMBER_ID", None)}
     assert disagreements_of(group, recorded | {4: ("NONE", None)}) == [

@@ -1,4 +1,4 @@
-"""`replay --explain GROUP`, before Spark starts."""
+"""The option `replay --explain GROUP`, checked before Spark starts."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ def test_explain_needs_no_events() -> None:
 
 def test_explain_with_follow_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.check(["--out", "x", "--events", "x/events", "--follow", "--explain", "g"]) == 2
-    assert capsys.readouterr().err == "replay: --explain looks back at a finished replay, which --follow never is\n"
+    assert capsys.readouterr().err == "replay: --explain needs a finished replay; remove --follow\n"

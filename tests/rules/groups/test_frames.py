@@ -1,4 +1,4 @@
-"""Frames: rows of rows and frames end to end are what eager copies would be, and copy nothing that nobody asks for."""
+"""Frames: lazy selection and concatenation equal eager copies, and columns are copied only when read."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.examples import examples
 Rows = list[tuple[int, str]]
 
 
-class Asked(np.ndarray):
-    """A column that counts how often rows of it are copied."""
+class CountingArray(np.ndarray):
+    """A column that counts how often its rows are copied."""
 
     copies = 0
 
@@ -45,8 +45,8 @@ STEPS = st.lists(
         st.tuples(st.just("slice"), st.tuples(st.integers(0, 6), st.integers(0, 6))),
         st.tuples(st.just("join"), st.lists(st.tuples(st.integers(0, 9), st.text(max_size=2)), max_size=4)),
         st.tuples(st.just("number"), st.integers(-9, 9)),
-        st.tuples(st.just("ask"), st.sampled_from(["number", "text"])),
-        st.tuples(st.just("whole"), st.none()),
+        st.tuples(st.just("read"), st.sampled_from(["number", "text"])),
+        st.tuples(st.just("copy"), st.none()),
     ),
     max_size=12,
 )
@@ -64,7 +64,7 @@ def test_frame_operations_match_list_operations(rows: Rows, steps: list[tuple[st
             mask = [value[place % len(value)] for place in range(len(rows))]
             built, rows = (
                 built.take(np.array(mask, dtype=bool)),
-                [row for row, kept in zip(rows, mask, strict=True) if kept],
+                [row for row, retained in zip(rows, mask, strict=True) if retained],
             )
         elif step == "slice":
             built, rows = built.take(slice(*value)), rows[slice(*value)]
@@ -72,21 +72,21 @@ def test_frame_operations_match_list_operations(rows: Rows, steps: list[tuple[st
             built, rows = Frame.concat([built, frame(value)]), rows + value
         elif step == "number":
             built, rows = built.with_columns(number=np.full(len(rows), value)), [(value, text) for _, text in rows]
-        elif step == "ask":
+        elif step == "read":
             assert len(getattr(built, value)) == len(rows)
-        elif step == "whole":
+        elif step == "copy":
             built = built.copy()
         assert len(built) == len(rows)
     assert rows_of(built) == rows
 
 
 def test_column_is_copied_once_when_read() -> None:
-    asked, other = (np.arange(6).view(Asked) for _ in range(2))
-    taken = Frame({"asked": asked, "other": other}).take(np.array([5, 3, 1])).take(np.array([True, False, True]))
+    read, other = (np.arange(6).view(CountingArray) for _ in range(2))
+    taken = Frame({"read": read, "other": other}).take(np.array([5, 3, 1])).take(np.array([True, False, True]))
     joined = Frame.concat([taken, taken.take(slice(0, 1))])
-    assert joined.take(np.array([2, 1])).asked.tolist() == [5, 1]
-    assert joined.take(np.array([0])).asked.tolist() == [5]
-    assert (asked.copies, other.copies) == (2, 0), "one for each of the frames that were joined"
+    assert joined.take(np.array([2, 1])).read.tolist() == [5, 1]
+    assert joined.take(np.array([0])).read.tolist() == [5]
+    assert (read.copies, other.copies) == (2, 0), "one copy for each of the concatenated frames"
 
 
 def test_replaced_column_does_not_affect_earlier_selection() -> None:
@@ -98,8 +98,8 @@ def test_replaced_column_does_not_affect_earlier_selection() -> None:
 
 
 def test_merge_has_columns_of_both_frames() -> None:
-    beside = frame([(1, "a")]).merge(Frame({"number": np.array([7]), "more": np.array([3])}))
-    assert {name: column.tolist() for name, column in beside.columns.items()} == {
+    merged = frame([(1, "a")]).merge(Frame({"number": np.array([7]), "more": np.array([3])}))
+    assert {name: column.tolist() for name, column in merged.columns.items()} == {
         "number": [7],
         "text": ["a"],
         "more": [3],
@@ -107,8 +107,8 @@ def test_merge_has_columns_of_both_frames() -> None:
 
 
 def test_copy_references_no_other_array() -> None:
-    kept = frame([(number, "") for number in range(100)]).take(slice(0, 2)).copy()
-    assert [column.base for column in kept.columns.values()] == [None, None]
+    retained = frame([(number, "") for number in range(100)]).take(slice(0, 2)).copy()
+    assert [column.base for column in retained.columns.values()] == [None, None]
 
 
 def test_missing_column_is_named_in_error() -> None:

@@ -1,4 +1,4 @@
-"""Spark's groups around the coordinator: whatever batches, chunks and disorder, the tables say the same."""
+"""The coordinator in Spark's groups: batches, chunks and disorder do not change the tables."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ Row = tuple[Any, ...]
 def streamed(
     batches: list[list[Event]], config: Config, chunk: int = 10_000, gauge_state: GaugeState | None = None
 ) -> dict[str, pa.Table]:
-    """The query over these batches, then the row that lets the clock run out."""
+    """Run the query over these batches, then the row that drains the clock."""
     end_us = end_of(event for batch in batches for event in batch)
     rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us), config)
     return _tables(rules, _chunks(rules, [*batches, None, []], end_us, chunk, gauge_state), end_us)
 
 
 def at_once(events: list[Event], config: Config, gauge_state: GaugeState | None = None) -> dict[str, pa.Table]:
-    """The query over a batch that is known to be all there is."""
+    """Run the query over a batch that is known to be the whole trace."""
     end_us = end_of(events)
     rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us, is_one_batch=True), config)
     return _tables(rules, _chunks(rules, [events], end_us, 10_000, gauge_state), end_us)
@@ -68,7 +68,7 @@ def _chunks(
             gauge_state.advance([payload for _, payload in waits if payload], max(us for us, _ in waits) // 1000, "run")
         groups.advance()
     assert groups.dropped == 0
-    assert not groups.timers, "nothing is left to fire"
+    assert not groups.timers, "no timer is left"
     return all_chunks
 
 
@@ -92,7 +92,7 @@ def _packed(batch: list[Event], rules: GroupRules) -> list[Row]:
 
 
 def transitions_of(rows: pa.Table) -> list[Transition]:
-    """Group by group, in order; within one group the rows have the order in which they were written."""
+    """Return the transitions ordered by group, and within a group in the order of the rows."""
     changes = [
         Transition(
             group=row["group"],
@@ -126,7 +126,7 @@ def decided_in(tables: dict[str, pa.Table]) -> tuple[list[Outcome], list[Transit
 
 
 def cut(events: list[Event], cuts: set[int]) -> list[list[Event]]:
-    """Cut between milliseconds only, as the staged files of a replay are."""
+    """Split the events into batches between milliseconds, as the staged files of a replay are."""
     batches: list[list[Event]] = [[]]
     for place, event in enumerate(events):
         if place in cuts and batches[-1] and batches[-1][-1]["time_us"] // 1000 < event["time_us"] // 1000:
@@ -153,7 +153,7 @@ def test_allowed_disorder_changes_nothing(traffic: GroupTraffic, disorder_ms: in
 
 
 def test_event_waits_until_none_can_precede() -> None:
-    """5 ms of disorder: after an event at 10,005 another may come from 10,000 on, before b's that is here already."""
+    """With a disorder of 5 ms, an event at 10,005 may be followed by others from 10,000 on."""
     group = GroupTimeline()
     group.until(10_005)
     group.join(10_000.9, "b")
@@ -177,12 +177,11 @@ def test_undrained_tables_end_with_trace(traffic: GroupTraffic) -> None:
 
 
 def vanishing() -> GroupTimeline:
-    """
-    a and b join at 1000, are stable from 6200 on, and show their last signs of life at 6500 and 7500:
+    """Return a group of a and b, stable from 6200 on, with the last heartbeats at 6500 and 7500.
 
     6500       7500        16500                 17500
-    a          b           a's session expires:  b's session expires while the round waits for it:
-                           a round begins        nobody is left
+    a          b           a's session expires:  b's session expires while the join waits for it:
+                           a rebalance starts    no member is left
     """
     group = GroupTimeline()
     group.join(1000, "a")
@@ -210,7 +209,7 @@ _TO_EMPTY = [
 
 @pytest.mark.parametrize("ticks", [[], [17_000, 40_000], list(range(8000, 40_000, 500))], ids=["none", "two", "many"])
 def test_group_of_vanished_members_becomes_empty(ticks: list[int]) -> None:
-    """With `clock` events, which are no group's, and with none, when the run drains."""
+    """With `clock` events, which belong to no group, and without, when the run drains."""
     group = vanishing()
     for ms in ticks:
         group.until(ms)

@@ -1,4 +1,4 @@
-"""The gauges of the purgatories Heartbeat and Rebalance, batch by batch: what the reference's clock read."""
+"""The gauges of the purgatories Heartbeat and Rebalance, batch by batch, equal the reference's."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from tests.support.group_strategies import Event, GroupTraffic, group_traffic
 
 
 class Coordinators:
-    """All brokers' purgatories; kept as bytes between two batches."""
+    """The purgatories of a cluster, as bytes between two batches."""
 
     def __init__(self, config: Config, first_ms: int) -> None:
         self.gauges: list[Gauge] = []
         self._interval, self._first_ms = config.group.purge_interval, first_ms
-        self._kept: dict[tuple[int, Code], bytes] = {}
+        self._states: dict[tuple[int, Code], bytes] = {}
 
     def advance(self, calls: list[bytes], horizon_ms: int) -> None:
         by_owner = by_purgatory(calls)
-        for owner in dict.fromkeys([*self._kept, *by_owner]):
+        for owner in dict.fromkeys([*self._states, *by_owner]):
             broker, code = owner
-            if owner in self._kept:
-                purgatory = CoordinatorPurgatory.from_bytes(self._kept[owner])
+            if owner in self._states:
+                purgatory = CoordinatorPurgatory.from_bytes(self._states[owner])
             else:
                 purgatory = CoordinatorPurgatory(code, self._interval, self._first_ms)
             rows = purgatory.advance(by_owner.get(owner), horizon_ms)
-            self._kept[owner] = purgatory.to_bytes()
+            self._states[owner] = purgatory.to_bytes()
             columns = (rows.columns[name].tolist() for name in ("at_ms", "watched", "delayed", "purged"))
             self.gauges += [Gauge(broker, PURGATORIES[code], *row) for row in zip(*columns, strict=True)]
 
     @property
     def open(self) -> int:
-        return sum(CoordinatorPurgatory.from_bytes(value).open for value in self._kept.values())
+        return sum(CoordinatorPurgatory.from_bytes(value).open for value in self._states.values())
 
 
 def read(events: list[Event], config: Config, cuts: list[int], first_ms: int) -> Coordinators:
     coordinators, batches = Coordinators(config, first_ms), Batches(config)
-    borders = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
-    for begin, end in pairwise(borders):
+    bounds = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
+    for begin, end in pairwise(bounds):
         batches.take(events[begin:end])
         coordinators.advance(batches.waits, events[end - 1]["time_us"] // 1000)
         batches.waits.clear()
@@ -62,16 +62,18 @@ def read(events: list[Event], config: Config, cuts: list[int], first_ms: int) ->
 
 
 def differences(events: list[Event], config: Config, cuts: list[int]) -> tuple[list[Gauge], list[Gauge]]:
-    """What only the batches' gauges, and what only the reference's say."""
+    """Return the gauges that only the batches have, and the ones that only the reference has."""
     expected = replay(events, config)
     actual = [gauge for gauge in read(events, config, cuts, expected.start_ms).gauges if gauge.at_ms <= expected.end_ms]
     wanted = gauge_changes(expected.gauges)
     return [gauge for gauge in actual if gauge not in wanted], [gauge for gauge in wanted if gauge not in actual]
 
 
-def with_time(traffic: GroupTraffic) -> GroupTraffic:
-    """No session and no initial delay without any length: when within its millisecond such a timer runs depends on the
-    lag of the wheels, and with it what a purge of that very millisecond finds."""
+def without_zero_delays(traffic: GroupTraffic) -> GroupTraffic:
+    """Replace zero session timeouts and initial delays.
+
+    The lag of the wheels decides when such timers run within their millisecond, and so affects a purge at that time.
+    """
     events = [
         event | {"session_timeout_ms": max(2, event["session_timeout_ms"])} if "session_timeout_ms" in event else event
         for event in traffic.events
@@ -82,7 +84,7 @@ def with_time(traffic: GroupTraffic) -> GroupTraffic:
 
 
 @settings(examples(12), phases=(Phase.explicit, Phase.reuse, Phase.generate))
-@given(group_traffic().map(with_time), st.lists(st.integers(1, 80), max_size=4))
+@given(group_traffic().map(without_zero_delays), st.lists(st.integers(1, 80), max_size=4))
 def test_gauges_of_random_traffic_match_reference(traffic: GroupTraffic, cuts: list[int]) -> None:
     assert differences(traffic.events, traffic.config, cuts) == ([], [])
 

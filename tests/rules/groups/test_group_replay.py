@@ -1,4 +1,4 @@
-"""Groups on Spark: every cell of the coordinator's table, any size of batches, a crash: the reference's tables."""
+"""Groups on Spark: every cell of the coordinator's table, small batches and crashes give the reference's tables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _place(change: Transition) -> tuple[Any, ...]:
 
 
 def decided_by(result: Replay) -> Decided:
-    """Operations by their ids, and state changes: of one millisecond in any order."""
+    """Return operations sorted by id, and transitions, with those of one millisecond in a fixed order."""
     return sorted(result.outcomes, key=lambda outcome: outcome.operation_id), sorted(result.transitions, key=_place)
 
 
@@ -74,7 +74,7 @@ def decided_in(out: Path) -> Decided:
 
 
 def gauges(out: Path) -> list[Gauge]:
-    """Of the purgatories of groups, in order of time."""
+    """Return the gauges of the groups' purgatories, in order of time."""
     rows = _table(out, "purgatory_gauges")
     times = rows["at"].cast(pa.int64()).to_pylist()
     readings = [
@@ -104,10 +104,12 @@ def reference(cells: list[Event]) -> Replay:
 
 
 @pytest.fixture(scope="module")
-def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, cells: list[Event]) -> Path:
-    """The replay's folder: all cells in one batch, a group a group. One join's and one heartbeat's answers were
-    recorded: the former as it is replayed, the latter with an error that a stable group does not give."""
-    folder = tmp_path_factory.mktemp("whole")
+def replayed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, cells: list[Event]) -> Path:
+    """Return the folder of a replay of every cell in one batch.
+
+    The recorded answer of a join equals the replay's. That of a heartbeat has an error that a stable group never gives.
+    """
+    folder = tmp_path_factory.mktemp("replayed")
     events = write_trace(spark, folder, cells, per_batch=10_000)
     (heartbeat,) = (event for event in cells if event["group"] == "Stable: heartbeat" and event["type"] == "heartbeat")
     (leave,) = (event for event in cells if event["group"] == "Empty: leave" and event["time_us"] == 10_000_000)
@@ -122,34 +124,34 @@ def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, cells: 
     return folder
 
 
-def test_every_cell_matches_reference(whole: Path, reference: Replay) -> None:
-    assert decided_in(whole) == decided_by(reference)
+def test_every_cell_matches_reference(replayed: Path, reference: Replay) -> None:
+    assert decided_in(replayed) == decided_by(reference)
 
 
-def test_gauges_match_reference(whole: Path, reference: Replay) -> None:
-    readings = gauges(whole)
+def test_gauges_match_reference(replayed: Path, reference: Replay) -> None:
+    readings = gauges(replayed)
     assert {gauge.purgatory for gauge in readings} == {"Heartbeat", "Rebalance"}
     assert readings == gauge_changes(reference.gauges)
 
 
-def test_disagreements_are_listed_by_explain(spark: SparkSession, whole: Path) -> None:
-    title, heads, line = explained(spark, str(whole), "Stable: heartbeat")
+def test_disagreements_are_listed_by_explain(spark: SparkSession, replayed: Path) -> None:
+    title, heads, line = explained(spark, str(replayed), "Stable: heartbeat")
     assert title == "Group Stable: heartbeat: recorded against replayed"
     assert heads.split() == ["asked", "broker", "request", "api", "member", "disagreement", "recorded", "replayed"]
     assert line.split()[:2] == ["1970-01-01", "00:00:10.000000"]
     assert line.split()[4:] == ["heartbeat", "b", "error", "REBALANCE_IN_PROGRESS", "NONE"]
-    assert explained(spark, str(whole), "Stable: commit") == [
+    assert explained(spark, str(replayed), "Stable: commit") == [
         "Group Stable: commit: the replay disagrees with nothing that the trace records"
     ]
-    with pytest.raises(UserError, match="the replay has no group nobody's"):
-        explained(spark, str(whole), "nobody's")
+    with pytest.raises(UserError, match="the replay has no group unknown"):
+        explained(spark, str(replayed), "unknown")
 
 
 class KilledError(Exception):
     pass
 
 
-def die_after_the_first_batch(running: StreamingQuery, title: str, known: Survey | None) -> int:
+def stop_after_first_batch(running: StreamingQuery, title: str, known: Survey | None) -> int:
     """In place of `monitor_query`, with the query of the coordinators."""
     while not running.recentProgress and not running.awaitTermination(1):
         pass
@@ -157,8 +159,8 @@ def die_after_the_first_batch(running: StreamingQuery, title: str, known: Survey
     raise KilledError
 
 
-def die_between_two_tables(write: Callable[[Sink, Any, str, int], Any]) -> Callable[[Sink, Any, str, int], Any]:
-    """In place of what a sink writes a table with: the others may have been written, or not."""
+def die_between_tables(write: Callable[[Sink, Any, str, int], Any]) -> Callable[[Sink, Any, str, int], Any]:
+    """Replace the function by which a sink writes a table. Other tables may have been written."""
 
     def dying(sink: Sink, rows: Any, table: str, number: int) -> Any:
         if table == "expirations":
@@ -168,8 +170,8 @@ def die_between_two_tables(write: Callable[[Sink, Any, str, int], Any]) -> Calla
     return dying
 
 
-def die_before_it_is_done(*_: object) -> None:
-    """In place of a sink's last step: all tables are written."""
+def die_before_completion(*_: object) -> None:
+    """Replace the last step of a sink, when all tables are written."""
     raise KilledError
 
 
@@ -181,8 +183,8 @@ def test_killed_and_resumed_run_matches_reference(
     shards = CONFIG.model_copy(update={"grouping": "shard", "grouping_shards": 3})
     create_tables(spark, layout, groups=True)
 
-    def go_on() -> dict[str, Any]:
-        """As from a new process: nothing is known of what the last one wrote."""
+    def resume() -> dict[str, Any]:
+        """Resume as a new process does, without knowledge of the last one's writes."""
         known = survey(spark.read.format("delta").load(events))
         assert known.first_us is not None
         plan, source = Plan(run.run_id, False, known.last_us), TraceSource(events, 1)
@@ -193,22 +195,22 @@ def test_killed_and_resumed_run_matches_reference(
         return group_counts(spark, layout, of_groups)
 
     deaths: tuple[tuple[Any, str, Any], ...] = (
-        (streaming_query, "monitor_query", die_after_the_first_batch),
-        (Sink, "_append", die_between_two_tables(by_spark)),
-        (Sink, "_append_here", die_between_two_tables(by_this_process)),
-        (Snapshots, "keep", die_before_it_is_done),
+        (streaming_query, "monitor_query", stop_after_first_batch),
+        (Sink, "_append", die_between_tables(by_spark)),
+        (Sink, "_append_here", die_between_tables(by_this_process)),
+        (Snapshots, "keep", die_before_completion),
     )
     expected = decided_by(reference)
     incomplete = []
     for where, name, death in deaths:
         with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
             patch.setattr(where, name, death)
-            if name == "_append":  # Else only larger batches are Spark's to write.
+            if name == "_append":  # Otherwise Spark writes larger batches only.
                 patch.setattr(batch_sink, "MOST_ROWS", -1)
-            go_on()
+            resume()
         incomplete.append(decided_in(tmp_path) != expected)
     assert incomplete[:3] == [True, True, True]
-    counts = go_on()
+    counts = resume()
     assert decided_in(tmp_path) == expected
     read = gauges(tmp_path)
     assert [gauge for gauge in read if gauge.at_ms <= reference.end_ms] == gauge_changes(reference.gauges)
@@ -223,4 +225,4 @@ def test_killed_and_resumed_run_matches_reference(
         "open": 0,
         "transitions": len(expected[1]),
     }
-    assert go_on() == counts, "whoever goes on with what is done does nothing"
+    assert resume() == counts, "resuming a finished run does nothing"

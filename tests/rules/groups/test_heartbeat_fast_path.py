@@ -1,4 +1,4 @@
-"""Runs of signs of life: what they end, and where they stop."""
+"""Heartbeat runs: the sessions that they complete, and where they end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.group_timeline import GroupTimeline, operation_line
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group
 
 
-def of_two_members() -> GroupSnapshot:
-    """a and b, stable since 6200, with sessions of 10 s: a's began at 6200, b's at 6200 with the assignment."""
+def stable_pair_snapshot() -> GroupSnapshot:
+    """Return a stable group of a and b, both with a session of 10 s that started at 6200."""
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")
@@ -36,12 +36,12 @@ def _rows(group: GroupTimeline) -> Frame:
     return dict(RequestBatch.from_events(events).by_group())["0/g"]
 
 
-def run(*signs: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, int]]]:
-    """How long the run is, which sessions it ends, and which are open after it."""
+def run(*heartbeats: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, int]]]:
+    """Return the length of the run, the sessions that it completes, and the open sessions after it."""
     group = GroupTimeline()
-    for ms, member in signs:
+    for ms, member in heartbeats:
         group.heartbeat(ms, member)
-    snapshot = of_two_members()
+    snapshot = stable_pair_snapshot()
     decided = apply_heartbeats(snapshot, _rows(group))
     lines = sorted(map(operation_line, outcomes_of(decided.ended, 0, "g")))
     sessions = snapshot.sessions
@@ -69,7 +69,7 @@ def test_heartbeat_at_deadline_ends_run() -> None:
 
 
 def test_run_ends_at_first_missed_deadline() -> None:
-    """b's second sign comes 10 s after its first: what a sends in that millisecond or later waits for the machine."""
+    """The second heartbeat of b is 10 s after its first. Heartbeats from that millisecond on are not in the run."""
     assert run((7000, "b"), (8000, "a"), (17_000, "a"), (17_000, "b"), (17_500, "a")) == (
         2,
         [
@@ -81,16 +81,16 @@ def test_run_ends_at_first_missed_deadline() -> None:
 
 
 def test_heartbeat_of_unknown_member_changes_nothing() -> None:
-    assert run((7000, "nobody")) == (1, [], [("a", 16_200), ("b", 16_200)])
+    assert run((7000, "unknown")) == (1, [], [("a", 16_200), ("b", 16_200)])
 
 
 def test_rejected_heartbeats_complete_no_session() -> None:
     group = GroupTimeline()
     group.heartbeat(7000, "a", generation=0)
     group.heartbeat(7100, "a", generation=2)
-    group.commit(7200, "nobody")
+    group.commit(7200, "unknown")
     group.commit(7300, "a")
-    snapshot = of_two_members()
+    snapshot = stable_pair_snapshot()
     decided = apply_heartbeats(snapshot, _rows(group))
     assert [ERRORS[answer] for answer in decided.answers] == [
         "ILLEGAL_GENERATION",
@@ -107,7 +107,7 @@ def test_state_round_trips_and_other_format_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = GroupStateStore()
-    store.put("0/g", of_two_members())
+    store.put("0/g", stable_pair_snapshot())
     value, again = store.to_bytes(), GroupStateStore.from_bytes(store.to_bytes())
     snapshot = again.get("0/g")
     snapshot.text = None

@@ -1,4 +1,4 @@
-"""Eighty groups of up to 50 members that heartbeat and crash: cut, sharded, killed, the tables are the same."""
+"""Eighty groups of up to 50 members: batches, shards and a repeated batch do not change the tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = list[tuple[Any, int, bytes]]
 
 
 def batches(events: pa.Table, rules: GroupRules, per_batch: int) -> Iterator[Rows]:
-    """Cut between milliseconds; the row that lets the clock run out, and an empty batch, come last."""
+    """Yield batches cut between milliseconds, then the row that drains the clock, and an empty batch."""
     at, ms = 0, [us // 1000 for us in events["time_us"].to_pylist()]
     while at < len(ms):
         end = min(at + per_batch, len(ms))
@@ -38,7 +38,7 @@ def batches(events: pa.Table, rules: GroupRules, per_batch: int) -> Iterator[Row
 
 
 def replayed(events: pa.Table, config: Config, per_batch: int, kill: int | None = None) -> dict[str, pa.Table]:
-    """The tables in one order. The batch numbered `kill` is lost with all that it found, and run again."""
+    """Return the sorted tables. The results of batch `kill` are lost, and the batch is repeated."""
     end_us = events["time_us"][-1].as_py()
     rules = GroupRules(Plan("run", False, end_us), config)
     groups = Groups(state_function(rules), delay_ms=1)

@@ -1,4 +1,4 @@
-"""Kafka 3.9's own answers, state changes, removals and silences, through batches and kept states."""
+"""Batched groups against Kafka 3.9's own answers, state changes and removals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support import oracle_groups
 from tests.support.oracle_groups import GroupTrace
 
 CASES = oracle_groups.cases()
-# Every group is packed after every batch, so a long trace is cut into as many as a short one, not into as small ones.
+# Every batch serializes every group, so long traces have at most `_MOST` batches.
 _LEAST, _MOST = 400, 12
 
 

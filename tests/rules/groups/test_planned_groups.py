@@ -1,4 +1,4 @@
-"""Groups that live by the open loop's plan: the engine says of them what the reference says."""
+"""Groups of an open-loop workload match the reference."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ OF_GROUPS = {"join_group", "sync_group", "heartbeat", "offset_commit", "leave_gr
 
 
 def test_groups_of_open_loop_match_reference() -> None:
+    """Members leave, crash and return."""
     workload = Workload(12_000, partitions=30, rate=60, members=3, incident_s=30)
     rows = (row for number in range(workload.slices) for row in slice_rows(workload, number, "run").to_pylist())
     events = [

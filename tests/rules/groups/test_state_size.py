@@ -1,4 +1,4 @@
-"""What groups leave behind from batch to batch: not more the longer they go on."""
+"""The state of groups between batches does not grow with time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.streaming.groups_by_hand import Groups
 
 
 def test_state_size_stays_constant() -> None:
-    """Their members have joined, some have crashed, and the rest has joined again within the first minute."""
+    """Within the first minute members join, some crash, and the others rejoin."""
     events = groups_trace(6, seconds=240).events
     rules = GroupRules(Plan("run", False, events["time_us"][-1].as_py()), Config())
     groups = Groups(state_function(rules), delay_ms=1)
@@ -21,8 +21,8 @@ def test_state_size_stays_constant() -> None:
     for rows in fed:
         groups.batch(rows)
         groups.advance()
-        kept = [value for values in groups.values.values() for value in values if isinstance(value, bytes)]
-        sizes.append(sum(map(len, kept)))
+        states = [value for values in groups.values.values() for value in values if isinstance(value, bytes)]
+        sizes.append(sum(map(len, states)))
     second, last = sizes[len(sizes) // 3 : len(sizes) * 2 // 3], sizes[len(sizes) * 2 // 3 :]
     assert min(second) > 1_000
     assert max(last) <= 1.1 * max(second)

@@ -1,4 +1,4 @@
-"""The same operations, answers and transitions as the reference, however a trace is cut into batches."""
+"""Batches of any size give the operations, answers and transitions of the reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.group_timeline import GroupTimeline
 def test_random_batches_match_reference(traffic: GroupTraffic, cuts: list[int], min_columnar_run: int) -> None:
     batches = in_batches(traffic.events, traffic.config, cuts, min_columnar_run)
     expected = reference_of(traffic.events, traffic.config)
-    # Nothing is told of a group that is unloaded where it never was.
+    # An unknown group that is unloaded has no output.
     assert {key: record.in_order() for key, record in batches.records.items() if record != GroupRecord()} == {
         key: record.in_order() for key, record in expected.items()
     }
@@ -32,7 +32,7 @@ def test_timer_ends_stable_state_before_heartbeat_run() -> None:
     group.sync(6200, "a")
     group.heartbeat(6500, "b")
     group.rejoin(7000, "b")
-    #   16,200: a's session expires, and the round that follows waits for b
+    #   16,200: the session of a expires, and the rebalance that follows waits for b
     group.heartbeat(16_400, "b")
     group.heartbeat(16_450, "a")
     config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})

@@ -31,7 +31,7 @@ def test_one_operation_expires_other_completes() -> None:
     assert not first.completed
     waiting.advance_clock(20)
     assert (first.expired, first.ended_us, first.trigger) == (True, 20_000, None)
-    assert first.log == ["try", "try", "answered at 20000", "expired at 20000"], "the answer goes out first"
+    assert first.log == ["try", "try", "answered at 20000", "expired at 20000"], "the answer precedes the expiration"
     second.completable = True
     assert waiting.check_and_complete("test2", 21_500) == 1
     assert (second.expired, second.ended_us) == (False, 21_500)
@@ -61,6 +61,7 @@ def test_purge_vector_of_kafka() -> None:
 
 
 def test_purge_vector_of_two_keys_each() -> None:
+    """The same vector, for three operations on two keys each."""
     waiting = purgatory()
     operations = [Operation(name, 100_000) for name in ("first", "second", "third")]
     for operation in operations:
@@ -110,6 +111,7 @@ def test_only_first_force_complete_succeeds() -> None:
 
 
 def test_check_tries_in_insertion_order() -> None:
+    """A check counts only the operations that it completed itself."""
     waiting = purgatory()
     order: list[str] = []
 
@@ -174,7 +176,7 @@ def test_zero_delay_expires_in_arrival_millisecond() -> None:
 
 def test_purge_needs_more_completed_than_interval() -> None:
     """
-    interval 2; `estimated total - delayed` after each end: 1, 2, 3 > 2 -> purge, and the estimate becomes `delayed`
+    interval 2; `estimated total - delayed` after each completion: 1, 2, 3 > 2 -> purge, the estimate becomes `delayed`
     """
     waiting = purgatory(purge_interval=2)
     operations = [Operation(str(number), 100_000) for number in range(4)]
@@ -210,6 +212,7 @@ def test_purge_resets_estimate_to_open_operations() -> None:
 
 
 def test_checks_do_not_lower_purge_estimate() -> None:
+    """A purge may therefore find nothing."""
     waiting = purgatory(purge_interval=0)
     operation = Operation("walked", 100_000)
     waiting.try_complete_else_watch(operation, ["a"], 0)

@@ -1,4 +1,4 @@
-"""What a fetch's answer carries: partitions in order under a shrinking byte limit."""
+"""The answer of a fetch: partitions in order, under a byte limit that shrinks with each read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH = 100
 
 
 def cluster() -> Cluster:
-    """Partitions a, b and c of three batches of 100 bytes and two records each."""
+    """Return a cluster with partitions a, b and c of three batches of 100 bytes and two records each."""
     made = Cluster(Config(), 0)
     for topic in "abc":
         replica = made.broker(0).replica(TopicPartition(topic, 0))

@@ -1,4 +1,4 @@
-"""DelayedCreateTopics: until every partition of every topic has a leader, at whichever broker."""
+"""DelayedCreateTopics: waiting for a leader of every partition of every topic, at any broker."""
 
 from __future__ import annotations
 

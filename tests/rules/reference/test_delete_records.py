@@ -1,4 +1,4 @@
-"""DelayedDeleteRecords: until the low watermark has passed."""
+"""DelayedDeleteRecords: waiting for the low watermark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_lost_partition_is_settled_with_its_error(change: str, rule: str, error:
 
 
 def test_rising_high_watermark_checks_deletions() -> None:
-    """Nothing but the log start settles them, so this shows only in the gauges: a walked list drops what has ended."""
+    """Only the log start settles deletions. The check shows in the gauges, as it removes an expired deletion."""
     timeline = (
         Timeline().delete_records(10, "d", 50, a=5, b=5).add(250, "clock").high_watermark(300, "a", 1).add(450, "clock")
     )

@@ -41,6 +41,7 @@ def test_whole_outcome_of_fetch() -> None:
 
 
 def test_follower_reads_to_log_end() -> None:
+    """A consumer reads to the high watermark."""
     timeline = Timeline().follower(10, "follower", 1000, 500, {"a": 0}).fetch(10, "consumer", 1000, 500, {"a": 0})
     timeline.log_end(20, "a", 4, 400).log_end(30, "a", 5, 100).high_watermark(40, "a", 4).high_watermark(50, "a", 5)
     assert timeline.ends() == [
@@ -100,14 +101,15 @@ def test_case_f_newer_epoch_fences_waiting_fetch() -> None:
 
 
 def test_case_f_epochs_on_arrival() -> None:
+    """An older epoch is fenced, a newer one is unknown."""
     timeline = Timeline().change(1, "a", "leader", leader_epoch=4).log_end(2, "a", 5, 50).high_watermark(3, "a", 5)
-    for name, epoch in (("older", 3), ("same", 4), ("newer", 5), ("unsaid", -1)):
+    for name, epoch in (("older", 3), ("same", 4), ("newer", 5), ("none", -1)):
         timeline.fetch(10, name, 20, 500, {"a": {"fetch_offset": 0, "current_leader_epoch": epoch}})
     assert timeline.ends() == [
         "older completed 10 fenced_epoch - a-0:FENCED_LEADER_EPOCH",
         "same expired 30 timeout - a-0:50",
         "newer completed 10 unknown_epoch - a-0:UNKNOWN_LEADER_EPOCH",
-        "unsaid expired 30 timeout - a-0:50",
+        "none expired 30 timeout - a-0:50",
     ]
 
 
@@ -141,7 +143,7 @@ def test_case_c_older_segment_on_arrival() -> None:
 
 
 def test_case_c_excludes_fresh_roll_at_end() -> None:
-    """The high watermark was taken before the roll, on the old segment; equal offsets do not look at segments."""
+    """The high watermark was taken on the old segment, before the roll; at equal offsets segments are ignored."""
     timeline = Timeline().log_end(1, "a", 5, 500).high_watermark(2, "a", 5).change(3, "a", "segment_roll", offset=5)
     timeline.fetch(10, "consumer", 20, 1, {"a": 5}).follower(10, "follower", 20, 1, {"a": 5})
     assert timeline.ends() == ["consumer expired 30 timeout - a-0:0", "follower expired 30 timeout - a-0:0"]
@@ -154,7 +156,7 @@ def test_case_c_caught_up_before_roll() -> None:
 
 
 def test_case_c_fetch_at_end_reuses_its_segment() -> None:
-    """Both start at 5 after the roll; the high watermark was taken before it, the log end moved with it."""
+    """Both fetches start at 5 after the roll. The high watermark was taken before it, the log end moved with it."""
     timeline = Timeline().log_end(1, "a", 5, 500).high_watermark(2, "a", 5).change(3, "a", "segment_roll", offset=5)
     timeline.fetch(10, "consumer", 1000, 9999, {"a": 5}).follower(10, "follower", 100, 9999, {"a": 5})
     timeline.log_end(30, "a", 6, 100).high_watermark(40, "a", 6)
@@ -177,6 +179,7 @@ def test_case_c_excludes_roll_of_empty_log() -> None:
 
 
 def test_case_c_excludes_throttled_replica() -> None:
+    """A throttled replica adds no bytes either."""
     timeline = Timeline().log_end(1, "a", 5, 500).change(2, "a", "segment_roll", offset=5).log_end(3, "a", 6, 100)
     held = {"a": {"fetch_offset": 0, "throttled": True}, "b": 0}
     timeline.follower(10, "f", 1000, 50, held).follower(10, "g", 20, 50, held).log_end(40, "b", 5, 50)
@@ -239,7 +242,7 @@ def test_offset_inside_batch_counts_from_batch_start() -> None:
 
 
 def test_start_beyond_regrown_end_counts_negative() -> None:
-    """f starts at position 900; truncated to 5 and regrown, the end stands at 600: 600 - 900 = -300."""
+    """f starts at position 900. After truncation to 5 and new appends the end is at 600: 600 - 900 = -300 bytes."""
     timeline = Timeline().log_end(1, "a", 5, 500).log_end(2, "a", 9, 400)
     timeline.follower(10, "f", 100, 700, {"a": 9, "b": 0}).follower(10, "g", 100, 500, {"a": 9, "b": 0})
     timeline.change(20, "a", "truncate", offset=5).log_end(30, "a", 12, 100).log_end(40, "b", 3, 800)
@@ -269,12 +272,13 @@ def test_offset_outside_log_is_answered_at_once() -> None:
 
 
 def test_log_start_beyond_offset_is_reported_at_expiration() -> None:
+    """The log start checks no fetches, but the answer at the deadline has the error."""
     timeline = (
         Timeline().log_end(1, "a", 9, 900).follower(10, "f", 20, 9999, {"a": 3}).change(15, "a", "log_start", offset=4)
     )
     outcome = timeline.replay().outcomes[0]
     assert timeline.ends() == ["f expired 30 timeout - a-0:OFFSET_OUT_OF_RANGE"]
-    assert outcome.bytes == 900, "the formula of readable bytes knows nothing of the error"
+    assert outcome.bytes == 900, "readable bytes are counted despite the error"
 
 
 def test_fetch_without_partitions_is_answered_at_once() -> None:
@@ -304,7 +308,7 @@ def test_broker_limit_caps_minimum_and_maximum() -> None:
     assert timeline.ends(fetch={"max_bytes": 300}) == ["f completed 20 min_bytes a-0 a-0:300"]
     assert timeline.ends() == ["f expired 1010 timeout - a-0:300"]
     timeline = Timeline().fetch(10, "f", 1000, 5000, {"a": 0}, max_bytes=0)
-    assert timeline.ends() == ["f completed 10 min_bytes - a-0:0"], "a minimum never exceeds the request's own maximum"
+    assert timeline.ends() == ["f completed 10 min_bytes - a-0:0"], "the minimum never exceeds the request's maximum"
 
 
 def test_what_if_settings_replace_wait_and_minimum() -> None:
@@ -316,7 +320,7 @@ def test_what_if_settings_replace_wait_and_minimum() -> None:
 def test_follower_fetch_updates_progress_first() -> None:
     """
     1 leads, 2 follows; p waits for 2.
-    20  2 fetches from 4: the high watermark rises to 4, inside the batch, so it stands at the batch's start
+    20  2 fetches from 4: the high watermark rises to 4, inside the batch, so its position is the start of the batch
     30  2 fetches from 5: the high watermark rises to 5, which completes p and the consumer's fetch
     """
     timeline = Timeline(broker=1).change(1, "a", "leader", leader_epoch=1, isr=[1, 2]).produce(10, "p", 1000, a=5)

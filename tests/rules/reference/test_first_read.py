@@ -45,11 +45,13 @@ def test_batch_above_partition_maximum_is_answered_at_once() -> None:
 
 
 def test_batch_one_byte_short_waits() -> None:
+    """Its answer at the deadline contains the batch nevertheless."""
     timeline = appended(2 * MB).fetch(10, "f", 100, 2 * MB + 1, {"a": part()}, max_bytes=50 * MB)
     assert answers(timeline) == [("110", "timeout", 2 * MB)]
 
 
 def test_hard_max_bytes_is_never_exceeded() -> None:
+    """Requests up to version 2."""
     timeline = appended(2 * MB).fetch(10, "f", 100, 2 * MB, {"a": part()}, max_bytes=50 * MB, hard_max_bytes=True)
     assert answers(timeline) == [("110", "timeout", MB)]
 
@@ -109,6 +111,7 @@ def test_throttled_follower_reads_nothing() -> None:
 
 @pytest.mark.parametrize("batch", [1, 7, 1000])
 def test_large_old_batch_is_returned_whole(batch: int) -> None:
+    """The result does not depend on the size of the calls."""
     timeline = Timeline()
     sizes = [100, 100, 5_000, *[100] * 60]
     for end, size in enumerate(sizes, 1):

@@ -1,4 +1,4 @@
-"""The gauges: when they are read, what they count, and how long they go on."""
+"""The gauges: when they are read, and their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Reading = tuple[int, int, int, int]
 
 
 def readings(result: Replay, purgatory: str = "Produce") -> list[Reading]:
-    """(at, watched, delayed, purged)"""
+    """Return time, watched, delayed and purged of each reading."""
     return [
         (gauge.at_ms, gauge.watched, gauge.delayed, gauge.purged)
         for gauge in result.gauges
@@ -20,8 +20,9 @@ def readings(result: Replay, purgatory: str = "Produce") -> list[Reading]:
 
 
 def test_gauge_steps_cover_trace() -> None:
+    """From the first event, rounded down to a step, to the end of the last operation."""
     timeline = Timeline().produce(1_350, "p", 500, a=5, b=5).produce(1_450, "q", 10, a=5)
-    #   1400: p on two lists   1600: q has expired and lingers   2000: p has expired, too
+    #   1400: p is on two lists   1600: q has expired and is still listed   2000: p has expired, too
     assert readings(timeline.replay()) == [(1400, 2, 1, 0), (1600, 3, 1, 0), (1800, 3, 1, 0), (2000, 3, 0, 0)]
 
 
@@ -57,7 +58,7 @@ def test_late_broker_has_gauges_from_start() -> None:
 
 def test_purge_is_counted_at_next_step() -> None:
     timeline = Timeline().produce(10, "p", 20, a=5, b=5).produce(10, "q", 30, a=5, c=5)
-    #   30: p has expired, 1 dead, not more than the interval   40: q has, 2 > 1: purged
+    #   30: p has expired, 1 is not more than the interval   40: q has expired, 2 > 1: purge
     assert readings(timeline.replay(produce={"purge_interval": 1})) == [(200, 0, 0, 4)]
     assert readings(timeline.replay(produce={"purge_interval": 2})) == [(200, 4, 0, 0)]
 

@@ -1,4 +1,4 @@
-"""A replica: the derived high watermark, the last stable offset, truncation, leadership."""
+"""A replica: high watermark, last stable offset, truncation and leadership."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_shrinking_isr_raises_high_watermark() -> None:
     led.update_follower_fetch_state(2, 8)
     led.update_follower_fetch_state(3, 3)
     assert (led.set_isr((1, 2)), high_watermark(led)) == (True, 8)
-    assert (led.set_isr((1, 2, 3)), high_watermark(led)) == (False, 8), "a growing one never lowers it"
+    assert (led.set_isr((1, 2, 3)), high_watermark(led)) == (False, 8), "a growing set never lowers it"
 
 
 def test_high_watermark_does_not_advance_below_min_isr() -> None:

@@ -70,7 +70,7 @@ def test_truncation_inside_batch_drops_whole_batch() -> None:
     assert [log.position(offset) for offset in (4, 5, 6, 7)] == [0, 500, 500, 500]
     log.append(8, 10)
     assert [log.position(offset) for offset in (5, 6, 7, 8)] == [500, 500, 500, 510]
-    assert log.truncate(6), "into what was cut already"
+    assert log.truncate(6), "into a batch that was already cut"
     assert log.end == OffsetMetadata(6, 0, 500)
 
 
@@ -117,4 +117,4 @@ def test_read_stops_at_segment_end_and_upper_bound() -> None:
     assert log.read(0, log.end, 10_000, True) == (900, 9)
     assert log.read(9, log.end, 10_000, True) == (300, 12)
     assert log.read(12, log.end, 10_000, True) == (0, 12)
-    assert log.read(0, OffsetMetadata(7, 0, 500), 10_000, True) == (500, 5), "a batch that is not all readable stays"
+    assert log.read(0, OffsetMetadata(7, 0, 500), 10_000, True) == (500, 5), "the last batch is only partly readable"

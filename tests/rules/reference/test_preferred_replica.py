@@ -1,4 +1,4 @@
-"""A consumer is told which replica is nearer (KIP-392): `ReplicaManager.fetchMessages` answers that at once."""
+"""A consumer is redirected to its preferred replica (KIP-392): `ReplicaManager.fetchMessages` answers at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.outcome_rows import outcomes_of
 
 
 def ends(timeline: Timeline) -> list[str]:
-    """As the reference has them; the loop has the same."""
+    """Return the outcomes of the reference. The compiled loop has to agree."""
     tables = loop_replay([event_table(timeline.events)], Engine(Config()))
     lines = timeline.ends()
     outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
@@ -22,7 +22,7 @@ def ends(timeline: Timeline) -> list[str]:
     return lines
 
 
-def sent(offset: int = 0) -> dict[str, Any]:
+def redirected(offset: int = 0) -> dict[str, Any]:
     return {"fetch_offset": offset, "preferred_replica": 2}
 
 
@@ -33,22 +33,24 @@ def data() -> Timeline:
 
 @pytest.mark.parametrize("offset", [0, 5])
 def test_preferred_replica_is_answered_at_once(offset: int) -> None:
-    assert ends(data().fetch(10, "f", 100, 1, {"a": sent(offset)})) == ["f completed 10 preferred_replica - a-0:0"]
+    assert ends(data().fetch(10, "f", 100, 1, {"a": redirected(offset)})) == [
+        "f completed 10 preferred_replica - a-0:0"
+    ]
 
 
 def test_other_partitions_are_read() -> None:
-    timeline = data().fetch(10, "f", 100, 10_000, {"a": sent(), "b": 0})
+    timeline = data().fetch(10, "f", 100, 10_000, {"a": redirected(), "b": 0})
     assert ends(timeline) == ["f completed 10 preferred_replica - a-0:0,b-0:500"]
     assert [outcome.answered_bytes for outcome in timeline.replay().outcomes] == [500]
 
 
 def test_error_takes_precedence_over_redirect() -> None:
-    timeline = data().fetch(10, "f", 100, 1, {"a": sent(), "b": 99})
+    timeline = data().fetch(10, "f", 100, 1, {"a": redirected(), "b": 99})
     assert ends(timeline) == ["f completed 10 offset_out_of_range - a-0:0,b-0:OFFSET_OUT_OF_RANGE"]
 
 
 def test_follower_is_never_redirected() -> None:
-    timeline = data().fetch(10, "f", 100, 1, {"a": sent()}, replica_id=3)
+    timeline = data().fetch(10, "f", 100, 1, {"a": redirected()}, replica_id=3)
     assert ends(timeline) == ["f completed 10 min_bytes - a-0:500"]
 
 

@@ -1,4 +1,4 @@
-"""DelayedProduce: each of Kafka's cases as a timeline."""
+"""DelayedProduce: Kafka's cases as timelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every trace, however disorderly."""
+"""Properties of the replay of random traces."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ Event = dict[str, Any]
 REQUESTS = ("produce", "fetch", "delete_records", "create_topics")
 PURGATORIES = {"produce": "Produce", "fetch": "Fetch", "delete_records": "DeleteRecords", "create_topics": "topic"}
 
-# Every wheel that a small trace can need has buckets that divide this: 1, 20, 400, 8,000 and 160,000 ms.
+# A multiple of the bucket sizes of all wheels that a small trace needs: 1, 20, 400, 8,000 and 160,000 ms.
 BUCKETS_OF_ALL_WHEELS_MS = 160_000
 
-# A busy machine is not a failure.
 some = examples(25)
 
 
@@ -43,6 +42,7 @@ def test_operation_ends_once_or_is_open(events: list[Event], config: Config) -> 
 @some
 @given(events=trace_strategies.traces(), config=trace_strategies.configs())
 def test_operations_end_by_their_deadlines(events: list[Event], config: Config) -> None:
+    """At the same instant, the expiration comes first."""
     for outcome in replay(events, config).outcomes:
         if outcome.expired:
             assert (outcome.ended_us, outcome.trigger, outcome.watched) == (outcome.deadline_us, None, True)
@@ -81,7 +81,7 @@ def _is_in(outcome: Outcome, broker: int, purgatory: str) -> bool:
 
 
 def _last_us(outcome: Outcome) -> int:
-    """The last instant at which a step still sees it: steps come after expirations and before events."""
+    """Return the last instant at which a gauge step counts it: steps follow expirations and precede events."""
     return outcome.ended_us - 1 if outcome.expired else outcome.ended_us
 
 
@@ -125,6 +125,7 @@ def test_later_events_change_no_ended_operation(events: list[Event], cut: int) -
 @some
 @given(events=trace_strategies.traces())
 def test_brokers_are_independent(events: list[Event]) -> None:
+    """Except for the leaders of topics."""
     together = [outcome for outcome in replay(events, Config()).outcomes if outcome.kind != "create_topics"]
     alone = [
         outcome
@@ -140,7 +141,7 @@ def test_brokers_are_independent(events: list[Event]) -> None:
 @some
 @given(events=trace_strategies.traces())
 def test_shift_by_whole_buckets_changes_nothing(events: list[Event]) -> None:
-    """Deadlines and gauges are relative. Only when a reaper wakes, and so purges, depends on where buckets begin."""
+    """Deadlines and gauges are relative. Only the times of purges depend on where buckets start."""
     shift_us = BUCKETS_OF_ALL_WHEELS_MS * 1000
     shifted = replay([event | {"time_us": event["time_us"] + shift_us} for event in events], Config())
     unshifted = replay(events, Config())

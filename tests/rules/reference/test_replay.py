@@ -1,4 +1,4 @@
-"""`replay`: order, draining, and what is open."""
+"""`replay`: order of events, draining, and open operations."""
 
 from __future__ import annotations
 

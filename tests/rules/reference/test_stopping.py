@@ -1,9 +1,9 @@
-"""A broker stops: what was parked in its memory is gone, and nobody is answered.
+"""A broker stops: the operations in its purgatories are cancelled and never answered.
 
-`BrokerServer.shutdown` begins with `SocketServer.stopProcessingRequests`, so clients are cut off;
-`DelayedOperationPurgatory.shutdown` stops reaper and timer, and completes nothing; the process ends, lists and all. A
-new process reads the log from the disk, with the high watermark of its checkpoint, knows nothing of followers
-(`Partition.makeLeader` resets them), and leads nothing until the controller says so.
+`BrokerServer.shutdown` first calls `SocketServer.stopProcessingRequests`, which disconnects clients.
+`DelayedOperationPurgatory.shutdown` stops reaper and timer and completes nothing. A new process reads the log and the
+high watermark checkpoint from disk, has no follower state (`Partition.makeLeader` resets it), and leads nothing until
+the controller makes it a leader.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.outcome_rows import outcomes_of
 
 
 def ends(timeline: Timeline) -> list[str]:
-    """As the reference has them; the loop has the same."""
+    """Return the outcomes of the reference. The compiled loop has to agree."""
     tables = loop_replay([event_table(timeline.events)], Engine(Config()))
     lines = timeline.ends()
     outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
@@ -56,7 +56,7 @@ def test_settled_partition_retains_its_answer() -> None:
 
 
 def test_request_without_pending_partition_continues() -> None:
-    """One partition's stop is its own: a stop of the whole broker is said of each."""
+    """A `stopped` event affects one partition. A stop of the broker has one for each."""
     timeline = led("a", "b").produce(10, "p", 100, a=6, b=6).high_watermark(20, "a", 6)
     assert ends(stopped(timeline, 50, "a").high_watermark(60, "b", 6)) == [
         "p completed 60 high_watermark b-0 a-0:NONE,b-0:NONE"
@@ -78,14 +78,14 @@ def test_restarted_broker_leads_nothing() -> None:
     timeline.change(70, "a", "leader", leader_epoch=3).fetch(80, "c", 100, 1, {"a": 4}).fetch(80, "d", 10, 1, {"a": 5})
     assert ends(timeline) == [
         "early completed 60 not_leader - a-0:NOT_LEADER_OR_FOLLOWER",
-        # The log is still there, and so is the high watermark.
+        # The log and the high watermark survive.
         "c completed 80 min_bytes - a-0:500",
         "d expired 90 timeout - a-0:0",
     ]
 
 
 def test_restarted_broker_forgets_followers() -> None:
-    """Kafka's new leader resets its replicas (`Partition.makeLeader`): the watermark waits for each to be heard of."""
+    """A new leader resets its followers (`Partition.makeLeader`): the watermark waits until each has fetched."""
     timeline = Timeline().change(1, "a", "leader", leader_epoch=1, isr=[0, 2], min_isr=1).log_end(2, "a", 5, 500)
     timeline.change(3, "a", "replica_end", replica_id=2, offset=9)
     stopped(timeline, 50, "a").change(60, "a", "leader", leader_epoch=2, isr=[0, 2])
@@ -101,7 +101,7 @@ def test_stop_resets_gauges() -> None:
         (gauge.purgatory, gauge.at_ms, gauge.watched, gauge.delayed, gauge.purged)
         for gauge in gauge_changes(timeline.replay().gauges)
     ]
-    # Both entries of the fetch that is dead are still on their lists at 200; the watermark's check takes one off.
+    # Both entries of the expired fetch are still listed at 200; the check by the watermark removes one.
     assert gauges == [
         ("Fetch", 200, 4, 1, 0),
         ("Produce", 200, 2, 1, 0),
@@ -112,7 +112,7 @@ def test_stop_resets_gauges() -> None:
 
 
 def test_stop_resets_purge_estimate() -> None:
-    """What the old one had watched does not bring the next purge nearer (`DelayedOperationPurgatory.advanceClock`)."""
+    """Operations of the old process do not count towards the next purge (`DelayedOperationPurgatory.advanceClock`)."""
     timeline = led("a")
     for number in range(3):
         timeline.fetch(10, f"old-{number}", 5, 1, {"a": 5})
@@ -125,7 +125,7 @@ def test_stop_resets_purge_estimate() -> None:
 
 
 def test_stop_cancels_topic_creations() -> None:
-    """Said of any partition of the topic: the broker that was asked need not have one."""
+    """A stop of any partition of the topic cancels the creation; the broker need not have a replica."""
     timeline = Timeline(broker=1).create_topics(10, "here", 1000, a=2, b=1).create_topics(10, "other", 1000, b=1)
     timeline.broker = 2
     timeline.create_topics(10, "there", 1000, a=2).change(20, "a-0", "leader")

@@ -1,4 +1,4 @@
-"""Replication quotas: `ReplicaManager.shouldLeaderThrottle` is asked at every check of a follower's fetch."""
+"""Replication quotas: every check of a follower's fetch evaluates `ReplicaManager.shouldLeaderThrottle`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.outcome_rows import outcomes_of
 
 
 def ends(timeline: Timeline) -> list[str]:
-    """As the reference has them; the loop has the same."""
+    """Return the outcomes of the reference. The compiled loop has to agree."""
     tables = loop_replay([event_table(timeline.events)], Engine(Config()))
     lines = timeline.ends()
     outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
@@ -18,53 +18,53 @@ def ends(timeline: Timeline) -> list[str]:
     return lines
 
 
-def held_back(timeline: Timeline, ms: float, change: str = "throttled", replica_id: int = 2) -> Timeline:
+def throttled(timeline: Timeline, ms: float, change: str = "throttled", replica_id: int = 2) -> Timeline:
     return timeline.change(ms, "a", change, replica_id=replica_id)
 
 
 def test_quota_throttles_waiting_fetch() -> None:
     timeline = Timeline().log_end(1, "a", 5, 500).follower(10, "f", 100, 1, {"a": 5})
-    held_back(timeline, 20).log_end(30, "a", 6, 100)
+    throttled(timeline, 20).log_end(30, "a", 6, 100)
     assert ends(timeline) == ["f expired 110 timeout - a-0:0"]
 
 
 def test_end_of_quota_is_seen_at_next_check() -> None:
-    timeline = held_back(Timeline().log_end(1, "a", 5, 500), 2)
+    timeline = throttled(Timeline().log_end(1, "a", 5, 500), 2)
     timeline.follower(10, "f", 100, 1, {"a": 0})
-    held_back(timeline, 20, "unthrottled").log_end(30, "a", 6, 100)
+    throttled(timeline, 20, "unthrottled").log_end(30, "a", 6, 100)
     assert ends(timeline) == ["f completed 30 min_bytes a-0 a-0:600"]
 
 
 def test_answer_ignores_ended_quota() -> None:
-    timeline = held_back(Timeline().log_end(1, "a", 5, 500), 2)
+    timeline = throttled(Timeline().log_end(1, "a", 5, 500), 2)
     timeline.follower(10, "f", 100, 1, {"a": 0})
-    held_back(timeline, 20, "unthrottled")
+    throttled(timeline, 20, "unthrottled")
     assert ends(timeline) == ["f expired 110 timeout - a-0:500"]
 
 
 def test_trace_overrides_throttled_flag_of_request() -> None:
-    said = {"a": {"fetch_offset": 0, "throttled": True}}
+    flagged = {"a": {"fetch_offset": 0, "throttled": True}}
     timeline = Timeline().log_end(1, "a", 5, 500)
-    timeline.fetch(10, "before", 10, 1, said, replica_id=2)
-    held_back(timeline, 30, "unthrottled").fetch(40, "after", 10, 1, said, replica_id=2)
+    timeline.fetch(10, "before", 10, 1, flagged, replica_id=2)
+    throttled(timeline, 30, "unthrottled").fetch(40, "after", 10, 1, flagged, replica_id=2)
     assert ends(timeline) == ["before expired 20 timeout - a-0:0", "after completed 40 min_bytes - a-0:500"]
 
 
 def test_quota_applies_to_one_follower() -> None:
-    timeline = held_back(Timeline().log_end(1, "a", 5, 500), 2, replica_id=3)
+    timeline = throttled(Timeline().log_end(1, "a", 5, 500), 2, replica_id=3)
     timeline.follower(10, "f", 10, 1, {"a": 0}).fetch(10, "g", 10, 1, {"a": 0}, replica_id=3)
     assert ends(timeline) == ["f completed 10 min_bytes - a-0:500", "g expired 20 timeout - a-0:0"]
 
 
 def test_new_segment_does_not_complete_throttled_fetch() -> None:
-    """Case C asks for the quota as well."""
+    """Case C excludes throttled replicas."""
     timeline = Timeline().log_end(1, "a", 5, 500).follower(10, "f", 100, 600, {"a": 0})
-    held_back(timeline, 20).change(25, "a", "segment_roll", offset=5).log_end(30, "a", 6, 100)
+    throttled(timeline, 20).change(25, "a", "segment_roll", offset=5).log_end(30, "a", 6, 100)
     assert ends(timeline) == ["f expired 110 timeout - a-0:0"]
 
 
 def test_unthrottled_partitions_still_count() -> None:
     timeline = Timeline().log_end(1, "a", 5, 500).log_end(1, "b", 5, 500)
     timeline.follower(10, "f", 100, 150, {"a": 5, "b": 5})
-    held_back(timeline, 20).log_end(30, "a", 6, 100).log_end(40, "b", 6, 100).log_end(50, "b", 7, 50)
+    throttled(timeline, 20).log_end(30, "a", 6, 100).log_end(40, "b", 6, 100).log_end(50, "b", 7, 50)
     assert ends(timeline) == ["f completed 50 min_bytes b-0 a-0:0,b-0:150"]

@@ -1,7 +1,7 @@
-"""Who is woken by what: a check walks a list, and a walked list drops what has ended elsewhere.
+"""Which changes check which purgatories. A check removes operations that have ended elsewhere from the list.
 
-One operation of each kind waits on `a` and `b` and has expired at 100; the event under test is at 300. Each purgatory
-that it checks for `a` then holds one entry less.
+One operation of each kind waits for `a` and `b` and expires at 100. The event under test is at 300. Each purgatory that
+it checks for `a` then has one entry less.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEADER = 1
 
 
 def checked(change: str, **fields: Any) -> set[str]:
-    """The purgatories that one change of `a` checks, on a leader with a follower that has reached 4 of 9."""
+    """Return the purgatories that a change of `a` checks, on a leader with a follower that has reached 4 of 9."""
     timeline = Timeline(broker=LEADER).change(1, "a", "leader", leader_epoch=1, isr=[LEADER, 2], min_isr=1)
     timeline.log_end(2, "a", 9, 90).change(3, "a", "replica_end", replica_id=2, offset=4)
     timeline.change(4, "a", "log_start", offset=1)

@@ -103,7 +103,7 @@ def test_fidelity_equals_spark(replayed: Replayed, tmp_path: Path, capsys: pytes
     capsys.readouterr()
     with locally():
         ours = Answer(out, fidelity.main, broker_options(), capsys)
-    assert ours.said.replace(str(out), str(replayed.out)) == replayed.compared
+    assert ours.output.replace(str(out), str(replayed.out)) == replayed.compared
     page = (replayed.out / "fidelity.html").read_text()
     assert ours.files["fidelity.html"].replace(str(out), str(replayed.out)) == page
     assert rows_of(out, "fidelity") == rows_of(replayed.out, "fidelity")
