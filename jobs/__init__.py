@@ -1,1 +1,1 @@
-"""The commands of `spark-submit.sh`, one a module: thin, each reads, transforms and writes."""
+"""The commands of `spark-submit.sh`, one per module: options, checks, and a call into the package."""

@@ -1,4 +1,4 @@
-"""Hold the laws of a run against its tables."""
+"""Check the invariants of a replay's tables."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from purgatory_udf.launch import job
 
 
 def _checks(out: str) -> None:
-    """Where a path without a scheme can only be this machine's, look before Spark is started."""
+    """Reject a missing local folder before Spark is started."""
     if "://" not in out and not os.environ.get("HADOOP_CONF_DIR") and not Path(out).is_dir():
         raise UserError(f"{out}: no such folder")
 
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
-def main(out: Annotated[str, typer.Option(help="Folder of the outcome tables, as replay made it.")]) -> None:
-    """Check the laws that a replay's tables keep; exit status 1 if one is broken."""
+def main(out: Annotated[str, typer.Option(help="Folder of a replay's tables.")]) -> None:
+    """Check the invariants of a replay's tables; exit status 1 if one is violated."""
     from purgatory_udf.answers.audit import audit, report, require_all
     from purgatory_udf.launch.spark_session import session_for
 

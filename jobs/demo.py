@@ -1,4 +1,4 @@
-"""The bundled sample trace, from JSON Lines to a picture."""
+"""Replay the bundled sample trace, from JSON Lines to a chart."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 
 STORY = """\
-Six seconds of a shop's brokers: two checkout services produce orders (acks=all) at broker 1, brokers 2 and 3 replicate
-them, billing, fraud-check and warehouse consume them. From 2.2 s to 4.4 s broker 3 stands still; at 5.2 s one partition
-moves to broker 2. Which requests had to wait, what ended them, and after how long?
+Six seconds of the brokers of a shop: two checkout services produce orders (acks=all) at broker 1, brokers 2 and 3
+replicate them, and billing, fraud-check and warehouse consume them. From 2.2 s to 4.4 s broker 3 is stalled; at 5.2 s
+one partition moves to broker 2. Which requests waited, what completed them, and after how long?
 """
 
 
-# What a demo's folder may hold, and lose when the next demo replaces it.
+# The entries of a demo's folder, which the next demo deletes.
 OURS = {
     *("events", "rejected_events", "watches", "completions", "expirations", "cancellations", "runs", "waits.svg"),
     *("group_transitions", "group_disagreements", "purgatory_gauges", "_replay", "_ingest"),
     *("metrics", "_report", "report.html", "what_if", "_what_if", "what-if.html"),
 }
 
-# What the replay, and who looks at its tables, need.
+# Modules of the replay and of its answers.
 _LATER = ("purgatory_udf.streaming.replay_run", "purgatory_udf.answers.replay_summary", "purgatory_udf.answers.audit")
-# What the chart needs, which comes last.
+# The module of the chart, which is drawn last.
 _DRAWING = "altair"
 
 
 def _home() -> Path:
-    """The tree, whose samples are not part of the package."""
+    """Return the source tree, because the sample trace is not part of the package."""
     return Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[1])
 
 
 def _checks(out: Path) -> None:
     require_no_file(LocalFiles(), str(out))
-    strange = [entry.name for entry in out.iterdir() if entry.name not in OURS] if out.is_dir() else []
-    if strange:
-        raise UserError(f"{out}: holds {strange[0]}, which no demo made; choose another --out")
+    unknown = [entry.name for entry in out.iterdir() if entry.name not in OURS] if out.is_dir() else []
+    if unknown:
+        raise UserError(f"{out}: contains {unknown[0]}, which is not from a demo; choose another --out")
 
 
 def _taken_in(place: str) -> tuple[str, str]:
-    """What is so small is taken in and looked at without Spark; to be shown is its stream."""
+    """Import the trace without Spark, then load the modules of the later steps; return the path of the events."""
     from purgatory_udf.backend.dialect import locally
     from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
@@ -64,12 +64,12 @@ def _taken_in(place: str) -> tuple[str, str]:
 
 @job.job(checks=_checks, brief=True)
 def main(
-    out: Annotated[
-        Path, typer.Option(help="Folder of the tables and the chart; an earlier demo's are replaced.")
-    ] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder of the tables and the chart; replaces an earlier demo.")] = Path(
+        "demo"
+    ),
 ) -> None:
-    """Replay a bundled sample trace, check its laws, sum it up and draw it (what runs without a JOB)."""
-    # What both threads import is there before: Python lets neither wait for the other within a circle of modules.
+    """Replay the bundled sample trace, check its tables, and print a summary (the default job)."""
+    # Import what both threads need first: parallel imports of modules that import each other can fail.
     for name in ("pandas", "pyspark.sql"):
         import_module(name)
     from purgatory_udf.launch.spark_session import build_session, release_spark, session_for
@@ -77,10 +77,10 @@ def main(
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
     print(STORY)
-    # A cluster's default file system is not where this folder is.
+    # Name the local file system, because a cluster has another default.
     place = f"file://{out.absolute()}"
     with ThreadPoolExecutor(1) as beside:
-        # While Spark starts, for which this process waits, the trace is taken in, and what comes after it is loaded.
+        # Import the trace and load modules while Spark starts.
         coming = beside.submit(_taken_in, place)
         beside.submit(import_module, _DRAWING)
         spark = build_session("purgatory-demo")

@@ -1,4 +1,4 @@
-"""One operation's or one group's story."""
+"""Explain one operation or one group."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _checks(out: str, operation: int | None, request_id: str | None, group: str 
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
-    out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
-    operation: Annotated[int | None, typer.Option(help="Explain the operation of this operation_id.")] = None,
-    request_id: Annotated[str | None, typer.Option(help="Explain the request of this request_id.")] = None,
-    group: Annotated[str | None, typer.Option(help="Explain what this consumer group went through.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many operations, or changes of a group, to tell of.")] = 20,
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
+    operation: Annotated[int | None, typer.Option(help="operation_id of the operation to explain.")] = None,
+    request_id: Annotated[str | None, typer.Option(help="request_id of the request to explain.")] = None,
+    group: Annotated[str | None, typer.Option(help="Consumer group to explain.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of operations, or changes of a group.")] = 20,
 ) -> None:
-    """What a request asked for, what it waited on, what ended it and why not before, in words and times."""
+    """Explain an operation or a group: what it waited for, what ended the wait, and why not earlier."""
     from purgatory_udf.answers.explain.question import explain
     from purgatory_udf.common.console import printable
     from purgatory_udf.launch.spark_session import session_for

@@ -1,4 +1,4 @@
-"""How near a replay comes to what the recorded brokers did."""
+"""Compare a replay with the recorded brokers."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ def _checks(
     except ValueError as error:
         raise UserError(f"--zone {zone}: {error}") from None
     if jmx_before and not jmx_after:
-        raise UserError("--jmx-before needs --jmx-after: what counts is the increase")
+        raise UserError("--jmx-before needs --jmx-after, because increases are compared")
 
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
-    out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log and of its replay.")],
+    out: Annotated[str, typer.Option(help="Folder of an imported request log and its replay.")],
     jmx_before: Annotated[
-        str | None, typer.Option(help="Reading of the brokers' counters (JSON) when the log began.")
+        str | None, typer.Option(help="JSON file of the brokers' counters at the start of the log.")
     ] = None,
-    jmx_after: Annotated[str | None, typer.Option(help="Reading of the brokers' counters when it ended.")] = None,
+    jmx_after: Annotated[str | None, typer.Option(help="JSON file of the brokers' counters at its end.")] = None,
     server_log: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="A broker's server.log, or a folder of them: what became of its groups."),
+        typer.Option(
+            metavar="PATH", help="server.log of a broker, or a folder of them, to compare groups (repeatable)."
+        ),
     ] = None,
-    zone: Annotated[str, typer.Option(help="Zone of the server logs' times that have none.")] = "UTC",
+    zone: Annotated[str, typer.Option(help="Time zone of times without one in the server logs.")] = "UTC",
     html: Annotated[
-        Path | None, typer.Option(help="The page.  [default: fidelity.html in the folder]", show_default=False)
+        Path | None,
+        typer.Option(help="File of the HTML page.  [default: fidelity.html in the folder]", show_default=False),
     ] = None,
 ) -> None:
-    """Recorded against replayed: how operations ended, how long they waited, and why some differ."""
+    """Compare recorded and replayed operations: outcomes, waits, and the causes of differences."""
     from purgatory_udf.answers.fidelity.fidelity_run import FidelityOptions, run_fidelity
     from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.sources.request_log.lines.log_files import zone_of

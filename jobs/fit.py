@@ -1,4 +1,4 @@
-"""A scenario fitted to a recording: one's own cluster, to be played under other settings."""
+"""Fit a model of a recorded cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None
     require_folder(out)
     table = local_folder(events) if events is not None else None
     if table is not None and not table.is_dir():
-        raise UserError(f"{events}: no such folder (--events names a table of events, as ingest makes it)")
+        raise UserError(f"{events}: no such folder; --events names a table of events, as ingest writes it")
     if scenario_file.is_dir():
         raise UserError(f"{scenario_file}: is a folder; --scenario-file names a file")
     if html is not None and html.is_dir():
@@ -26,17 +26,17 @@ def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None
 
 @job.job(checks=_checks, brief=True, reads=("out", "events"), max_local_bytes=ANSWERED_BYTES)
 def main(
-    out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log.")],
-    scenario_file: Annotated[Path, typer.Option(help="The scenario, as YAML.")],
+    out: Annotated[str, typer.Option(help="Folder of an imported request log, or of a replay.")],
+    scenario_file: Annotated[Path, typer.Option(help="YAML file to which the model is written, as a scenario.")],
     events: Annotated[
-        str | None, typer.Option(help="Delta table of events.  [default: the folder's]", show_default=False)
+        str | None, typer.Option(help="Delta table of events.  [default: events in the folder]", show_default=False)
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Plays of the check.", min=1, max=1000)] = 5,
+    seeds: Annotated[int, typer.Option(help="Number of simulations of the check.", min=1, max=1000)] = 5,
     html: Annotated[
-        Path | None, typer.Option(help="The page.  [default: fit.html in the folder]", show_default=False)
+        Path | None, typer.Option(help="File of the HTML page.  [default: fit.html in the folder]", show_default=False)
     ] = None,
 ) -> None:
-    """A scenario fitted to a recording, and whether it does what was recorded."""
+    """Fit a model to a recorded cluster, and check it by a simulation."""
     from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.prediction.prediction_commands import run_fit
 

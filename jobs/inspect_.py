@@ -1,4 +1,4 @@
-"""Look into a checkpoint: which keys hold open operations right now."""
+"""Inspect the state of a replay: the keys with open operations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from purgatory_udf.launch import job
 
 @job.job(reads=("checkpoint",))
 def main(
-    checkpoint: Annotated[str, typer.Option(help="Output folder of a replay, or its checkpoint of partitions.")],
-    limit: Annotated[
-        int, typer.Option(min=1, help="How many keys to list, those with the most open watches first.")
-    ] = 50,
+    checkpoint: Annotated[str, typer.Option(help="Folder of a replay, or its checkpoint of partitions.")],
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of keys, those with most open watches first.")] = 50,
 ) -> None:
-    """The watcher lists held in a checkpoint's state: open operations, oldest, next deadline, bytes, by key."""
+    """List the state in a checkpoint by key: open operations, oldest, next deadline, bytes."""
     from purgatory_udf.launch.spark_session import build_session
     from purgatory_udf.streaming.state_inspection import inspect
 

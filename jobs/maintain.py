@@ -1,4 +1,4 @@
-"""Keep an output small."""
+"""Compact the tables of an output and delete files that are no longer needed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def _checks(out: str, **_: object) -> None:
 
 @job.job(checks=_checks, brief=True, reads=("out",), max_local_bytes=ANY_BYTES)
 def main(
-    out: Annotated[str, typer.Option(help="Folder of a replay's or an import's tables; it may still be running.")],
+    out: Annotated[str, typer.Option(help="Folder of a replay or an import, which may still run.")],
     keep_hours: Annotated[
-        int, typer.Option(min=1, help="How old a file must be that no version of a table needs, to be deleted.")
+        int, typer.Option(min=1, help="Minimum age of unreferenced files to delete, in hours.")
     ] = 168,
 ) -> None:
-    """Put small files of tables together, delete what is long replaced, and working files of what is finished."""
+    """Compact small files of tables, and delete replaced files and the internal files of finished runs."""
     from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.storage.maintenance import maintain, report
 

@@ -1,4 +1,4 @@
-"""The figures that an operator asks for, from a replay's tables."""
+"""Compute operator metrics from a replay's tables."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def _checks(
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
-    out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
-    window_ms: Annotated[int, typer.Option(min=1, help="Length of a window of the tables over time.")] = 1000,
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
+    window_ms: Annotated[int, typer.Option(min=1, help="Length of the windows, in milliseconds.")] = 1000,
     by: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help=f"Count waits by this, too: {', '.join(DIMENSIONS)} (repeatable).  [default: topic, client, group]",
+            help=f"Dimension of waits: {', '.join(DIMENSIONS)} (repeatable).  [default: topic, client, group]",
             show_default=False,
         ),
     ] = None,
     bytes_per_watch: Annotated[
-        int, typer.Option(min=0, help="What an ended operation's entry on a watcher list is taken to hold in memory.")
+        int, typer.Option(min=0, help="Assumed memory per watch list entry of an ended operation, in bytes.")
     ] = BYTES_PER_WATCH,
-    top: Annotated[int, typer.Option(min=1, help="How many rows of each table to print.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of printed rows per table.")] = 10,
     prometheus: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write them in Prometheus's text format, too, for a node exporter's collector."
+            metavar="FILE", help="File for the metrics in the text format of Prometheus, for a node exporter."
         ),
     ] = None,
 ) -> None:
-    """Kafka's own meters, waits and their causes, purgatory sizes, rebalances: as tables, and summed up."""
+    """Compute Kafka's meters, waits and causes, purgatory sizes and rebalances; write tables and a summary."""
     from purgatory_udf.answers.metrics.metrics_overview import summary
     from purgatory_udf.answers.metrics.metrics_run import write_metrics
     from purgatory_udf.answers.metrics.prometheus import write_prometheus

@@ -1,4 +1,4 @@
-"""Replay recorded events: which operations completed, which expired, why, and after how long."""
+"""Replay recorded events through Kafka's purgatory rules."""
 
 from __future__ import annotations
 
@@ -38,67 +38,68 @@ def _checks(
     **_: object,
 ) -> None:
     if more and not trace:
-        raise UserError(f"{more[0]}: files to replay are given by --trace")
+        raise UserError(f"{more[0]}: unexpected argument; use --trace for files to replay")
     if trace:
         find_files([*trace, *(more or [])], JSON_LINES)
     if explain is not None and events is None and not trace:
         return
     if explain is not None and follow:
-        raise UserError("--explain looks back at a finished replay, which --follow never is")
+        raise UserError("--explain needs a finished replay; remove --follow")
     if (events is None) == (not trace):
         raise UserError("give either --events TABLE or --trace FILE…")
     if follow and trace:
-        raise UserError("--follow reads a table that grows: ingest the trace first and give --events")
+        raise UserError("--follow reads a growing table; ingest the trace first and pass --events")
     _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
 
 
 @job.job(checks=_checks, reads=("events", "trace", "more"), max_local_bytes=REPLAYED_BYTES)
 def main(
-    out: Annotated[str, typer.Option(help="Folder of the outcome tables.")],
+    out: Annotated[str, typer.Option(help="Folder for the tables.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="More --trace files.", hidden=True)] = None,
     events: Annotated[str | None, typer.Option(help="Delta table of events, as ingest writes it.")] = None,
     trace: Annotated[
-        list[str] | None, typer.Option(help="JSON Lines files, folders or globs to ingest first (repeatable).")
+        list[str] | None, typer.Option(help="JSON Lines files, folders or globs to import first (repeatable).")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings (conf/local.yaml documents them).")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings; conf/local.yaml documents them.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting (repeatable).")
     ] = None,
     max_disorder_ms: Annotated[
-        int | None, typer.Option(help="How far events may go back in time.  [default: 0]", show_default=False)
+        int | None,
+        typer.Option(help="Maximum out-of-orderness of events, in milliseconds.  [default: 0]", show_default=False),
     ] = None,
     drain: Annotated[
         bool | None,
         typer.Option(
             "--drain/--no-drain",
-            help="Let the clock run past the last deadline, or leave open what is open at the end.  [default: drain]",
+            help="After the last event, let open operations expire, or leave them open.  [default: drain]",
             show_default=False,
         ),
     ] = None,
     batch_events: Annotated[
         int | None,
-        typer.Option(help="About how many events a micro-batch takes.  [default: 500000]", show_default=False),
+        typer.Option(help="Approximate number of events per micro-batch.  [default: 500000]", show_default=False),
     ] = None,
     run_id: Annotated[
         str | None,
-        typer.Option(help="Name of the run.  [default: made from the trace and settings]", show_default=False),
+        typer.Option(help="ID of the run.  [default: derived from trace and settings]", show_default=False),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what another run left in the folder.")
+        bool, typer.Option("--overwrite", help="Replace the tables of another run in the folder.")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with a table that still grows, until stopped.")
+        bool, typer.Option("--follow", help="Follow the table: process new events until interrupted.")
     ] = False,
     explain: Annotated[
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="List where the replay answers a consumer group otherwise than the trace records; without --events "
-            "and --trace, of the replay that is in the folder.",
+            help="List the requests of a consumer group whose replayed response differs from the recorded one; without "
+            "--events and --trace, of the existing replay in the folder.",
         ),
     ] = None,
 ) -> None:
-    """Replay events of a trace: completions, expirations and watches, as Delta tables."""
+    """Replay the events of a trace: completions, expirations and watches, as Delta tables."""
     from purgatory_udf.answers.replay_summary import summary
     from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace

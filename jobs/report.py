@@ -1,4 +1,4 @@
-"""A replay as one page to look at."""
+"""Write a replay's report as an HTML page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 
 def _file(out: str, html: Path | None) -> Path:
-    """Where the page goes: beside the tables, if they are on this machine."""
+    """Return the file of the page, by default in the folder of the tables if it is local."""
     folder = local_folder(out)
     if html is None and folder is None:
         raise UserError(f"{out}: is not on this machine; --html names the file to write")
@@ -32,14 +32,15 @@ def _checks(out: str, html: Path | None, **_: object) -> None:
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
-    out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
     html: Annotated[
-        Path | None, typer.Option(help="The page.  [default: report.html in the folder]", show_default=False)
+        Path | None,
+        typer.Option(help="File of the HTML page.  [default: report.html in the folder]", show_default=False),
     ] = None,
-    window_ms: Annotated[int, typer.Option(min=1, help="Length of a window of the tables over time.")] = 200,
-    top: Annotated[int, typer.Option(min=1, help="How many rows of each table to show.")] = 10,
+    window_ms: Annotated[int, typer.Option(min=1, help="Length of the windows, in milliseconds.")] = 200,
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of rows per table.")] = 10,
 ) -> None:
-    """One HTML page that needs no network: what ended when, how full purgatories were, what was slow and why."""
+    """Write a self-contained HTML report: outcomes over time, purgatory sizes, slow operations and causes."""
     from purgatory_udf.answers.report.report_run import write_report
     from purgatory_udf.launch.spark_session import session_for
 

@@ -1,4 +1,4 @@
-"""What a followed replay knows now, on a terminal."""
+"""Show a followed replay on a terminal."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 def _checks(out: str, **_: object) -> None:
     if local_folder(out) is None:
-        raise UserError(f"{out}: is not on this machine; top reads files of this machine only")
+        raise UserError(f"{out}: is not on this machine; top reads local files only")
     require_folder(out)
 
 
 @job.job(checks=_checks, spark=False)
 def main(
-    out: Annotated[str, typer.Option(help="Folder of a replay that was begun with --follow.")],
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and end, for scripts.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
-    rows: Annotated[int, typer.Option(min=1, help="How many of those that wait, and of the groups, to show.")] = 10,
+    out: Annotated[str, typer.Option(help="Folder of a replay that was started with --follow.")],
+    once: Annotated[bool, typer.Option("--once", help="Print the status once and exit, for scripts.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Interval between updates, in seconds.")] = 1.0,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of waiting operations, and of groups.")] = 10,
 ) -> None:
-    """What a followed replay knows now: purgatories, what waits longest and what it lacks, groups in rebalance."""
+    """Show the status of a followed replay: purgatories, longest waits and their reasons, rebalancing groups."""
     from purgatory_udf.streaming.top_screen import show_top
 
     _checks(out)

@@ -1,4 +1,4 @@
-"""A search for settings that reach a goal, on a model fitted to one's own cluster."""
+"""Search settings that reach a goal, on a model of a recorded cluster."""
 
 from __future__ import annotations
 
@@ -29,25 +29,24 @@ def _checks(like: str, goal: str, within: str, over: list[str], html: Path | Non
 def main(
     like: Annotated[
         str,
-        typer.Option(metavar="FOLDER|FILE", help="The folder of an imported request log, or what fit has written."),
+        typer.Option(metavar="FOLDER|FILE", help="Folder of an imported request log, or a scenario written by fit."),
     ],
-    goal: Annotated[str, typer.Option(help="A figure and how it is to change: 'requests_per_s -50%'.")],
-    within: Annotated[str, typer.Option(help="What it may cost: 'append_to_answer_p99_ms <= 50'.")],
-    over: Annotated[
-        list[str], typer.Option(metavar="KEY=LOW..HIGH", help="A setting and its range (one to three of them).")
-    ],
-    seeds: Annotated[int, typer.Option(help="Plays of each setting on the frontier.", min=1, max=1000)] = 3,
+    goal: Annotated[str, typer.Option(help="Figure and its wanted change: 'requests_per_s -50%'.")],
+    within: Annotated[str, typer.Option(help="Figure and its limit: 'append_to_answer_p99_ms <= 50'.")],
+    over: Annotated[list[str], typer.Option(metavar="KEY=LOW..HIGH", help="Setting and its range (one to three).")],
+    seeds: Annotated[int, typer.Option(help="Number of simulations per setting on the frontier.", min=1, max=1000)] = 3,
     html: Annotated[
-        Path | None, typer.Option(help="The page.  [default: tune.html in, or beside, --like]", show_default=False)
+        Path | None,
+        typer.Option(help="File of the HTML page.  [default: tune.html in the folder of --like]", show_default=False),
     ] = None,
 ) -> None:
-    """Settings that reach a goal, and what each costs: the frontier of a search on a fitted cluster."""
+    """Search settings that reach a goal within a limit, on a model of a recorded cluster."""
     from purgatory_udf.prediction.prediction_commands import run_tuning
 
     _checks(like, goal, within, over, html)
     folder = local_folder(like)
-    beside = None if folder is None else folder.parent if folder.is_file() else folder
-    page = html or (beside / "tune.html" if beside else None)
+    page_folder = None if folder is None else folder.parent if folder.is_file() else folder
+    page = html or (page_folder / "tune.html" if page_folder else None)
     print("\n".join(run_tuning(like, goal, within, over, seeds, page)))
 
 

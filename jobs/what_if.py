@@ -1,4 +1,4 @@
-"""The same trace, the same simulated cluster, or a model of one's own, under other configurations."""
+"""Compare settings on a recorded trace, on a simulated cluster, or on a model of a recorded cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.storage.output_folder import local_folder
 
-# What only a simulation is told by, and what only a prediction is.
+# Options of a simulation, and of a prediction, with their defaults.
 STAGE = {"seed": None, "duration": None, "scale": 1.0}
 PREDICTION = {"seeds": None, "json": None}
 
@@ -45,47 +45,49 @@ def _checks(
 
     if sum(each is not None for each in (events, closed_loop, like)) != 1:
         raise UserError(
-            "give one of --events, a table of events, --like, a recording's folder or the scenario fitted to it, and "
-            f"--closed-loop SCENARIO (names: {', '.join(scenario_names())})"
+            "give one of --events (a table of events), --like (a folder of a recording, or a fitted scenario) and "
+            f"--closed-loop (a scenario: {', '.join(scenario_names())})"
         )
     if html is not None and html.is_dir():
         raise UserError(f"{html}: is a folder; --html names a file")
     if like is not None:
-        _checks_of_a_prediction(like, variant, config, settings, stage)
+        _check_prediction(like, variant, config, settings, stage)
         return
     if out is None:
-        raise UserError("--out is missing: the folder of the table what_if")
-    strange = next((name for name, usual in PREDICTION.items() if stage.get(name) != usual), None)
-    if strange is not None:
-        raise UserError(f"--{strange} goes with --like")
+        raise UserError("--out is missing; it names the folder of the table what_if")
+    misplaced = next((name for name, usual in PREDICTION.items() if stage.get(name) != usual), None)
+    if misplaced is not None:
+        raise UserError(f"--{misplaced} goes with --like")
     chosen = _variants(variant, config, settings)
     if closed_loop is not None:
         load_scenario(closed_loop)
         late = next((each.name for each in chosen if each.config.max_disorder_ms), None)
         if late is not None:
-            raise UserError(f"{late}: max_disorder_ms: a simulated trace is in order")
+            raise UserError(
+                f"{late}: max_disorder_ms: not supported with --closed-loop, because a simulated trace is in order"
+            )
     else:
-        strange = next((name for name, usual in STAGE.items() if stage[name] != usual), None)
-        if strange is not None:
-            raise UserError(f"--{strange} goes with --closed-loop")
+        misplaced = next((name for name, usual in STAGE.items() if stage[name] != usual), None)
+        if misplaced is not None:
+            raise UserError(f"--{misplaced} goes with --closed-loop")
     if local_folder(out) is not None:
         require_no_file(LocalFiles(), out)
     table = local_folder(events) if events is not None else None
     if table is not None and not table.is_dir():
-        raise UserError(f"{events}: no such folder (--events names a table of events, as ingest makes it)")
+        raise UserError(f"{events}: no such folder; --events names a table of events, as ingest writes it")
 
 
-def _checks_of_a_prediction(
+def _check_prediction(
     like: str, variant: list[str], config: Path | None, settings: list[str] | None, stage: dict[str, Any]
 ) -> None:
     from purgatory_udf.prediction.prediction_commands import require_source
     from purgatory_udf.prediction.prediction_runs import parse_variants
 
     if config is not None or settings:
-        raise UserError("--config and --set do not go with --like: edit the scenario that fit writes")
-    strange = next((name for name, usual in STAGE.items() if stage.get(name) != usual), None)
-    if strange is not None:
-        raise UserError(f"--{strange} goes with --closed-loop")
+        raise UserError("--config and --set do not go with --like; edit the scenario that fit writes")
+    misplaced = next((name for name, usual in STAGE.items() if stage.get(name) != usual), None)
+    if misplaced is not None:
+        raise UserError(f"--{misplaced} goes with --closed-loop")
     parse_variants(variant)
     require_source(like)
     json = stage.get("json")
@@ -169,7 +171,7 @@ def main(
     stage_asked = {"seed": seed, "duration": duration, "scale": scale}
     _checks(out, variant, events, closed_loop, config, settings, html, like, **stage_asked, seeds=seeds, json=json)
     if like is not None:
-        _predict(like, variant, seeds, json, html or _page_beside(out or like))
+        _predict(like, variant, seeds, json, html or _default_page(out or like))
         return
     assert out is not None
     chosen = _variants(variant, config, settings)
@@ -188,8 +190,8 @@ def main(
         print(f"Page: {file}")
 
 
-def _page_beside(place: str) -> Path | None:
-    """A folder's page is in it, a file's beside it."""
+def _default_page(place: str) -> Path | None:
+    """Return the page in the folder, or in the folder of the file; None if it is not local."""
     folder = local_folder(place)
     return None if folder is None else (folder.parent if folder.is_file() else folder) / "prediction.html"
 

@@ -30,7 +30,7 @@ MISTAKES = [
     (
         "what_if",
         ["--events", "{here}/none", "--out", "{here}", "--variant", "half", "produce.timeout_ms=x0.5"],
-        "{here}/none: no such folder (--events names a table of events, as ingest makes it)",
+        "{here}/none: no such folder; --events names a table of events, as ingest writes it",
     ),
 ]
 

@@ -47,7 +47,7 @@ def test_usage_error_is_one_sentence(
 
 def test_jmx_before_needs_jmx_after(capsys: pytest.CaptureFixture[str]) -> None:
     assert fidelity.check(["--out", "out", "--jmx-before", "b.json"]) == 2
-    assert capsys.readouterr().err == "fidelity: --jmx-before needs --jmx-after: what counts is the increase\n"
+    assert capsys.readouterr().err == "fidelity: --jmx-before needs --jmx-after, because increases are compared\n"
 
 
 @pytest.mark.parametrize(
