@@ -1,4 +1,4 @@
-"""docs/events.md says of every field what the contract says, of every change whom it wakes, and what its traces do."""
+"""docs/events.md has every field, default and change of the contract, and shows what its traces lead to."""
 
 from __future__ import annotations
 

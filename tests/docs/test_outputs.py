@@ -56,7 +56,7 @@ def test_tables_have_the_titles_of_the_code(page: str) -> None:
 
 def test_top_and_prometheus_have_the_texts_of_the_code() -> None:
     lines = "".join(pages.blocks(pages.text("docs/following.md"), "text")).splitlines()
-    heads = [part for line in lines if line.startswith("Run ") for part in re.split(r"run-\w+|\d[\d,.:-]*", line)]
+    heads = [part for line in lines if line.startswith("Run ") for part in re.split(r"run-\w+|\d[\d,.:-]*|·", line)]
     helps = [line.split(" ", 3)[3] for line in lines if line.startswith("# HELP ")]
     assert (len(heads) > 5, len(helps)) == (True, 1)
     assert [text for text in (*heads, *helps) if text not in _literals()[1]] == []
