@@ -1,14 +1,16 @@
-"""`python -m tests.chaos.crashes --kills 60`: the product's own commands, killed at random moments, and given again.
+"""`python -m tests.chaos.crashes --kills 60`: kills the product's own commands at random moments and repeats them.
 
-A command is run undisturbed once, and at every moment at which a table or a checkpoint grows (and at some others) its
-folder is copied while all of its processes stand still: that is what a kill at this moment would have left. The command
-is given again on copies chosen at random; where it is small it goes on by chance with Spark or without. With `--really`
-processes are killed instead: the whole command, Spark's JVM, or a Python worker in mid-batch (with `--cluster` also an
-executor); with `--here --really` what is small and done without Spark, at any instant. What is left in the end must be
-what the undisturbed run left, row for row, and keep the laws that `audit` checks.
+By default, a command runs once without disturbance. Whenever a table or a checkpoint grows, and at some other moments,
+all its processes are suspended and its output folder is copied: this is what a kill at that moment would leave. The
+command is then repeated on randomly chosen copies; a small command resumes with or without Spark, at random.
 
-With `--keep FOLDER` all runs lie there: what failed can be looked at, and the next call goes on with what this one has
-left (`--minutes` ends it). The seed is printed; among the same copies the same one chooses the same.
+With `--really`, processes are killed instead: the whole command, Spark's JVM, or a Python worker during a batch; with
+`--cluster`, also an executor. `--here --really` kills small commands without Spark at any time.
+
+The final result must equal that of the undisturbed run, row for row, and satisfy the invariants that `audit` checks.
+
+`--keep FOLDER` keeps all runs for inspection, and the next call continues with the copies that are left (`--minutes`
+limits a call). The seed is printed; with the same copies, the same seed makes the same choices.
 """
 
 from __future__ import annotations
@@ -25,162 +27,168 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.chaos.crash_commands import commands, commands_here, topic_commands
-from tests.chaos.forked_commands import Forked
-from tests.chaos.frozen_copies import freeze
-from tests.chaos.killing import Command, Victim, killed, moments, run_to_end, start
-from tests.chaos.one_session import OneSession
+from tests.chaos.crash_commands import commands, local_commands, topic_commands
+from tests.chaos.forked_commands import ForkTrials
+from tests.chaos.frozen_copies import copy_at_moments
+from tests.chaos.killed_commands import Command, Victim, kill_at_moment, moments, run_to_end, start
+from tests.chaos.shared_session import SharedSession
 from tests.chaos.trial import Trial
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(prog="python -m tests.chaos.crashes", description=(__doc__ or "").split("\n")[0])
-    options.add_argument("--kills", type=int, default=60)
-    options.add_argument("--minutes", type=float, default=float("inf"), help="begin no further kill after so many")
-    options.add_argument("--seed", type=int, default=int(time.time()))
-    options.add_argument("--command", action="append", help="only these (repeatable)  [default: all, in turn]")
-    options.add_argument("--really", action="store_true", help="kill processes, rather than copy what a kill leaves")
-    options.add_argument("--topic", action="store_true", help="imports that follow a topic of a broker, instead")
-    options.add_argument("--here", action="store_true", help="what is small, begun without Spark, instead")
-    options.add_argument("--cluster", action="store_true", help="a replay on a cluster of two workers; kill executors")
-    options.add_argument("--keep", type=Path, help="folder for the outputs  [default: a temporary one]")
-    asked = options.parse_args()
-    folder = asked.keep or Path(tempfile.mkdtemp(prefix="crashes-"))
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.crashes", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="start no further kill after this time  [default: no limit]"
+    )
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--command", action="append", help="command to kill, repeatable  [default: all in turn]")
+    parser.add_argument("--really", action="store_true", help="kill processes instead of copying output folders")
+    parser.add_argument("--topic", action="store_true", help="use imports that follow a topic of a real broker")
+    parser.add_argument("--here", action="store_true", help="use small commands without Spark", dest="without_spark")
+    parser.add_argument(
+        "--cluster", action="store_true", help="use a replay on a cluster of two workers; kill executors"
+    )
+    parser.add_argument("--keep", type=Path, help="folder for the outputs  [default: a temporary one]")
+    options = parser.parse_args()
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="crashes-"))
     try:
-        with ExitStack() as open_for_it:
-            known = _known(asked, folder, open_for_it)
-            unknown = set(asked.command or ()) - known.keys()
+        with ExitStack() as cleanup:
+            known = _commands(options, folder, cleanup)
+            unknown = set(options.command or ()) - known.keys()
             if unknown:
-                options.error(f"--command {unknown.pop()!r}: there are {', '.join(map(repr, known))}")
-            limits = Limits(asked.kills, time.monotonic() + asked.minutes * 60)
-            print(f"seed {asked.seed}", flush=True)
-            trials = _kind_of(asked, folder)
-            return survived_by(
-                trials, [known[name] for name in asked.command or known], limits, random.Random(asked.seed)
+                parser.error(f"--command {unknown.pop()!r}: expected one of {', '.join(map(repr, known))}")
+            limits = Limits(options.kills, time.monotonic() + options.minutes * 60)
+            print(f"seed {options.seed}", flush=True)
+            trials = _trial_kind(options, folder)
+            return run_trials(
+                trials, [known[name] for name in options.command or known], limits, random.Random(options.seed)
             )
     finally:
-        if not asked.keep:
+        if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kind_of(asked: argparse.Namespace, folder: Path) -> Frozen | Killed | Forked:
-    if asked.here and asked.really:
-        return Forked(folder)
-    kind = Killed if asked.really or asked.cluster else Frozen
-    return kind(folder, OneSession(folder / "session", kafka=asked.topic))
+def _trial_kind(options: argparse.Namespace, folder: Path) -> CopyTrials | KillTrials | ForkTrials:
+    if options.without_spark and options.really:
+        return ForkTrials(folder)
+    kind = KillTrials if options.really or options.cluster else CopyTrials
+    return kind(folder, SharedSession(folder / "session", kafka=options.topic))
 
 
-def _known(asked: argparse.Namespace, folder: Path, open_for_it: ExitStack) -> dict[str, Command]:
-    """The commands that can be chosen, and what they need beside them."""
-    if asked.topic:
-        return open_for_it.enter_context(topic_commands(folder / "input"))
-    known = (commands_here if asked.here else commands)(folder / "input")
-    if asked.cluster:
-        replay = open_for_it.enter_context(on_a_cluster(known["replay"], folder))
+def _commands(options: argparse.Namespace, folder: Path, cleanup: ExitStack) -> dict[str, Command]:
+    """Return the commands to choose from, after starting the broker or cluster that they need."""
+    if options.topic:
+        return cleanup.enter_context(topic_commands(folder / "input"))
+    known = (local_commands if options.without_spark else commands)(folder / "input")
+    if options.cluster:
+        replay = cleanup.enter_context(cluster_command(known["replay"], folder))
         return {replay.name: replay}
     return known
 
 
 @dataclass(frozen=True)
 class Limits:
+    """Number of kills, and the monotonic time in seconds at which to stop."""
+
     kills: int
     until: float
 
 
-class Frozen:
-    """Kills that are copies of a folder."""
+class CopyTrials:
+    """Trials on copies of the output folder of one run."""
 
-    def __init__(self, folder: Path, session: OneSession) -> None:
+    def __init__(self, folder: Path, session: SharedSession) -> None:
         self._folder, self._session = folder, session
 
-    def trial(self, command: Command, chance: random.Random) -> Trial | None:
-        """None where no copy is left."""
+    def trial(self, command: Command, rng: random.Random) -> Trial | None:
+        """Repeat the command on a random copy; None if no copy is left."""
         place = self._folder / "frozen" / command.name.replace(" ", "-")
         whole, copies = place / "whole", place / "copies"
         if not (place / "complete").exists():
             shutil.rmtree(place, ignore_errors=True)
-            command.prepare()
-            made = freeze(command, whole, copies, chance)
+            command.prepare_input()
+            made = copy_at_moments(command, whole, copies, rng)
             (place / "complete").touch()
             print(f"{command.name}: {len(made)} moments", flush=True)
         left = sorted(copies.iterdir())
         if not left:
             return None
-        copy = chance.choice(left)
-        here = command.small and chance.random() < 0.5
-        said = self._session.end(command, copy, here)
-        wrong = [said] if said else self._session.checked(command, whole, copy)
-        if not wrong:
+        copy = rng.choice(left)
+        without_spark = command.spark_optional and rng.random() < 0.5
+        error = self._session.finish(command, copy, without_spark)
+        problems = [error] if error else self._session.compare(command, whole, copy)
+        if not problems:
             shutil.rmtree(copy)
-        by = f", gone on with {'without' if here else 'by'} Spark" * command.small
-        return Trial(f"killed at moment {copy.name}{by}", wrong)
+        resumed = f", resumed {'without' if without_spark else 'with'} Spark" * command.spark_optional
+        return Trial(f"killed at moment {copy.name}{resumed}", problems)
 
 
-class Killed:
-    """Processes that are killed."""
+class KillTrials:
+    """Trials in which processes are killed."""
 
-    # After so many kills in a row a command is let alone: each start costs more than what it gets done.
+    # Largest number of kills in one trial; a start takes longer than the work that it gets done.
     MOST_IN_A_ROW = 2
 
-    def __init__(self, folder: Path, session: OneSession) -> None:
+    def __init__(self, folder: Path, session: SharedSession) -> None:
         self._folder, self._session = folder, session
 
-    def trial(self, command: Command, chance: random.Random) -> Trial | None:
+    def trial(self, command: Command, rng: random.Random) -> Trial | None:
         place = self._folder / "killed" / command.name.replace(" ", "-")
-        whole, out = place / "whole", place / f"out-{chance.randrange(10**9)}"
+        whole, out = place / "whole", place / f"out-{rng.randrange(10**9)}"
         if not (place / "complete").exists():
             shutil.rmtree(whole, ignore_errors=True)
-            command.prepare()
+            command.prepare_input()
             run_to_end(command, whole)
             (place / "complete").touch()
         most = len(moments(whole))
         done: Counter[str] = Counter()
-        for _ in range(chance.randint(1, self.MOST_IN_A_ROW)):
-            # A start goes over what is there already: later kills count from what was there when it began.
-            victim = chance.choice(command.victims)
-            if killed(command, out, chance.randint(1, most), victim):
+        for _ in range(rng.randint(1, self.MOST_IN_A_ROW)):
+            # A repeated command skips finished work, so moments are counted from its start.
+            victim = rng.choice(command.victims)
+            if kill_at_moment(command, out, rng.randint(1, most), victim):
                 done[str(victim)] += 1
             if victim is Victim.EXECUTOR:
-                break  # Its work is done again by others, and the command has come to its end.
-        said = ""
+                break  # Another executor repeats the work, so the command has finished.
+        error = ""
         if command.words[0].startswith("-"):
-            run_to_end(command, out)  # It is given words for Spark, which the session has its own of.
+            run_to_end(command, out)  # The command has options of Spark, which the shared session would ignore.
         else:
-            said = self._session.end(command, out)
-        wrong = [said] if said else self._session.checked(command, whole, out)
-        if not wrong:
+            error = self._session.finish(command, out)
+        problems = [error] if error else self._session.compare(command, whole, out)
+        if not problems:
             shutil.rmtree(out)
-        how = " and ".join(f"{victim} killed{f' {times} times' * (times > 1)}" for victim, times in done.items())
-        return Trial(how or "not killed in time", wrong, done.total())
+        action = " and ".join(f"{victim} killed{f' {times} times' * (times > 1)}" for victim, times in done.items())
+        return Trial(action or "not killed in time", problems, done.total())
 
 
-def survived_by(
-    trials: Frozen | Killed | Forked, commands: Sequence[Command], limits: Limits, chance: random.Random
+def run_trials(
+    trials: CopyTrials | KillTrials | ForkTrials, commands: Sequence[Command], limits: Limits, rng: random.Random
 ) -> int:
-    """Until so many kills have been survived, turn about; 1 as soon as one has not."""
+    """Run trials of the commands in turn until the limits are reached; return 1 at the first problem, else 0."""
     survived: Counter[str] = Counter()
     left = list(commands)
     while left and survived.total() < limits.kills and time.monotonic() < limits.until:
         command = left.pop(0)
-        trial = trials.trial(command, chance)
+        trial = trials.trial(command, rng)
         if trial is None:
             continue
         left.append(command)
-        became = "; ".join(trial.wrong) or "the same"
-        print(f"{survived.total() + trial.kills:4}  {command.name}, {trial.how}: {became}", flush=True)
-        if trial.wrong:
+        result = "; ".join(trial.problems) or "same result"
+        print(f"{survived.total() + trial.kills:4}  {command.name}, {trial.action}: {result}", flush=True)
+        if trial.problems:
             return 1
         survived[command.name] += trial.kills
-    for what, count in sorted(survived.items()):
-        print(f"{count:4}  {what}")
-    print(f"{survived.total()} kills survived: 0 rows lost, 0 doubled, 0 laws broken")
+    for name, count in sorted(survived.items()):
+        print(f"{count:4}  {name}")
+    print(f"{survived.total()} kills survived: 0 rows lost, 0 duplicated, 0 invariants violated")
     return 0
 
 
 @contextmanager
-def on_a_cluster(command: Command, folder: Path) -> Iterator[Command]:
-    """The same command on workers that have nothing of ours; what is killed are executors, and the driver."""
-    from tests.cluster.standalone import SOON_OVER, standalone
+def cluster_command(command: Command, folder: Path) -> Iterator[Command]:
+    """Yield the command for a cluster with workers outside this environment; executors and the driver are killed."""
+    from tests.cluster.standalone import SMALL_JOB, standalone
 
     archive = folder / "purgatory-env.tar.gz"
     packed = start(("package", "--out", str(archive)))
@@ -189,7 +197,7 @@ def on_a_cluster(command: Command, folder: Path) -> Iterator[Command]:
         yield replace(
             command,
             name=f"{command.name} on a cluster",
-            words=("--master", cluster.master, "--archives", str(archive), *SOON_OVER, *command.words),
+            words=("--master", cluster.master, "--archives", str(archive), *SMALL_JOB, *command.words),
             victims=(Victim.EXECUTOR, Victim.EXECUTOR, Victim.DRIVER),
             sessions=tuple(worker.pid for worker in cluster.workers),
         )

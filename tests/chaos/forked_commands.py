@@ -1,5 +1,7 @@
-"""Commands that are done without Spark, killed at any instant: forked from a process that has loaded all they need,
-each is over so soon that hundreds can be had."""
+"""Kills of commands without Spark at any time.
+
+Commands are forked from a process that has loaded their modules, so that one takes seconds at most.
+"""
 
 from __future__ import annotations
 
@@ -15,94 +17,97 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.killing import Command, differences
-from tests.chaos.one_session import given_here_alone
+from tests.chaos.killed_commands import Command, differences
+from tests.chaos.shared_session import run_without_spark
 from tests.chaos.trial import Trial
 
-# What the first of them would load, which takes longer than what they do.
-_LOADED = ("stream.replay", "summary", "ingest.run", "ingest.trace", "requestlog.importing.spark_import", "audit")
-_ALSO = ("report.run", "metrics.run", "metrics.summary", "fidelity.run", "loop.engine", "local.session", "local.files")
+# Modules to load before the first fork; loading them takes longer than a command.
+_MODULES = (
+    *("answers.audit", "answers.fidelity.fidelity_run", "answers.metrics.metrics_run", "answers.report.report_run"),
+    *("answers.replay_summary", "backend.local.session", "rules.engine.partition_engine", "streaming.replay_run"),
+    *("sources.request_log.importing.log_import", "sources.trace_files.trace_import"),
+)
 
 
-class Forked:
-    """Kills of the whole process, once or twice before the same command is let be."""
+class ForkTrials:
+    """Trials in which the whole process is killed once or twice before the command may finish."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lasts_s: dict[str, float] = {}
-        for name in (*_LOADED, *_ALSO):
+        self._duration_s: dict[str, float] = {}
+        for name in _MODULES:
             importlib.import_module(f"purgatory_udf.{name}")
 
-    def trial(self, command: Command, chance: random.Random) -> Trial:
+    def trial(self, command: Command, rng: random.Random) -> Trial:
         place = self._folder / "forked" / command.name.replace(" ", "-")
-        whole, out = place / "whole", place / f"out-{chance.randrange(10**9)}"
-        if command.name not in self._lasts_s:
+        whole, out = place / "whole", place / f"out-{rng.randrange(10**9)}"
+        if command.name not in self._duration_s:
             self._run_whole(command, whole)
-        command.furnish(out)
-        kills = sum(self._killed(command, out, chance) for _ in range(chance.choice((1, 1, 2))))
-        said = _asked(lambda: _ended(command, out))
-        wrong = [said] if said else _asked(lambda: differences(command, whole, out))
-        if not wrong and command.audited:
-            said = _asked(lambda: _refused(("audit",), out))
-            wrong = [said] if said else []
-        if not wrong:
+        command.prepare_output(out)
+        kills = sum(self._kill(command, out, rng) for _ in range(rng.choice((1, 1, 2))))
+        error = _in_fork(lambda: _run(command, out))
+        problems = [error] if error else _in_fork(lambda: differences(command, whole, out))
+        if not problems and command.audited:
+            error = _in_fork(lambda: _run_words(("audit",), out))
+            problems = [error] if error else []
+        if not problems:
             shutil.rmtree(out)
-        return Trial(("not killed in time", "killed", "killed twice")[kills], wrong, kills)
+        return Trial(("not killed in time", "killed", "killed twice")[kills], problems, kills)
 
     def _run_whole(self, command: Command, whole: Path) -> None:
         shutil.rmtree(whole, ignore_errors=True)
-        command.furnish(whole)
-        began = time.monotonic()
-        if said := _asked(lambda: _ended(command, whole)):
-            raise SystemExit(f"{command.name}: {said}")
-        self._lasts_s[command.name] = time.monotonic() - began
+        command.prepare_output(whole)
+        start = time.monotonic()
+        if error := _in_fork(lambda: _run(command, whole)):
+            raise SystemExit(f"{command.name}: {error}")
+        self._duration_s[command.name] = time.monotonic() - start
 
-    def _killed(self, command: Command, out: Path, chance: random.Random) -> bool:
-        """Whether it lived to that."""
-        process, _ = forked = _forked(lambda: _ended(command, out))
-        time.sleep(self._lasts_s[command.name] * chance.random())
+    def _kill(self, command: Command, out: Path, rng: random.Random) -> bool:
+        """Kill the command after a random time; return whether it was still running."""
+        process, _ = fork = _fork(lambda: _run(command, out))
+        time.sleep(self._duration_s[command.name] * rng.random())
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-        return not _said(*forked)
+        return not _read_answer(*fork)
 
 
-def _ended(command: Command, out: Path) -> str:
-    """What it said if it failed; killed when all was done, an import is not made twice."""
-    said = _refused(command.words, out)
-    return "" if "exists; choose another --out" in said else said
+def _run(command: Command, out: Path) -> str:
+    """Run the command; return its error, or an empty text. A finished import that refuses to run again is no error."""
+    error = _run_words(command.words, out)
+    return "" if "exists; choose another --out" in error else error
 
 
-def _refused(words: tuple[str, ...], out: Path) -> str:
-    status, said = given_here_alone([*words, "--out", str(out)])
-    return "" if status == 0 else f"it ended with {status}: {said[-500:]}"
+def _run_words(words: tuple[str, ...], out: Path) -> str:
+    status, output = run_without_spark([*words, "--out", str(out)])
+    return "" if status == 0 else f"exit status {status}: {output[-500:]}"
 
 
-def _asked(question: Callable[[], Any]) -> Any:
-    """Answered in a process of its own, as this one must have no threads that a fork would leave behind."""
-    said = _said(*_forked(question))
-    if not said:
-        raise SystemExit("a process of these trials was killed")
-    return json.loads(said)
+def _in_fork(function: Callable[[], Any]) -> Any:
+    """Return the result of a function called in a fork, as this process must not have threads at later forks."""
+    answer = _read_answer(*_fork(function))
+    if not answer:
+        raise SystemExit("a process was killed from outside the trials")
+    return json.loads(answer)
 
 
-def _forked(question: Callable[[], Any]) -> tuple[int, int]:
-    """The process, and what it answers through."""
-    reading, writing = os.pipe()
+def _fork(function: Callable[[], Any]) -> tuple[int, int]:
+    """Fork a process that calls a function; return its id and the pipe with the result."""
+    read_end, write_end = os.pipe()
     process = os.fork()
     if process:
-        os.close(writing)
-        return process, reading
+        os.close(write_end)
+        return process, read_end
     try:
-        answer = question()
+        answer = function()
     except BaseException as error:
         answer = f"{type(error).__name__}: {error}"
     with suppress(OSError):
-        os.write(writing, json.dumps(answer).encode())
+        os.write(write_end, json.dumps(answer).encode())
     os._exit(0)
 
 
-def _said(process: int, reading: int) -> bytes:
-    with os.fdopen(reading, "rb") as answer:
-        said = answer.read()
+def _read_answer(process: int, read_end: int) -> bytes:
+    with os.fdopen(read_end, "rb") as pipe:
+        answer = pipe.read()
     os.waitpid(process, 0)
-    return said
+    return answer

@@ -1,8 +1,7 @@
-"""What a kill leaves, at every moment of one run: its processes are stopped for a blink, and its folder is copied.
+"""Copies of an output folder at many moments of one run, each as a kill at that moment would leave it.
 
-A process that is killed takes nothing back of what it has written to its files. So a copy that is made while none of
-a command's processes runs is, file for file, what a kill at this moment would have left; and one run that comes to its
-end gives hundreds of them.
+A kill does not undo writes to files. A copy made while all processes of a command are suspended is therefore, file for
+file, the result of a kill at that moment, and a single run gives hundreds of copies.
 """
 
 from __future__ import annotations
@@ -16,58 +15,68 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.chaos.killing import STOPPED, Command, at_work, begun, is_moment, swept_away, until
+from tests.chaos.killed_commands import (
+    STOPPED_STATUSES,
+    Command,
+    is_moment,
+    kill_session,
+    session_processes,
+    start_command,
+    wait_until,
+)
 
-# Of files that are on their way, of how many a copy is made; without Spark there are few, and it is over soon.
-_OTHERS, _OTHERS_HERE = 0.3, 1.0
+# Fraction of changes to other files that also get a copy; without Spark every change, as there are few.
+_OTHER_FILES_FRACTION, _OTHER_FILES_FRACTION_LOCAL = 0.3, 1.0
 
 
-def freeze(command: Command, out: Path, copies: Path, chance: random.Random) -> list[Path]:
-    """Run the command to its end; copies of its folder in their order: one for each moment at which a table or a
-    checkpoint has grown, and for some at which another file has come or gone."""
+def copy_at_moments(command: Command, out: Path, copies: Path, rng: random.Random) -> list[Path]:
+    """Run the command and return copies of its output folder in time order.
+
+    There is a copy for each moment at which a table or a checkpoint has grown, and for some other changes of files.
+    """
     copies.mkdir(parents=True, exist_ok=True)
-    made: list[Path] = []
+    result: list[Path] = []
     seen: set[str] = set()
-    others = _OTHERS_HERE if command.here else _OTHERS
+    fraction = _OTHER_FILES_FRACTION_LOCAL if command.without_spark else _OTHER_FILES_FRACTION
 
-    def look() -> bool:
+    def copy_if_changed() -> bool:
         nonlocal seen
         now = _names(out)
         if now == seen:
             return False
-        if any(map(is_moment, now - seen)) or (now and chance.random() < others):
-            with _standing_still(running.pid):
+        if any(map(is_moment, now - seen)) or (now and rng.random() < fraction):
+            with _suspended(process.pid):
                 now = _names(out)
-                made.append(copies / f"{len(made):04}")
-                shutil.copytree(out, made[-1], symlinks=True)
+                result.append(copies / f"{len(result):04}")
+                shutil.copytree(out, result[-1], symlinks=True)
         seen = now
         return False
 
-    running = begun(command, out)
+    process = start_command(command, out)
     try:
-        until(look, running, out, command)
+        wait_until(copy_if_changed, process, out, command)
         if command.follows:
-            os.killpg(running.pid, signal.SIGTERM)
-        _, said = running.communicate()
-        if running.returncode != 0 and not (command.follows and running.returncode in STOPPED):
-            raise SystemExit(f"{command.name} ended with {running.returncode}:\n{said.decode(errors='replace')}")
+            os.killpg(process.pid, signal.SIGTERM)
+        _, output = process.communicate()
+        if process.returncode != 0 and not (command.follows and process.returncode in STOPPED_STATUSES):
+            raise SystemExit(f"{command.name}: exit status {process.returncode}:\n{output.decode(errors='replace')}")
     finally:
-        swept_away(running)
-    return made
+        kill_session(process)
+    return result
 
 
 def _names(out: Path) -> set[str]:
-    """Without checksums, each of which comes with its file."""
+    """Return the names of files except checksums, which belong to another file."""
     return {f"{folder}/{file}" for folder, _, files in os.walk(out) for file in files if not file.endswith(".crc")}
 
 
 @contextmanager
-def _standing_still(session: int) -> Iterator[None]:
-    """None of the session's processes runs."""
-    stopped = set(at_work({session}, lambda words: True))
+def _suspended(session: int) -> Iterator[None]:
+    """Suspend all processes of a session."""
+    stopped = set(session_processes({session}, lambda words: True))
     for pid in stopped:
         _signal(pid, signal.SIGSTOP)
-    while any(_runs(pid) for pid in stopped):
+    while any(_is_running(pid) for pid in stopped):
         time.sleep(0.001)
     try:
         yield
@@ -76,9 +85,11 @@ def _standing_still(session: int) -> Iterator[None]:
             _signal(pid, signal.SIGCONT)
 
 
-def _runs(pid: int) -> bool:
-    """Whether any of its threads is neither stopped nor dead, nor (D) waits for a process that it has just made, which
-    is stopped itself."""
+def _is_running(pid: int) -> bool:
+    """Return whether a thread of the process is process.
+
+    Threads that are stopped or dead are not, nor those (state D) that wait for a new child process that is stopped.
+    """
     try:
         states = [task.joinpath("stat").read_text().rpartition(")")[2].split()[0] for task in _tasks(pid)]
     except OSError:
@@ -90,6 +101,6 @@ def _tasks(pid: int) -> list[Path]:
     return list(Path(f"/proc/{pid}/task").iterdir())
 
 
-def _signal(pid: int, which: signal.Signals) -> None:
+def _signal(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
-        os.kill(pid, which)
+        os.kill(pid, number)

@@ -1,11 +1,10 @@
-"""Input at its worst, made by chance: every line of a trace or a request log is an event or has a reason, and no task
-falls over what a file holds.
+"""Random hostile input: each line of a trace or a request log must become an event or a rejection, without a failure.
 
     python -m tests.chaos.hostile_inputs --minutes 10 --seed 7   # prints the number of inputs, and failing seeds
 
-Each input is a file of some lines, whole ones of the contract or of a request log with something about them changed,
-read by the functions that Spark's tasks run, or, with `--whole`, taken in, replayed and asked about by the commands
-themselves, without Spark. What fails is printed with its seed: the same seed makes the same input.
+Each input is a file of valid lines with random changes. It is read by the functions that Spark's tasks run, or with
+`--whole` imported, replayed and reported by the jobs themselves, without Spark. A failure is printed with its seed; the
+same seed gives the same input.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from purgatory_udf.sources.request_log.importing import import_rows, import_task
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.line_validation import judged, unpack
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, FileLimits, Piece, byte_pieces, lines_of
-from tests.chaos.whole_import import whole_way
+from tests.chaos.whole_import import run_all_jobs
 
 Json = Any
-PASSED_OVER = ("other_lines", "controller", "no_purgatory", "topic_admin", "modern_group")
+SKIPPED_CAUSES = ("other_lines", "controller", "no_purgatory", "topic_admin", "modern_group")
 LIMITS = FileLimits(line_bytes=200_000)
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,54 +44,54 @@ VALUES: list[Json] = [*NUMBERS, None, True, "", "x", "é", "\0", "NaN", [], {}, 
 TEXTS = [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"01", b'"\\ud800"', b"9" * 5000, b'"\xff"', b"'x'", b"tru", b""]
 
 
-class Tried(NamedTuple):
-    """What became of the lines of an input."""
+class LineCounts(NamedTuple):
+    """Number of lines of an input, and how many were accepted, rejected or skipped."""
 
     lines: int
     accepted: int
     rejected: int
-    passed_over: int
+    skipped: int
 
 
-def judged_trace(path: Path) -> Tried:
-    """JSON Lines; blank ones are passed over."""
-    counted = [0, 0, 0, 0]
+def validate_trace(path: Path) -> LineCounts:
+    """Validate a file of JSON Lines; blank lines are skipped."""
+    totals = [0, 0, 0, 0]
     for piece in _pieces(path):
         batches = list(judged(piece, lines_of(piece), read_line, as_text, lines=True))
-        verdicts = [row for batch in batches for row in batch.to_pylist()]
-        end = verdicts[-1]
-        accepted = sum(unpack(row["packed"]).num_rows for row in verdicts if row["packed"])
-        rejected = [row for row in verdicts if row["rule"]]
+        rows_read = [row for batch in batches for row in batch.to_pylist()]
+        end = rows_read[-1]
+        accepted = sum(unpack(row["packed"]).num_rows for row in rows_read if row["packed"])
+        rejected = [row for row in rows_read if row["rule"]]
         assert all(row["reason"] and row["raw"] is not None for row in rejected)
         assert (end["rows"], end["events"]) == (accepted + len(rejected), accepted)
         counts = (end["line"], accepted, len(rejected), end["line"] - end["rows"])
-        counted = [before + more for before, more in zip(counted, counts, strict=True)]
-    return _kept_its_law(Tried(*counted))
+        totals = [before + more for before, more in zip(totals, counts, strict=True)]
+    return _checked_counts(LineCounts(*totals))
 
 
-def imported_log(path: Path) -> Tried:
-    """A request log, up to its events; lines of other loggers and requests that never wait are passed over."""
+def import_log(path: Path) -> LineCounts:
+    """Convert a request log into events; lines of other loggers and requests that never wait are skipped."""
     read = [batch for piece in _pieces(path) for batch in log_reader.read_piece(piece, UTC)]
-    said = [row for batch in read for row in batch.to_pylist()]
-    tally = log_reader.Tally.of((row["counts"], row["body"]) for row in said if row["row"] == log_reader.END)
+    rows = [row for batch in read for row in batch.to_pylist()]
+    tally = log_reader.Tally.of((row["counts"], row["body"]) for row in rows if row["row"] == log_reader.END)
     requests = sorted(
-        (row for row in said if row["row"] == log_reader.REQUEST),
+        (row for row in rows if row["row"] == log_reader.REQUEST),
         key=lambda row: (row["broker"], row["session"] or "", row["start_us"], row["file"], row["line"]),
     )
-    telling = sorted((row for row in requests if row["api"] in CLUSTER_APIS), key=lambda row: row["start_us"])
+    cluster_rows = sorted((row for row in requests if row["api"] in CLUSTER_APIS), key=lambda row: row["start_us"])
     span = tally.span_us or (0, 0)
-    of_cluster = (
+    cluster_requests = (
         import_rows.request_of(import_rows.RequestRow(*(row[name] for name in import_rows.REQUESTS.names)))
-        for row in telling
+        for row in cluster_rows
     )
-    context = build_context(of_cluster, GivenMetadata(), span, [], tally.partitions, True)
+    context = build_context(cluster_requests, GivenMetadata(), span, [], tally.partitions, True)
     others = _batch([row for row in requests if row["session"] is None], import_rows.REQUESTS)
     fetches = _batch([row for row in requests if row["session"] is not None], import_rows.REQUESTS)
-    apart = [
+    converted = [
         *import_tasks.take_requests_apart(lambda: context)(others),
         *import_tasks.take_sessions_apart(lambda: context)(fetches),
     ]
-    parts = [row for batch in apart for row in batch.to_pylist()]
+    parts = [row for batch in converted for row in batch.to_pylist()]
     facts = sorted((row for row in parts if row["part"] == import_rows.FACT), key=_partition)
     changes = [
         row
@@ -100,17 +99,18 @@ def imported_log(path: Path) -> Tried:
         for row in batch.to_pylist()
     ]
     finished = [row for batch in import_tasks.finish_events(None)(_events(parts, changes)) for row in batch.to_pylist()]
-    bad = [row["reason"] for row in said if row["row"] == log_reader.BAD]
+    bad = [row["reason"] for row in rows if row["row"] == log_reader.BAD]
     bad += [row["event"] for row in parts if row["part"] == import_rows.BAD]
     assert all(bad) and all(row["reason"] and row["raw"] for row in finished if row["rule"])
-    unread = sum(row["row"] == log_reader.BAD for row in said)
-    passed = sum(tally.counts[cause] for cause in PASSED_OVER)
-    return _kept_its_law(Tried(tally.counts["lines"], len(requests), unread, passed))
+    unread = sum(row["row"] == log_reader.BAD for row in rows)
+    passed = sum(tally.counts[cause] for cause in SKIPPED_CAUSES)
+    return _checked_counts(LineCounts(tally.counts["lines"], len(requests), unread, passed))
 
 
-def _kept_its_law(tried: Tried) -> Tried:
-    assert tried.accepted + tried.rejected + tried.passed_over == tried.lines, tried
-    return tried
+def _checked_counts(counts: LineCounts) -> LineCounts:
+    """Check that each line is accepted, rejected or skipped."""
+    assert counts.accepted + counts.rejected + counts.skipped == counts.lines, counts
+    return counts
 
 
 def _pieces(path: Path) -> Iterator[Piece]:
@@ -144,26 +144,25 @@ def _events(parts: list[dict[str, Json]], changes: list[dict[str, Json]]) -> Ite
         if row["part"] == import_rows.PRODUCED:
             offsets.setdefault((row["file"], row["line"]), []).append({n: row[n] for n in ("slot", "base", "end")})
     operations = [row for row in parts if row["part"] == import_rows.OPERATION]
-    named = [{**row, "offsets": offsets.get((row["file"], row["line"])), "request_id": "x"} for row in operations]
-    said = [row for row in changes if row["part"] == import_rows.CHANGE]
-    return _batch([{**row, "at_line": row["line"]} for row in (*named, *said)], ORDERED)
+    operations = [{**row, "offsets": offsets.get((row["file"], row["line"])), "request_id": "x"} for row in operations]
+    rows = [row for row in changes if row["part"] == import_rows.CHANGE]
+    return _batch([{**row, "at_line": row["line"]} for row in (*operations, *rows)], ORDERED)
 
 
-# The inputs.
-
-
-def trace(chance: Random) -> bytes:
+def random_trace(rng: Random) -> bytes:
+    """Return a file of events, some of them changed."""
     whole = (ROOT / "conf/sample/trace.jsonl").read_bytes().splitlines()
-    lines = [_changed(chance.choice(whole), chance) for _ in range(chance.randrange(1, 60))]
-    return _file(lines, chance)
+    lines = [_mutated(rng.choice(whole), rng) for _ in range(rng.randrange(1, 60))]
+    return _join_lines(lines, rng)
 
 
-def log(chance: Random) -> bytes:
-    return _file([_line(chance) for _ in range(chance.randrange(1, 60))], chance)
+def random_log(rng: Random) -> bytes:
+    """Return a request log with some changed lines."""
+    return _join_lines([random_log_line(rng) for _ in range(rng.randrange(1, 60))], rng)
 
 
 T = "w1aw1aw1aw1aw1aw1aw1aw"
-_ASKED = {"partition": 0, "currentLeaderEpoch": 1, "fetchOffset": 7, "logStartOffset": -1, "partitionMaxBytes": 1000}
+_FETCHED = {"partition": 0, "currentLeaderEpoch": 1, "fetchOffset": 7, "logStartOffset": -1, "partitionMaxBytes": 1000}
 _READ = {"partitionIndex": 0, "errorCode": 0, "highWatermark": 7, "recordsSizeInBytes": 100}
 _MEMBER = {"groupId": "g", "memberId": "m", "generationId": 1}
 BODIES: dict[str, tuple[dict[str, Json], dict[str, Json] | None]] = {
@@ -185,7 +184,7 @@ BODIES: dict[str, tuple[dict[str, Json], dict[str, Json] | None]] = {
             "isolationLevel": 0,
             "sessionId": 0,
             "sessionEpoch": 0,
-            "topics": [{"topicId": T, "partitions": [_ASKED]}],
+            "topics": [{"topicId": T, "partitions": [_FETCHED]}],
             "forgottenTopicsData": [],
             "rackId": "a",
         },
@@ -248,127 +247,127 @@ BODIES: dict[str, tuple[dict[str, Json], dict[str, Json] | None]] = {
 }
 
 
-def _line(chance: Random) -> bytes:
-    api = chance.choice(list(BODIES))
-    asked, answered = copy.deepcopy(BODIES[api])
+def random_log_line(rng: Random) -> bytes:
+    api = rng.choice(list(BODIES))
+    request, response = copy.deepcopy(BODIES[api])
     body = {
         "isForwarded": False,
         "requestHeader": {"requestApiKey": 1, "requestApiVersion": 13, "clientId": "c", "requestApiKeyName": api},
-        "request": asked,
-        "response": answered,
+        "request": request,
+        "response": response,
         "connection": "c-1",
         "totalTimeMs": 3.5,
         "requestQueueTimeMs": 0.5,
         "localTimeMs": 1.0,
-        "remoteTimeMs": chance.choice([0.0, 2.0]),
+        "remoteTimeMs": rng.choice([0.0, 2.0]),
         "responseQueueTimeMs": 0.0,
         "sendTimeMs": 0.0,
         "listener": "P",
     }
-    text = _changed(json.dumps(body).encode(), chance)
-    year = chance.choice([2026] * 20 + [1, 1969, 2300, 9999])
-    stamp = f"{year:04}-11-21 02:54:{chance.randrange(60):02},{chance.randrange(1000):03}"
-    thread = chance.choice(["[x-network-thread-1-P] "] * 20 + ["", f"[x-network-thread-{10**12}-P] "])
+    text = _mutated(json.dumps(body).encode(), rng)
+    year = rng.choice([2026] * 20 + [1, 1969, 2300, 9999])
+    stamp = f"{year:04}-11-21 02:54:{rng.randrange(60):02},{rng.randrange(1000):03}"
+    thread = rng.choice(["[x-network-thread-1-P] "] * 20 + ["", f"[x-network-thread-{10**12}-P] "])
     return f"[{stamp}] DEBUG {thread}Completed request:".encode() + text + b" (kafka.request.logger)"
 
 
-def _changed(line: bytes, chance: Random) -> bytes:
-    """As it is, or with some values, keys or bytes changed, its JSON still whole or not."""
-    way = chance.randrange(8)
-    if way <= 2:
+def _mutated(line: bytes, rng: Random) -> bytes:
+    """Return the line unchanged, or with changed values, keys or bytes; it may no longer be valid JSON."""
+    kind = rng.randrange(8)
+    if kind <= 2:
         return line
-    if way <= 5:
+    if kind <= 5:
         value = json.loads(line)
-        for _ in range(chance.randrange(1, 3)):
-            _change(value, chance)
-        return json.dumps(value, ensure_ascii=chance.random() < 0.5).encode("utf-8", errors="surrogatepass")
-    if way == 6:
-        place = chance.randrange(len(line))
-        return line[:place] + chance.choice(TEXTS) + line[place + chance.randrange(3) :]
-    deep = chance.choice([90, 300, 999, 10_000])
-    odd = [
-        line[: chance.randrange(len(line))],
-        bytes(chance.randrange(256) for _ in range(chance.randrange(80))),
-        line[:-1] + b',"x":' + b"[" * deep + b"]" * deep + b"}",
-        line[:-1] + b',"x":' + b'{"a":' * deep + b"1" + b"}" * deep + b"}",
-        line[:-1] + b',"x":"' + b"y" * chance.choice([10, 300_000]) + b'"}',
+        for _ in range(rng.randrange(1, 3)):
+            _mutate(value, rng)
+        return json.dumps(value, ensure_ascii=rng.random() < 0.5).encode("utf-8", errors="surrogatepass")
+    if kind == 6:
+        place = rng.randrange(len(line))
+        return line[:place] + rng.choice(TEXTS) + line[place + rng.randrange(3) :]
+    depth = rng.choice([90, 300, 999, 10_000])
+    broken = [
+        line[: rng.randrange(len(line))],
+        bytes(rng.randrange(256) for _ in range(rng.randrange(80))),
+        line[:-1] + b',"x":' + b"[" * depth + b"]" * depth + b"}",
+        line[:-1] + b',"x":' + b'{"a":' * depth + b"1" + b"}" * depth + b"}",
+        line[:-1] + b',"x":"' + b"y" * rng.choice([10, 300_000]) + b'"}',
         line[:-1] + b"," + line[1:],
         b"\xef\xbb\xbf" + line,
         line.decode(errors="replace").encode("utf-16"),
     ]
-    return chance.choice(odd)
+    return rng.choice(broken)
 
 
-def _change(value: Json, chance: Random) -> None:
-    """Somewhere in it: another value, one key or item less, one more."""
+def _mutate(value: Json, rng: Random) -> None:
+    """Change a random value in a JSON value, or remove or repeat a key or an item."""
     inner = list(value.values()) if isinstance(value, dict) else value
     deeper = [child for child in inner if isinstance(child, dict | list) and child]
-    if deeper and chance.random() < 0.7:
-        _change(chance.choice(deeper), chance)
+    if deeper and rng.random() < 0.7:
+        _mutate(rng.choice(deeper), rng)
         return
-    place = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
-    way = chance.randrange(4)
-    if way == 0:
+    place = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
+    kind = rng.randrange(4)
+    if kind == 0:
         del value[place]
-    elif way == 1 and isinstance(value, list):
+    elif kind == 1 and isinstance(value, list):
         value.append(copy.deepcopy(value[place]))
     else:
-        value[place] = copy.deepcopy(chance.choice(VALUES))
+        value[place] = copy.deepcopy(rng.choice(VALUES))
 
 
-def _file(lines: list[bytes], chance: Random) -> bytes:
-    return chance.choice([b"\n", b"\r\n"]).join(line.replace(b"\n", b" ") for line in lines)
+def _join_lines(lines: list[bytes], rng: Random) -> bytes:
+    return rng.choice([b"\n", b"\r\n"]).join(line.replace(b"\n", b" ") for line in lines)
 
 
-FORMS: dict[str, tuple[Callable[[Random], bytes], Callable[[Path], Tried]]] = {
-    "trace.jsonl": (trace, judged_trace),
-    "request-1.log": (log, imported_log),
+FORMS: dict[str, tuple[Callable[[Random], bytes], Callable[[Path], LineCounts]]] = {
+    "trace.jsonl": (random_trace, validate_trace),
+    "request-1.log": (random_log, import_log),
 }
 
 
-def one_input(seed: str, folder: Path, whole: bool = False) -> Tried:
-    """Made from the seed, and read; `whole`, by whole commands."""
-    chance = Random(seed)
-    name = chance.choice(list(FORMS))
+def try_input(seed: str, folder: Path, whole: bool = False) -> LineCounts:
+    """Read the input of a seed; with `whole`, run all jobs on it."""
+    rng = Random(seed)
+    name = rng.choice(list(FORMS))
     make, read = FORMS[name]
-    content = make(chance)
-    packed = chance.random() < 0.2
-    path = folder / (f"{name}.gz" if packed else name)
-    if packed:
+    content = make(rng)
+    compressed = rng.random() < 0.2
+    path = folder / (f"{name}.gz" if compressed else name)
+    if compressed:
         content = gzip.compress(content)
-        content = content[: chance.choice([len(content), chance.randrange(1, len(content) + 1)])]
+        content = content[: rng.choice([len(content), rng.randrange(1, len(content) + 1)])]
     path.write_bytes(content)
-    return Tried(*whole_way(path), 0) if whole else read(path)
+    return LineCounts(*run_all_jobs(path), 0) if whole else read(path)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--seed", default="1", help="of all inputs; or SEED/NUMBER of one that failed")
-    parser.add_argument("--whole", action="store_true", help="by whole commands, without Spark")
-    asked = parser.parse_args()
-    seed, _, only = asked.seed.partition("/")
-    ends = time.monotonic() + asked.minutes * 60
-    total, failed = Tried(0, 0, 0, 0), []
+    parser.add_argument("--seed", default="1", help="seed, or SEED/NUMBER for a single input")
+    parser.add_argument("--whole", action="store_true", help="run whole jobs, without Spark")
+    options = parser.parse_args()
+    seed, _, only = options.seed.partition("/")
+    deadline = time.monotonic() + options.minutes * 60
+    total, failed = LineCounts(0, 0, 0, 0), []
     tried = 0
     with tempfile.TemporaryDirectory() as folder:
         number = int(only) if only else 0
         while True:
             try:
-                outcome = one_input(f"{seed}/{number}", Path(folder), asked.whole)
-                total = Tried(*(before + more for before, more in zip(total, outcome, strict=True)))
+                outcome = try_input(f"{seed}/{number}", Path(folder), options.whole)
+                total = LineCounts(*(before + more for before, more in zip(total, outcome, strict=True)))
             except Exception as error:
                 failed.append(f"{seed}/{number}")
                 print(f"--seed {seed}/{number}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
                 if only:
                     raise
             tried, number = tried + 1, number + 1
-            if only or time.monotonic() >= ends:
+            if only or time.monotonic() >= deadline:
                 break
     print(
         f"{tried:,} inputs, {total.lines:,} lines: {total.accepted:,} accepted, {total.rejected:,} rejected, ", end=""
     )
-    print(f"{total.passed_over:,} that are none; {len(failed)} inputs failed")
+    print(f"{total.skipped:,} skipped; {len(failed)} inputs failed")
     return 1 if failed else 0
 
 

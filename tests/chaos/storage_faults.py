@@ -1,10 +1,12 @@
-"""`python -m tests.chaos.storage_faults`: commands on failing storage: a replay, or the job named by `--of`.
+"""`python -m tests.chaos.storage_faults`: runs a replay, or the command named by `--of`, on failing storage.
 
-Each fault must end the command in one sentence (no stack trace) that says what to do; when that has been done, the same
-command must go on and leave the tables of an undisturbed run. So must files that are missing or damaged
-(`tests.chaos.damaged_files`), unless nothing needs them. A full disk is a small `tmpfs` mount, a read-only one a folder
-mounted read-only; both need root, or `unshare --map-root-user --mount`. A clock that was set back is simulated by files
-dated tomorrow. Faults that cannot be tried on this machine are reported as such.
+With each fault, the command must fail with one sentence that names the remedy, and without a stack trace. After the
+remedy, the same command must finish with the tables of an undisturbed run. The same holds for missing and damaged files
+(`tests.chaos.damaged_files`), except for files that are not needed.
+
+A full disk is a small `tmpfs` mount, and a read-only disk a read-only bind mount; both need root, or
+`unshare --map-root-user --mount`. A clock that was set back is simulated by files with times of the next day. Faults
+that are not possible on this machine are reported as such.
 """
 
 from __future__ import annotations
@@ -25,204 +27,213 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from purgatory_udf.storage.output_folder import alone
-from tests.chaos.crash_commands import commands, commands_here
-from tests.chaos.damaged_files import damages
-from tests.chaos.killing import STOPPED, Command, begun, moments, swept_away
-from tests.chaos.one_session import OneSession
+from tests.chaos.crash_commands import commands, local_commands
+from tests.chaos.damaged_files import damage_trials
+from tests.chaos.killed_commands import STOPPED_STATUSES, Command, kill_session, moments, start_command
+from tests.chaos.shared_session import SharedSession
 
-# What an undisturbed replay of the sample takes is some megabytes.
-_ROOMY = "256m"
+# Size of a disk with enough space; a replay of the sample needs a few megabytes.
+_ENOUGH_SPACE = "256m"
 _DAY_S = 86_400
-_SAYS_WHEN = re.compile(r'("(?:timestamp|modificationTime|deletionTimestamp)":)(\d{13})\b')
+_LOG_TIME = re.compile(r'("(?:timestamp|modificationTime|deletionTimestamp)":)(\d{13})\b')
 
 
-class NotTriedError(Exception):
-    """Why a fault cannot be made on this machine."""
+class UnavailableFaultError(Exception):
+    """A fault is not possible on this machine, for the reason in the message."""
 
 
 @dataclass(frozen=True)
-class Trying:
-    """A command that runs into a fault; `whole` is what it leaves undisturbed, at so many `moments`."""
+class FaultTrial:
+    """A command to run with a fault, and the output of its undisturbed run, `whole`, which had `moments` moments."""
 
     command: Command
-    session: OneSession
+    session: SharedSession
     whole: Path
     moments: int
     folder: Path
-    over: ExitStack
+    cleanup: ExitStack
 
     @property
-    def here(self) -> bool:
-        return self.command.here
+    def without_spark(self) -> bool:
+        return self.command.without_spark
 
-    def goes_on(self, out: Path) -> list[str]:
-        """What is wrong with what the same command makes of it."""
-        said = self.session.end(self.command, out, self.here)
-        return [said] if said else self.is_whole(out)
+    def resume_problems(self, out: Path) -> list[str]:
+        """Repeat the command and return the problems of its result."""
+        error = self.session.finish(self.command, out, self.without_spark)
+        return [error] if error else self.compare(out)
 
-    def is_whole(self, out: Path) -> list[str]:
-        return self.session.checked(self.command, self.whole, out)
+    def compare(self, out: Path) -> list[str]:
+        """Return the differences from the undisturbed run."""
+        return self.session.compare(self.command, self.whole, out)
 
-    def ends(self, out: Path, sentence: str) -> list[str]:
-        """What is wrong with how the command ends that cannot do its work."""
-        return _said(self.begins(out), sentence)
+    def failure_problems(self, out: Path, sentence: str) -> list[str]:
+        """Run the command, which must fail with the sentence, and return the problems."""
+        return _problems(self.start(out), sentence)
 
-    def begins(self, out: Path) -> subprocess.Popen[bytes]:
-        """The command, which is gone when all is over."""
-        running = begun(self.command, out)
-        self.over.callback(lambda: swept_away(running) if running.poll() is None else None)
-        return running
+    def start(self, out: Path) -> subprocess.Popen[bytes]:
+        """Start the command; it is killed at the end of the trial."""
+        process = start_command(self.command, out)
+        self.cleanup.callback(lambda: kill_session(process) if process.poll() is None else None)
+        return process
 
-    def has_come_to(self, share: float, out: Path) -> subprocess.Popen[bytes]:
-        """The command at work, so much of it done."""
-        running = self.begins(out)
-        while len(moments(out)) < self.moments * share and running.poll() is None:
-            _wait(running)
-        return running
+    def start_until(self, share: float, out: Path) -> subprocess.Popen[bytes]:
+        """Start the command and wait until that share of its moments is reached."""
+        process = self.start(out)
+        while len(moments(out)) < self.moments * share and process.poll() is None:
+            _wait_briefly(process)
+        return process
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m tests.chaos.storage_faults", description=(__doc__ or "").split("\n")[0]
     )
-    options.add_argument("--only", choices=("storage", *STORAGE, "damage"), action="append", help="repeatable")
-    options.add_argument("--here", action="store_true", help="without Spark")
-    options.add_argument("--of", metavar="COMMAND", help="of storage: a command of tests.chaos.crashes [a replay]")
-    options.add_argument("--most", type=int, default=100, help="damage so many files")
-    options.add_argument("--after", type=int, default=0, help="and pass over the first so many of them")
-    options.add_argument("--seed", type=int, default=1)
-    asked = options.parse_args()
+    parser.add_argument(
+        "--only",
+        choices=("storage", *STORAGE, "damage"),
+        action="append",
+        help="fault to try, repeatable  [default: all]",
+    )
+    parser.add_argument("--here", action="store_true", help="run commands without Spark", dest="without_spark")
+    parser.add_argument("--of", metavar="COMMAND", help="command of tests.chaos.crashes to run  [default: a replay]")
+    parser.add_argument("--most", type=int, default=100, help="number of files to damage")
+    parser.add_argument("--after", type=int, default=0, help="number of files to skip first")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     broken = 0
     try:
-        for what, wrong in _tried(asked, folder):
-            broken += bool(wrong)
-            print(f"{what:40} {'; '.join(wrong) or 'well'}", flush=True)
+        for fault, problems in _trials(options, folder):
+            broken += bool(problems)
+            print(f"{fault:40} {'; '.join(problems) or 'passed'}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if broken else 0
 
 
-def _tried(asked: argparse.Namespace, folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each fault, and what is wrong with what came of it."""
-    session = OneSession(folder / "session")
-    only = set(asked.only or ("storage", "damage"))
+def _trials(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each fault and its problems."""
+    session = SharedSession(folder / "session")
+    only = set(options.only or ("storage", "damage"))
     chosen = [name for name in STORAGE if only & {name, "storage"}]
     if chosen:
         whole = folder / "whole"
-        known = (commands_here if asked.here else commands)(folder / "input")
-        asked_of = asked.of or ("replay at once with groups" if asked.here else "replay")
-        if asked_of not in known:
-            raise SystemExit(f"{asked_of}: none of {', '.join(known)}")
-        command = known[asked_of]
-        if said := session.end(command, whole, asked.here):
-            raise SystemExit(said)
-        with ExitStack() as over:
-            trying = Trying(command, session, whole, len(moments(whole)), folder, over)
-            for name in chosen:
+        known = (local_commands if options.without_spark else commands)(folder / "input")
+        name = options.of or ("replay at once with groups" if options.without_spark else "replay")
+        if name not in known:
+            raise SystemExit(f"--of {name}: expected one of {', '.join(known)}")
+        command = known[name]
+        if error := session.finish(command, whole, options.without_spark):
+            raise SystemExit(error)
+        with ExitStack() as cleanup:
+            trial = FaultTrial(command, session, whole, len(moments(whole)), folder, cleanup)
+            for fault in chosen:
                 try:
-                    yield name, STORAGE[name](trying)
-                except NotTriedError as why:
-                    print(f"{name:40} not tried: {why}", flush=True)
+                    yield fault, STORAGE[fault](trial)
+                except UnavailableFaultError as reason:
+                    print(f"{fault:40} not possible: {reason}", flush=True)
     if "damage" in only:
-        yield from damages(session, folder, random.Random(asked.seed), asked.after, asked.most, asked.here)
+        yield from damage_trials(
+            session, folder, random.Random(options.seed), options.after, options.most, options.without_spark
+        )
 
 
-def full_disk(trying: Trying) -> list[str]:
-    """Full when most is written; then there is room."""
-    return _full(trying, _size(trying.whole) * 7 // 10)
+def full_disk(trial: FaultTrial) -> list[str]:
+    """The disk is full when most of the output is written."""
+    return _fill_disk(trial, _size(trial.whole) * 7 // 10)
 
 
-def full_disk_early(trying: Trying) -> list[str]:
-    """Full while the trace is taken in."""
-    return _full(trying, _size(trying.whole) // 10)
+def full_disk_early(trial: FaultTrial) -> list[str]:
+    """The disk is full during the import of the trace."""
+    return _fill_disk(trial, _size(trial.whole) // 10)
 
 
-def _full(trying: Trying, room: int) -> list[str]:
-    with mounted(trying.folder / "small", f"{room // 1000}k") as place:
+def _fill_disk(trial: FaultTrial, free_bytes: int) -> list[str]:
+    with mounted(trial.folder / "small", f"{free_bytes // 1000}k") as place:
         out = place / "out"
-        wrong = trying.ends(out, "the disk is full; free some space and run the same command again")
-        _mount("-o", f"remount,size={_ROOMY}", str(place))
-        return wrong + trying.goes_on(out)
+        problems = trial.failure_problems(out, "the disk is full; free some space and run the same command again")
+        _mount("-o", f"remount,size={_ENOUGH_SPACE}", str(place))
+        return problems + trial.resume_problems(out)
 
 
-def read_only(trying: Trying) -> list[str]:
-    """From one moment to the next nothing can be written; what is over too soon for that finds it so."""
-    out = trying.folder / "read-only"
-    wrong: list[str] = []
-    if trying.here:
+def read_only(trial: FaultTrial) -> list[str]:
+    """The disk becomes read-only during the run, or before the start of a command without Spark, which is too short."""
+    out = trial.folder / "read-only"
+    problems: list[str] = []
+    if trial.without_spark:
         out.mkdir()
     else:
-        running = trying.has_come_to(0.5, out)
+        process = trial.start_until(0.5, out)
     with write_protected(out):
-        if not trying.here:
-            wrong = _said(running, "make it writable")
-        wrong += trying.ends(out, "cannot be written: Read-only file system; put that right")
-    return wrong + trying.goes_on(out)
+        if not trial.without_spark:
+            problems = _problems(process, "make it writable")
+        problems += trial.failure_problems(out, "cannot be written: Read-only file system; put that right")
+    return problems + trial.resume_problems(out)
 
 
-def second_command(trying: Trying) -> list[str]:
-    out = trying.folder / "two"
-    job = trying.command.words[0]
+def second_command(trial: FaultTrial) -> list[str]:
+    """A second command writes to the same output folder."""
+    out = trial.folder / "two"
+    job = trial.command.words[0]
     sentence = f"is writing there; wait until that {job} has ended, or stop it"
-    if trying.command.small:
-        # It would be over before the other one begins.
+    if trial.command.spark_optional:
+        # The first command would finish before the second one starts, so this process holds the lock instead.
         with alone(str(out), job):
-            wrong = trying.ends(out, sentence)
-        return wrong + trying.goes_on(out)
-    first = trying.has_come_to(0.01, out)
-    wrong = trying.ends(out, sentence)
-    _, said = first.communicate()
+            problems = trial.failure_problems(out, sentence)
+        return problems + trial.resume_problems(out)
+    first = trial.start_until(0.01, out)
+    problems = trial.failure_problems(out, sentence)
+    _, output = first.communicate()
     if first.returncode != 0:
-        wrong.append(f"the first ended with {first.returncode}: {said.decode(errors='replace')}")
-    return wrong + trying.is_whole(out)
+        problems.append(f"the first command: exit status {first.returncode}: {output.decode(errors='replace')}")
+    return problems + trial.compare(out)
 
 
-def clock_set_back(trying: Trying) -> list[str]:
-    """Killed in the middle; then it is yesterday: what lies there is of tomorrow."""
-    out = trying.folder / "yesterday"
-    running = trying.has_come_to(0.6, out)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.communicate()
+def clock_set_back(trial: FaultTrial) -> list[str]:
+    """The command is killed, and then all files get times of the next day."""
+    out = trial.folder / "yesterday"
+    process = trial.start_until(0.6, out)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
     for file in (path for path in out.rglob("*") if path.is_file()):
         written = file.stat()
         if file.parent.name == "_delta_log" and file.suffix == ".json":
-            file.write_text(_SAYS_WHEN.sub(lambda said: f"{said[1]}{int(said[2]) + _DAY_S * 1000}", file.read_text()))
-            # A checksum of what it said before.
+            file.write_text(_LOG_TIME.sub(lambda match: f"{match[1]}{int(match[2]) + _DAY_S * 1000}", file.read_text()))
+            # The checksum is of the old contents.
             (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
         if file.exists():
             os.utime(file, (written.st_atime + _DAY_S, written.st_mtime + _DAY_S))
-    return trying.goes_on(out)
+    return trial.resume_problems(out)
 
 
-STORAGE: dict[str, Callable[[Trying], list[str]]] = {
+STORAGE: dict[str, Callable[[FaultTrial], list[str]]] = {
     fault.__name__.replace("_", "-"): fault
     for fault in (full_disk, full_disk_early, read_only, second_command, clock_set_back)
 }
 
 
-def _said(running: subprocess.Popen[bytes], sentence: str) -> list[str]:
-    """What is wrong with how it ended; nothing if it failed with that sentence as its last line, and no stack trace."""
-    _, said = running.communicate()
-    lines = said.decode(errors="replace").strip().splitlines() or [""]
-    wrong = []
-    if running.returncode in (0, *STOPPED):
-        wrong.append(f"it ended with {running.returncode}")
+def _problems(process: subprocess.Popen[bytes], sentence: str) -> list[str]:
+    """Return problems of a failed command: the last line must have the sentence, and there must be no stack trace."""
+    _, output = process.communicate()
+    lines = output.decode(errors="replace").strip().splitlines() or [""]
+    problems = []
+    if process.returncode in (0, *STOPPED_STATUSES):
+        problems.append(f"exit status {process.returncode}")
     if sentence not in lines[-1]:
-        wrong.append(f"it said: {lines[-1]}")
+        problems.append(f"last line: {lines[-1]}")
     if any(line.startswith(("Traceback", "\tat ", "Exception in")) for line in lines):
-        wrong.append(f"it told of {len(lines)} lines of stack, as {lines[0]}")
-    return wrong
+        problems.append(f"a stack trace of {len(lines)} lines: {lines[0]}")
+    return problems
 
 
 @contextmanager
 def mounted(place: Path, size: str) -> Iterator[Path]:
-    """A disk of that size, in memory."""
+    """Mount a disk of that size in memory."""
     place.mkdir(exist_ok=True)
     try:
         _mount("-t", "tmpfs", "-o", f"size={size}", "none", str(place))
     except (OSError, subprocess.CalledProcessError) as error:
-        raise NotTriedError(f"nothing can be mounted: {error}") from None
+        raise UnavailableFaultError(f"cannot mount: {error}") from None
     try:
         yield place
     finally:
@@ -231,13 +242,13 @@ def mounted(place: Path, size: str) -> Iterator[Path]:
 
 @contextmanager
 def write_protected(place: Path) -> Iterator[None]:
-    """Whoever comes by the folder's path finds it so; what is open already (the lock) stays as it is."""
+    """Make a folder read-only by its path; files that are open already, such as the lock, remain writable."""
     try:
         _mount("--bind", str(place), str(place))
     except (OSError, subprocess.CalledProcessError) as error:
-        raise NotTriedError(f"nothing can be mounted: {error}") from None
+        raise UnavailableFaultError(f"cannot mount: {error}") from None
     try:
-        # The system refuses as long as a file is open for writing that was opened since.
+        # The system refuses while a file is open for writing that was opened after the mount.
         while subprocess.run(
             ["mount", "-o", "remount,bind,ro", str(place)], capture_output=True, check=False
         ).returncode:
@@ -252,14 +263,14 @@ def _mount(*words: str) -> None:
 
 
 def _size(out: Path) -> int:
-    """What its files take on a disk that gives whole pages."""
+    """Return the size of an output on a disk with pages of 4 KiB."""
     return sum(-(-file.stat().st_size // 4096) * 4096 for file in out.rglob("*") if file.is_file())
 
 
-def _wait(running: subprocess.Popen[bytes]) -> None:
-    """A moment, or until it has ended."""
+def _wait_briefly(process: subprocess.Popen[bytes]) -> None:
+    """Wait for 20 ms, or until the process has exited."""
     try:
-        running.wait(0.02)
+        process.wait(0.02)
     except subprocess.TimeoutExpired:
         return
 

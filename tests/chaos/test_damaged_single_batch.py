@@ -1,4 +1,4 @@
-"""Tables that have lost a part, where answers are given without Spark: no answer is given as if it were all."""
+"""Damaged tables in jobs without Spark: a job must not report on incomplete tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The story, replayed here."""
+    """The sample with a group, replayed without Spark."""
     out = tmp_path_factory.mktemp("replayed")
     write_folder(out / "given", sample_with_group())
     with locally():
@@ -35,28 +35,28 @@ def _remove_table(table: Path) -> None:
 
 
 def _remove_last_commit(table: Path) -> None:
-    """Whose last commit held half of the rows."""
+    """Remove the last commit, which has half of the rows."""
     rows = DeltaTable(str(table)).to_pyarrow_table()
     write_deltalake(str(table), rows.slice(0, rows.num_rows // 2), mode="overwrite")
     write_deltalake(str(table), rows.slice(rows.num_rows // 2), mode="append")
     max((table / "_delta_log").glob("*.json")).unlink()
 
 
-@pytest.mark.parametrize("asked", [metrics.main, report.main], ids=["metrics", "report"])
-@pytest.mark.parametrize("loses", [_remove_table, _remove_last_commit])
+@pytest.mark.parametrize("job", [metrics.main, report.main], ids=["metrics", "report"])
+@pytest.mark.parametrize("damage", [_remove_table, _remove_last_commit])
 def test_missing_rows_of_finished_run_are_reported(
-    asked: Job, loses: Callable[[Path], None], replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    job: Job, damage: Callable[[Path], None], replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(replayed, out)
     table = out / "expirations"
     rows = DeltaTable(str(table)).to_pyarrow_table().num_rows
-    loses(table)
+    damage(table)
     left = DeltaTable(str(table)).to_pyarrow_table().num_rows if table.exists() else 0
     with locally():
-        assert asked.status(["--out", str(out)]) == 2
+        assert job.status(["--out", str(out)]) == 2
     assert capsys.readouterr().err == (
-        f"{asked.name}: {table}: {rows - left:,} of the {rows:,} rows are not there that the run has written; "
+        f"{job.name}: {table}: {rows - left:,} of the {rows:,} rows are not there that the run has written; "
         "put them back from a copy, or begin anew with --overwrite\n"
     )
     assert not (out / "report.html").exists()
@@ -75,7 +75,7 @@ def test_empty_commit_needs_spark(replayed: Path, tmp_path: Path) -> None:
 
 
 def test_damaged_table_keeps_its_files(replayed: Path, tmp_path: Path) -> None:
-    """A run that is not finished, whose table has lost its first log."""
+    """An unfinished run with a table that has lost its first log entry."""
     out = tmp_path / "out"
     shutil.copytree(replayed, out)
     max((out / "runs" / "_delta_log").glob("*.json")).unlink()

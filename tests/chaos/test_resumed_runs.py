@@ -1,4 +1,4 @@
-"""What a kill leaves between two steps, made by hand: the same step taken again finds what it needs, and no more."""
+"""States that a kill leaves between two steps, made by hand, and the repetition of the step."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ START_US = 1_700_000_000_000_000
 
 
 def _fetches(*starts_ms: int) -> list[dict[str, Any]]:
-    """Each waits 100 ms in vain."""
+    """Return fetches that time out after 100 ms."""
     part = {"topic": "t", "partition": 0, "fetch_offset": 5, "max_bytes": 1000}
-    asked = {"max_wait_ms": 100, "min_bytes": 1, "max_bytes": 1000, "isolation": "read_uncommitted", "replica_id": -1}
-    common = {"type": "fetch", "broker": 1, "request_id": "r", "client_id": "c", **asked, "partitions": [part]}
+    limits = {"max_wait_ms": 100, "min_bytes": 1, "max_bytes": 1000, "isolation": "read_uncommitted", "replica_id": -1}
+    common = {"type": "fetch", "broker": 1, "request_id": "r", "client_id": "c", **limits, "partitions": [part]}
     times = [START_US + ms * 1000 for ms in starts_ms]
     return [
         common | {"time_us": time_us, "event_time": time_us, "seq": seq} for seq, time_us in enumerate(times, start=1)
     ]
 
 
-def test_timers_of_a_replay_that_was_killed_before_they_ran_are_run_by_the_same_command(
+def test_timers_run_after_killed_replay_resumes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    0 ── fetch ── 50 ── fetch ── 60 ── fetch ── the end ── the clock is told ──✗── 100, 150, 160: their timers
+    0 ── fetch ── 50 ── fetch ── 60 ── fetch ── end of the trace ── clock row ──✗── 100, 150, 160: their timers
     """
     run = Query._run
 
-    def killed(query: Query, known: Survey, timers: bool) -> None:
+    def run_without_timers(query: Query, known: Survey, timers: bool) -> None:
         run(query, known, timers=False)
         if timers:
             raise KeyboardInterrupt
@@ -64,7 +64,7 @@ def test_timers_of_a_replay_that_was_killed_before_they_ran_are_run_by_the_same_
     config = load_config(None, ["batch_events=1", "grouping=broker"])
     options = ReplayOptions(str(tmp_path / "events"), str(tmp_path / "out"), config)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Query, "_run", killed)
+        patch.setattr(Query, "_run", run_without_timers)
         run_replay(spark, options)
     assert DeltaTable(str(tmp_path / "out" / "expirations")).to_pyarrow_table().num_rows == 0
     assert run_replay(spark, options).counts["expirations"] == 3
@@ -76,12 +76,10 @@ def test_timers_of_a_replay_that_was_killed_before_they_ran_are_run_by_the_same_
     ]
 
 
-def test_timers_that_a_followed_replay_was_killed_before_are_run_when_it_goes_on(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Without an event that comes then: there may be none for hours.
+def test_timers_run_after_followed_replay_resumes(spark: SparkSession, tmp_path: Path) -> None:
+    """The timers run without a further event, because there may be none for hours.
 
-    0 ── fetch ── 50 ── fetch ── 300 ── another broker's ──✗── 100, 150: the timers of the first two
+    0 ── fetch ── 50 ── fetch ── 300 ── fetch at another broker ──✗── 100, 150: timers of the first two
     """
     *fetches, other = _fetches(0, 50, 300)
     events = spark.createDataFrame(event_table([*fetches, other | {"broker": 2}]))
@@ -104,7 +102,7 @@ def test_timers_that_a_followed_replay_was_killed_before_are_run_when_it_goes_on
 
 
 @pytest.mark.parametrize(
-    ("begun", "done", "rests_at_ms"),
+    ("offsets", "commits", "rests_at_ms"),
     [
         ({}, {}, None),
         ({"0": ""}, {}, None),
@@ -114,14 +112,14 @@ def test_timers_that_a_followed_replay_was_killed_before_are_run_when_it_goes_on
         ({"0": ""}, {"0": 'v1\n{"nextBatch'}, None),
     ],
 )
-def test_a_checkpoint_rests_where_its_last_batch_is_done_and_can_be_read(
+def test_checkpoint_rests_at_last_finished_batch(
     without_spark: SparkSession,
     tmp_path: Path,
-    begun: dict[str, str],
-    done: dict[str, str],
+    offsets: dict[str, str],
+    commits: dict[str, str],
     rests_at_ms: int | None,
 ) -> None:
-    for folder, entries in (("offsets", begun), ("commits", done)):
+    for folder, entries in (("offsets", offsets), ("commits", commits)):
         for name, content in entries.items():
             entry = tmp_path / folder / name
             entry.parent.mkdir(exist_ok=True)
@@ -131,7 +129,7 @@ def test_a_checkpoint_rests_where_its_last_batch_is_done_and_can_be_read(
 
 @pytest.fixture
 def steps(spark: SparkSession, tmp_path: Path) -> Iterator[Any]:
-    """Of a topic's import: what takes a step, in a process of its own each time."""
+    """A function that takes a step of a topic's import, as in a new process."""
     layout, run = Layout(str(tmp_path)), Run("run", "ingest", {}, {})
     for name in ("events", "rejected_events"):
         delta_tables.create(spark, layout.table(name), TABLES[name])
@@ -146,12 +144,10 @@ def steps(spark: SparkSession, tmp_path: Path) -> Iterator[Any]:
     yield step
 
 
-def test_a_step_of_a_topic_that_is_taken_again_finds_none_of_its_own_events_too_late(
-    steps: Any, tmp_path: Path
-) -> None:
+def test_repeated_step_rejects_no_own_event(steps: Any, tmp_path: Path) -> None:
     steps(0, 10, 20)
     steps(1, 30, 40)
-    steps(1, 30, 40)  # Killed before it was on record that it had been done.
+    steps(1, 30, 40)  # The step was killed before it was recorded as finished.
     steps(2, 50, 35)
     events = DeltaTable(str(tmp_path / "events")).to_pyarrow_table().sort_by("seq")
     assert [(us - START_US) // 1000 for us in events["time_us"].to_pylist()] == [10, 20, 30, 40, 50]
@@ -160,19 +156,17 @@ def test_a_step_of_a_topic_that_is_taken_again_finds_none_of_its_own_events_too_
     assert late["line"].to_pylist() == [201]
 
 
-def test_the_unfinished_first_entry_of_a_checkpoint_is_swept_away_and_a_finished_one_stays(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    for query, file in (("begun", "offsets/.0.1234.tmp"), ("under way", "offsets/0")):
+def test_unfinished_first_entry_is_removed(spark: SparkSession, tmp_path: Path) -> None:
+    for query, file in (("unfinished", "offsets/.0.1234.tmp"), ("finished", "offsets/0")):
         place = tmp_path / query / file
         place.parent.mkdir(parents=True)
         place.touch()
         assert checkpoints.prepared(spark, str(tmp_path / query)) == str(tmp_path / query)
-    assert not (tmp_path / "begun" / "offsets").exists()
-    assert (tmp_path / "under way" / "offsets" / "0").exists()
+    assert not (tmp_path / "unfinished" / "offsets").exists()
+    assert (tmp_path / "finished" / "offsets" / "0").exists()
 
 
-def test_a_batch_that_is_done_and_was_never_begun_is_a_damaged_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_commit_without_offsets_is_damaged_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     for file in ("offsets/0", "commits/0", "commits/1"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
@@ -188,16 +182,14 @@ def test_a_batch_that_is_done_and_was_never_begun_is_a_damaged_checkpoint(spark:
         "part-00000-1234.snappy.parquet",
     ],
 )
-def test_a_table_is_made_where_a_kill_has_left_the_beginnings_of_one(
-    spark: SparkSession, tmp_path: Path, left: str
-) -> None:
+def test_table_is_created_over_partial_one(spark: SparkSession, tmp_path: Path, left: str) -> None:
     (tmp_path / "watches" / left).parent.mkdir(parents=True)
     (tmp_path / "watches" / left).touch()
     delta_tables.create(spark, str(tmp_path / "watches"), TABLES["watches"])
     assert DeltaTable(str(tmp_path / "watches")).version() == 0
 
 
-def test_a_table_that_has_lost_its_first_log_loses_nothing_more(spark: SparkSession, tmp_path: Path) -> None:
+def test_damaged_table_keeps_its_files(spark: SparkSession, tmp_path: Path) -> None:
     for _ in range(2):
         write_deltalake(str(tmp_path / "watches"), TABLES["watches"].empty_table(), mode="append")
     (tmp_path / "watches" / "_delta_log" / "00000000000000000000.json").unlink()
@@ -207,12 +199,12 @@ def test_a_table_that_has_lost_its_first_log_loses_nothing_more(spark: SparkSess
     assert [path for path in before if not path.exists()] == []
 
 
-def test_a_run_began_when_it_began_in_whatever_zone_the_machine_is(
+def test_start_time_does_not_depend_on_time_zone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps are known by it: one that is taken again must have the same name."""
-    began = datetime(2026, 10, 25, 0, 30, 0, 123456, UTC)  # Twice half past two in Berlin, of which this is the first.
-    run = Run("run", "ingest", {}, {}, started_at=began)
+    """The start time identifies the steps of a run, so it must not change when a step is repeated."""
+    started_at = datetime(2026, 10, 25, 0, 30, 0, 123456, UTC)  # 02:30 in Berlin occurs twice; this is the first one.
+    run = Run("run", "ingest", {}, {}, started_at=started_at)
     run_records.save(spark, str(tmp_path / "runs"), run.finished({}))
     try:
         with monkeypatch.context() as patch:
@@ -221,5 +213,5 @@ def test_a_run_began_when_it_began_in_whatever_zone_the_machine_is(
             loaded = run_records.load(spark, str(tmp_path / "runs"), "ingest")
     finally:
         time.tzset()
-    assert loaded is not None and loaded.started_at == began
+    assert loaded is not None and loaded.started_at == started_at
     assert loaded.finished_at is not None and abs(datetime.now(UTC) - loaded.finished_at).total_seconds() < 3600

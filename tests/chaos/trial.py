@@ -1,4 +1,4 @@
-"""One trial of a command that is killed."""
+"""The result of a trial in which a command is killed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Trial:
-    """What was done to a command, and what was wrong in the end."""
+    """Action on a command, number of kills, and problems of the final result."""
 
-    how: str
-    wrong: list[str]
+    action: str
+    problems: list[str]
     kills: int = 1

@@ -1,5 +1,4 @@
-"""A hostile file goes the whole way without Spark: it is taken in, replayed, and asked about, by the commands
-themselves."""
+"""Runs all jobs on a hostile file without Spark: import, replay, audit, metrics and reports."""
 
 from __future__ import annotations
 
@@ -16,43 +15,43 @@ from purgatory_udf.backend.dialect import locally
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch.job import DONE, USER_ERROR, Job
 
-# What is Spark's to decide; whatever else would be left to it is a failure here.
-_LEFT = "events that are late, or whose numbers may repeat"
-# Lines are put together by chance: in no order of time.
+# The only reason for which the import may need Spark.
+_NEEDS_SPARK = "events that are late, or whose numbers may repeat"
+# Random lines are not in time order.
 _ANY_ORDER = ("--max-disorder-ms", "86400000")
 
 
-def whole_way(path: Path) -> tuple[int, int, int]:
-    """How many lines were read, accepted and rejected; the laws of the tables hold, and nobody is told of a stack."""
+def run_all_jobs(path: Path) -> tuple[int, int, int]:
+    """Run all jobs; return the number of lines that were read, accepted and rejected. No job may fail."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out")
         log = ".log" in path.name
         form = ("request-log",) if log else ("jsonl", *_ANY_ORDER)
         try:
-            if _given(ingest.main, "--from", *form, str(path), "--max-rejected", "100", out=out) == USER_ERROR:
+            if _run_job(ingest.main, "--from", *form, str(path), "--max-rejected", "100", out=out) == USER_ERROR:
                 return 0, 0, 0
-        except NeedsSparkError as left:
-            assert str(left) == _LEFT, left
+        except NeedsSparkError as reason:
+            assert str(reason) == _NEEDS_SPARK, reason
             return 0, 0, 0
         counts = _counts(out)
         events, rejected = counts["events"], counts["rejected"]
         lines = counts.get("lines", events + rejected)
         assert log or events + rejected == lines, counts
-        if _given(replay.main, "--events", f"{out}/events", out=out) == USER_ERROR:
+        if _run_job(replay.main, "--events", f"{out}/events", out=out) == USER_ERROR:
             assert events == 0, "the replay was refused"
             return lines, events, rejected
-        for asked in (audit.main, metrics.main, report.main, *((fidelity.main,) if log else ())):
-            assert _given(asked, out=out) == DONE, asked.name
+        for job in (audit.main, metrics.main, report.main, *((fidelity.main,) if log else ())):
+            assert _run_job(job, out=out) == DONE, job.name
         return lines, events, rejected
 
 
-def _given(job: Job, *words: str, out: Path) -> int:
-    """The status: nothing failed, and no law is broken."""
-    said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(said), locally():
+def _run_job(job: Job, *words: str, out: Path) -> int:
+    """Run a job and return its exit status, which must be success or a user error, without a stack trace."""
+    output = io.StringIO()
+    with redirect_stdout(output), redirect_stderr(output), locally():
         status = job.status([*words, "--out", str(out)])
-    assert status in (DONE, USER_ERROR), f"{job.name} ended with {status}: {said.getvalue()[-300:]}"
-    assert "Traceback" not in said.getvalue(), said.getvalue()[-300:]
+    assert status in (DONE, USER_ERROR), f"{job.name}: exit status {status}: {output.getvalue()[-300:]}"
+    assert "Traceback" not in output.getvalue(), output.getvalue()[-300:]
     return status
 
 

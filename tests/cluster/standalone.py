@@ -1,6 +1,6 @@
-"""A real Spark cluster on loopback: a master and its workers, each a process of its own, from the installed pyspark.
+"""A real Spark cluster on the loopback interface: a master and workers as separate processes of the installed pyspark.
 
-A worker has Java, a bare Python of the same version, and nothing of ours: no virtual environment, no path, no home.
+A worker has Java and a bare Python of the same version, but no virtual environment, Python path or home directory.
 """
 
 from __future__ import annotations
@@ -23,13 +23,18 @@ from tests.support import small_spark
 
 _SPARK = Path(pyspark.__file__).parent
 _MEMORY_MB = 1024
-# A master and a worker have little to do.
-_SOON_UP = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# JVM options for a fast start; master and workers have little to do.
+_FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# What suits so small a cluster and so short a job. Over how many tasks a replay is spread is its own to find out.
-_SPREAD = "spark.sql.shuffle.partitions"
-SOON_OVER = (
-    *(word for key, value in small_spark.SETTINGS.items() if key != _SPREAD for word in ("--conf", f"{key}={value}")),
+# Options for a short job on a small cluster. The replay chooses its number of tasks itself.
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+SMALL_JOB = (
+    *(
+        word
+        for key, value in small_spark.SETTINGS.items()
+        if key != _SHUFFLE_PARTITIONS
+        for word in ("--conf", f"{key}={value}")
+    ),
     *("--conf", f"spark.executor.extraJavaOptions={small_spark.SETTINGS['spark.driver.extraJavaOptions']}"),
     *("--conf", "spark.driver.host=127.0.0.1"),
     *("--conf", "spark.driver.bindAddress=127.0.0.1"),
@@ -39,32 +44,34 @@ SOON_OVER = (
 
 @dataclass(frozen=True)
 class Cluster:
+    """Address of the master, and the processes of the workers."""
+
     master: str
     workers: list[subprocess.Popen[str]]
 
     def lose(self, worker: int) -> None:
-        """The worker, its executor and their Python processes, at once: as when a machine is lost."""
+        """Kill a worker with its executor and Python processes, as if its machine were lost."""
         os.killpg(self.workers[worker].pid, signal.SIGKILL)
         self.workers[worker].wait()
 
 
 @contextmanager
 def standalone(folder: Path, workers: int = 2, memory_mb: int = _MEMORY_MB) -> Iterator[Cluster]:
-    """The cluster is ready when it is given, and gone afterwards."""
+    """Start a cluster, yield it when it is ready, and stop it at the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"spark://127.0.0.1:{port}"
-    at = ("--host", "127.0.0.1", "--webui-port", "0")
+    address = ("--host", "127.0.0.1", "--webui-port", "0")
     started: list[subprocess.Popen[str]] = []
     try:
-        master = _start("org.apache.spark.deploy.master.Master", *at, "--port", str(port), folder=folder)
+        master = _start("org.apache.spark.deploy.master.Master", *address, "--port", str(port), folder=folder)
         started.append(master)
         _await(master, "I have been elected leader")
         for number in range(workers):
             place = folder / f"worker-{number}"
-            sized = ("-c", "1", "-m", f"{memory_mb}m", "-d", str(place))
-            worker = _start("org.apache.spark.deploy.worker.Worker", *at, *sized, url, folder=folder)
+            resources = ("-c", "1", "-m", f"{memory_mb}m", "-d", str(place))
+            worker = _start("org.apache.spark.deploy.worker.Worker", *address, *resources, url, folder=folder)
             started.append(worker)
             _await(worker, "Successfully registered with master")
         for process in started:
@@ -77,21 +84,21 @@ def standalone(folder: Path, workers: int = 2, memory_mb: int = _MEMORY_MB) -> I
             process.wait()
 
 
-def _start(which: str, *words: str, folder: Path) -> subprocess.Popen[str]:
+def _start(main_class: str, *words: str, folder: Path) -> subprocess.Popen[str]:
     runtime = runtimes.find_java()
     assert runtime is not None
     bare_python = Path(sys.base_prefix, "bin")
     environ = {
         "PATH": f"{bare_python}:/usr/bin:/bin",
         "JAVA_HOME": str(runtimes.wrapper_java_home(runtime)),
-        "HOME": str(folder / "nobody"),
+        "HOME": str(folder / "no-home"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": _SOON_UP,
-        "SPARK_LAUNCHER_OPTS": _SOON_UP,
+        "SPARK_DAEMON_JAVA_OPTS": _FAST_START,
+        "SPARK_LAUNCHER_OPTS": _FAST_START,
     }
     return subprocess.Popen(
-        [str(_SPARK / "bin" / "spark-class"), which, *words],
+        [str(_SPARK / "bin" / "spark-class"), main_class, *words],
         env=environ,
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -102,14 +109,14 @@ def _start(which: str, *words: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def _await(process: subprocess.Popen[str], said: str) -> None:
+def _await(process: subprocess.Popen[str], expected: str) -> None:
     assert process.stderr is not None
     lines = []
     for line in process.stderr:
         lines.append(line)
-        if said in line:
+        if expected in line:
             return
-    raise AssertionError(f"it ended before it said: {said}\n{''.join(lines)}")
+    raise AssertionError(f"the process ended before the line: {expected}\n{''.join(lines)}")
 
 
 def _drain(process: subprocess.Popen[str]) -> None:

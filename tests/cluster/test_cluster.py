@@ -1,4 +1,4 @@
-"""A cluster whose workers have nothing of ours says what one machine says, also when it loses a worker."""
+"""A cluster with bare workers gives the same tables as one machine, even if it loses a worker."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from jobs import audit, replay
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.launch import package_archive
 from purgatory_udf.streaming.replay_run import tasks
-from tests.cluster.standalone import SOON_OVER, Cluster, standalone
+from tests.cluster.standalone import SMALL_JOB, Cluster, standalone
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"
 TABLES = ("events", "completions", "expirations", "watches", "purgatory_gauges")
-# Of some 1,700 events: two batches and two for the clock, so that there is a middle in which a worker can be lost.
+# 1,700 events in two batches, and two batches for the clock, so that a worker can be lost in the middle.
 REPLAY = ("--trace", str(SAMPLE), "--batch-events", "900")
 
 
 def start(*words: str) -> subprocess.Popen[str]:
-    """`./spark-submit.sh` with these words, as a user without settings of their own starts it."""
+    """Start `./spark-submit.sh` without environment variables of Python and Spark."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_", "PYTHON"))}
     command = [str(ROOT / "spark-submit.sh"), *words]
     return subprocess.Popen(
@@ -36,14 +36,15 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 
 def run(*words: str) -> str:
-    """What it said; it must have succeeded."""
-    return ended(start(*words))
+    """Run `./spark-submit.sh`, which must succeed, and return its output."""
+    return wait_for_success(start(*words))
 
 
-def ended(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate()
-    assert process.returncode == 0, said
-    return said
+def wait_for_success(process: subprocess.Popen[str]) -> str:
+    """Wait for a command, which must succeed, and return its output."""
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    return output
 
 
 def rows(out: Path, table: str) -> list[str]:
@@ -52,7 +53,7 @@ def rows(out: Path, table: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment, made by the one command."""
+    """The environment for workers, built by `package`."""
     file = tmp_path_factory.mktemp("package") / "purgatory-env.tar.gz"
     assert str(file) in run("package", "--out", str(file))
     return file
@@ -60,7 +61,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same replay on one machine, in one process and without Spark, where all of it is one batch."""
+    """Output of the same replay without Spark, in a single batch."""
     out = tmp_path_factory.mktemp("local") / "out"
     with locally():
         assert replay.main.status(["--trace", str(SAMPLE), "--out", str(out)]) == 0
@@ -73,31 +74,31 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
-def test_a_cluster_that_loses_a_worker_in_the_middle_makes_the_same_tables_as_one_machine(
+def test_cluster_that_loses_worker_equals_local_replay(
     cluster: Cluster, archive: Path, local: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    there = ("--master", cluster.master, "--archives", str(archive), *SOON_OVER)
-    command = start(*there, "replay", *REPLAY, "--out", str(out))
+    cluster_options = ("--master", cluster.master, "--archives", str(archive), *SMALL_JOB)
+    command = start(*cluster_options, "replay", *REPLAY, "--out", str(out))
     while not list(out.glob("_replay/**/commits/0")):
         try:
             command.wait(0.1)
-            raise AssertionError(f"it ended before a batch had:\n{ended(command)}")
+            raise AssertionError(f"the command ended before the first batch:\n{wait_for_success(command)}")
         except subprocess.TimeoutExpired:
             pass
     cluster.lose(0)
-    ended(command)
+    wait_for_success(command)
     for table in TABLES:
         assert rows(out, table) == rows(local, table), table
     assert rows(out, "completions")
     stores = [store.name for store in out.glob("_replay/checkpoints/partitions/state/0/*") if store.name.isdigit()]
-    assert len(stores) == tasks(2), "as suits two cores, for nobody has said otherwise"
+    assert len(stores) == tasks(2), "the default for two cores"
     with locally():
         assert audit.main.status(["--out", str(out)]) == 0
 
 
-def test_an_archive_of_other_sources_is_refused(tmp_path: Path) -> None:
-    """Workers would compute with another version than the driver."""
+def test_archive_of_other_sources_is_refused(tmp_path: Path) -> None:
+    """Otherwise workers would run another version than the driver."""
     archive, manifest = tmp_path / "old.tar.gz", tmp_path / package_archive.MANIFEST
     manifest.write_text('{"purgatory_replay": "0.0.9", "python": "3.11", "sources": "0123456789abcdef"}')
     with tarfile.open(archive, "w:gz") as packed:
@@ -113,18 +114,18 @@ def test_an_archive_of_other_sources_is_refused(tmp_path: Path) -> None:
         "--out",
         "o",
     )
-    said, _ = process.communicate()
-    assert (process.returncode, said) == (
+    output, _ = process.communicate()
+    assert (process.returncode, output) == (
         2,
         f"spark-submit.sh: {archive}: was created from other sources; create it again with ./spark-submit.sh package\n",
     )
 
 
-def test_a_python_driver_in_a_standalone_cluster_is_refused_in_a_sentence(archive: Path) -> None:
+def test_cluster_deploy_mode_is_refused(archive: Path) -> None:
     words = ["--master", "spark://nowhere:7077", "--deploy-mode", "cluster", "--archives", str(archive)]
     process = start(*words, "replay", "--events", "/events", "--out", "/out")
-    said, _ = process.communicate()
-    assert (process.returncode, said) == (
+    output, _ = process.communicate()
+    assert (process.returncode, output) == (
         2,
         "spark-submit.sh: --deploy-mode cluster: a standalone master runs no Python driver in the cluster, only client "
         "mode is possible with spark://; start the command on a machine that the workers can reach\n",

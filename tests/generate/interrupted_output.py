@@ -1,7 +1,7 @@
-"""`python -m tests.generate.interrupted_output`: interrupted replays of this version, for upgrade tests.
+"""`python -m tests.generate.interrupted_output`: archives interrupted replays of this version, for upgrade tests.
 
-A release makes them anew, and so does who changes a format. One has followed the first of three portions of a trace of
-partitions and groups; the other was to replay all of it without Spark, and had written some of its tables.
+Run it for each release and after each change of a format. One replay has followed the first of three portions of a
+trace with partitions and groups. The other one replays the whole trace without Spark, and has written some tables.
 """
 
 from __future__ import annotations
@@ -30,56 +30,57 @@ from tests.streaming.followed import CONFIG, append, caught_up, following, porti
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_KEPT = Path(__file__).parents[1] / "data" / "kept"
-FOLLOWED, HERE = _KEPT / "followed.tar.xz", _KEPT / "here.tar.xz"
-# In the archive: by whom it was made, and in which formats a state is written there.
-MADE = "made.json"
+_FOLDER = Path(__file__).parents[1] / "data" / "kept"
+FOLLOWED, LOCAL = _FOLDER / "followed.tar.xz", _FOLDER / "here.tar.xz"
+# File in each archive with the version that wrote it and its state formats.
+MANIFEST = "made.json"
 BY_BROKER = Config.model_validate(CONFIG.model_dump() | {"grouping": "broker"})
 
 
-def make(spark: SparkSession, folder: Path) -> None:
-    """An output with its events."""
+def write_followed(spark: SparkSession, folder: Path) -> None:
+    """Write the output of a followed replay, with its events."""
     events = append(spark, folder, portions(trace())[0])
     with following(spark, ReplayOptions(events, str(folder), BY_BROKER, follow=True)):
         caught_up(spark)
 
 
-def make_here(folder: Path) -> None:
-    """An output as a kill leaves it: one table was not written yet, and the run's end is not on record."""
+def write_local(folder: Path) -> None:
+    """Write an output as a kill leaves it: one table is missing, and the run is not recorded as finished."""
     write_deltalake(str(folder / "events"), event_table(trace()))
     with locally():
-        here: Any = LocalSession()
-        run_replay(here, ReplayOptions(str(folder / "events"), str(folder), BY_BROKER))
+        session: Any = LocalSession()
+        run_replay(session, ReplayOptions(str(folder / "events"), str(folder), BY_BROKER))
     shutil.rmtree(folder / "expirations")
     max((folder / "runs" / "_delta_log").glob("*.json")).unlink()
 
 
-def keep(make: Callable[[Path], None], file: Path) -> None:
-    """In the archive, with by whom it was made, and in which formats."""
+def write_archive(write: Callable[[Path], None], file: Path) -> None:
+    """Write an output folder and its manifest, and compress them into an archive."""
     with tempfile.TemporaryDirectory() as place:
-        make(Path(place))
-        Path(place, MADE).write_text(json.dumps({"version": __version__, "formats": FORMATS}) + "\n")
-        pack(Path(place), file)
+        write(Path(place))
+        Path(place, MANIFEST).write_text(json.dumps({"version": __version__, "formats": FORMATS}) + "\n")
+        compress_folder(Path(place), file)
     print(f"{file}: {file.stat().st_size:,} bytes")
 
 
-def pack(folder: Path, file: Path) -> None:
+def compress_folder(folder: Path, file: Path) -> None:
+    """Write the files of a folder, without checksums, to a reproducible .tar.xz archive."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(file, "w:xz", preset=9) as packed:
+    with tarfile.open(file, "w:xz", preset=9) as archive:
         for path in sorted(child for child in folder.rglob("*") if child.is_file() and not child.name.endswith(".crc")):
             content = path.read_bytes()
             entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
             entry.size = len(content)
-            packed.addfile(entry, io.BytesIO(content))
+            archive.addfile(entry, io.BytesIO(content))
 
 
 def main() -> None:
     from purgatory_udf.launch.spark_session import build_session
     from tests.support import small_spark
 
-    keep(make_here, HERE)
+    write_archive(write_local, LOCAL)
     spark = build_session("kept-output", {"spark.master": "local[2]", **small_spark.SETTINGS})
-    keep(lambda place: make(spark, place), FOLLOWED)
+    write_archive(lambda place: write_followed(spark, place), FOLLOWED)
     spark.stop()
 
 

@@ -1,4 +1,4 @@
-"""Makes docs/report.png: the report of the demo's trace as a browser shows it.
+"""Creates docs/report.png, a screenshot of the report of the demo's trace.
 
 python -m tests.generate.make_pictures
 """
@@ -13,14 +13,14 @@ from pathlib import Path
 from tests.support import browser
 
 ROOT = Path(__file__).resolve().parents[2]
-# As much of the page as the README has room for.
+# Size of the screenshot in pixels.
 WIDTH, HEIGHT = 1160, 1310
 
 
 def main() -> None:
     executable = browser.find_browser()
     if executable is None:
-        sys.exit(f"no browser: install one of {', '.join(browser.NAMES)}, or name one in PURGATORY_BROWSER")
+        sys.exit(f"no browser found: install one of {', '.join(browser.NAMES)}, or set PURGATORY_BROWSER")
     with tempfile.TemporaryDirectory() as out:
         _job("ingest", "--from", "jsonl", "conf/sample/trace.jsonl", "--out", out)
         _job("replay", "--events", f"{out}/events", "--out", out, "--run-id", "sample")

@@ -1,11 +1,11 @@
-"""Makes the demo's trace, conf/sample/trace.jsonl: six seconds in the life of a shop's brokers.
+"""Creates the demo's trace, conf/sample/trace.jsonl: six seconds of the brokers of a web shop.
 
     python tests/generate/make_sample.py > conf/sample/trace.jsonl
 
-Two checkout services produce `orders` (acks=all) at broker 1; brokers 2 and 3 replicate it; billing, fraud-check (only
-committed orders) and warehouse (in larger helpings) consume it, and returns-desk waits for returns that never come.
-From 2.2 s to 4.4 s broker 3 stands still: high watermarks with it, so produces time out and consumers starve. At 5.2 s
-partition 2 moves to broker 2. A topic is created, and old orders are deleted.
+Two checkout services produce to `orders` (acks=all) at broker 1; brokers 2 and 3 replicate it. The consumers are
+billing, fraud-check (read_committed) and warehouse (large `min_bytes`); returns-desk waits for returns that never
+arrive. From 2.2 s to 4.4 s broker 3 stalls, so high watermarks stop rising, produces time out and consumers get no
+records. At 5.2 s partition 2 moves to broker 2. A topic is created, and old orders are deleted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MOVE_MS = 5_200
 
 
 @dataclass
-class Log:
-    """A partition where it is led: batches, who has replicated how far, and the two marks that consumers see."""
+class PartitionLog:
+    """Log of a partition at its leader: batches, followers' offsets, high watermark and last stable offset."""
 
     topic: str
     partition: int
@@ -53,21 +53,21 @@ class Log:
 
 @dataclass
 class Fetcher:
-    """One client's loop: a fetch at a time, the next one some milliseconds after the answer."""
+    """A client that fetches in a loop, with a pause of a few milliseconds after each response."""
 
     name: str
     broker: int
-    logs: list[Log]
+    logs: list[PartitionLog]
     replica_id: int = -1
     committed: bool = False
     min_bytes: int = 1
     max_wait_ms: int = 500
     pause_ms: tuple[float, float] = (2.0, 6.0)
     offsets: list[int] = field(default_factory=list)
-    waiting: int | None = None  # which of its fetches is unanswered
+    waiting: int | None = None  # number of the fetch that waits for a response
     fetches: int = 0
 
-    def readable(self, log: Log) -> int:
+    def readable(self, log: PartitionLog) -> int:
         if self.replica_id >= 0:
             return log.end
         return min(log.watermark, log.stable) if self.committed else log.watermark
@@ -81,7 +81,7 @@ class Fetcher:
 
 
 class Shop:
-    """The simulation: a queue of things to do by time, and the trace as it is written."""
+    """The simulation: a queue of actions by time, and the lines of the trace."""
 
     def __init__(self, seed: int = 20260302) -> None:
         self.random = random.Random(seed)
@@ -90,11 +90,11 @@ class Shop:
         self._order = itertools.count()
         self._now_us = 0
         self._requests = itertools.count(1)
-        self.orders = [Log("orders", partition, leader=1) for partition in range(3)]
-        self.returns = Log("returns", 0, leader=1)
+        self.orders = [PartitionLog("orders", partition, leader=1) for partition in range(3)]
+        self.returns = PartitionLog("returns", 0, leader=1)
         self.fetchers = self._clients(self.orders)
 
-    def _clients(self, logs: list[Log]) -> list[Fetcher]:
+    def _clients(self, logs: list[PartitionLog]) -> list[Fetcher]:
         followers = [Fetcher(f"replica-{broker}", 1, list(logs), replica_id=broker) for broker in (2, 3)]
         return [
             *followers,
@@ -134,11 +134,11 @@ class Shop:
     def _request(self, client: str) -> dict[str, str]:
         return {"request_id": f"{client}-{next(self._requests)}", "client_id": client}
 
-    def _change(self, log: Log, change: str, **fields: Any) -> None:
+    def _change(self, log: PartitionLog, change: str, **fields: Any) -> None:
         place = {"topic": log.topic, "partition": log.partition}
         self._write("partition", log.leader, **place, change=change, **fields)
 
-    def _lead(self, log: Log, epoch: int) -> None:
+    def _lead(self, log: PartitionLog, epoch: int) -> None:
         replicas = [log.leader, *(broker for broker in (1, 2, 3) if broker != log.leader)]
         self._change(log, "leader", leader_epoch=epoch, replicas=replicas, isr=replicas, min_isr=2)
 
@@ -195,7 +195,7 @@ class Shop:
                 log.append(records, size)
             request = self._request(name)
             self._write("produce", leader, **request, acks=-1, timeout_ms=1_500, partitions=batches)
-        # checkout-app writes in transactions: what it wrote last is not yet committed, all before it is.
+        # checkout-app produces in transactions; only its last one may be uncommitted.
         first = self.orders[0]
         if name == "checkout-app" and first in chosen:
             self._later(self.random.uniform(15, 60), self._commit)
@@ -217,23 +217,23 @@ class Shop:
         topics = [{"topic": "refunds", "partitions": 2}]
         self._write("create_topics", 1, **self._request("platform-admin"), timeout_ms=5_000, topics=topics)
         for partition, ms in ((0, 38.0), (1, 91.5)):
-            log = Log("refunds", partition, leader=partition + 1)
+            log = PartitionLog("refunds", partition, leader=partition + 1)
             self._later(ms, partial(self._lead, log, epoch=0))
 
     def _delete_old(self) -> None:
         log = self.orders[1]
         old = log.watermark // 2
-        asked = [{"topic": log.topic, "partition": log.partition, "offset": old}]
-        self._write("delete_records", 1, **self._request("privacy-job"), timeout_ms=2_000, partitions=asked)
+        partitions = [{"topic": log.topic, "partition": log.partition, "offset": old}]
+        self._write("delete_records", 1, **self._request("privacy-job"), timeout_ms=2_000, partitions=partitions)
         self._later(212, partial(self._change, log, "log_start", offset=old))
 
     def _move(self) -> None:
-        """Partition 2 goes from broker 1 to broker 2: the old leader says so first, then the new one takes over."""
+        """Move partition 2 from broker 1 to broker 2, first at the old leader, then at the new one."""
         log = self.orders[2]
         self._change(log, "not_leader")
         log.leader, end, watermark = 2, log.end, log.watermark
-        stopped = [fetcher for fetcher in self.fetchers if log in fetcher.logs]
-        for fetcher in stopped:
+        affected = [fetcher for fetcher in self.fetchers if log in fetcher.logs]
+        for fetcher in affected:
             at = fetcher.logs.index(log)
             del fetcher.logs[at], fetcher.offsets[at]
             if fetcher.waiting is not None:
@@ -253,7 +253,7 @@ class Shop:
 
 
 def sample() -> str:
-    """The whole trace as JSON Lines."""
+    """Return the trace as JSON Lines."""
     return "".join(json.dumps(line) + "\n" for line in Shop().run())
 
 
