@@ -31,6 +31,8 @@ import purgatory_udf
 from purgatory_udf.common.errors import UserError
 
 PACKAGES = ("purgatory_udf", "jobs")
+# Modules, and the queries that they read.
+_SUFFIXES = (".py", ".sql")
 
 
 def bundle_sources(root: Path) -> dict[str, bytes]:
@@ -38,7 +40,8 @@ def bundle_sources(root: Path) -> dict[str, bytes]:
     return {
         file.relative_to(root).as_posix(): file.read_bytes()
         for package in PACKAGES
-        for file in sorted((root / package).rglob("*.py"))
+        for file in sorted((root / package).rglob("*"))
+        if file.suffix in _SUFFIXES
     }
 
 
@@ -61,6 +64,8 @@ def build_bundle(root: Path, folder: Path) -> Path:
         with zipfile.ZipFile(draft, "w") as archive:
             for name, text in files.items():
                 archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+                if not name.endswith(".py"):
+                    continue
                 # Workers import from the zip at every start and would compile each time. Another Python version ignores
                 # these files and compiles the source.
                 archive.writestr(zipfile.ZipInfo(f"{name}c"), _compiled(name, root / name), zipfile.ZIP_DEFLATED)
@@ -83,7 +88,7 @@ _NOT_PACKED = frozenset({"pyspark", "py4j", "arro3-core", "deltalake", "deprecat
 # A module that compiles the engine and stores the result in the package's folder.
 WARM_UP_MODULE = "purgatory_udf.rules.warm_up"
 # The folder with the compiled engine; its subfolder is named by this fingerprint of the sources.
-_COMPILED_FOLDER = Path("purgatory_udf", "compiling", "__pycache__")
+_COMPILED_FOLDER = Path("purgatory_udf", "rules", "engine", "jit", "__pycache__")
 _FINGERPRINT = "from purgatory_udf.rules.engine.jit.code_cache import fingerprint; print(fingerprint())"
 # The modification time of every packed source: numba's cache identifies a source by size and time, and an archive
 # stores whole seconds.

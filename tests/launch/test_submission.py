@@ -148,22 +148,22 @@ def test_standalone_cluster_mode_is_refused(root: Path, home: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_packed_python_finds_one_of_its_version_or_says_where_there_is_none(tmp_path: Path) -> None:
-    """Moved to where it was not made, without any environment, as on a worker."""
-    root, made, moved = Path(__file__).resolve().parents[2], tmp_path / "made", tmp_path / "a worker" / "moved"
-    package_archive.copy_environment(root, made)
+def test_packed_python_runs_anywhere(tmp_path: Path) -> None:
+    """In a folder that was moved, without environment variables, as on a worker."""
+    root, packed, moved = Path(__file__).resolve().parents[2], tmp_path / "packed", tmp_path / "a worker" / "moved"
+    package_archive.copy_environment(root, packed)
     before = _compiled(root)
     assert before, "the tree's set-up has compiled the engine"
-    assert package_archive.compile_engine(root, made)
+    assert package_archive.compile_engine(root, packed)
     moved.parent.mkdir()
-    made.rename(moved)
+    packed.rename(moved)
     python = moved / package_archive.PYTHON
     program = "import pyarrow, purgatory_udf, sys;print(purgatory_udf.__file__, 'pyspark' in sys.modules)"
     bare = {"PATH": f"{Path(sys.base_prefix, 'bin')}:/usr/bin:/bin"}
     done = subprocess.run([python, "-c", program], env=bare, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == f"{moved}/lib/purgatory_udf/__init__.py False\n"
 
-    # What the tree had compiled was taken over as it was.
+    # The tree's compiled code was copied.
     assert _compiled(moved / "lib").items() >= before.items()
 
     nowhere = tmp_path / "tools"
@@ -175,11 +175,14 @@ def test_the_packed_python_finds_one_of_its_version_or_says_where_there_is_none(
     )
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert none.returncode == 1
-    assert f": no Python {version} here, for which this archive was made: install one, or name it in" in none.stderr
+    assert (
+        f": this archive needs Python {version}, which was not found: install it, or set PURGATORY_PYTHON"
+        in none.stderr
+    )
 
 
 def _compiled(root: Path) -> dict[str, int]:
-    """When each part of this version's engine was compiled."""
+    """Return the compilation time of each part of this version's engine."""
     (folder,) = (root / "purgatory_udf" / "rules" / "engine" / "jit" / "__pycache__").glob(f"*-{fingerprint()}")
     return {file.name: file.stat().st_mtime_ns // 1000 for file in folder.glob("*.nbc")}
 
