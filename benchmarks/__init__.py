@@ -1,1 +1,8 @@
-"""What it costs, and what it survives: measurements that print ratios; kills, faults and bad input, long form."""
+"""Benchmarks. They print ratios of interleaved runs, because absolute times of one machine mean little on another.
+
+- `engine_speed`, `kafka_classes`: the engine against the reference and against Kafka's own classes
+- `replay`, `costs`, `lopsided`, `groups_many`: whole replays, their cost model, skewed traces, many consumer groups
+- `ingest`, `followed_log`: imports, and a request log that is followed
+- `simulation_speed`: traces per second of `simulate`
+- `partition_trace`, `groups_trace`, `topic`: inputs of these
+"""

@@ -1,14 +1,13 @@
-"""What a replay's time is made of, and what that says of a replay that was not measured.
+"""A cost model of replays, and how well it predicts the times of other replays.
 
-    python -m benchmarks.costs                          # on as many cores as there are
-    python -m benchmarks.costs --master 'local[1]'      # what one core alone takes
-    python -m benchmarks.costs --cluster --runs 1       # on a standalone cluster here: two executors, a core each
+    python -m benchmarks.costs                          # on all cores
+    python -m benchmarks.costs --master 'local[1]'      # on one core
+    python -m benchmarks.costs --cluster --runs 1       # on a local standalone cluster: two executors, one core each
     python -m benchmarks.costs --json two.json
 
-Traces that differ in one thing at a time are replayed in turn in one Spark session; least squares make of their times
-what a run, a batch, a million events, a million rows of watches, a touched key, and a million operations that stay
-open from batch to batch cost. Then traces of other sizes are replayed, and their times are held against what these
-costs foretell.
+Traces that differ in one property each are replayed in one Spark session, in interleaved runs. Least squares over their
+times estimate the cost of a run, a batch, a million events, a million rows of watches, a key in a batch, and a million
+operations that stay open between batches. Then replays of other sizes are compared with the model's predictions.
 """
 
 from __future__ import annotations
@@ -29,38 +28,38 @@ import numpy as np
 from deltalake import DeltaTable
 
 from benchmarks.partition_trace import Shape
-from benchmarks.replay import launched, made, replayed
+from benchmarks.replay import local_spark_settings, timed_replay, write_trace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[1]
-ALL_AT_ONCE = 5_000_000
-# Beyond what ever comes: such fetches wait until their time is over.
+SINGLE_BATCH = 5_000_000
+# More bytes than any trace has: such fetches wait until they expire.
 NEVER = 1 << 30
 
-# What a replay costs, and in what that is counted.
+# The costs of a replay, and the size of a unit of each.
 COSTS = {
-    "a run": 1,
-    "a batch more": 1,
-    "a million events": 1_000_000,
-    "a million watches": 1_000_000,
-    "a thousand keys, each a group, of one batch": 1_000,
-    "a million open operations, carried from a batch to the next": 1_000_000,
+    "run": 1,
+    "further batch": 1,
+    "million events": 1_000_000,
+    "million watches": 1_000_000,
+    "thousand keys in a batch, each a group": 1_000,
+    "million operations open between two batches": 1_000_000,
 }
 
 
 @dataclass(frozen=True)
 class Case:
-    """A replay: of which trace, in which way."""
+    """A replay: its trace, its grouping and the size of its batches."""
 
     shape: Shape
     grouping: str = "broker"
-    batch_events: int = ALL_AT_ONCE
+    batch_events: int = SINGLE_BATCH
 
     def __str__(self) -> str:
-        shape, waits = self.shape, "" if self.shape.min_bytes < NEVER else ", all fetches wait a minute"
-        size = "" if self.batch_events == ALL_AT_ONCE else f", batches of {self.batch_events:,} events"
+        shape, waits = self.shape, "" if self.shape.min_bytes < NEVER else ", all fetches wait 1 min"
+        size = "" if self.batch_events == SINGLE_BATCH else f", batches of {self.batch_events:,} events"
         return (
             f"{shape.operations:,} operations of {shape.keys_per_operation} of {shape.keys:,} partitions by "
             f"{self.grouping}{size}{waits}"
@@ -77,7 +76,7 @@ MEASURED = (
     Case(Shape(100_000, 4_000), "partition"),
     Case(Shape(200_000, 1_000, max_wait_ms=60_000, min_bytes=NEVER), batch_events=50_000),
 )
-FORETOLD = (
+PREDICTED = (
     Case(Shape(300_000, 1_000, keys_per_operation=2), batch_events=150_000),
     Case(Shape(150_000, 2_500), "partition", 100_000),
     Case(Shape(1_000_000, 5_000)),
@@ -86,7 +85,7 @@ FORETOLD = (
 
 @dataclass
 class Measurement:
-    """How often each cost is met with, and the seconds."""
+    """A case with its number of units of each cost, and the measured seconds."""
 
     case: Case
     counts: list[float] = field(default_factory=list)
@@ -94,36 +93,37 @@ class Measurement:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the cases, fit the cost model and print the report."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--master", default="local[*]")
-    options.add_argument("--cluster", action="store_true", help="start a standalone cluster of two executors for it")
-    options.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's")
-    options.add_argument("--runs", type=int, default=3, help="of each; medians count")
+    options.add_argument("--cluster", action="store_true", help="start a standalone cluster of two executors")
+    options.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting")
+    options.add_argument("--runs", type=int, default=3, help="runs of each case; medians are used [default: 3]")
     options.add_argument("--json", type=Path, help="write the costs to this file")
-    asked = options.parse_args(arguments)
+    given = options.parse_args(arguments)
     from purgatory_udf.launch.spark_session import build_session
 
-    settings = {"spark.master": asked.master}
-    if not asked.cluster:
-        settings |= launched()
-    cases = (*MEASURED, *FORETOLD)
+    settings = {"spark.master": given.master}
+    if not given.cluster:
+        settings |= local_spark_settings()
+    cases = (*MEASURED, *PREDICTED)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
-        if asked.cluster:
-            settings |= started.enter_context(cluster_of_two(Path(folder)))
-        settings |= dict(each.split("=", 1) for each in asked.conf)
+        if given.cluster:
+            settings |= started.enter_context(two_executor_cluster(Path(folder)))
+        settings |= dict(each.split("=", 1) for each in given.conf)
         spark = build_session("benchmark-costs", settings)
-        measurements = measured(spark, Path(folder), cases, asked.runs)
+        measurements = measure(spark, Path(folder), cases, given.runs)
         spark.stop()
-    costs = fitted(measurements[: len(MEASURED)])
+    costs = fit_costs(measurements[: len(MEASURED)])
     for line in report(costs, measurements):
         print(line, flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(dict(zip(COSTS, costs, strict=True)), indent=1) + "\n")
+    if given.json:
+        given.json.write_text(json.dumps(dict(zip(COSTS, costs, strict=True)), indent=1) + "\n")
 
 
 @contextmanager
-def cluster_of_two(folder: Path) -> Iterator[dict[str, str]]:
-    """What a session on a cluster of two executors is made with; its workers find this tree, and this Python."""
+def two_executor_cluster(folder: Path) -> Iterator[dict[str, str]]:
+    """Start a cluster of two executors; yield the settings of a session on it, with this source tree and Python."""
     from tests.cluster.standalone import standalone
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -138,30 +138,31 @@ def cluster_of_two(folder: Path) -> Iterator[dict[str, str]]:
         }
 
 
-def measured(spark: SparkSession, folder: Path, cases: Sequence[Case], runs: int) -> list[Measurement]:
+def measure(spark: SparkSession, folder: Path, cases: Sequence[Case], runs: int) -> list[Measurement]:
+    """Measure all cases in interleaved runs."""
     events: dict[Shape, str] = {}
     for case in cases:
         if case.shape not in events:
             (folder / f"trace-{len(events)}").mkdir()
-            events[case.shape] = made(spark, folder / f"trace-{len(events)}", case.shape)
+            events[case.shape] = write_trace(spark, folder / f"trace-{len(events)}", case.shape)
     measurements = [Measurement(case) for case in cases]
-    # What runs first pays for Spark's and the JVM's beginning; it is not counted.
+    # The first runs start the JVM and Spark's workers; they are not counted.
     for turn in range(-1, runs):
         for number, each in enumerate(measurements):
             case = each.case
             if turn < 0 and case not in (MEASURED[1], MEASURED[5]):
                 continue
             out = folder / f"out-{turn}-{number}"
-            took = replayed(spark, out, events[case.shape], case.grouping, case.batch_events)
+            took = timed_replay(spark, out, events[case.shape], case.grouping, case.batch_events)
             if turn >= 0:
                 each.seconds.append(took)
-                each.counts = each.counts or counts(case, events[case.shape], out)
+                each.counts = each.counts or count_units(case, events[case.shape], out)
                 print(f"{case}: {took:.1f} s", flush=True)
     return measurements
 
 
-def counts(case: Case, events: str, out: Path) -> list[float]:
-    """How much of each cost there is in it."""
+def count_units(case: Case, events: str, out: Path) -> list[float]:
+    """Return the case's number of units of each cost."""
     table = DeltaTable(events).to_pyarrow_table(columns=["type"])
     total, kinds = len(table), table["type"]
     watches = DeltaTable(str(out / "watches")).to_pyarrow_dataset().count_rows()
@@ -175,16 +176,19 @@ def counts(case: Case, events: str, out: Path) -> list[float]:
     return [value / unit for value, unit in zip(values, COSTS.values(), strict=True)]
 
 
-def fitted(measurements: Sequence[Measurement]) -> list[float]:
-    """By relative errors, so that small replays count as much as large ones."""
+def fit_costs(measurements: Sequence[Measurement]) -> list[float]:
+    """Return the seconds per unit of each cost.
+
+    Least squares over relative errors: small replays count as much as large ones.
+    """
     seconds = np.array([statistics.median(each.seconds) for each in measurements])
     table = np.array([each.counts for each in measurements])
     costs = np.zeros(table.shape[1])
     counted = np.ones(len(costs), dtype=bool)
     while True:
-        some = table[:, counted] / seconds[:, None]
-        costs[counted], *_ = np.linalg.lstsq(some, np.ones(len(measurements)), rcond=None)
-        # Nothing gives time back: what is so little that the others' noise is more costs nothing.
+        relative = table[:, counted] / seconds[:, None]
+        costs[counted], *_ = np.linalg.lstsq(relative, np.ones(len(measurements)), rcond=None)
+        # Costs below the noise of the others come out negative; they are set to 0, and the rest is fitted again.
         if (costs >= 0).all():
             return [float(cost) for cost in costs]
         counted &= costs >= 0
@@ -192,13 +196,14 @@ def fitted(measurements: Sequence[Measurement]) -> list[float]:
 
 
 def report(costs: Sequence[float], measurements: Sequence[Measurement]) -> list[str]:
-    lines = ["", "seconds for"]
+    """Return the lines of the report: costs, then measured and predicted seconds of each case."""
+    lines = ["", "seconds per unit"]
     lines += [f"  {name}: {cost:.2f}" for name, cost in zip(COSTS, costs, strict=True)]
-    for title, some in (("measured", measurements[: len(MEASURED)]), ("foretold", measurements[len(MEASURED) :])):
-        lines += ["", f"{title}: seconds, those that the costs make, their ratio"]
+    for title, some in (("measured", measurements[: len(MEASURED)]), ("predicted", measurements[len(MEASURED) :])):
+        lines += ["", f"{title}: measured seconds, seconds by the model, ratio"]
         for each in some:
-            said, took = float(np.dot(costs, each.counts)), statistics.median(each.seconds)
-            lines.append(f"  {each.case}: {took:.1f}, {said:.1f}, {said / took:.2f}")
+            predicted, took = float(np.dot(costs, each.counts)), statistics.median(each.seconds)
+            lines.append(f"  {each.case}: {took:.1f}, {predicted:.1f}, {predicted / took:.2f}")
     return lines
 
 

@@ -1,10 +1,9 @@
-"""10,000 consumer groups of 3 to 50 members, replayed in several ways, one of them killed on its way: the same tables?
+"""10,000 consumer groups of 3 to 50 members, replayed in several variants, which must write the same tables.
 
     python -m benchmarks.groups_many --work /tmp/groups
 
-It prints how long each way takes, and ends with status 1 if any table differs. Ways are GROUPING:EVENTS_PER_BATCH, with
-`:kill` where the replay is to be killed (for good, with all its children) once two of its batches are committed, and
-run again.
+It prints the time of each variant, and exits with status 1 if a table differs. A variant is GROUPING:EVENTS_PER_BATCH.
+With `:kill`, the replay and all its children are killed (SIGKILL) after two committed batches, and it is run again.
 """
 
 from __future__ import annotations
@@ -28,32 +27,35 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = ("completions", "expirations", "group_transitions", "group_disagreements", "purgatory_gauges")
-WAYS = ("shard:500000", "partition:1000000:kill")
+VARIANTS = ("shard:500000", "partition:1000000:kill")
 
 
 def main() -> int:
+    """Replay all variants and compare their tables."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--work", type=Path, required=True, help="folder for the trace and the tables")
     options.add_argument("--groups", type=int, default=10_000)
-    options.add_argument("--seconds", type=int, default=45, help="length of the trace")
-    options.add_argument("--memory", default="4g", help="of the driver")
-    options.add_argument("--reuse", action="store_true", help="do not replay again in a way whose tables are there")
-    options.add_argument("ways", nargs="*", default=WAYS, metavar="WAY")
-    asked = options.parse_args()
+    options.add_argument("--seconds", type=int, default=45, help="length of the trace, in seconds [default: 45]")
+    options.add_argument("--memory", default="4g", help="memory of the Spark driver [default: 4g]")
+    options.add_argument("--reuse", action="store_true", help="skip variants that have written their tables")
+    options.add_argument("variants", nargs="*", default=VARIANTS, metavar="VARIANT")
+    given = options.parse_args()
     from purgatory_udf.launch.spark_session import build_session
 
-    spark = build_session("groups-many", {"spark.driver.memory": asked.memory})
-    events = _write_trace(spark, asked.work, asked.groups, asked.seconds)
+    spark = build_session("groups-many", {"spark.driver.memory": given.memory})
+    events = _write_trace(spark, given.work, given.groups, given.seconds)
     digests = []
-    for way in asked.ways:
-        out = asked.work / way.replace(":", "-")
-        reused = asked.reuse and (out / TABLES[-1]).is_dir()
-        seconds = 0.0 if reused else _replay(way, asked.work / "events", out, asked.memory)
+    for variant in given.variants:
+        out = given.work / variant.replace(":", "-")
+        reused = given.reuse and (out / TABLES[-1]).is_dir()
+        seconds = 0.0 if reused else _replay(variant, given.work / "events", out, given.memory)
         digests.append({name: _digest(spark, out / name) for name in TABLES})
-        print(f"{way}: " + ("reused" if reused else f"{seconds:,.0f} s, {events / seconds:,.0f} events/s"), flush=True)
+        print(
+            f"{variant}: " + ("reused" if reused else f"{seconds:,.0f} s, {events / seconds:,.0f} events/s"), flush=True
+        )
         print("  " + ", ".join(f"{name} {rows:,}" for name, (rows, _) in digests[-1].items()), flush=True)
     same = all(digest == digests[0] for digest in digests)
-    print("all tables are the same" if same else "TABLES DIFFER")
+    print("all tables are equal" if same else "TABLES DIFFER")
     return 0 if same else 1
 
 
@@ -70,14 +72,16 @@ def _write_trace(spark: SparkSession, work: Path, groups: int, seconds: int) -> 
             pq.write_table(trace.events.slice(at, 500_000), raw / f"{place:04}.parquet")
         write_in_time_order(spark.read.parquet(str(raw)), str(work / "events"), count, 100_000)
         shutil.rmtree(raw)
-    made = time.monotonic() - began
-    print(f"{groups:,} groups, {trace.members:,} members, {count:,} events, made in {made:,.0f} s", flush=True)
+    seconds_taken = time.monotonic() - began
+    print(
+        f"{groups:,} groups, {trace.members:,} members, {count:,} events, written in {seconds_taken:,.0f} s", flush=True
+    )
     return count
 
 
-def _replay(way: str, events: Path, out: Path, memory: str) -> float:
-    """Seconds, those until the kill included."""
-    grouping, per_batch, *kill = way.split(":")
+def _replay(variant: str, events: Path, out: Path, memory: str) -> float:
+    """Replay a variant; return the seconds, including those before the kill."""
+    grouping, per_batch, *kill = variant.split(":")
     shutil.rmtree(out, ignore_errors=True)
     command = [
         *(
@@ -94,25 +98,25 @@ def _replay(way: str, events: Path, out: Path, memory: str) -> float:
     ]
     began = time.monotonic()
     if kill:
-        _run_and_kill(command, out / "_replay" / "checkpoints" / "groups" / "commits" / "1")
+        _kill_after_two_batches(command, out / "_replay" / "checkpoints" / "groups" / "commits" / "1")
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.monotonic() - began
 
 
-def _run_and_kill(command: list[str], sign: Path) -> None:
-    """Kill the process and all its children as soon as the file is there."""
+def _kill_after_two_batches(command: list[str], commit: Path) -> None:
+    """Start the command, and kill it with all its children as soon as the commit file of the second batch exists."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-    while not sign.exists():
+    while not commit.exists():
         if process.poll() is not None:
-            raise SystemExit("the replay ended before it could be killed: fewer events per batch, please")
+            raise SystemExit("the replay finished before its second batch was committed: use fewer events per batch")
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    print("killed, and run again", flush=True)
+    print("killed; running it again", flush=True)
 
 
 def _digest(spark: SparkSession, path: Path) -> tuple[int, int]:
-    """How many rows, and a sum over them that hardly any other rows have."""
+    """Return the number of rows, and a checksum of them that does not depend on their order."""
     from pyspark.sql import functions as sf
 
     table = spark.read.format("delta").load(str(path)).drop("run_id")

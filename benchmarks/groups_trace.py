@@ -1,12 +1,12 @@
-"""Many consumer groups that heartbeat, and members that crash: a trace of any size in columns, in seconds.
+"""A trace of many consumer groups with heartbeats and crashing members, generated as columns.
 
-Each group of 3 to 50 members lives through the same, at times of its own:
+Each group has 3 to 50 members and the same course, at random times:
 
-    join, id, join ── 3 s ──► generation 1, syncs ──► heartbeats every 3 s ──► a member crashes (in some groups all do)
-        ── 10 s of silence ──► session expires: the others are told at their next heartbeat, and join again
-        ──► generation 2, syncs ──► heartbeats to the end
+    join, member id, join ── 3 s ──► generation 1, syncs ──► heartbeats every 3 s ──► some members crash (or all) ── 10
+        s without heartbeats ──► session expires: the others learn it from their next heartbeat, and rejoin ──►
+        generation 2, syncs ──► heartbeats to the end
 
-Everything about a group follows from (seed, number of the group), so a longer list of groups begins with a shorter one.
+A group's events depend only on the seed and the group's number, so a trace of more groups contains one of fewer.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ Array = npt.NDArray[np.int64]
 START_US = 1_790_000_000_000_000
 MS = 1000
 SESSION_MS, REBALANCE_MS, INITIAL_DELAY_MS, BEAT_MS = 10_000, 60_000, 3_000, 3_000
-# All groups begin within this time, and crashes happen in that one.
+# The groups start within the first 8 s; members crash between 16 s and 28 s.
 BEGIN_MS, CRASH_MS = 8_000, (16_000, 28_000)
 
 TYPES = ("join_group", "sync_group", "heartbeat")
 JOIN, SYNC, HEARTBEAT = range(3)
-_ASK, _FIRST, _AGAIN = range(3)  # kinds of joins
+_WITHOUT_ID, _WITH_ID, _REJOIN = range(3)  # kinds of joins
 
 
 @dataclass(frozen=True)
 class Trace:
-    """`events` in order of time, `seq` from 1 on."""
+    """Events in time order, with `seq` from 1 on, and the number of members."""
 
     events: pa.Table
     members: int
 
 
 def groups_trace(groups: int, seconds: int, seed: int = 1) -> Trace:
-    parts = [np.concatenate(list(_life(number, seconds * 1000, seed)), axis=1) for number in range(groups)]
+    """Generate a trace of this many groups and seconds."""
+    parts = [np.concatenate(list(_group_events(number, seconds * 1000, seed)), axis=1) for number in range(groups)]
     sizes = [int(part[_MEMBER].max()) + 1 for part in parts]
     number = np.repeat(np.arange(groups), [part.shape[1] for part in parts])
     columns = np.concatenate(parts, axis=1)
@@ -51,47 +52,48 @@ def groups_trace(groups: int, seconds: int, seed: int = 1) -> Trace:
     return Trace(_table(columns[:, order], number[order], max(sizes)), sum(sizes))
 
 
-# Rows of a part: time in µs since the start, member, type, generation, kind of join.
+# Columns of a group's events: time in µs since the start, member, type, generation, kind of join.
 _T, _MEMBER, _TYPE, _GENERATION, _JOIN = range(5)
 
 
-def _life(number: int, end_ms: int, seed: int) -> Iterator[Array]:
+def _group_events(number: int, end_ms: int, seed: int) -> Iterator[Array]:
+    """Yield the events of one group, as columns (`_T`, `_MEMBER`, …)."""
     random = np.random.default_rng((seed, number))
     size = int(random.integers(3, 51))
     member = np.arange(size)
-    asks = random.integers(0, BEGIN_MS * MS) + random.integers(0, 2_000 * MS, size)
-    joins = asks + random.integers(1 * MS, 20 * MS, size)
-    yield _rows(asks, member, JOIN, -1, _ASK)
-    yield _rows(joins, member, JOIN, -1, _FIRST)
-    # Each window of the initial delay is extended while members come: the round is over by two windows at the latest.
+    first_joins = random.integers(0, BEGIN_MS * MS) + random.integers(0, 2_000 * MS, size)
+    joins = first_joins + random.integers(1 * MS, 20 * MS, size)
+    yield _rows(first_joins, member, JOIN, -1, _WITHOUT_ID)
+    yield _rows(joins, member, JOIN, -1, _WITH_ID)
+    # Joins extend the initial rebalance delay; the rebalance completes after two delays at the latest.
     synced = joins.min() + 3 * INITIAL_DELAY_MS * MS + random.integers(1 * MS, 50 * MS, size)
     yield _rows(synced, member, SYNC, 1)
     crash = random.integers(CRASH_MS[0] * MS, CRASH_MS[1] * MS)
-    fate = random.random()
-    if fate < 0.5:
-        yield from _beats(synced, np.full(size, end_ms * MS), member, 1)
+    draw = random.random()
+    if draw < 0.5:
+        yield from _heartbeats(synced, np.full(size, end_ms * MS), member, 1)
         return
-    gone = member >= (0 if fate > 0.95 else size - int(random.integers(1, max(2, size // 3))))
-    ends = np.where(gone, crash, end_ms * MS)
-    if gone.all():
-        yield from _beats(synced, ends, member, 1)
+    crashed = member >= (0 if draw > 0.95 else size - int(random.integers(1, max(2, size // 3))))
+    ends = np.where(crashed, crash, end_ms * MS)
+    if crashed.all():
+        yield from _heartbeats(synced, ends, member, 1)
         return
-    last = np.where(gone, synced + np.maximum(0, (ends - 1 - synced) // (BEAT_MS * MS)) * BEAT_MS * MS, 0)
-    expires = int(last[gone].min() // MS * MS + SESSION_MS * MS)
+    last = np.where(crashed, synced + np.maximum(0, (ends - 1 - synced) // (BEAT_MS * MS)) * BEAT_MS * MS, 0)
+    expires = int(last[crashed].min() // MS * MS + SESSION_MS * MS)
     noticed = synced + -(-(expires - synced) // (BEAT_MS * MS)) * BEAT_MS * MS
-    yield from _beats(synced, np.where(gone, ends, noticed + 1), member, 1)
-    stay = ~gone
+    yield from _heartbeats(synced, np.where(crashed, ends, noticed + 1), member, 1)
+    stay = ~crashed
     again = noticed[stay] + random.integers(1 * MS, 5 * MS, stay.sum())
-    yield _rows(again, member[stay], JOIN, 1, _AGAIN)
-    # All sessions of those that crashed end before the round can.
-    over = max(int(again.max()), int(last[gone].max()) + SESSION_MS * MS)
-    resynced = over + random.integers(2 * MS, 50 * MS, stay.sum())
+    yield _rows(again, member[stay], JOIN, 1, _REJOIN)
+    # The rebalance completes after the sessions of the crashed members have expired.
+    completed = max(int(again.max()), int(last[crashed].max()) + SESSION_MS * MS)
+    resynced = completed + random.integers(2 * MS, 50 * MS, stay.sum())
     yield _rows(resynced, member[stay], SYNC, 2)
-    yield from _beats(resynced, np.full(int(stay.sum()), end_ms * MS), member[stay], 2)
+    yield from _heartbeats(resynced, np.full(int(stay.sum()), end_ms * MS), member[stay], 2)
 
 
-def _beats(since: Array, until: Array, member: Array, generation: int) -> Iterator[Array]:
-    """Every 3 s after `since`, before `until`."""
+def _heartbeats(since: Array, until: Array, member: Array, generation: int) -> Iterator[Array]:
+    """Yield heartbeats every 3 s after `since`, and before `until`."""
     count = np.maximum(0, -(-(until - since) // (BEAT_MS * MS)) - 1)
     who = np.repeat(np.arange(len(member)), count)
     nth = np.arange(len(who)) - np.repeat(np.cumsum(count) - count, count)
@@ -104,14 +106,14 @@ def _rows(t: Array, member: Array, kind: int, generation: int, join: int = -1) -
     return rows
 
 
-def _table(rows: Array, number: Array, most: int) -> pa.Table:
+def _table(rows: Array, number: Array, max_members: int) -> pa.Table:
     count = rows.shape[1]
     t, member, kind, generation, join = rows
     is_join = pa.array(kind == JOIN)
     names = [f"g{group}" for group in range(int(number.max()) + 1)]
-    ids = [f"m{place}" for place in range(most)]
+    ids = [f"m{place}" for place in range(max_members)]
     member_id = pa.DictionaryArray.from_arrays(member.astype(np.int32), ids)
-    asks = pa.array(np.where(join == _ASK, 0, -1) == 0)
+    without_id = pa.array(np.where(join == _WITHOUT_ID, 0, -1) == 0)
     columns = {
         "event_time": pa.array(START_US + t).cast(pa.timestamp("us", tz="UTC")),
         "time_us": pa.array(START_US + t),
@@ -120,8 +122,8 @@ def _table(rows: Array, number: Array, most: int) -> pa.Table:
         "type": pa.DictionaryArray.from_arrays(kind.astype(np.int32), list(TYPES)),
         "client_id": member_id,
         "group": pa.DictionaryArray.from_arrays(number.astype(np.int32), names),
-        "member_id": _where(asks, pa.scalar(""), member_id),
-        "assigned_member_id": _where(asks, member_id, pa.scalar(None, pa.string())),
+        "member_id": _where(without_id, pa.scalar(""), member_id),
+        "assigned_member_id": _where(without_id, member_id, pa.scalar(None, pa.string())),
         "api_version": _where(is_join, pa.scalar(5, pa.int32()), pa.scalar(None, pa.int32())),
         "session_timeout_ms": _where(is_join, pa.scalar(SESSION_MS, pa.int64()), pa.scalar(None, pa.int64())),
         "rebalance_timeout_ms": _where(is_join, pa.scalar(REBALANCE_MS, pa.int64()), pa.scalar(None, pa.int64())),

@@ -1,8 +1,10 @@
-"""`python -m benchmarks.lopsided`: traces that are all in one place, through the loop and the bytes of its state.
+"""Skewed traces through the engine, with its state serialized between batches.
 
-One partition has 99 % of the operations; each operation is on 5,000 partitions; a million operations wait at once on
-one key. Each is held against an ordinary trace with as many watches, measured in the same minute. No operation may be
-missing in the end, and none may be there twice.
+    python -m benchmarks.lopsided
+
+One partition has 99 % of the operations; each operation has 5,000 partitions; a million operations wait for one key at
+the same time. Each trace is compared with an ordinary one with as many watches, and no operation may be missing from
+the outcomes, or be in them twice.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import pyarrow.compute as pc
 
 from benchmarks.partition_trace import Shape, partition_trace
 from purgatory_udf.common.configuration import INT32_MAX, Config
-from purgatory_udf.rules.engine.loop.state_codec import state_bytes
+from purgatory_udf.rules.engine.loop.state_codec import encode_state
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables
 
 BATCH = 500_000
@@ -29,7 +31,14 @@ _NEVER = 1 << 30
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a trace came to: seconds, the most operations that were open between two batches, and their bytes."""
+    """Measured figures of a trace.
+
+    Attributes:
+        seconds: CPU time.
+        open: The largest number of open operations between two batches.
+        state_bytes: Their serialized size.
+        wrong: A description of wrong outcomes, or an empty string.
+    """
 
     seconds: float
     open: int
@@ -38,8 +47,8 @@ class Measurement:
 
 
 def shapes(watches: int) -> dict[str, Shape]:
-    """Each with about so many watches."""
-    # Half are fetches; few enough come at a time to be behind the high watermark, so that most of them wait.
+    """Return the traces, each with about this many watches."""
+    # Half are fetches, at a rate at which most of them are at the high watermark, and wait.
     at_once = Shape(watches * 5 // 2, 1, operations_per_second=100, max_wait_ms=INT32_MAX, min_bytes=_NEVER)
     return {
         "one partition of 1,000 has 99 %": Shape(watches, 1_000, hot=0.99),
@@ -49,50 +58,55 @@ def shapes(watches: int) -> dict[str, Shape]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the traces and print one line each; return 1 if any outcome is wrong."""
     options = argparse.ArgumentParser(prog="python -m benchmarks.lopsided")
-    options.add_argument("--watches", type=int, default=1_000_000)
-    options.add_argument("--only", type=int, help="one of the three, from 0")
-    asked = options.parse_args(arguments)
-    chosen = list(shapes(asked.watches).items())
-    wrong = run(Shape(1_000, 10)).wrong  # What is compiled is loaded.
-    for name, shape in chosen if asked.only is None else [chosen[asked.only]]:
+    options.add_argument("--watches", type=int, default=1_000_000, help="watches of each trace [default: 1000000]")
+    options.add_argument("--only", type=int, help="measure only this trace: 0, 1 or 2")
+    given = options.parse_args(arguments)
+    chosen = list(shapes(given.watches).items())
+    wrong = run(Shape(1_000, 10)).wrong  # Also loads the compiled code.
+    for name, shape in chosen if given.only is None else [chosen[given.only]]:
         ordinary = run(Shape(shape.operations * shape.keys_per_operation, 1_000))
         uneven = run(shape)
         wrong = wrong or uneven.wrong or ordinary.wrong
         each = uneven.state_bytes / uneven.open if uneven.open else 0
         print(
-            f"{name}: {uneven.seconds / ordinary.seconds:.1f} times an ordinary trace's time; {uneven.open:,} open at "
-            f"once, {each:.0f} bytes each; {uneven.wrong or 'each operation ended once'}",
+            f"{name}: {uneven.seconds / ordinary.seconds:.1f} x an ordinary trace's time; {uneven.open:,} open at the "
+            f"same time, {each:.0f} bytes each; {uneven.wrong or 'each operation ended once'}",
             flush=True,
         )
-    print(f"memory at its highest: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
+    print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
     return 1 if wrong else 0
 
 
 def run(shape: Shape) -> Measurement:
-    """Batch by batch, each group's state packed and unpacked between two, as Spark keeps it."""
+    """Replay batch by batch; the states are serialized in between, as in Spark."""
     trace = partition_trace(shape)
-    engine = Engine(Config(), through_bytes=True)
-    ended, most, size = [], 0, 0
+    engine = Engine(Config(), serialize=True)
+    decided, most_open, size = [], 0, 0
     began = time.process_time()
     for at in range(0, len(trace), BATCH):
-        ended += engine.feed(trace.slice(at, BATCH))
-        still = sum(len(state.operations) for state in engine.states.values())
-        if still > most:
-            most, size = still, sum(len(state_bytes(state)) for state in engine.states.values())
-    ended += engine.drain()
+        decided += engine.feed(trace.slice(at, BATCH))
+        still_open = sum(len(state.operations) for state in engine.states.values())
+        if still_open > most_open:
+            most_open, size = still_open, sum(len(encode_state(state)) for state in engine.states.values())
+    decided += engine.drain()
     seconds = time.process_time() - began
-    tables = Tables.of(ended)
+    tables = Tables.of(decided)
     return Measurement(
-        seconds, most, size, _wrong(trace, [tables.completions, tables.expirations, tables.cancellations])
+        seconds,
+        most_open,
+        size,
+        _missing_or_duplicate(trace, [tables.completions, tables.expirations, tables.cancellations]),
     )
 
 
-def _wrong(trace: pa.Table, ends: Sequence[pa.Table]) -> str:
-    asked = trace.filter(pc.is_in(trace["type"], pa.array(["produce", "fetch"])))["seq"].to_numpy()
+def _missing_or_duplicate(trace: pa.Table, ends: Sequence[pa.Table]) -> str:
+    """Describe operations without an outcome or with several; return an empty string for a correct result."""
+    requests = trace.filter(pc.is_in(trace["type"], pa.array(["produce", "fetch"])))["seq"].to_numpy()
     ended = np.concatenate([table["operation_id"].to_numpy() for table in ends])
-    lost, twice = len(np.setdiff1d(asked, ended)), len(ended) - len(np.unique(ended))
-    return f"{lost:,} operations lost, {twice:,} twice" if lost or twice or len(ended) != len(asked) else ""
+    missing, twice = len(np.setdiff1d(requests, ended)), len(ended) - len(np.unique(ended))
+    return f"{missing:,} operations missing, {twice:,} twice" if missing or twice or len(ended) != len(requests) else ""
 
 
 if __name__ == "__main__":

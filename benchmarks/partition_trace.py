@@ -1,4 +1,7 @@
-"""A trace of produces and fetches of any size, as the events table: Poisson arrivals, log-normal waits, as columns."""
+"""A trace of produces and fetches of any size, generated as an `events` table in columns.
+
+Arrivals are Poisson processes, and replication delays log-normal.
+"""
 
 from __future__ import annotations
 
@@ -16,43 +19,46 @@ BEGIN_US = 1_700_000_000_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """What a trace is like."""
+    """Parameters of a trace."""
 
     operations: int
     keys: int
     keys_per_operation: int = 1
     operations_per_second: int = 2_000
     max_wait_ms: int = 500
-    # Bytes that a fetch waits for: beyond what ever comes, and its watcher list grows until the wait is over.
+    # Bytes that a fetch waits for. More than the trace has: watcher lists grow until the fetches expire.
     min_bytes: int = 1
     seed: int = 1
-    # What share of the operations begins at the first key.
+    # Fraction of the operations that start at the first key.
     hot: float = 0.0
 
 
 def partition_trace(shape: Shape) -> pa.Table:
-    """Half produces (acks=all), half fetches; the high watermark follows each produce after a log-normal while."""
-    chance = np.random.default_rng(shape.seed)
+    """Generate half produces (acks=all) and half fetches.
+
+    The high watermark follows each produce after a log-normal delay.
+    """
+    random = np.random.default_rng(shape.seed)
     count, wide = shape.operations, shape.keys_per_operation
-    gaps = chance.exponential(1e6 / shape.operations_per_second, count)
+    gaps = random.exponential(1e6 / shape.operations_per_second, count)
     arrived = BEGIN_US + np.cumsum(gaps).astype(np.int64)
-    produces = chance.random(count) < 0.5
-    first = chance.integers(0, shape.keys, count)
+    produces = random.random(count) < 0.5
+    first = random.integers(0, shape.keys, count)
     if shape.hot:
-        first[chance.random(count) < shape.hot] = 0
+        first[random.random(count) < shape.hot] = 0
     key = (first[:, None] + np.arange(wide)) % shape.keys
-    # Every produce appends one record to each of its partitions: ends are ranks within the partition.
+    # Every produce appends one record to each of its partitions, so log ends are ranks within the partition.
     appended = np.flatnonzero(np.repeat(produces, wide))
     end = np.zeros(count * wide, dtype=np.int64)
     flat = key.ravel()
     end[appended] = _ranks(flat[appended])
     seen = _ends_seen(flat, np.repeat(produces, wide), end)
-    latency = np.exp(np.log(4_000) + 1.0 * chance.standard_normal(count)).astype(np.int64)
+    latency = np.exp(np.log(4_000) + 1.0 * random.standard_normal(count)).astype(np.int64)
     return _table(shape, arrived, produces, flat, end, seen, latency)
 
 
 def _ranks(keys: Array) -> Array:
-    """1, 2, 3 … within each key, in the order given."""
+    """Return 1, 2, 3 … within each key, in the given order."""
     order = np.argsort(keys, kind="stable")
     begins = np.flatnonzero(np.append(True, np.diff(keys[order]) != 0))[: len(keys)]
     lengths = np.diff(np.append(begins, len(keys)))
@@ -62,10 +68,10 @@ def _ranks(keys: Array) -> Array:
 
 
 def _ends_seen(keys: Array, appends: Array, end: Array) -> Array:
-    """Each watch's log end when its operation came."""
+    """Return the log end of each watch's partition when its operation arrives."""
     order = np.argsort(keys, kind="stable")
     grown = np.where(appends[order], end[order], 0)
-    # Ends only grow within a partition: the running maximum, begun anew at each partition's first row.
+    # Log ends only grow within a partition: take the running maximum, restarted at each partition's first row.
     base = keys[order] * (int(end.max(initial=0)) + 1)
     seen = np.empty_like(end)
     seen[order] = np.maximum.accumulate(grown + base) - base

@@ -1,13 +1,15 @@
-"""A whole replay against its floor: the same events as a stream, in the same batches, through a Python function that
-does nothing, and the same outcome tables written once, by Spark; beside it, what it is if this process writes them.
+"""A whole replay in Spark against its floor.
+
+The floor streams the same events in the same batches through a Python function that does nothing, and writes the same
+outcome tables once: by Spark, and in a second measurement by this process.
 
     python -m benchmarks.replay                                     # 100,000 operations, 1,000 partitions, by broker
     python -m benchmarks.replay --partitions 10000 --grouping broker shard partition
-    python -m benchmarks.replay --events out/events                 # somebody else's trace
+    python -m benchmarks.replay --events out/events                 # another trace
     python -m benchmarks.replay --json now.json --compare before.json
 
-Floor and replays take turns in one Spark session, after one of each that is not counted; medians and their ratio are
-what counts, and no number of one machine says anything of another. Stages are what Spark says of its batches.
+Runs of floors and replays are interleaved in one Spark session after a warm-up. Medians and their ratios are compared,
+as absolute times of one machine mean little on another. Stages are reported as in the progress of Spark's batches.
 """
 
 from __future__ import annotations
@@ -46,47 +48,52 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTHING = pa.schema([("rows", pa.int64())])
-# So that each core has some of the smallest table that is worth it.
-ROWS_OF_A_TASK = 100_000
+ROW_COUNT = pa.schema([("rows", pa.int64())])
+# Rows of a row group: small enough that all cores share the work on a table.
+ROWS_PER_TASK = 100_000
 
 Figures = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the replays and print the report."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--operations", type=int, default=100_000, help="of the made trace")
-    options.add_argument("--partitions", type=int, default=1_000, help="of the made trace")
-    options.add_argument("--events", help="a table of events instead of the made trace")
-    options.add_argument("--grouping", nargs="+", default=["broker"], help="broker, shard, partition: each is measured")
-    options.add_argument("--batch-events", type=int, default=500_000)
-    options.add_argument("--runs", type=int, default=3, help="of each; medians are compared")
+    options.add_argument(
+        "--operations", type=int, default=100_000, help="operations of the generated trace [default: 100000]"
+    )
+    options.add_argument(
+        "--partitions", type=int, default=1_000, help="partitions of the generated trace [default: 1000]"
+    )
+    options.add_argument("--events", help="table of events instead of the generated trace")
+    options.add_argument("--grouping", nargs="+", default=["broker"], help="groupings to measure [default: broker]")
+    options.add_argument("--batch-events", type=int, default=500_000, help="events per micro-batch [default: 500000]")
+    options.add_argument("--runs", type=int, default=3, help="runs of each; medians are compared [default: 3]")
     options.add_argument("--json", help="write the figures to this file")
-    options.add_argument("--compare", help="figures of an earlier run: is the ratio to the floor better or worse?")
-    asked = options.parse_args(arguments)
+    options.add_argument("--compare", help="figures of an earlier run, to compare the ratios with")
+    given = options.parse_args(arguments)
     from purgatory_udf.launch.spark_session import build_session
 
-    spark = build_session("benchmark-replay", launched())
+    spark = build_session("benchmark-replay", local_spark_settings())
     stages = Stages()
     spark.streams.addListener(stages)
     with tempfile.TemporaryDirectory() as folder:
-        events = asked.events or made(spark, Path(folder), Shape(asked.operations, keys=asked.partitions))
-        figures = measured(spark, stages, Path(folder), events, asked.grouping, asked.batch_events, asked.runs)
-    for line in report(figures, json.loads(Path(asked.compare).read_text()) if asked.compare else {}):
+        events = given.events or write_trace(spark, Path(folder), Shape(given.operations, keys=given.partitions))
+        figures = measure(spark, stages, Path(folder), events, given.grouping, given.batch_events, given.runs)
+    for line in report(figures, json.loads(Path(given.compare).read_text()) if given.compare else {}):
         print(line, flush=True)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(figures, indent=1) + "\n")
+    if given.json:
+        Path(given.json).write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def launched() -> dict[str, str]:
-    """What a replay by ./spark-submit.sh has by itself, before the JVM begins."""
+def local_spark_settings() -> dict[str, str]:
+    """Return the settings that `./spark-submit.sh` gives a replay before the JVM starts."""
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     return read_properties(ROOT / "conf" / "spark-local.conf")
 
 
 @dataclass(frozen=True)
 class Floor:
-    """Seconds of its parts: the stream, the tables by Spark, the tables by this process."""
+    """Seconds of the stream, of the tables written by Spark, and of the tables written by this process."""
 
     streamed: float
     spark_wrote: float
@@ -102,7 +109,7 @@ class Floor:
 
 
 class Stages(StreamingQueryListener):
-    """Milliseconds of every stage of every batch, by query, since they were last taken."""
+    """Milliseconds by query and stage, since the last `take`."""
 
     def __init__(self) -> None:
         self.spent: Counter[str] = Counter()
@@ -126,25 +133,28 @@ class Stages(StreamingQueryListener):
         return taken
 
 
-def measured(
+def measure(
     spark: SparkSession, stages: Stages, folder: Path, events: str, groupings: Sequence[str], batch: int, runs: int
 ) -> Figures:
+    """Measure floors and replays in interleaved runs."""
     count = spark.read.format("delta").load(events).count()
     for grouping in groupings:
-        replayed(spark, folder / f"warm-{grouping}", events, grouping, batch)
-    written = kept(folder / f"warm-{groupings[0]}", folder / "written")
-    _floor(spark, folder / "floor-warm", events, count, batch, written)
+        timed_replay(spark, folder / f"warm-{grouping}", events, grouping, batch)
+    written = export_outcomes(folder / f"warm-{groupings[0]}", folder / "written")
+    _measure_floor(spark, folder / "floor-warm", events, count, batch, written)
     stages.take()
     floors: list[Floor] = []
     replays: dict[str, list[float]] = {grouping: [] for grouping in groupings}
     spent: dict[str, dict[str, int]] = {}
     for run in range(runs):
-        floors.append(_floor(spark, folder / f"floor-{run}", events, count, batch, written))
+        floors.append(_measure_floor(spark, folder / f"floor-{run}", events, count, batch, written))
         stages.take()
         for grouping in groupings:
-            replays[grouping].append(replayed(spark, folder / f"{grouping}-{run}", events, grouping, batch))
+            replays[grouping].append(timed_replay(spark, folder / f"{grouping}-{run}", events, grouping, batch))
             spent[grouping] = stages.take()
-    floor, here = (statistics.median(each) for each in ([f.by_spark for f in floors], [f.by_process for f in floors]))
+    floor, by_process = (
+        statistics.median(each) for each in ([f.by_spark for f in floors], [f.by_process for f in floors])
+    )
     return {
         "events": count,
         "rows": {name: pq.read_metadata(file).num_rows for name, file in written.items()},
@@ -154,7 +164,7 @@ def measured(
             grouping: {
                 "seconds": taken,
                 "ratio": statistics.median(taken) / floor,
-                "ratio_by_process": statistics.median(taken) / here,
+                "ratio_by_process": statistics.median(taken) / by_process,
                 "stages_ms": spent[grouping],
             }
             for grouping, taken in replays.items()
@@ -163,42 +173,47 @@ def measured(
 
 
 def report(figures: Figures, before: Figures) -> Iterator[str]:
+    """Yield the lines of the report; `before` are the figures to compare with."""
     floor = statistics.median(figures["floor_seconds"])
     rows = ", ".join(f"{count:,} {name}" for name, count in figures["rows"].items())
     yield f"{figures['events']:,} events; {rows}"
-    here = statistics.median(figures["floor_by_process_seconds"])
-    yield f"floor: {floor:.1f} s (median of {len(figures['floor_seconds'])}); {here:.1f} s if this process writes"
+    by_process = statistics.median(figures["floor_by_process_seconds"])
+    yield f"floor: {floor:.1f} s (median of {len(figures['floor_seconds'])}); {by_process:.1f} s if this process writes"
     for grouping, runs in figures["replays"].items():
         earlier = before.get("replays", {}).get(grouping)
-        beside = f"; {earlier['ratio']:.2f} in the run compared with" if earlier else ""
+        compared = f"; before: {earlier['ratio']:.2f}" if earlier else ""
         seconds, ratio, other = statistics.median(runs["seconds"]), runs["ratio"], runs["ratio_by_process"]
-        yield f"by {grouping}: {seconds:.1f} s, {ratio:.2f} times the floor{beside} ({other:.2f} if so)"
+        yield f"by {grouping}: {seconds:.1f} s, {ratio:.2f} x the floor{compared}; {other:.2f} x that of this process"
         for stage, ms in sorted(runs["stages_ms"].items()):
             yield f"    {stage}: {ms:,}"
 
 
-def made(spark: SparkSession, folder: Path, shape: Shape) -> str:
+def write_trace(spark: SparkSession, folder: Path, shape: Shape) -> str:
+    """Write a generated trace as a table of events; return its path."""
     trace = partition_trace(shape)
     pq.write_table(trace, folder / "trace.parquet")
     write_in_time_order(spark.read.parquet(str(folder / "trace.parquet")), str(folder / "events"), len(trace), 50_000)
     return str(folder / "events")
 
 
-def kept(out: Path, folder: Path) -> dict[str, str]:
-    """The rows of a replay's tables, each as a file for the floor to write a table of. They lie on the disk, for rows
-    that a driver holds would be the floor's limit, not a replay's."""
+def export_outcomes(out: Path, folder: Path) -> dict[str, str]:
+    """Write a replay's tables to Parquet files for the floor, and return them by name.
+
+    They are files because rows in the driver's memory would limit the floor, but not the replay.
+    """
     folder.mkdir()
     files = {}
     for name in (*ENDS, "watches"):
         table = DeltaTable(str(out / name)).to_pyarrow_table()
-        # No floor has to write what there is nothing of.
+        # A replay does not write empty tables.
         if len(table):
             files[name] = str(folder / f"{name}.parquet")
-            pq.write_table(table, files[name], row_group_size=ROWS_OF_A_TASK)
+            pq.write_table(table, files[name], row_group_size=ROWS_PER_TASK)
     return files
 
 
-def replayed(spark: SparkSession, out: Path, events: str, grouping: str, batch: int) -> float:
+def timed_replay(spark: SparkSession, out: Path, events: str, grouping: str, batch: int) -> float:
+    """Run a replay and return its seconds."""
     began = time.monotonic()
     run_replay(
         spark, ReplayOptions(events, str(out), load_config(None, [f"grouping={grouping}", f"batch_events={batch}"]))
@@ -206,18 +221,21 @@ def replayed(spark: SparkSession, out: Path, events: str, grouping: str, batch: 
     return time.monotonic() - began
 
 
-def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function for `mapInArrow` that only takes rows in."""
+def _count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Consume the rows: the function of the floor's `mapInArrow`."""
     for batch in batches:
-        yield pa.RecordBatch.from_arrays([pa.array([batch.num_rows])], schema=NOTHING)
+        yield pa.RecordBatch.from_arrays([pa.array([batch.num_rows])], schema=ROW_COUNT)
 
 
-def _floor(spark: SparkSession, out: Path, events: str, count: int, batch: int, written: dict[str, str]) -> Floor:
+def _measure_floor(
+    spark: SparkSession, out: Path, events: str, count: int, batch: int, written: dict[str, str]
+) -> Floor:
+    """Measure the floor once."""
     began = time.monotonic()
     source, files = staged(spark, events, Layout(str(out)), count, batch)
     stream = delta_stream(spark, source, files, delta_tables.began(spark, source)).select(*READ_COLUMNS)
     query = (
-        stream.mapInArrow(_nothing, from_arrow_schema(NOTHING))
+        stream.mapInArrow(_count_rows, from_arrow_schema(ROW_COUNT))
         .writeStream.format("delta")
         .option("checkpointLocation", str(out / "checkpoint"))
         .trigger(availableNow=True)
@@ -230,8 +248,8 @@ def _floor(spark: SparkSession, out: Path, events: str, count: int, batch: int, 
     spark_wrote = time.monotonic()
     for name, file in written.items():
         rows = pq.ParquetFile(file)
-        batches = pa.RecordBatchReader.from_batches(rows.schema_arrow, rows.iter_batches(ROWS_OF_A_TASK))
-        write_deltalake(str(out / "here" / name), batches)
+        batches = pa.RecordBatchReader.from_batches(rows.schema_arrow, rows.iter_batches(ROWS_PER_TASK))
+        write_deltalake(str(out / "by-process" / name), batches)
     return Floor(streamed - began, spark_wrote - streamed, time.monotonic() - spark_wrote)
 
 

@@ -1,4 +1,4 @@
-"""A topic of a real broker on loopback, and somebody who writes lines to it."""
+"""A topic of a real broker on loopback, and a producer of lines."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import IO
 
 @dataclass(frozen=True)
 class Topic:
+    """A topic, and the console producer that writes to it."""
+
     bootstrap: str
     name: str
     _lines: IO[bytes]
@@ -24,12 +26,12 @@ class Topic:
 
 @contextmanager
 def create_topic(bootstrap: str, name: str) -> Iterator[Topic]:
-    """The topic is made with its first line."""
+    """Start a producer for the topic; the broker creates the topic with its first line."""
     from purgatory_udf.launch import runtimes
 
     tool = [str(runtimes.find_java()), "-Xmx128m", "-cp", _tools_class_path(), "org.apache.kafka.tools.ConsoleProducer"]
-    words = [*tool, "--bootstrap-server", bootstrap, "--topic", name, "--request-required-acks", "all"]
-    producer = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [*tool, "--bootstrap-server", bootstrap, "--topic", name, "--request-required-acks", "all"]
+    producer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert producer.stdin is not None
     try:
         yield Topic(bootstrap, name, producer.stdin)
@@ -39,7 +41,7 @@ def create_topic(bootstrap: str, name: str) -> Iterator[Topic]:
 
 
 def _tools_class_path() -> str:
-    """Kafka's jars, and that of its tools, which a broker has no need of: fetched once."""
+    """Return the class path of Kafka's jars and its tools, which are downloaded once."""
     import pyspark
 
     from purgatory_udf.launch import jars
@@ -49,7 +51,7 @@ def _tools_class_path() -> str:
     jar = ivy / "jars" / f"org.apache.kafka_kafka-tools-{VERSION}.jar"
     if not jar.exists():
         spark_home = Path(pyspark.__file__).parent
-        # All else that it needs is there with the broker.
+        # The broker's class path has all other dependencies.
         others = "com.*:*,net.*:*,io.*:*,ch.*:*,jakarta.*:*,javax.*:*,commons-*:*,org.eclipse.*:*,org.glassfish.*:*"
         jars.fetch_jars("Kafka's tools", f"org.apache.kafka:kafka-tools:{VERSION}", others, spark_home, ivy, os.environ)
     return f"{jar}:{kafka_class_path()}"
@@ -57,7 +59,7 @@ def _tools_class_path() -> str:
 
 @contextmanager
 def broker_in(folder: Path) -> Iterator[str]:
-    """`host:port` of a broker whose files lie in the folder."""
+    """Start a broker with its files in the folder; yield its `host:port`."""
     from tests.sources.kafka.broker import broker
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,5 @@
-"""The loop beside Kafka's own classes: the same traces through both, on one machine, turn about."""
+"""The engine against Kafka's own classes, on the same traces.
+
+- `trace_generator`: the traces; `trace`: parsing a trace for the engine
+- `java`: Kafka's side, in a JVM (sources in `src`)
+"""

@@ -1,12 +1,12 @@
-"""The loop beside Kafka's own classes, on the same traces: operations a second, and whether every outcome is the same.
+"""The engine against Kafka's own classes on the same traces: operations per second, and differences in outcomes.
 
-    python -m benchmarks.kafka_classes
-    python -m benchmarks.kafka_classes small.trace.gz large.trace --json now.json --compare before.json
+    python -m benchmarks.kafka_classes python -m benchmarks.kafka_classes small.trace.gz large.trace --json now.json
+    --compare before.json
 
-Kafka's side is its published purgatory, operation, timer and wheel classes in the trace's own time, over a small model
-of the log. It is warmed first. Then it and the loop take turns, so that what else the machine does falls on both alike;
-medians are compared. Neither is charged with reading the trace. `loop`: the call's records to ended operations, in one
-call; `arrow`: a table of events to tables of outcomes.
+Kafka's side runs its published purgatory, operation, timer and wheel classes in the trace's own time, on a small model
+of the log. After a warm-up, runs of both sides are interleaved, and their medians are compared. Reading the trace is
+not measured. `loop`: one call of the engine, from records to ended operations; `arrow`: from a table of events to
+tables of outcomes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TURN_SECONDS = 0.2
 
 @dataclass
 class Measured:
-    """Of one trace, in operations a second; `ratio` is the loop's to Kafka's, `arrow_ratio` Arrow to Arrow's."""
+    """Operations per second on one trace, and ratios to Kafka's: of the engine's call, and from Arrow to Arrow."""
 
     trace: str
     operations: int
@@ -53,19 +53,26 @@ class Measured:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure all traces and print one line each."""
     options = argparse.ArgumentParser(
         prog="python -m benchmarks.kafka_classes",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="some are made if none is named")
-    options.add_argument("--turns", type=int, default=5, help="of each side; medians are compared (%(default)s)")
-    options.add_argument("--json", type=Path, help="write one object a trace to this file")
-    options.add_argument("--compare", type=Path, metavar="SAVED", help="print the ratios beside those of such a file")
-    asked = options.parse_args(arguments)
+    options.add_argument(
+        "traces", nargs="*", type=Path, metavar="TRACE", help="traces to measure [default: six generated ones]"
+    )
+    options.add_argument(
+        "--turns", type=int, default=5, help="turns of each side; medians are compared [default: %(default)s]"
+    )
+    options.add_argument("--json", type=Path, help="write one object per trace to this file")
+    options.add_argument(
+        "--compare", type=Path, metavar="SAVED", help="also print the ratios of an earlier --json file"
+    )
+    given = options.parse_args(arguments)
     saved = (
-        {measurement["trace"]: measurement for measurement in json.loads(asked.compare.read_text())}
-        if asked.compare
+        {measurement["trace"]: measurement for measurement in json.loads(given.compare.read_text())}
+        if given.compare
         else {}
     )
     try:
@@ -75,17 +82,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     measurements: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder:
-        for path in asked.traces or _made(Path(folder)):
-            measurements.append(measure(trace.read(path), kafka, Path(folder), asked.turns))
-            print(_line(measurements[-1], saved.get(measurements[-1].trace)), flush=True)
+        for path in given.traces or _generate(Path(folder)):
+            measurements.append(measure(trace.read(path), kafka, Path(folder), given.turns))
+            print(_report(measurements[-1], saved.get(measurements[-1].trace)), flush=True)
     kafka.close()
-    if asked.json:
-        asked.json.write_text(
+    if given.json:
+        given.json.write_text(
             json.dumps([asdict(measurement) for measurement in measurements], indent=1) + "\n", encoding="utf-8"
         )
 
 
-def _made(folder: Path) -> list[Path]:
+def _generate(folder: Path) -> list[Path]:
     paths = [folder / f"{name}.trace" for name in trace_generator.SHAPES]
     for path, shape in zip(paths, trace_generator.SHAPES.values(), strict=True):
         with path.open("w", encoding="utf-8") as out:
@@ -93,19 +100,20 @@ def _made(folder: Path) -> list[Path]:
     return paths
 
 
-def measure(given: trace.Trace, kafka: Kafka, folder: Path, turns: int) -> Measured:
+def measure(parsed: trace.Trace, kafka: Kafka, folder: Path, turns: int) -> Measured:
+    """Measure both sides on one trace, and compare their outcomes."""
     plain = folder / "measured"
-    plain.write_text(given.text, encoding="utf-8")
+    plain.write_text(parsed.text, encoding="utf-8")
     operations = kafka.load(plain)
-    assert operations == given.operations, f"Kafka's side reads {operations} operations of {given.operations}"
-    call, config = explode(given.events, Config()), Config()
-    limits = Engine(config, began_ms=int(call.events["t"].min(initial=0)) // 1000).limits
+    assert operations == parsed.operations, f"Kafka's side reads {operations} operations, expected {parsed.operations}"
+    call, config = explode(parsed.events, Config()), Config()
+    settings = Engine(config, trace_start_ms=int(call.events["t"].min(initial=0)) // 1000).settings
 
     def loop() -> Decisions:
-        return step(State(), call, FOREVER, limits)
+        return step(State(), call, FOREVER, settings)
 
     def arrow() -> tuple[pa.Table, ...]:
-        return outcome_tables(step(State(), explode(given.events, config), FOREVER, limits), given.name, None)
+        return outcome_tables(step(State(), explode(parsed.events, config), FOREVER, settings), parsed.name, None)
 
     retain_freed_memory()
     _warm(kafka)
@@ -113,16 +121,16 @@ def measure(given: trace.Trace, kafka: Kafka, folder: Path, turns: int) -> Measu
     kafka.write(folder / "outcomes")
     answers = (folder / "outcomes").read_text(encoding="utf-8").splitlines()
     completed, expired, _ = arrow()
-    ours = trace.outcome_lines(completed, expired, given.partitions)
+    ours = trace.outcome_lines(completed, expired, parsed.partitions)
     differences = sum(expected != actual for expected, actual in zip_longest(answers, ours))
 
     seconds: list[list[float]] = [[], [], []]
     for _ in range(turns):
         for taken, run_round in zip(seconds, (kafka.seconds, lambda: _timed(loop), lambda: _timed(arrow)), strict=True):
-            taken.append(_turn(run_round))
+            taken.append(_median_of_turn(run_round))
     theirs, mine, whole = (statistics.median(taken) for taken in seconds)
     return Measured(
-        given.name,
+        parsed.name,
         operations,
         round(operations / mine, 1),
         round(operations / whole, 1),
@@ -134,7 +142,7 @@ def measure(given: trace.Trace, kafka: Kafka, folder: Path, turns: int) -> Measu
 
 
 def _warm(kafka: Kafka) -> None:
-    """At least so many rounds, and for so long: a short trace takes more of them until the compiler is done with it."""
+    """Run at least 10 rounds and 3 s, until the JIT compiler has finished with a short trace as well."""
     rounds, began = 0, time.perf_counter()
     while rounds < WARM_ROUNDS or time.perf_counter() - began < WARM_SECONDS:
         kafka.seconds()
@@ -147,23 +155,23 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _turn(run_round: Callable[[], float]) -> float:
-    """The median of as many rounds as fit into a turn, at least one."""
+def _median_of_turn(run_round: Callable[[], float]) -> float:
+    """Return the median of the rounds that fit in a turn, at least one."""
     taken: list[float] = []
     while not taken or sum(taken) < TURN_SECONDS:
         taken.append(run_round())
     return statistics.median(taken)
 
 
-def _line(rates: Measured, saved: dict[str, float] | None) -> str:
+def _report(rates: Measured, saved: dict[str, float] | None) -> str:
     line = (
-        f"{rates.trace}: {rates.operations:,} operations; Kafka's classes {rates.kafka_per_s:,.0f}/s, the loop "
-        f"{rates.loop_per_s:,.0f}/s: {rates.ratio:.2f} times; Arrow to Arrow {rates.arrow_per_s:,.0f}/s: "
-        f"{rates.arrow_ratio:.2f} times; differences: {rates.differences}"
+        f"{rates.trace}: {rates.operations:,} operations; Kafka's classes {rates.kafka_per_s:,.0f}/s; engine "
+        f"{rates.loop_per_s:,.0f}/s, ratio {rates.ratio:.2f}; Arrow to Arrow {rates.arrow_per_s:,.0f}/s, "
+        f"ratio {rates.arrow_ratio:.2f}; differences: {rates.differences}"
     )
     if saved is None:
         return line
-    return f"{line}; saved: {saved['ratio']:.2f} and {saved['arrow_ratio']:.2f} times"
+    return f"{line}; earlier ratios: {saved['ratio']:.2f} and {saved['arrow_ratio']:.2f}"
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""A trace of tab-separated lines, as the oracle writes it, becomes a table of the contract's events: whole columns.
+"""Parses a trace of tab-separated lines, the format of the tests' oracle, to a table of events; column by column.
 
     P t op timeoutMs tp:requiredOffset[,…]          produce, acks=all
     F t op maxWaitMs minBytes hw|leo|lso tp:fetchOffset:maxBytes[,…]
-    A t tp endOffset bytes                          an append
+    A t tp endOffset bytes                          append
     H, S, T t tp offset                             high watermark, last stable offset, truncation
-    R t tp                                          a segment is rolled at the log's end
-    L t tp online|offline|moved|unknown
+    R t tp                                          segment roll at the log end
+    L t tp online|offline|moved|unknown             leadership
 
-Every partition is told to be empty first. Partitions are numbered by their first appearance.
+The table starts with events that make every partition's log empty. Partitions are numbered by their first appearance.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _ERRORS = {
 
 @dataclass
 class Trace:
+    """A parsed trace, with its text and the names of its partitions by number."""
+
     name: str
     text: str
     events: pa.Table
@@ -51,16 +53,17 @@ class Trace:
 
 
 def read(path: Path) -> Trace:
-    """Plain or packed; lines that begin with `#` are comments."""
+    """Read a trace from a plain or compressed file; lines that start with `#` are comments."""
     with open_text(path) as opened:
         return of_text(path.name.split(".")[0], opened.read())
 
 
 def of_text(name: str, text: str) -> Trace:
+    """Parse the text of a trace."""
     lines = pa.array([line for line in text.splitlines() if line and not line.startswith("#")], pa.large_string())
     letters = pc.utf8_slice_codeunits(lines, 0, 1)
     numbers = _Numbers()
-    made = []
+    parsed = []
     for letter in ("P", "F", *_CHANGES, "L"):
         rows = np.flatnonzero(pc.equal(letters, letter).to_numpy(zero_copy_only=False))
         if len(rows):
@@ -70,9 +73,9 @@ def of_text(name: str, text: str) -> Trace:
                 columns |= _request(letter, fields, numbers)
             else:
                 columns |= _change(letter, fields, numbers)
-            made.append(_table(columns, len(rows)))
+            parsed.append(_table(columns, len(rows)))
     operations = int(pc.sum(pc.is_in(letters, pa.array(["P", "F"], pa.large_string()))).as_py() or 0)
-    events = pa.concat_tables([_empty(made, len(numbers.names)), *made])
+    events = pa.concat_tables([_empty_logs(parsed, len(numbers.names)), *parsed])
     events = events.take(pc.sort_indices(events["seq"])).combine_chunks()
     events = _rolls_at_log_ends(events).set_column(
         EVENTS.get_field_index("seq"), EVENTS.field("seq"), pa.array(np.arange(1, len(events) + 1))
@@ -81,7 +84,7 @@ def of_text(name: str, text: str) -> Trace:
 
 
 class _Numbers:
-    """Names of partitions by number."""
+    """Numbers of partitions, by name."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -98,7 +101,7 @@ class _Numbers:
 
 
 def _columns(lines: pa.Array, mark: str = "\t") -> list[pa.Array]:
-    """Lines of equally many fields."""
+    """Split lines with the same number of fields into columns."""
     fields = pc.split_pattern(lines, mark)
     if isinstance(fields, pa.ChunkedArray):
         fields = fields.combine_chunks()
@@ -111,8 +114,8 @@ def _integer(texts: pa.Array) -> pa.Array:
 
 def _request(letter: str, fields: list[pa.Array], numbers: _Numbers) -> dict[str, pa.Array]:
     count = len(fields[0])
-    asked = pc.split_pattern(fields[-1], ",")
-    parts = _columns(pc.list_flatten(asked), ":")
+    requested = pc.split_pattern(fields[-1], ",")
+    parts = _columns(pc.list_flatten(requested), ":")
     inner = {"topic": pa.repeat(TOPIC, len(parts[0])), "partition": numbers.of(parts[0])}
     if letter == "P":
         last = pc.subtract(_integer(parts[1]), 1)
@@ -141,7 +144,7 @@ def _request(letter: str, fields: list[pa.Array], numbers: _Numbers) -> dict[str
         [inner.get(field.name, pa.nulls(len(parts[0]), field.type)).cast(field.type) for field in EVENT_PARTITION],
         fields=list(EVENT_PARTITION),
     )
-    borders = np.append(0, np.cumsum(pc.list_value_length(asked).to_numpy(zero_copy_only=False)))
+    borders = np.append(0, np.cumsum(pc.list_value_length(requested).to_numpy(zero_copy_only=False)))
     lists = pa.ListArray.from_arrays(pa.array(borders.astype(np.int32)), items)
     return columns | {"request_id": fields[2].cast(pa.string()), "partitions": lists}
 
@@ -168,8 +171,8 @@ def _table(columns: dict[str, pa.Array], rows: int) -> pa.Table:
     return pa.table(full, EVENTS)
 
 
-def _empty(made: list[pa.Table], partitions: int) -> pa.Table:
-    first = min((pc.min(table["time_us"]).as_py() for table in made), default=0)
+def _empty_logs(parsed: list[pa.Table], partitions: int) -> pa.Table:
+    first = min((pc.min(table["time_us"]).as_py() for table in parsed), default=0)
     rows = 3 * partitions
     columns = {
         "seq": pa.array(np.arange(-rows, 0)),
@@ -184,7 +187,7 @@ def _empty(made: list[pa.Table], partitions: int) -> pa.Table:
 
 
 def _rolls_at_log_ends(events: pa.Table) -> pa.Table:
-    """A line does not say at which offset a segment is rolled, the contract's event does."""
+    """Set the offsets of segment rolls to the log ends, which the lines do not contain."""
     if not pc.any(pc.equal(events["change"], "segment_roll")).as_py():
         return events
     ends: dict[int, int] = {}
@@ -192,9 +195,9 @@ def _rolls_at_log_ends(events: pa.Table) -> pa.Table:
     moves = np.flatnonzero(
         pc.is_in(events["change"], pa.array(["log_end", "truncate", "segment_roll"])).to_numpy(zero_copy_only=False)
     )
-    some = events.select(["partition", "change"]).take(pa.array(moves))
+    moved = events.select(["partition", "change"]).take(pa.array(moves))
     for at, partition, change in zip(
-        moves.tolist(), some["partition"].to_pylist(), some["change"].to_pylist(), strict=True
+        moves.tolist(), moved["partition"].to_pylist(), moved["change"].to_pylist(), strict=True
     ):
         if change == "log_end":
             ends[partition] = offsets[at]
@@ -206,7 +209,7 @@ def _rolls_at_log_ends(events: pa.Table) -> pa.Table:
 
 
 def outcome_lines(completions: pa.Table, expirations: pa.Table, partitions: list[str]) -> list[str]:
-    """`op kind completed|expired t trigger detail`, by arrival: as Kafka's side writes them."""
+    """Return `op kind completed|expired t trigger detail` by arrival, as Kafka's side writes them."""
     both = pa.concat_tables([_ended(completions, "completed"), _ended(expirations, "expired")])
     both = both.take(pc.sort_indices(both["operation_id"])).combine_chunks()
     readable = dict(zip((f"{TOPIC}-{number}" for number in range(len(partitions))), partitions, strict=True))
@@ -217,9 +220,9 @@ def outcome_lines(completions: pa.Table, expirations: pa.Table, partitions: list
     parts = both["partitions"].combine_chunks()
     items = parts.flatten()
     errors = items.field("error").dictionary_encode()
-    said = pa.array([_ERRORS.get(word) for word in errors.dictionary.to_pylist()], pa.string()).take(errors.indices)
+    statuses = pa.array([_ERRORS.get(word) for word in errors.dictionary.to_pylist()], pa.string()).take(errors.indices)
     names = pa.array(partitions, pa.string()).take(items.field("partition"))
-    answers = pc.binary_join_element_wise(names, said, ":")
+    answers = pc.binary_join_element_wise(names, statuses, ":")
     listed = pc.binary_join(pa.ListArray.from_arrays(parts.offsets, answers), ",")
     detail = pc.if_else(produces, listed, both["bytes"].cast(pa.string()))
     letter = pc.if_else(produces, "P", "F")

@@ -1,7 +1,7 @@
 package replay;
 
-/** DelayedFetch: enough bytes, or a partition that cannot be waited for. Where it begins is looked up once. */
-final class Fetch extends Waiting {
+/** DelayedFetch: waits for enough bytes, unless a partition cannot be waited for. Looks start positions up once. */
+final class Fetch extends TraceOperation {
     private final long[] segments;
     private final long[] positions;
     private long bytes;
@@ -25,7 +25,7 @@ final class Fetch extends Waiting {
         int end = request.end;
         for (int at = 0; at < segments.length; at++) {
             Log log = replay.logs[request.partitions[at]];
-            if (log.standing != Standing.ONLINE) {
+            if (log.status != PartitionStatus.ONLINE) {
                 return forceComplete();
             }
             long begin = request.offsets[at];
@@ -44,14 +44,14 @@ final class Fetch extends Waiting {
         return accumulated >= request.minBytes && forceComplete();
     }
 
-    /** The log is read again, whatever ended the fetch. */
+    /** Read the log again for the response, also after an expiration. */
     @Override
     public void onComplete() {
         super.onComplete();
         for (int at = 0; at < segments.length; at++) {
             Log log = replay.logs[request.partitions[at]];
             long begin = request.offsets[at];
-            if (log.standing == Standing.ONLINE && begin < log.offset[request.end]) {
+            if (log.status == PartitionStatus.ONLINE && begin < log.offset[request.end]) {
                 long readable = Math.max(0, log.position[request.end] - log.positionOf(begin));
                 bytes += Math.min(request.maxBytes[at], readable);
             }

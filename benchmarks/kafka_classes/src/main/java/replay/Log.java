@@ -3,17 +3,17 @@ package replay;
 import java.util.Arrays;
 
 /**
- * One replica's log as far as waiting depends on it: offsets, batches' positions, segments' bases. The metadata of the
- * high watermark and of the last stable offset are those of the moment at which each was set, as in Kafka.
+ * The log of one replica, as far as waiting depends on it: offsets, positions of batches, base offsets of segments. As
+ * in Kafka, the offset metadata of high watermark and last stable offset are those of the time when each was set.
  */
 final class Log {
     static final int END = 0;
     static final int HIGH_WATERMARK = 1;
     static final int LAST_STABLE = 2;
 
-    byte standing = Standing.ONLINE;
+    byte status = PartitionStatus.ONLINE;
 
-    /** By the kind of end: its offset, the base of its segment, its position. */
+    /** By kind of end: its offset, the base offset of its segment, and its position. */
     final long[] offset = new long[3];
     final long[] segment = new long[3];
     final long[] position = new long[3];
@@ -37,7 +37,7 @@ final class Log {
         position[END] += bytes;
     }
 
-    /** A watermark moves; it never moves back but by a truncation. */
+    /** Advance a watermark; only a truncation moves it back. */
     void move(int end, long to) {
         if (to >= offset[end]) {
             take(end, to);
@@ -83,7 +83,7 @@ final class Log {
         return at < 0 ? 0 : rolls[at];
     }
 
-    /** Where the batch that holds the offset begins; from the end of the log on, the end's position. */
+    /** Position of the batch that holds the offset; at or beyond the log end, the position of the end. */
     long positionOf(long of) {
         if (of >= offset[END]) {
             return position[END];

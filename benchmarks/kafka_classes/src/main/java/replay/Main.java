@@ -6,8 +6,8 @@ import java.io.InputStreamReader;
 import java.nio.file.Path;
 
 /**
- * Does what it is told, line by line: {@code load TRACE}, {@code run}, {@code write OUTCOMES}. To each it answers one
- * line: how many operations there are, how many nanoseconds the round took, {@code written}.
+ * Executes commands from standard input, one per line: {@code load TRACE}, {@code run}, {@code write OUTCOMES}. Each
+ * answers with one line: the number of operations, the nanoseconds of the replay, {@code written}.
  */
 public final class Main {
     private Main() {
@@ -23,7 +23,7 @@ public final class Main {
                 trace = Trace.read(Path.of(command.substring(5)));
                 System.out.println(trace.requests.size());
             } else if (command.equals("run")) {
-                // The round before is let go of first: only one is in memory.
+                // Release the previous replay first, so that only one is in memory.
                 last = null;
                 last = new Replay(trace);
                 System.out.println(last.run());
@@ -31,7 +31,7 @@ public final class Main {
                 last.write(Path.of(command.substring(6)));
                 System.out.println("written");
             } else {
-                throw new IllegalArgumentException("not understood: " + command);
+                throw new IllegalArgumentException("unknown command: " + command);
             }
         }
     }

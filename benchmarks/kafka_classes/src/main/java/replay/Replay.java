@@ -7,19 +7,19 @@ import java.nio.file.Path;
 import org.apache.kafka.common.utils.SystemTime;
 import org.apache.kafka.common.utils.Time;
 
-/** One round: the whole trace, event by event, in the trace's own time. */
+/** One replay of the whole trace, event by event, in the trace's own time. */
 final class Replay {
-    static final int NOBODY = -1;
+    static final int NONE = -1;
     private static final SystemTime CLOCK = (SystemTime) Time.SYSTEM;
 
     final Trace trace;
     final Log[] logs;
     long nowMs;
-    /** The partition whose watchers are being tried. */
-    int checking = NOBODY;
-    private final Waiting[] operations;
-    private final Clocked produces;
-    private final Clocked fetches;
+    /** The partition whose watcher lists are being checked. */
+    int checking = NONE;
+    private final TraceOperation[] operations;
+    private final TraceTimePurgatory produces;
+    private final TraceTimePurgatory fetches;
 
     Replay(Trace trace) {
         this.trace = trace;
@@ -27,15 +27,15 @@ final class Replay {
         for (int partition = 0; partition < logs.length; partition++) {
             logs[partition] = new Log(trace.appends.get(partition));
         }
-        operations = new Waiting[trace.requests.size()];
+        operations = new TraceOperation[trace.requests.size()];
         setTime(trace.events.isEmpty() ? 0 : trace.events.get(0).atMs());
-        produces = new Clocked("Produce", nowMs);
-        fetches = new Clocked("Fetch", nowMs);
+        produces = new TraceTimePurgatory("Produce", nowMs);
+        fetches = new TraceTimePurgatory("Fetch", nowMs);
     }
 
-    /** How many nanoseconds all of it took. */
+    /** Run the replay; return the elapsed nanoseconds. */
     long run() {
-        long began = System.nanoTime();
+        long startNs = System.nanoTime();
         int arrived = 0;
         advanceTo(nowMs);
         for (Trace.Event event : trace.events) {
@@ -48,24 +48,24 @@ final class Replay {
             } else if (request.produce) {
                 Produce produce = new Produce(request, this);
                 operations[arrived++] = produce;
-                produces.purgatory.tryCompleteElseWatch(produce, request.keys);
+                produces.delegate.tryCompleteElseWatch(produce, request.keys);
             } else {
                 Fetch fetch = new Fetch(request, this);
                 operations[arrived++] = fetch;
-                fetches.purgatory.tryCompleteElseWatch(fetch, request.keys);
+                fetches.delegate.tryCompleteElseWatch(fetch, request.keys);
             }
             if (request != null && request.timeoutMs <= 0) {
-                // Due at once: its bucket has begun already.
+                // Already due: its bucket has started.
                 advanceTo(nowMs);
             }
         }
-        while (produces.purgatory.numDelayed() > 0 || fetches.purgatory.numDelayed() > 0) {
+        while (produces.delegate.numDelayed() > 0 || fetches.delegate.numDelayed() > 0) {
             advanceTo(nowMs + 200);
         }
-        long took = System.nanoTime() - began;
+        long elapsedNs = System.nanoTime() - startNs;
         produces.close();
         fetches.close();
-        return took;
+        return elapsedNs;
     }
 
     void setTime(long atMs) {
@@ -95,7 +95,7 @@ final class Replay {
                 check(fetches, partition);
             }
             case 'L' -> {
-                log.standing = (byte) event.value();
+                log.status = (byte) event.value();
                 check(produces, partition);
                 check(fetches, partition);
             }
@@ -105,20 +105,20 @@ final class Replay {
         }
     }
 
-    private void check(Clocked clocked, int partition) {
+    private void check(TraceTimePurgatory purgatory, int partition) {
         checking = partition;
-        clocked.purgatory.checkAndComplete(trace.keys.get(partition));
-        checking = NOBODY;
+        purgatory.delegate.checkAndComplete(trace.keys.get(partition));
+        checking = NONE;
     }
 
-    /** How every operation ended, in the order of their arrival. */
+    /** Write how every operation ended, in order of arrival. */
     void write(Path path) throws IOException {
         try (PrintWriter out = new PrintWriter(Files.newBufferedWriter(path))) {
-            for (Waiting operation : operations) {
+            for (TraceOperation operation : operations) {
                 Trace.Request request = operation.request;
                 out.print(request.name + (request.produce ? "\tP\t" : "\tF\t"));
                 out.print((operation.expired ? "expired\t" : "completed\t") + operation.endedMs + '\t');
-                out.print(operation.trigger == NOBODY ? "-" : trace.names.get(operation.trigger));
+                out.print(operation.trigger == NONE ? "-" : trace.names.get(operation.trigger));
                 out.print('\t' + operation.answer() + '\n');
             }
         }

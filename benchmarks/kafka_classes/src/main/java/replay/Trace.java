@@ -10,9 +10,9 @@ import java.util.List;
 import java.util.Map;
 import org.apache.kafka.server.purgatory.TopicPartitionOperationKey;
 
-/** A trace, read before anything is measured. */
+/** A parsed trace; parsing is not measured. */
 final class Trace {
-    /** A produce or a fetch: what it asks of each of its partitions, and the keys under which it is watched. */
+    /** A produce or fetch: partitions with their parameters, and the keys under which it is watched. */
     static final class Request {
         String name;
         boolean produce;
@@ -25,7 +25,7 @@ final class Trace {
         List<TopicPartitionOperationKey> keys;
     }
 
-    /** One line; {@code request} of a produce or fetch, else a partition's change. */
+    /** One line: a {@code request}, or a change of a partition. */
     record Event(char what, long atMs, Request request, int partition, long value, long bytes) {
     }
 
@@ -59,10 +59,10 @@ final class Trace {
         }
         int partition = number(fields[2]);
         long value = switch (what) {
-            case 'L' -> Standing.of(fields[3]);
+            case 'L' -> PartitionStatus.of(fields[3]);
             case 'R' -> 0;
             case 'A', 'H', 'S', 'T' -> Long.parseLong(fields[3]);
-            default -> throw new IllegalArgumentException("no line begins with " + what);
+            default -> throw new IllegalArgumentException("unknown type of line: " + what);
         };
         if (what == 'A') {
             appends.set(partition, appends.get(partition) + 1);
@@ -83,7 +83,7 @@ final class Trace {
             case "leo" -> Log.END;
             case "hw" -> Log.HIGH_WATERMARK;
             case "lso" -> Log.LAST_STABLE;
-            default -> throw new IllegalArgumentException("nobody reads up to " + fields[5]);
+            default -> throw new IllegalArgumentException("unknown kind of end: " + fields[5]);
         };
         return request;
     }

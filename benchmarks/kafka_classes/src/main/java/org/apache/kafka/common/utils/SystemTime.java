@@ -3,9 +3,9 @@ package org.apache.kafka.common.utils;
 import java.util.function.Supplier;
 
 /**
- * The clock of all of Kafka's classes, as the trace has it. It lies before Kafka's own class of this name on the class
- * path, and is the only one that does: wheels, queues and purgatories are Kafka's own, and ask it for the time.
- * Whoever wants it asks for {@link Time#SYSTEM}, as they do: the interface must be the first of the two to be loaded.
+ * The trace's clock for all of Kafka's classes. It shadows Kafka's own class of this name on the class path, and is the
+ * only class that does: wheels, queues and purgatories are Kafka's own and read the time from it.
+ * Get it as {@link Time#SYSTEM}, as they do: the interface must be loaded before this class.
  */
 public final class SystemTime implements Time {
     private static final SystemTime CLOCK = new SystemTime();
@@ -45,6 +45,6 @@ public final class SystemTime implements Time {
 
     @Override
     public void waitObject(Object object, Supplier<Boolean> condition, long deadlineMs) {
-        throw new UnsupportedOperationException("nobody waits while a trace is replayed");
+        throw new UnsupportedOperationException("no thread waits while a trace is replayed");
     }
 }

@@ -1,7 +1,7 @@
 package replay;
 
-/** Whether a broker serves a partition: {@code none}, or the error that it answers with. */
-final class Standing {
+/** Status of a partition in a response: {@code none}, or an error. */
+final class PartitionStatus {
     static final byte ONLINE = 0;
     static final byte OFFLINE = 1;
     static final byte MOVED = 2;
@@ -9,7 +9,7 @@ final class Standing {
     static final byte TIMED_OUT = 4;
     static final String[] NAMES = {"none", "offline", "moved", "unknown", "timed_out"};
 
-    private Standing() {
+    private PartitionStatus() {
     }
 
     static byte of(String word) {
@@ -18,7 +18,7 @@ final class Standing {
             case "offline" -> OFFLINE;
             case "moved" -> MOVED;
             case "unknown" -> UNKNOWN;
-            default -> throw new IllegalArgumentException("no standing is called " + word);
+            default -> throw new IllegalArgumentException("unknown partition status: " + word);
         };
     }
 }

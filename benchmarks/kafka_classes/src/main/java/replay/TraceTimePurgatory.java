@@ -16,29 +16,29 @@ import org.apache.kafka.server.purgatory.DelayedOperationPurgatory;
 import org.apache.kafka.server.util.timer.SystemTimer;
 
 /**
- * Kafka's purgatory and timer, with the trace's clock in place of a reaper's thread: it wakes as that would, when the
- * timer's next bucket begins, else 200 ms after it woke last. What expires runs at once, not in the timer's thread.
+ * Kafka's purgatory and timer in the trace's time, without the reaper thread. {@link #advance} wakes like the reaper:
+ * when the timer's next bucket is due, at the latest after 200 ms. Expirations run in the calling thread.
  */
-final class Clocked {
+final class TraceTimePurgatory {
     private static final long IDLE_MS = 200;
     private static final int PURGE_INTERVAL = 1000;
     private static final SystemTime CLOCK = (SystemTime) Time.SYSTEM;
     private static final MethodHandle ADVANCE = advanceClock();
 
-    final DelayedOperationPurgatory<Waiting> purgatory;
+    final DelayedOperationPurgatory<TraceOperation> delegate;
     private final DelayQueue<? extends Delayed> buckets;
     private long lastWakeMs;
 
-    Clocked(String name, long nowMs) {
+    TraceTimePurgatory(String name, long nowMs) {
         SystemTimer timer = new SystemTimer(name, 1, 20, nowMs);
         timer.close();
-        set(timer, "taskExecutor", new AtOnce());
+        set(timer, "taskExecutor", new DirectExecutor());
         buckets = get(timer, "delayQueue");
-        purgatory = new DelayedOperationPurgatory<>(name, timer, 0, PURGE_INTERVAL, false, true);
+        delegate = new DelayedOperationPurgatory<>(name, timer, 0, PURGE_INTERVAL, false, true);
         lastWakeMs = nowMs;
     }
 
-    /** Everything that is due by {@code nowMs} expires; {@code CLOCK} and the replay stand at the moment it does. */
+    /** Expire what is due by {@code nowMs}, with {@code CLOCK} and the replay set to the time of each wake-up. */
     void advance(Replay replay, long nowMs) {
         for (;;) {
             Delayed first = buckets.peek();
@@ -52,7 +52,7 @@ final class Clocked {
             replay.setTime(wakeMs);
             lastWakeMs = wakeMs;
             try {
-                ADVANCE.invokeExact(purgatory, 0L);
+                ADVANCE.invokeExact(delegate, 0L);
             } catch (Throwable failed) {
                 throw new IllegalStateException(failed);
             }
@@ -61,7 +61,7 @@ final class Clocked {
 
     void close() {
         try {
-            purgatory.shutdown();
+            delegate.shutdown();
         } catch (Exception failed) {
             throw new IllegalStateException(failed);
         }
@@ -100,7 +100,7 @@ final class Clocked {
         return field;
     }
 
-    private static final class AtOnce extends AbstractExecutorService implements ExecutorService {
+    private static final class DirectExecutor extends AbstractExecutorService implements ExecutorService {
         @Override
         public void execute(Runnable task) {
             task.run();

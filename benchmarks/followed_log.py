@@ -1,7 +1,7 @@
-"""A request log that is followed with much waiting: its lines as a topic has them, a portion of them a step.
+"""A followed request log: its lines arrive in a Kafka topic, some of them in each step.
 
-What a step costs beside its new lines is what it holds back and takes apart once more, and what Spark plans. So the
-first portion is large, as where following begins late, and is not counted; the others are what comes meanwhile.
+The cost of a step, in addition to its new lines, is parsing the held-back lines again and Spark's planning. So the
+first step is large, as when following starts late, and is not counted; the others are measured.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HOLD_MS = 10_000
-# Steps that are counted, and which part of the lines they have together.
-STEPS, SHARE = 3, 0.6
+# The number of measured steps, and the fraction of the lines that they have together.
+STEPS, COUNTED_FRACTION = 3, 0.6
 
 MESSAGES = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
 _STAMP = re.compile(r"\d{4}-\d{2}-\d{2}.\d{2}:\d{2}:\d{2}.\d+")
@@ -40,35 +40,37 @@ _STAMP = re.compile(r"\d{4}-\d{2}-\d{2}.\d{2}:\d{2}:\d{2}.\d+")
 Message = tuple[str, int, int, str]
 
 
-def figures(
+def measure(
     spark: SparkSession, paths: Sequence[str], folder: Path, floor: float, hold_ms: int = HOLD_MS
 ) -> dict[str, Any]:
-    """How long each of the steps took that are counted. `floor`: the seconds that a line takes to be read and written
-    where nothing is done with it."""
+    """Measure the steps.
+
+    `floor` is the seconds per line of reading the log and writing its table without doing anything else.
+    """
     messages = list(heapq.merge(*(_messages(number, Path(path)) for number, path in enumerate(paths))))
-    each = int(len(messages) * SHARE / STEPS)
+    each = int(len(messages) * COUNTED_FRACTION / STEPS)
     first = len(messages) - each * STEPS
     portions = [messages[:first], *(messages[at : at + each] for at in range(first, len(messages), each))]
     steps = _steps(spark, str(folder / "out"), hold_ms)
     taken, used = [], []
     for number, portion in enumerate(portions):
-        # Without Spark, a session holds what was asked of it.
+        # A local session keeps the tables that it has queried: each step gets a new one.
         session = session_for("benchmark-ingest")
         rows = _rows(session, portion, folder / f"portion-{number}")
-        began, before = time.monotonic(), processor()
+        began, before = time.monotonic(), processor_seconds()
         if is_local():
             steps.take(session, rows, number)
         else:
             steps.write(rows, number)
         taken.append(time.monotonic() - began)
-        used.append(processor() - before)
+        used.append(processor_seconds() - before)
     counted, lines = taken[1:], each * STEPS
     measured = {"lines": lines, "first": taken[0], "steps": counted, "import": sum(counted), "processor": sum(used[1:])}
     return {**measured, "ratio": sum(counted) / lines / floor}
 
 
-def processor() -> float:
-    """Seconds of this process and those it forked; a JVM is neither."""
+def processor_seconds() -> float:
+    """Return the CPU seconds of this process and its forked children, without a JVM."""
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
@@ -82,7 +84,7 @@ def _steps(spark: SparkSession, out: str, hold_ms: int) -> LogSteps:
 
 
 def _messages(file: int, path: Path) -> Iterator[Message]:
-    """In the order of writing, with the partition and offset that they have in a topic."""
+    """Yield the file's lines with time stamp, partition, offset and text, in the order of a topic."""
     last = ""
     for offset, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
         stamp = _STAMP.search(line)
@@ -91,7 +93,7 @@ def _messages(file: int, path: Path) -> Iterator[Message]:
 
 
 def _rows(spark: SparkSession, messages: Sequence[Message], place: Path) -> DataFrame:
-    """Spark has them in as many files as the topic has partitions, as its source hands them out."""
+    """Return the messages as a table; for Spark in one file per partition, as its Kafka source would return them."""
     if here := local(spark):
         frame: DataFrame = here.frame_of(_table(messages))
         return frame
@@ -107,12 +109,13 @@ def _table(messages: Sequence[Message]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=MESSAGES)
 
 
-def sentence(figure: dict[str, Any]) -> str:
+def report(figure: dict[str, Any]) -> str:
+    """Format the figures as one line."""
     rate = figure["lines"] / figure["import"]
     steps = ", ".join(f"{taken:.1f}" for taken in figure["steps"])
-    alone = f"; {figure['lines'] / figure['processor']:,.0f} for each second of a processor" if is_local() else ""
+    cpu = f"; {figure['lines'] / figure['processor']:,.0f} per CPU second" if is_local() else ""
     return (
-        f"request-log, followed: {figure['ratio']:.2f} times its floor "
-        f"({figure['lines']:,} lines, {rate:,.0f} a second{alone}; "
-        f"steps of {steps} s; the first, of what was waiting, {figure['first']:.1f})"
+        f"request-log, followed: {figure['ratio']:.2f} x its floor "
+        f"({figure['lines']:,} lines, {rate:,.0f} per second{cpu}; "
+        f"steps of {steps} s; the first, with the backlog, {figure['first']:.1f} s)"
     )

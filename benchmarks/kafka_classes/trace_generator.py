@@ -1,4 +1,4 @@
-"""The traces that are measured unless others are named: producers, consumers and followers, line by line."""
+"""Generates the benchmark's traces of producers, consumers and followers, line by line."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from random import Random
 
 @dataclass(frozen=True)
 class Shape:
-    """What a trace is like. Ranges are of numbers that are drawn evenly, `min_bytes` evenly by its logarithm."""
+    """Parameters of a trace. Numbers are drawn uniformly from ranges; `min_bytes` uniformly in its logarithm."""
 
     operations: int
     partitions: int
     produced: tuple[int, int] = (1, 3)  # partitions of a produce
-    fetched: tuple[int, int] = (1, 7)
+    fetched: tuple[int, int] = (1, 7)  # partitions of a fetch
     per_second: int = 400
-    fetches: float = 0.5  # their share of the operations
+    fetches: float = 0.5  # fraction of the operations
     max_wait_ms: tuple[int, int] = (300, 700)
     min_bytes: tuple[int, int] = (1, 4_000)
     timeout_ms: tuple[int, int] = (200, 2_000)
-    transactions: float = 0.0  # the share of appends whose last stable offset comes later than the high watermark
-    specials: float = 0.0  # rolls, truncations and changes of leadership a second
+    transactions: float = 0.0  # fraction of appends that reach the last stable offset after the high watermark
+    specials: float = 0.0  # segment rolls, truncations and leadership changes per second
     seed: int = 1
 
 
@@ -31,7 +31,7 @@ SHAPES = {
     "ordinary-2000": Shape(60_000, 2_000, per_second=4_000),
     "wide-100": Shape(3_000, 1_000, produced=(90, 110), fetched=(90, 110), min_bytes=(400, 400_000)),
     "wide-fetches": Shape(6_000, 1_000, produced=(10, 30), fetched=(90, 110), min_bytes=(400, 400_000)),
-    # Lists of thousands of watchers each.
+    # Watcher lists with thousands of entries.
     "long-in-reach": Shape(
         24_000, 4, produced=(1, 1), fetched=(1, 3), per_second=400, fetches=0.8, max_wait_ms=(1_000, 60_000),
         min_bytes=(10_000, 3_000_000), transactions=0.2, specials=0.1,
@@ -44,7 +44,8 @@ SHAPES = {
 
 
 def lines(shape: Shape) -> Iterator[str]:
-    yield from _Making(shape).lines()
+    """Yield the lines of a trace (format: see `trace`)."""
+    yield from _Generator(shape).lines()
 
 
 @dataclass
@@ -53,21 +54,21 @@ class _Partition:
     end: int = 0
     watermark: int = 0
     stable: int = 0
-    begins: list[int] = field(default_factory=list)  # where batches begin: a truncation cuts there
-    truncated: int = 0
+    begins: list[int] = field(default_factory=list)  # base offsets of the batches, which truncations cut at
+    truncated: int = 0  # number of truncations
 
 
-class _Making:
+class _Generator:
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._chance = Random(shape.seed)
+        self._random = Random(shape.seed)
         self._partitions = [_Partition(str(number)) for number in range(shape.partitions)]
-        # What is to come: (t, order, what, partition, offset, how often it had been truncated).
+        # Future changes: (t, order, what, partition, offset, the partition's truncations when it was scheduled).
         self._later: list[tuple[int, int, str, int, int, int]] = []
         self._order = 0
 
     def lines(self) -> Iterator[str]:
-        shape, chance = self._shape, self._chance
+        shape, random = self._shape, self._random
         now, special = 1.0, self._gap(shape.specials)
         for number in range(shape.operations):
             now += self._gap(shape.per_second)
@@ -75,43 +76,43 @@ class _Making:
             while special <= now:
                 yield self._special(int(now))
                 special += self._gap(shape.specials)
-            if chance.random() < shape.fetches:
+            if random.random() < shape.fetches:
                 yield self._fetch(int(now), number)
             else:
                 yield from self._produce(int(now), number)
         yield from self._due(None)
 
     def _gap(self, per_second: float) -> float:
-        return self._chance.expovariate(per_second / 1000) if per_second else float("inf")
+        return self._random.expovariate(per_second / 1000) if per_second else float("inf")
 
     def _some(self, sizes: tuple[int, int]) -> list[_Partition]:
-        return self._chance.sample(self._partitions, self._chance.randint(*sizes))
+        return self._random.sample(self._partitions, self._random.randint(*sizes))
 
     def _produce(self, t: int, number: int) -> Iterator[str]:
-        chance, asked = self._chance, []
+        random, parts = self._random, []
         for partition in self._some(self._shape.produced):
             partition.begins.append(partition.end)
-            partition.end += chance.randint(1, 20)
-            yield f"A\t{t}\t{partition.name}\t{partition.end}\t{chance.randint(200, 2_500)}\n"
-            replicated = t + 2 + int(chance.lognormvariate(1.5, 0.7))
-            held_up = 50 + int(chance.expovariate(0.01)) if chance.random() < self._shape.transactions else 0
-            for what, at in (("S", replicated + held_up), ("H", replicated)):
+            partition.end += random.randint(1, 20)
+            yield f"A\t{t}\t{partition.name}\t{partition.end}\t{random.randint(200, 2_500)}\n"
+            replicated = t + 2 + int(random.lognormvariate(1.5, 0.7))
+            open_ms = 50 + int(random.expovariate(0.01)) if random.random() < self._shape.transactions else 0
+            for what, at in (("S", replicated + open_ms), ("H", replicated)):
                 self._order += 1
                 place = int(partition.name)
                 heapq.heappush(self._later, (at, self._order, what, place, partition.end, partition.truncated))
-            asked.append(f"{partition.name}:{partition.end}")
-        yield f"P\t{t}\t{number}\t{chance.randint(*self._shape.timeout_ms)}\t{','.join(asked)}\n"
+            parts.append(f"{partition.name}:{partition.end}")
+        yield f"P\t{t}\t{number}\t{random.randint(*self._shape.timeout_ms)}\t{','.join(parts)}\n"
 
     def _fetch(self, t: int, number: int) -> str:
-        chance, shape = self._chance, self._shape
-        reader = chance.choices(("hw", "leo", "lso"), (6, 3, 1))[0]
-        asked = []
+        random, shape = self._random, self._shape
+        reader = random.choices(("hw", "leo", "lso"), (6, 3, 1))[0]
+        parts = []
         for partition in self._some(shape.fetched):
             end = {"hw": partition.watermark, "leo": partition.end, "lso": partition.stable}[reader]
-            asked.append(f"{partition.name}:{end}:{1 << 20 if chance.random() < 0.8 else 4_000}")
+            parts.append(f"{partition.name}:{end}:{1 << 20 if random.random() < 0.8 else 4_000}")
         low, high = shape.min_bytes
-        least = int(low * (high / low) ** chance.random())
-        return f"F\t{t}\t{number}\t{chance.randint(*shape.max_wait_ms)}\t{least}\t{reader}\t{','.join(asked)}\n"
+        least = int(low * (high / low) ** random.random())
+        return f"F\t{t}\t{number}\t{random.randint(*shape.max_wait_ms)}\t{least}\t{reader}\t{','.join(parts)}\n"
 
     def _due(self, now: int | None) -> Iterator[str]:
         while self._later and (now is None or self._later[0][0] <= now):
@@ -128,14 +129,14 @@ class _Making:
             yield f"{what}\t{t}\t{partition.name}\t{offset}\n"
 
     def _special(self, t: int) -> str:
-        chance = self._chance
-        partition = chance.choice(self._partitions)
-        what = chance.choice("RRTL")
+        random = self._random
+        partition = random.choice(self._partitions)
+        what = random.choice("RRTL")
         if what == "R":
             return f"R\t{t}\t{partition.name}\n"
         if what == "L":
-            return f"L\t{t}\t{partition.name}\t{chance.choice(('online', 'online', 'online', 'moved', 'offline'))}\n"
-        kept = max(0, len(partition.begins) - chance.randint(1, 3))
+            return f"L\t{t}\t{partition.name}\t{random.choice(('online', 'online', 'online', 'moved', 'offline'))}\n"
+        kept = max(0, len(partition.begins) - random.randint(1, 3))
         offset = partition.begins[kept] if partition.begins else 0
         del partition.begins[kept:]
         partition.end, partition.truncated = offset, partition.truncated + 1
