@@ -27,7 +27,7 @@ class PartitionLog:
         offsets    0 . . . . 5 . . . 9 . . 12
         batches    [  500    )[ 400  )[ 300 )
         positions  0         500     900    1200     an offset has the position at which its batch starts
-        segments   -1                9               the greatest base offset at or below the offset, else -1
+        segments   0                 9               the greatest base offset at or below the offset
 
     Positions are relative to the first event of the partition and run on over all segments. The log before that event
     counts as one batch at position 0, which holds all offsets below the first known end.
