@@ -20,6 +20,9 @@ from purgatory_udf.common.errors import UserError
 # its own versions without checking hashes.
 BUILD_REQUIREMENTS = "requirements-build.txt"
 
+# Packages below `rules` with compiled functions.
+_COMPILED = ("engine/jit", "engine/loop", "engine/columns", "groups")
+
 # Groups of requirements: the file, and the progress message of its installation.
 REQUIREMENT_GROUPS = {
     "run": ("requirements.txt", "the pinned dependencies (Spark alone has over 400 MB; this can take several minutes)"),
@@ -90,7 +93,8 @@ class VirtualEnvironment:
                 (self.folder / "engine.stamp").write_text(self._engine_digest(), encoding="utf-8")
 
     def _engine_sources(self) -> list[Path]:
-        return sorted((self._root / "purgatory_udf" / "loop").glob("*.py"))
+        rules = self._root / "purgatory_udf" / "rules"
+        return sorted(file for folder in _COMPILED for file in (rules / folder).glob("*.py"))
 
     def _engine_digest(self) -> str:
         digest = hashlib.sha256(self._required_digest("run").encode())
