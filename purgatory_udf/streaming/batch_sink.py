@@ -153,7 +153,9 @@ class Sink:
                 self.gauges.keep(number)
             if self.status_files is not None:
                 times = [row.time_us for row in chunks if row.said is not None]
-                self.status_files.note(self.name, number, max(times, default=0) // 1000, self._status_updates(chunks))
+                self.status_files.add_batch(
+                    self.name, number, max(times, default=0) // 1000, self._status_updates(chunks)
+                )
         finally:
             batch.unpersist()
 

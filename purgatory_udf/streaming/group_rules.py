@@ -1,7 +1,8 @@
-"""The rules of consumer groups, as the pipeline asks for them: timers after timers, and gauges that follow from all.
+"""`Rules` for consumer groups: sessions, joins and syncs, and what their gauges are computed from.
 
-A call holds one consumer group, or all of a shard. It ends what is due up to its horizon in one go, however many timers
-follow one another in it.
+A call decides one consumer group, or all consumer groups of a shard, up to its horizon, including timers that other
+timers start. The gauges of a broker's coordinator depend on all of its consumer groups. Each call therefore reports how
+its watcher lists change, and the sink combines the reports.
 """
 
 from __future__ import annotations
@@ -27,22 +28,24 @@ from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_id
 from purgatory_udf.streaming.stateful_rules import CLOCK, STATUS, WAITS, InputChunk, OutputChunk, Plan, Rules, Scalars
 from purgatory_udf.streaming.status_update import GroupStatusUpdate, is_rebalancing
 
-# As a followed replay counts what its tables are given.
+# The counter in the status file that counts the rows of a table.
 _COUNTER_OF_TABLE = {**{table: table for table in ENDS}, "group_transitions": "transitions"}
 
 
 @dataclass(frozen=True)
 class GroupRules(Rules[GroupStateStore, RequestBatch]):
+    """The rules of the query for consumer groups."""
+
     plan: Plan
     config: Config
-    # When purgatories read what follows from how far all groups have come, though none has anything to say.
+    # Gauges are read up to the horizon, which rises with the watermark even if no consumer group has events.
     needs_clock_timer: ClassVar[bool] = True
 
     def input_columns(self, names: Sequence[str]) -> list[str]:
         return list(COLUMNS)
 
     def split_by_group(self, events: pa.Table) -> Iterator[InputChunk]:
-        # Groups of one broker have nothing to do with each other: each is by itself, or one of a shard's.
+        # Consumer groups of one broker are independent, so grouping by broker is not needed.
         by = "partition" if self.config.grouping == "partition" else "shard"
         for name, requests in RequestBatch.from_events(events).split(
             grouping_function(by, self.config.grouping_shards)
@@ -74,35 +77,35 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
     def step(
         self, group: str, state: GroupStateStore, rows: RequestBatch, horizon_ms: int
     ) -> tuple[GroupStateStore, Iterator[OutputChunk]]:
-        """Of the groups with requests, and of those whose timers are due; nobody else is touched."""
-        waits, updates = GroupWaits(), GroupStatusUpdate()
+        """Decide the consumer groups that have requests or due timers. The others stay serialized."""
+        waits, update = GroupWaits(), GroupStatusUpdate()
         by_key: dict[str, StepResult] = {}
         mine = dict(rows.by_group())
         for key in {**mine, **dict.fromkeys(state.due(horizon_ms))}:
             snapshot = state.get(key)
-            before, was = open_operation_ids(snapshot), is_rebalancing(snapshot)
+            before, was_rebalancing = open_operation_ids(snapshot), is_rebalancing(snapshot)
             snapshot, result = step(key, snapshot, mine.get(key, ROWS.empty()), horizon_ms, self.config.group)
             state.put(key, snapshot)
             waits.record(key, before, snapshot, result)
             if self.plan.is_followed:
-                updates.note(key, was, snapshot, result)
+                update.add(key, was_rebalancing, snapshot, result)
             if result:
                 by_key[key] = result
-        return state, self._chunks(group_outputs(by_key), waits, updates, horizon_ms)
+        return state, self._chunks(group_outputs(by_key), waits, update, horizon_ms)
 
     def _chunks(
-        self, ended: list[GroupOutput], waits: GroupWaits, updates: GroupStatusUpdate, horizon_ms: int
+        self, outputs: list[GroupOutput], waits: GroupWaits, update: GroupStatusUpdate, horizon_ms: int
     ) -> Iterator[OutputChunk]:
-        for table, latest_us, rows, payload in ended:
+        for table, latest_us, rows, payload in outputs:
             yield OutputChunk(table, "", latest_us, rows, payload)
-        told_waits = waits.to_bytes()
-        if told_waits is not None:
-            yield OutputChunk(WAITS, "", 0, 0, told_waits)
-        if self.plan.is_followed and (ended or told_waits is not None):
-            said: dict[str, Any] = {
-                _COUNTER_OF_TABLE[packet.table]: packet.rows for packet in ended if packet.table in _COUNTER_OF_TABLE
+        wait_changes = waits.to_bytes()
+        if wait_changes is not None:
+            yield OutputChunk(WAITS, "", 0, 0, wait_changes)
+        if self.plan.is_followed and (outputs or wait_changes is not None):
+            counts: dict[str, Any] = {
+                _COUNTER_OF_TABLE[output.table]: output.rows for output in outputs if output.table in _COUNTER_OF_TABLE
             }
-            yield OutputChunk(STATUS, "", 0, 0, json.dumps(said | updates.said()).encode())
+            yield OutputChunk(STATUS, "", 0, 0, json.dumps(counts | update.to_dict()).encode())
 
     def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
         yield OutputChunk(WAITS, CLOCK, min(horizon_ms, FOREVER // 1000) * 1000, 0, b"")
@@ -111,6 +114,6 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
         return SCHEMAS[table]
 
     def decode_table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
-        """Many packets at a time."""
+        """Decode all payloads in one pass."""
         tables = GroupTables(self.plan.run_id, self.plan.trace_end_us)
         yield from tables.rows(name, [payload.to_pybytes() for payload in payloads]).to_batches()

@@ -1,7 +1,8 @@
-"""The rules of partitions and topics, by groups of keys, as the pipeline asks for them.
+"""`Rules` for partitions and topics: the compiled engine behind the interface of the streaming queries.
 
-Where groups are brokers, each scope all of an operation. By TopicPartition or shard a group scope a share of some: it
-decides those that it scope whole, and relays all that it is given to its broker's group, which decides the rest.
+If groups are brokers, one query decides every operation. If they are TopicPartitions or shards, an operation may have
+keys in several groups. A first query then decides the operations that are whole in one group, and relays its events to
+a second query, grouped by broker, which decides the split operations and reads the gauges.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ from purgatory_udf.streaming.status_update import event_count_update, partition_
 OUTPUT_TABLES = (*ENDS, "watches", "purgatory_gauges")
 
 _ROWS_PER_CHUNK = 1 << 17
-# Of so many rows and more a parcel is packed: between the rules and the table Spark has it in memory a few times.
+# Chunks with at least this many rows are compressed: Spark holds several copies between the rules and the table.
 _MIN_COMPRESSED_ROWS = 1 << 10
 _COMPRESSED, _UNCOMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4"), pa.ipc.IpcWriteOptions()
 
 
 class OperationScope(Enum):
-    """How much of an operation a group sees: all of it, where groups are brokers; a share, where they are partitions or
-    shards; or what such groups have left, for the brokers' groups behind them."""
+    """The operations that a query decides.
+
+    `ALL` if groups are brokers. Otherwise the first query decides `WHOLE` operations, whose keys are in one group, and
+    the second query `SPLIT` operations, whose keys are in several.
+    """
 
     ALL = "all"
     WHOLE = "whole"
@@ -54,6 +58,8 @@ class OperationScope(Enum):
 
 @dataclass(frozen=True)
 class PartitionRules(Rules[State, Call]):
+    """The rules of one query. A group is a broker, a TopicPartition or a shard."""
+
     plan: Plan
     config: Config
     limits: EngineSettings
@@ -91,7 +97,7 @@ class PartitionRules(Rules[State, Call]):
         oldest = int(open_["t"].min()) // 1000 if len(open_) else None
         deadline = wake if len(open_) else None
         if self.plan.is_followed:
-            # No end of the trace will come, at which everything is read that is left.
+            # No end of the trace will ever cause the remaining readings.
             wake = min(wake, state.next_reading_ms)
         return Scalars(len(state.parts), oldest, deadline, len(state.names), wake)
 
@@ -118,18 +124,19 @@ class PartitionRules(Rules[State, Call]):
         if len(decided.readings):
             yield from _to_chunks("purgatory_gauges", gauge_table(decided, self.plan.run_id))
         if self.plan.is_followed:
-            said = partition_update(state, decided, whole=self.scope is not OperationScope.WHOLE)
-            yield OutputChunk(STATUS, group, horizon_ms * 1000, 0, said)
+            update = partition_update(state, decided, has_gauges=self.scope is not OperationScope.WHOLE)
+            yield OutputChunk(STATUS, group, horizon_ms * 1000, 0, update)
 
     def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
         if not self.plan.is_followed or not events:
             return
         yield OutputChunk(STATUS, CLOCK, latest_us, 0, event_count_update(events))
         if self.scope is OperationScope.WHOLE:
-            # Not every event is relayed: those behind are told the time, but not before what waits for disorder.
-            told_us = min(latest_us, horizon_ms * 1000) if self.plan.has_disorder else latest_us
-            if told_us:
-                yield OutputChunk(RELAY, CLOCK, told_us, 0, b"")
+            # Events without partitions are not relayed, but the clock of the second query needs their time. It must not
+            # pass events that still wait for the watermark.
+            clock_us = min(latest_us, horizon_ms * 1000) if self.plan.has_disorder else latest_us
+            if clock_us:
+                yield OutputChunk(RELAY, CLOCK, clock_us, 0, b"")
 
     def schema(self, table: str) -> pa.Schema:
         return TABLES[table]
@@ -142,12 +149,12 @@ class PartitionRules(Rules[State, Call]):
 
 def _input_chunks(call: Call, group: Grouping) -> Iterator[InputChunk]:
     if len(call):
-        for name, share in split_call(call, group):
-            yield InputChunk(name, int(share.events["t"].max()), encode_call(share))
+        for name, part in split_call(call, group):
+            yield InputChunk(name, int(part.events["t"].max()), encode_call(part))
 
 
 def _to_chunks(name: str, table: pa.Table, latest_us: int = 0) -> Iterator[OutputChunk]:
-    """As Arrow streams."""
+    """Serialize a table as Arrow streams of at most `_ROWS_PER_CHUNK` rows."""
     for begin in range(0, len(table), _ROWS_PER_CHUNK):
         part = table.slice(begin, _ROWS_PER_CHUNK)
         sink = pa.BufferOutputStream()

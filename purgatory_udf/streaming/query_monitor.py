@@ -1,4 +1,4 @@
-"""Following a running query: its progress line, and its end."""
+"""Monitoring of running queries: progress, dropped rows, errors of concurrent queries, and their stop."""
 
 from __future__ import annotations
 
@@ -24,25 +24,35 @@ if TYPE_CHECKING:
 
     from purgatory_udf.streaming.event_source import Survey
 
+log = logging.getLogger(__name__)
 
-# What a query's batches have said of themselves: each once, though Spark shows the last hundred of them at every look.
-#
-# A query may go on for months: nothing is kept of a batch that Spark does not show any more.
+_POLL_SECONDS = 1
+_STOP_POLL_SECONDS = 0.05
+# How long `stop_queries` waits for a running batch.
+_MAX_BATCH_WAIT_SECONDS = 30
 
 
 class BatchProgress:
-    """`events`: how many rows of its first source the query has taken."""
+    """Yields each batch of a query once, although Spark reports the last hundred batches again and again.
+
+    A query may run for months, so a batch is forgotten as soon as Spark no longer reports it. `events` is the number of
+    rows that the query has read from its first source.
+    """
 
     def __init__(self) -> None:
         self.events = 0
         self._rows: dict[int, int] = {}
 
-    def new(self, recent: Sequence[StreamingQueryProgress]) -> list[StreamingQueryProgress]:
-        """Those that were not told of before."""
+    def take_new(self, recent: Sequence[StreamingQueryProgress]) -> list[StreamingQueryProgress]:
+        """Return the reports that were not returned before.
+
+        Args:
+            recent: The query's `recentProgress`.
+        """
         fresh = []
         for progress in recent:
             known = self._rows.get(progress.batchId)
-            # A query without input says so under the number that its next batch will have.
+            # An idle query reports the number of its next batch, which is then reported again with rows.
             if known is None or known < progress.numInputRows:
                 self._rows[progress.batchId] = progress.numInputRows
                 self.events += progress.sources[0].numInputRows if progress.sources else 0
@@ -51,20 +61,14 @@ class BatchProgress:
         return fresh
 
     def __len__(self) -> int:
-        """How many are kept in mind."""
+        """Return the number of batches in memory."""
         return len(self._rows)
 
 
-# What a streaming query is doing: one moving line on a terminal, a log line now and then elsewhere.
-
-
-log = logging.getLogger(__name__)
-
-
 class ProgressLine:
-    """A context manager fed with each batch's numbers; it shows the newest ones, and the last ones always.
+    """The progress of a query: one changing line on a terminal, log lines elsewhere.
 
-    Off a terminal at most one line per `every` seconds is logged, however short the batches are.
+    At most one line per `every` seconds is logged, but always the last one.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class ProgressLine:
         watermark: datetime | None,
         trace_end: datetime | None,
     ) -> None:
-        """Show a batch: `events` are those read so far, `rate` is events per second, unknown numbers are None."""
+        """Show a batch. For the arguments see `format_progress`."""
         line = f"{self._title}: {format_progress(batch, events, rate, open_operations, watermark, trace_end)}"
         self._held = line
         if self._status:
@@ -126,7 +130,16 @@ def format_progress(
     watermark: datetime | None,
     trace_end: datetime | None,
 ) -> str:
-    """The numbers of a batch in one line, without those that nobody knows."""
+    """Return the numbers of a batch in one line. Numbers that are None are left out.
+
+    Args:
+        batch: Number of the batch.
+        events: Events read since the query started.
+        rate: Events per second.
+        open_operations: Open operations.
+        watermark: Spark's watermark.
+        trace_end: Time of the trace's last event.
+    """
     parts = [f"batch {batch}", f"{events:,} events", f"{rate:,.0f} events/s"]
     if open_operations is not None:
         parts.append(f"{open_operations:,} open")
@@ -142,13 +155,8 @@ def _clock_time(moment: datetime) -> str:
     return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
-_POLL_SECONDS = 1
-_STOP_POLL_SECONDS = 0.05
-_MAX_BATCH_WAIT_SECONDS = 30
-
-
 class LiveCounts(Protocol):
-    """What a followed replay says of itself."""
+    """Counts of a followed replay. `refresh` is called about once a second."""
 
     @property
     def open(self) -> int: ...
@@ -162,8 +170,19 @@ def monitor_query(
     others: Sequence[StreamingQuery] = (),
     live: LiveCounts | None = None,
 ) -> None:
-    """Show batches until the query ends. Raised is what a query `beside` it dies of, and that rows were dropped as late
-    (at once with queries `beside`, for these may never end)."""
+    """Show the progress of a query until it ends.
+
+    Args:
+        query: The query.
+        title: The title of the progress line.
+        survey: Facts of the trace, for the time of its end; None if it is unknown.
+        others: Queries that run concurrently and may never end.
+        live: Counts to show and refresh.
+
+    Raises:
+        CheckFailedError: Spark has dropped rows as late. With `others` this is raised immediately, else at the end.
+        StreamingQueryException: The query or one of the others has failed.
+    """
     batches = BatchProgress()
     late: dict[tuple[str, int], int] = {}
     with ProgressLine(title) as line:
@@ -173,7 +192,7 @@ def monitor_query(
                 if live is not None:
                     live.refresh()
                 recent = query.recentProgress
-                for progress in batches.new(recent):
+                for progress in batches.take_new(recent):
                     _show(line, progress, batches.events, survey, live)
                 reports = [(query, recent), *((other, other.recentProgress) for other in others)]
                 late |= {
@@ -184,8 +203,8 @@ def monitor_query(
                 }
                 if late and (ended or others):
                     raise CheckFailedError(
-                        f"{sum(late.values())} packed rows came later than max_disorder_ms allows and were not "
-                        "replayed; ingest rejects such events by name, or allow more disorder"
+                        f"{sum(late.values())} input chunks were later than max_disorder_ms allows and were not "
+                        "replayed; increase max_disorder_ms, or import the trace with ingest, which rejects late events"
                     )
                 if ended:
                     break
@@ -193,7 +212,7 @@ def monitor_query(
                     if not other.isActive:
                         other.awaitTermination()
         except KeyboardInterrupt:
-            # With others beside it, whoever started them all stops them all.
+            # The caller stops several queries in an order of its own.
             if not others:
                 query.stop()
             raise
@@ -204,20 +223,22 @@ def _dropped(progress: Any) -> int:
 
 
 def stop_queries(queries: Sequence[StreamingQuery]) -> None:
-    """Stop them in this order, each after the batch that it is at, if that does not take too long: a batch that is
-    interrupted is done again, but Spark says so in many lines."""
+    """Stop queries in this order, each after its current batch, or after `_MAX_BATCH_WAIT_SECONDS`.
+
+    A batch that is interrupted is repeated later, but Spark logs long errors for it.
+    """
     for query in queries:
-        # The interrupt that stops us may have stopped the JVM, too.
+        # The interrupt may have stopped the JVM, too.
         with suppress(Exception):
-            began = time.monotonic()
-            while query.status["isTriggerActive"] and time.monotonic() - began < _MAX_BATCH_WAIT_SECONDS:
+            start = time.monotonic()
+            while query.status["isTriggerActive"] and time.monotonic() - start < _MAX_BATCH_WAIT_SECONDS:
                 time.sleep(_STOP_POLL_SECONDS)
             query.stop()
 
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Whoever asks the process to end (SIGTERM) interrupts it, as the keyboard does: what is in here stops first."""
+    """Raise KeyboardInterrupt on SIGTERM, so that queries are stopped as by Ctrl-C. Only in the main thread."""
 
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt

@@ -1,11 +1,11 @@
-"""The contract between Spark and the rules: values in, values out.
+"""Interface between Spark and the rules: serialized events and state in, serialized outcomes and state out.
 
-    events ─ shares ─► the shuffle ─► rows ─┐
-                                            ├─ step ─► chunks ─ table ─► rows of tables
-                       Spark's state ─ state ┘    └─► state
+    events ─ split_by_group ─► InputChunk ─► shuffle ─► rows ─┐
+                                                              ├─ step ─► OutputChunk ─ decode_table ─► rows of tables
+                                       Spark's state ─ state ─┘    └───► state
 
-There are two who keep it: `partition_rules`, of partitions and topics, and `group_rules`, of consumer groups. Whoever
-else is to wait on Spark keeps it, too; nothing else of the pipeline knows what the rules are about.
+`partition_rules` implements it for partitions and topics, `group_rules` for consumer groups. The rest of the pipeline
+does not depend on what the rules decide.
 """
 
 from __future__ import annotations
@@ -23,17 +23,23 @@ import pyarrow as pa
 from purgatory_udf.common.worker_memory import retain_freed_memory
 from purgatory_udf.contract.tables import TIMESTAMP
 
-# What a call may say beside rows of tables: a share for a group of the next query; what it knows for `top`, while a
-# table is followed; and what began to wait and waited no longer, for gauges that no call sees whole.
-RELAY, STATUS, WAITS = "relay", "live", "waits"
+# Values of `OutputChunk.table` that are not tables: input of the second query, an update of the status file, and
+# changes of watcher lists for gauges that span several groups.
+RELAY, STATUS, WAITS = "relay", "status", "waits"
 
+# Schema of the input of the stateful operator.
+INPUT_SCHEMA = pa.schema([("group", pa.string()), ("event_time", TIMESTAMP), ("payload", pa.binary())])
+
+# The clock group: each of its rows has the number of events of an Arrow batch and their latest time, in microseconds.
+CLOCK = ""
+TICK_FORMAT = "<qq"
 
 State = TypeVar("State")
 Rows = TypeVar("Rows")
 
 
 class InputChunk(NamedTuple):
-    """What a batch brings for a group, as one value; and its latest time."""
+    """The events of one group in one Arrow batch, serialized. `time_us` is the time of the last one."""
 
     group: str
     time_us: int
@@ -41,8 +47,15 @@ class InputChunk(NamedTuple):
 
 
 class OutputChunk(NamedTuple):
-    """A call's rows of one table, as one value: how many, and when the last of them ended. Of the other things that a
-    call says `group` says for whom, or of whom."""
+    """Rows of one table that one call has produced, serialized.
+
+    Attributes:
+        table: The table, or one of `RELAY`, `STATUS`, `WAITS`.
+        group: Of a `RELAY`, the group of the second query; of a `STATUS`, the group it describes; else empty.
+        time_us: When the last operation in it ended. Of the other kinds, the time up to which events are decided, or 0.
+        rows: The number of rows, 0 if it is not of a table.
+        payload: The serialized rows.
+    """
 
     table: str
     group: str
@@ -52,7 +65,15 @@ class OutputChunk(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """What a state is about, to be seen without opening it; and when time alone changes something."""
+    """Facts of a state that are stored next to its serialized form.
+
+    Attributes:
+        open: The number of open watches or sessions.
+        oldest_ms: When the oldest open operation started.
+        next_deadline_ms: The earliest deadline.
+        keys: The number of keys.
+        wake_ms: When time alone changes the state, or `FOREVER`. It is not stored.
+    """
 
     open: int
     oldest_ms: int | None
@@ -63,86 +84,95 @@ class Scalars(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a call needs to know of the run."""
+    """What a call has to know of the run.
+
+    Attributes:
+        run_id: The id of the run.
+        has_disorder: Whether events may be out of order.
+        trace_end_us: The time of the last event; None if the table is followed.
+        is_one_batch: Whether the whole trace is one micro-batch, so that a call has all events of its group.
+        is_followed: Whether the replay follows a growing table.
+    """
 
     run_id: str
     has_disorder: bool
-    # None of a table that still grows.
     trace_end_us: int | None
-    # All of the trace comes in one batch: nothing follows what a call is given.
     is_one_batch: bool = False
     is_followed: bool = False
 
 
 class Rules(ABC, Generic[State, Rows]):
-    """Rows are in order of time; a state is used up by the step that it is given to."""
+    """The rules for one kind of group.
+
+    `Rows` are events of one group in order of time. `step` may change the `State` in place, so a state must not be used
+    again after the call.
+    """
 
     plan: Plan
-    # Whether the group of no key is called again when nothing but time has passed.
+    # Whether `tick` is called once more when the watermark has passed the last event of a batch.
     needs_clock_timer: ClassVar[bool] = False
 
     @abstractmethod
     def input_columns(self, names: Sequence[str]) -> list[str]:
-        """What is read of events with these columns."""
+        """Return the columns to read from events that have the columns `names`."""
 
     @abstractmethod
-    def split_by_group(self, events: pa.Table) -> Iterator[InputChunk]: ...
+    def split_by_group(self, events: pa.Table) -> Iterator[InputChunk]:
+        """Yield the events of each group."""
 
     @abstractmethod
     def decode_rows(self, values: Sequence[bytes]) -> Rows:
-        """Shares of one group, and rows that have waited, together and in order."""
+        """Merge payloads of input chunks, and rows that `encode_rows` has serialized, in order of time."""
 
     @abstractmethod
     def encode_rows(self, rows: Rows) -> bytes:
-        """Rows that have to wait, as a value."""
+        """Serialize rows that have to wait for the watermark."""
 
     @abstractmethod
-    def times_us(self, rows: Rows) -> npt.NDArray[np.int64]: ...
+    def times_us(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """Return the time of each row."""
 
     @abstractmethod
-    def select(self, rows: Rows, which: npt.NDArray[np.bool_]) -> Rows: ...
+    def select(self, rows: Rows, which: npt.NDArray[np.bool_]) -> Rows:
+        """Return the rows for which `which` is true."""
 
     @abstractmethod
     def decode_state(self, value: bytes | None) -> State:
-        """A state of this value; the first one of all without."""
+        """Return the state that was serialized as `value`, or an empty one for None."""
 
     @abstractmethod
-    def encode_state(self, state: State) -> bytes: ...
+    def encode_state(self, state: State) -> bytes:
+        """Serialize a state."""
 
     @abstractmethod
-    def scalars(self, state: State) -> Scalars: ...
+    def scalars(self, state: State) -> Scalars:
+        """Return the facts that are stored next to the state."""
 
     @abstractmethod
     def step(self, group: str, state: State, rows: Rows, horizon_ms: int) -> tuple[State, Iterable[OutputChunk]]:
-        """Decide everything that is decided by the horizon: no earlier row can come for this group."""
+        """Decide everything up to the horizon. No row before it can arrive later."""
 
     @abstractmethod
     def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
-        """What the group of no key says, which is called in every batch."""
+        """Return the output of the clock group for a batch with this number of events."""
 
     @abstractmethod
-    def schema(self, table: str) -> pa.Schema: ...
+    def schema(self, table: str) -> pa.Schema:
+        """Return the schema of a table."""
 
     @abstractmethod
     def decode_table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
-        """A table's rows, of its chunks in their order."""
+        """Yield a table's rows from the payloads of its output chunks, in their order."""
 
 
 AnyRules = Rules[Any, Any]
 
 
-# Before the shuffle: events become one value per group and Arrow batch, so that Spark moves few rows.
-
-
-INPUT_SCHEMA = pa.schema([("group", pa.string()), ("event_time", TIMESTAMP), ("payload", pa.binary())])
-
-# The group of no key: its row only tells the time, and how many events there were.
-CLOCK = ""
-TICK_FORMAT = "<qq"
-
-
 def input_chunk_function(rules: AnyRules) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`: events in, groups' shares out; one more row tells the batch's latest time."""
+    """Return the function for `mapInArrow` that turns events into input chunks, and adds a row of the clock group.
+
+    Spark then moves one row per group and Arrow batch, instead of one per event.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         retain_freed_memory()
@@ -150,14 +180,14 @@ def input_chunk_function(rules: AnyRules) -> Callable[[Iterator[pa.RecordBatch]]
             if batch.num_rows:
                 events = pa.Table.from_batches([batch])
                 now_us = int(events["time_us"].to_numpy().max())
-                yield input_batch(
-                    [(CLOCK, now_us, struct.pack(TICK_FORMAT, batch.num_rows, now_us)), *rules.split_by_group(events)]
-                )
+                tick = (CLOCK, now_us, struct.pack(TICK_FORMAT, batch.num_rows, now_us))
+                yield input_batch([tick, *rules.split_by_group(events)])
 
     return run
 
 
 def input_batch(rows: Iterable[tuple[str, int, bytes]]) -> pa.RecordBatch:
+    """Return tuples of group, time and payload as a batch of `INPUT_SCHEMA`."""
     names, times, payloads = (list(column) for column in zip(*rows, strict=True))
     latest = pa.array(times, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
     columns = [pa.array(names, pa.string()), latest, pa.array(payloads, pa.binary())]
@@ -165,6 +195,6 @@ def input_batch(rows: Iterable[tuple[str, int, bytes]]) -> pa.RecordBatch:
 
 
 def decode_ticks(values: Iterable[bytes]) -> tuple[int, int]:
-    """How many events a batch had, and when the last of them was."""
+    """Return the number of events of a batch, and the latest time in microseconds (0 if there are none)."""
     batches = [struct.unpack(TICK_FORMAT, value) for value in values]
     return sum(events for events, _ in batches), max((us for _, us in batches), default=0)

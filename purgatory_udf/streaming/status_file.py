@@ -1,7 +1,7 @@
-"""What a query of a followed replay has said so far, in one small file that is replaced after each batch.
+"""The status of a followed replay: one small file per query, which `top` reads.
 
-Exactly once, as the tables: a batch that is repeated after a crash finds its own number there, and adds nothing; and
-the file is written before Spark takes the batch for done.
+A file is replaced after each batch, before Spark commits the batch to its checkpoint. It contains the number of the
+batch, so a batch that is repeated after a crash is not counted twice.
 """
 
 from __future__ import annotations
@@ -19,17 +19,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# The tables of ended operations.
 OUTCOME_TABLES = ("completions", "expirations", "cancellations")
 COUNTERS = ("events", *OUTCOME_TABLES, "transitions")
-# Expirations are counted by the second, and forgotten after so many.
+# Expirations are counted per second of the trace, for this number of seconds.
 EXPIRATION_SECONDS = 60
 
 
 @dataclass
 class QueryStatus:
-    """`counts` and the time (milliseconds of the trace) that the query has come to; by group of keys what it said last
-    of its purgatories; expirations by second; consumer groups in rebalance."""
+    """The status of one query. The attributes are the keys of the file's JSON object.
+
+    Attributes:
+        run_id: Id of the run.
+        batch: Number of the last batch, -1 before the first.
+        at_ms: Time of the trace up to which the query has decided.
+        written_ms: Wall-clock time of the last write.
+        counts: Values of `COUNTERS` since the start of the run.
+        groups: By group of keys, the last update that had gauges: `open`, `purgatories`, `oldest`.
+        expired: Second, broker, purgatory and number of expirations, for the last `EXPIRATION_SECONDS`.
+        rebalances: Consumer groups in rebalance, by their key.
+    """
 
     run_id: str
     batch: int = -1
@@ -40,30 +49,32 @@ class QueryStatus:
     expired: list[list[Any]] = field(default_factory=list)
     rebalances: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def note(self, batch: int, at_ms: int, updates: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
-        """Take in what the groups of a batch said; False if that has been done."""
+    def add_batch(self, batch: int, at_ms: int, updates: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
+        """Apply the updates of a batch, as pairs of group and update. Return False if they were applied before."""
         if batch <= self.batch:
             return False
         self.batch, self.at_ms = batch, max(self.at_ms, at_ms)
-        marks = {(at, broker, purgatory): count for at, broker, purgatory, count in self.expired}
-        for group, said in updates:
+        expired = {(second, broker, purgatory): count for second, broker, purgatory, count in self.expired}
+        for group, update in updates:
             for name in COUNTERS:
-                # What an earlier version has written does not count all of these.
-                self.counts[name] = self.counts.get(name, 0) + said.get(name, 0)
-            for at, broker, purgatory, count in said.get("expired", ()):
-                marks[at, broker, purgatory] = marks.get((at, broker, purgatory), 0) + count
-            if "purgatories" in said:
-                self.groups[group] = {name: said[name] for name in ("open", "purgatories", "oldest") if name in said}
-            for name, rebalance in said.get("rebalances", {}).items():
+                # A file of an older version may lack a counter.
+                self.counts[name] = self.counts.get(name, 0) + update.get(name, 0)
+            for second, broker, purgatory, count in update.get("expired", ()):
+                expired[second, broker, purgatory] = expired.get((second, broker, purgatory), 0) + count
+            if "purgatories" in update:
+                names = ("open", "purgatories", "oldest")
+                self.groups[group] = {name: update[name] for name in names if name in update}
+            for name, rebalance in update.get("rebalances", {}).items():
                 self.rebalances.pop(name, None)
                 if rebalance is not None:
                     self.rebalances[name] = rebalance
-        recent = max((at for at, _, _ in marks), default=0) - EXPIRATION_SECONDS
-        self.expired = [[*mark, count] for mark, count in sorted(marks.items()) if mark[0] > recent]
+        first = max((second for second, _, _ in expired), default=0) - EXPIRATION_SECONDS
+        self.expired = [[*key, count] for key, count in sorted(expired.items()) if key[0] > first]
         return True
 
     @property
     def open(self) -> int:
+        """The number of open operations."""
         return sum(group.get("open", 0) for group in self.groups.values())
 
     def to_json(self) -> str:
@@ -75,40 +86,43 @@ class QueryStatus:
 
 
 def longest_waits(statuses: Iterable[QueryStatus]) -> list[dict[str, Any]]:
-    """Those that have waited longest, over all purgatories: a few of each."""
+    """Return the listed operations of all purgatories, those that have waited longest first."""
     groups = (group for status in statuses for group in status.groups.values())
     waiting = [operation for group in groups for operation in group.get("oldest", ())]
     return sorted(waiting, key=lambda operation: (operation["since_us"], operation["operation_id"]))
 
 
-# The statuses of a run's queries, beside its checkpoints: written by the replay, read by `top`.
-
-
 def status_folder(layout: Layout) -> str:
+    """Return the folder of the status files."""
     return f"{layout.machinery}/live"
 
 
 class StatusFiles:
-    """The status files of a run's queries."""
+    """The status files of a run's queries, as the replay writes them.
+
+    Batches of different queries may be added concurrently, those of one query one by one.
+    """
 
     def __init__(self, spark: SparkSession, layout: Layout, run_id: str, names: Iterable[str]) -> None:
         self._folder = status_folder(layout)
-        # On this machine a status is replaced in one step: `top` reads beside us.
+        # `LocalFiles` replaces a file atomically, so `top` never reads half of one.
         self._files = LocalFiles() if local_folder(self._folder) is not None else files_of(spark)
         self._statuses = {name: self._load(name) or QueryStatus(run_id) for name in names}
 
-    def note(self, name: str, batch: int, at_ms: int, updates: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    def add_batch(self, name: str, batch: int, at_ms: int, updates: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Apply the updates of a query's batch and write its file, unless that was done before."""
         status = self._statuses[name]
-        if status.note(batch, at_ms, updates):
+        if status.add_batch(batch, at_ms, updates):
             status.written_ms = int(time.time() * 1000)
             self._save(name, status)
 
     @property
     def open(self) -> int:
+        """The number of open operations."""
         return sum(status.open for status in self._statuses.values())
 
     def counts(self) -> dict[str, Any]:
-        """As `runs` has them; transitions only where there are groups."""
+        """Return the sums over all queries, as the table `runs` has them. `groups` is absent without transitions."""
         total = {name: sum(status.counts.get(name, 0) for status in self._statuses.values()) for name in COUNTERS}
         transitions = total.pop("transitions")
         operations = sum(total[name] for name in OUTCOME_TABLES) + self.open
@@ -128,7 +142,7 @@ class StatusFiles:
 
 
 def read_status_files(out: str) -> dict[str, QueryStatus]:
-    """The statuses that lie there now, by query; none if no followed replay has written there."""
+    """Return the current status of each query, empty if no followed replay has written to `out`."""
     folder = local_folder(status_folder(Layout(out)))
     files = sorted(folder.glob("[!.]*.json")) if folder is not None and folder.is_dir() else []
     return {file.stem: QueryStatus.from_json(file.read_text(encoding="utf-8")) for file in files}

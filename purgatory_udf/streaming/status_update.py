@@ -1,4 +1,9 @@
-"""What one call of a query says for `top`: a small JSON document, whatever the call was about."""
+"""Status updates: JSON documents in which calls report to the status file of a followed replay.
+
+An update counts what ended in the call. If the call has all keys of its brokers, it also contains the gauges, the
+number of open operations, and the oldest operations of each purgatory with what they wait for. Calls for consumer
+groups report rebalances and the members that have not joined or synced yet.
+"""
 
 from __future__ import annotations
 
@@ -19,122 +24,45 @@ from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.group_step import StepResult
 from purgatory_udf.streaming.status_file import EXPIRATION_SECONDS
 
-# What an operation that waits on partitions or topics still lacks, in words, from the state of its group of keys.
-
-
-def display_key(key: str) -> str:
-    _, partition, topic = key_parts(key)
-    return topic if partition < 0 else f"{topic}-{partition}"
-
-
-def pending_reason(state: State, operation: Records) -> str:
-    """Of several partitions the one that is furthest behind, and how many more there are."""
-    begin = int(operation["first"])
-    parts = state.parts[begin : begin + int(operation["count"])]
-    if operation["code"] == Code.FETCH:
-        return _bytes(state, operation, parts)
-    pending = parts[parts["queue"] != SETTLED]
-    if not len(pending):
-        return "nothing more"
-    says = {Code.PRODUCE: _replicas, Code.DELETE_RECORDS: _low_watermark}.get(Code(int(operation["code"])), _leaders)
-    behind = pending["offset"] - _reached(state, operation, pending)
-    worst = pending[int(np.argmax(behind))]
-    key = int(worst["key"])
-    more = f" (and {len(pending) - 1:,} more)" if len(pending) > 1 else ""
-    return f"{display_key(state.names[key])}: {says(state, state.keys[key], int(worst['offset']))}{more}"
-
-
-def _reached(state: State, operation: Records, parts: Records) -> Any:
-    keys = state.keys[parts["key"]]
-    return keys["hw"] if operation["code"] == Code.PRODUCE else keys["log_start"]
-
-
-def _replicas(state: State, key: Records, wanted: int) -> str:
-    count, least = int(key["isr_count"]), int(key["min_isr"])
-    if 0 <= count < least:
-        return f"{count} in-sync replicas, {least} are needed"
-    ends = _ends(state, key)
-    behind = [end for end in ends if end is None or end < wanted]
-    if not behind:
-        return f"high watermark {_short(int(key['hw']), wanted)}"
-    known = [wanted - end for end in behind if end is not None]
-    by = f"behind by {max(known):,}" if known else "have not been heard of"
-    return f"{len(behind)} of {count} in-sync replicas {by}"
-
-
-def _ends(state: State, key: Records) -> list[int | None]:
-    """How far each follower in the in-sync set has come; None: nobody knows."""
-    begin, count = int(key["isr_begin"]), max(0, int(key["isr_count"]))
-    members = state.in_sync["replica"][begin : begin + count].tolist()
-    ends, node = {}, int(key["nodes"])
-    while node != NONE:
-        follower = state.nodes[node]
-        ends[int(follower["id"])], node = int(follower["value"]), int(follower["next"])
-    return [ends.get(member) for member in members if member != key["broker"]]
-
-
-def _short(reached: int, wanted: int) -> str:
-    return f"unknown, {wanted:,} is needed" if reached == UNKNOWN else f"short by {wanted - reached:,}"
-
-
-def _low_watermark(state: State, key: Records, wanted: int) -> str:
-    return f"low watermark {_short(int(key['log_start']), wanted)}"
-
-
-def _leaders(state: State, key: Records, wanted: int) -> str:
-    return f"leaders of {max(0, int(key['log_start'])):,} of {wanted:,} partitions"
-
-
-def _bytes(state: State, operation: Records, parts: Records) -> str:
-    """As of now, without what lies on older segments: such a fetch is answered at its next check, whatever there is."""
-    least, got = int(operation["min_bytes"]), 0
-    for part in parts:
-        key = state.keys[int(part["key"])]
-        end, segment, position = _end(key, int(operation["mode"]))
-        if end != UNKNOWN and not part["throttled"] and part["start_seg"] == segment:
-            got += max(0, min(position - int(part["start_pos"]), int(part["size"])))
-    first = display_key(state.names[int(parts[0]["key"])]) if len(parts) else "nothing"
-    over = f"{first} and {len(parts) - 1:,} more" if len(parts) > 1 else first
-    return f"{over}: {got:,} of {least:,} bytes"
-
-
-def _end(key: Records, reader: int) -> tuple[int, int, int]:
-    which = "hw"
-    if reader == Reader.FOLLOWER:
-        which = "end"
-    elif reader == Reader.COMMITTED and key["lso_known"]:
-        which = "lso"
-    return int(key[which]), int(key[f"{which}_seg"]), int(key[f"{which}_pos"])
-
-
-# Of each purgatory, so many of those that have waited longest.
+# The number of oldest operations of each purgatory in an update.
 LISTED_WAITS = 5
+# The number of missing members of a rebalance that an update names.
+_LISTED_MEMBERS = 5
+_IN_REBALANCE = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
+_HEARTBEAT = KIND_OF["heartbeat"]
 
 
-def partition_update(state: State, decided: Decisions, whole: bool) -> bytes:
-    """Of a group of keys: what ended in the call and, if the group sees whole brokers, how it stands after it."""
-    said: dict[str, Any] = {
+def partition_update(state: State, decided: Decisions, has_gauges: bool) -> bytes:
+    """Return the update of a call for partitions.
+
+    Args:
+        state: The state after the call.
+        decided: The outcomes of the call.
+        has_gauges: Whether the group has all keys of its brokers, so that its state shows their purgatories.
+    """
+    update: dict[str, Any] = {
         "completions": len(decided.completed),
         "expirations": len(decided.expired),
         "cancellations": len(decided.cancelled),
-        "expired": _by_second(decided.all_operations[decided.expired]),
+        "expired": _expired_by_second(decided.all_operations[decided.expired]),
     }
-    if whole:
-        said["open"] = len(state.operations)
-        said["purgatories"] = [
+    if has_gauges:
+        update["open"] = len(state.operations)
+        update["purgatories"] = [
             [int(row["broker"]), PURGATORIES[Code(int(row["code"]))], int(row["watched"]), int(row["delayed"])]
             for row in state.purgatories
         ]
-        said["oldest"] = [_waiting(state, operation) for operation in _oldest(state.operations)]
-    return json.dumps(said, separators=(",", ":")).encode()
+        update["oldest"] = [_listed_wait(state, operation) for operation in _oldest(state.operations)]
+    return json.dumps(update, separators=(",", ":")).encode()
 
 
 def event_count_update(events: int) -> bytes:
-    """How many events a batch had."""
+    """Return the update of the clock group: the number of events of a batch."""
     return json.dumps({"events": events}).encode()
 
 
-def _by_second(operations: Records) -> list[list[Any]]:
+def _expired_by_second(operations: Records) -> list[list[Any]]:
+    """Return second, broker, purgatory and number of expirations, for the last `EXPIRATION_SECONDS`."""
     if not len(operations):
         return []
     second = operations["deadline"] // 1000
@@ -146,16 +74,16 @@ def _by_second(operations: Records) -> list[list[Any]]:
 
 
 def _oldest(operations: Records) -> Records:
-    """Of each purgatory those that came first, in the order in which they came."""
+    """Return the first `LISTED_WAITS` operations of each purgatory, in order of broker, purgatory and start."""
     order = np.lexsort((operations["seq"], operations["t"], operations["code"], operations["broker"]))
     rows = operations[order]
-    owner = rows["broker"].astype(np.int64) * 16 + rows["code"]
-    begins = np.flatnonzero(np.append(True, owner[1:] != owner[:-1])) if len(rows) else np.zeros(0, np.int64)
-    place = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
-    return rows[place < LISTED_WAITS]
+    purgatory = rows["broker"].astype(np.int64) * 16 + rows["code"]
+    starts = np.flatnonzero(np.append(True, purgatory[1:] != purgatory[:-1])) if len(rows) else np.zeros(0, np.int64)
+    rank = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
+    return rows[rank < LISTED_WAITS]
 
 
-def _waiting(state: State, operation: Records) -> dict[str, Any]:
+def _listed_wait(state: State, operation: Records) -> dict[str, Any]:
     code, text = Code(int(operation["code"])), int(operation["text"])
     first = state.parts[int(operation["first"])] if operation["count"] else None
     return {
@@ -168,30 +96,122 @@ def _waiting(state: State, operation: Records) -> dict[str, Any]:
         "key": None if first is None else display_key(state.names[int(first["key"])]),
         "since_us": int(operation["t"]),
         "deadline_ms": int(operation["deadline"]),
+        # The column of `top`.
         "lacks": pending_reason(state, operation),
     }
 
 
-# Consumer groups in rebalance, as a call leaves them: whom a round waits for.
+def display_key(key: str) -> str:
+    """Return a key without its broker: `topic-partition`, or the topic."""
+    _, partition, topic = key_parts(key)
+    return topic if partition < 0 else f"{topic}-{partition}"
 
 
-_IN_REBALANCE = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
-_LISTED_MEMBERS = 5
-_HEARTBEAT = KIND_OF["heartbeat"]
+def pending_reason(state: State, operation: Records) -> str:
+    """Return what an open operation waits for.
+
+    A fetch waits for bytes, in the sum over its partitions. For other operations, the result describes the partition
+    that is furthest behind, and counts the other pending ones.
+    """
+    begin = int(operation["first"])
+    parts = state.parts[begin : begin + int(operation["count"])]
+    if operation["code"] == Code.FETCH:
+        return _missing_bytes(state, operation, parts)
+    pending = parts[parts["queue"] != SETTLED]
+    if not len(pending):
+        return "nothing more"
+    reasons = {Code.PRODUCE: _missing_replicas, Code.DELETE_RECORDS: _low_watermark_gap}
+    reason = reasons.get(Code(int(operation["code"])), _missing_leaders)
+    behind = pending["offset"] - _reached(state, operation, pending)
+    worst = pending[int(np.argmax(behind))]
+    key = int(worst["key"])
+    more = f" (and {len(pending) - 1:,} more)" if len(pending) > 1 else ""
+    return f"{display_key(state.names[key])}: {reason(state, state.keys[key], int(worst['offset']))}{more}"
+
+
+def _reached(state: State, operation: Records, parts: Records) -> Any:
+    keys = state.keys[parts["key"]]
+    return keys["hw"] if operation["code"] == Code.PRODUCE else keys["log_start"]
+
+
+def _missing_replicas(state: State, key: Records, required: int) -> str:
+    count, least = int(key["isr_count"]), int(key["min_isr"])
+    if 0 <= count < least:
+        return f"{count} in-sync replicas, {least} are needed"
+    ends = _follower_ends(state, key)
+    behind = [end for end in ends if end is None or end < required]
+    if not behind:
+        return f"high watermark {_gap(int(key['hw']), required)}"
+    known = [required - end for end in behind if end is not None]
+    by = f"behind by {max(known):,}" if known else "have not fetched yet"
+    return f"{len(behind)} of {count} in-sync replicas {by}"
+
+
+def _follower_ends(state: State, key: Records) -> list[int | None]:
+    """Return the log end offset of each in-sync follower, None where the trace has not reported one."""
+    begin, count = int(key["isr_begin"]), max(0, int(key["isr_count"]))
+    members = state.in_sync["replica"][begin : begin + count].tolist()
+    ends, node = {}, int(key["nodes"])
+    while node != NONE:
+        follower = state.nodes[node]
+        ends[int(follower["id"])], node = int(follower["value"]), int(follower["next"])
+    return [ends.get(member) for member in members if member != key["broker"]]
+
+
+def _gap(reached: int, required: int) -> str:
+    return f"unknown, {required:,} is needed" if reached == UNKNOWN else f"short by {required - reached:,}"
+
+
+def _low_watermark_gap(state: State, key: Records, required: int) -> str:
+    return f"low watermark {_gap(int(key['log_start']), required)}"
+
+
+def _missing_leaders(state: State, key: Records, required: int) -> str:
+    return f"leaders of {max(0, int(key['log_start'])):,} of {required:,} partitions"
+
+
+def _missing_bytes(state: State, operation: Records, parts: Records) -> str:
+    """Return the bytes that a fetch can read now, and its `min_bytes`.
+
+    Partitions whose offset is on an older segment are not counted: they complete the fetch at its next check.
+    """
+    least, available = int(operation["min_bytes"]), 0
+    for part in parts:
+        key = state.keys[int(part["key"])]
+        end, segment, position = _readable_end(key, int(operation["mode"]))
+        if end != UNKNOWN and not part["throttled"] and part["start_seg"] == segment:
+            available += max(0, min(position - int(part["start_pos"]), int(part["size"])))
+    first = display_key(state.names[int(parts[0]["key"])]) if len(parts) else "nothing"
+    over = f"{first} and {len(parts) - 1:,} more" if len(parts) > 1 else first
+    return f"{over}: {available:,} of {least:,} bytes"
+
+
+def _readable_end(key: Records, reader: int) -> tuple[int, int, int]:
+    """Return offset, segment and position of the end of what a reader may read."""
+    which = "hw"
+    if reader == Reader.FOLLOWER:
+        which = "end"
+    elif reader == Reader.COMMITTED and key["lso_known"]:
+        which = "lso"
+    return int(key[which]), int(key[f"{which}_seg"]), int(key[f"{which}_pos"])
 
 
 class GroupStatusUpdate:
-    """Of the groups of one call."""
+    """The update of a call for consumer groups."""
 
     def __init__(self) -> None:
         self._rebalances: dict[str, dict[str, Any] | None] = {}
         self._expired: Counter[tuple[int, int, str]] = Counter()
 
-    def note(self, key: str, was: bool, snapshot: GroupSnapshot, result: StepResult) -> None:
-        """`was`: whether it was in rebalance before the call. Of others nothing is said."""
-        now = is_rebalancing(snapshot)
-        if now or was or result.transitions:
-            self._rebalances[key] = _rebalance(key, snapshot) if now else None
+    def add(self, key: str, was_rebalancing: bool, snapshot: GroupSnapshot, result: StepResult) -> None:
+        """Add one consumer group after its step.
+
+        A group that is no longer in rebalance, but was before or during the call, is reported as None, which removes it
+        from the status file.
+        """
+        rebalancing = is_rebalancing(snapshot)
+        if rebalancing or was_rebalancing or result.transitions:
+            self._rebalances[key] = _rebalance(key, snapshot) if rebalancing else None
         broker = split_group_key(key)[0]
         for ended in result.ended:
             expired = ended.take(ended.expired > 0)
@@ -199,15 +219,17 @@ class GroupStatusUpdate:
                 code = Code.HEARTBEAT if kind == _HEARTBEAT else Code.REBALANCE
                 self._expired[deadline // 1000, broker, PURGATORIES[code]] += 1
 
-    def said(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the update as a JSON object, empty if nothing changed."""
         if not self._rebalances and not self._expired:
             return {}
-        recent = max((at for at, *_ in self._expired), default=0) - EXPIRATION_SECONDS
-        expired = [[*mark, count] for mark, count in sorted(self._expired.items()) if mark[0] > recent]
+        first = max((second for second, *_ in self._expired), default=0) - EXPIRATION_SECONDS
+        expired = [[*key, count] for key, count in sorted(self._expired.items()) if key[0] > first]
         return {"rebalances": self._rebalances, "expired": expired}
 
 
 def is_rebalancing(snapshot: GroupSnapshot) -> bool:
+    """Return whether a consumer group is in PreparingRebalance or CompletingRebalance."""
     return snapshot.group is not None and snapshot.group.state in _IN_REBALANCE
 
 

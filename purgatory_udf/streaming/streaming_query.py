@@ -20,10 +20,11 @@ from purgatory_udf.common.worker_memory import freeze_in_workers
 from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.checkpoints import prepared, rests_at_ms
 from purgatory_udf.storage.delta_tables import asked
+from purgatory_udf.streaming.batch_errors import shorten_errors
 from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import Survey, delta_stream
 from purgatory_udf.streaming.query_monitor import monitor_query
-from purgatory_udf.streaming.stateful_adapter import OUTPUT_SCHEMA, STATE_SCHEMA, shorten_errors, state_function
+from purgatory_udf.streaming.stateful_adapter import OUTPUT_SCHEMA, STATE_SCHEMA, state_function
 from purgatory_udf.streaming.stateful_rules import CLOCK, INPUT_SCHEMA, AnyRules, input_chunk_function
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A frame of `top`: tables of what the statuses say."""
+"""The screen of `top`: tables made from the status files of a followed replay. Needs neither Spark nor numpy."""
 
 from __future__ import annotations
 
@@ -17,14 +17,54 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.storage.output_folder import is_held
 from purgatory_udf.streaming.status_file import QueryStatus, longest_waits, read_status_files
 
-# Expirations a second are counted over so many.
+# The rate of expirations is the mean of this number of seconds.
 _RATE_SECONDS = 10
 
 
+def show_top(out: str, once: bool, every: float, rows: int) -> None:
+    """Show frames until interrupted or until the replay ends, or a single one if stdout is not a terminal.
+
+    Args:
+        out: Output folder of the replay.
+        once: Whether to show a single frame.
+        every: Seconds between frames.
+        rows: Maximum number of rows of waits and of rebalances.
+    """
+    console = Console()
+    if once or not console.is_terminal:
+        print("\n".join(_lines(out, rows, console.is_terminal)[0]))
+        return
+    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+        ended = False
+        while not ended:
+            lines, ended = _lines(out, rows, terminal=True)
+            live.update(Text.from_ansi("\n".join(lines)), refresh=True)
+            if not ended:
+                time.sleep(every)
+
+
+def _lines(out: str, rows: int, terminal: bool) -> tuple[list[str], bool]:
+    """Return a frame, and whether the replay has ended."""
+    # Checked before the files are read: the last frame must show the replay's last status.
+    ended = not is_held(out, "replay")
+    statuses = read_status_files(out)
+    if not statuses:
+        raise UserError(f"{out}: no followed replay has written there yet (replay --follow --out {out} does)")
+    return render_frame(statuses, rows, terminal, int(time.time() * 1000), ended), ended
+
+
 def render_frame(statuses: Mapping[str, QueryStatus], rows: int, terminal: bool, now_ms: int, ended: bool) -> list[str]:
-    """`rows`: how many of those that wait, and of the groups in rebalance, are shown."""
+    """Return the lines of a frame.
+
+    Args:
+        statuses: The status of each query.
+        rows: Maximum number of rows of waits and of rebalances.
+        terminal: Whether to use the styles of a terminal.
+        now_ms: Wall-clock time.
+        ended: Whether the replay has ended.
+    """
     every = list(statuses.values())
-    # What partitions and groups have come to may differ by a batch; nobody is shown to wait for less than no time.
+    # Queries may be a batch apart. Waits are measured up to the latest, so none is negative.
     at_ms = max(status.at_ms for status in every)
     tables = [_purgatories(every, at_ms), _waits(every, at_ms, rows), _rebalances(every, at_ms, rows)]
     blocks = [[_head(every, at_ms, now_ms, ended)], *(table.lines(terminal) for table in tables if table.rows)]
@@ -36,7 +76,7 @@ def _head(statuses: list[QueryStatus], at_ms: int, now_ms: int, ended: bool) -> 
     still_open = sum(status.open for status in statuses)
     moment = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
     age = max(0, now_ms - max(status.written_ms for status in statuses)) // 1000
-    freshness = "the replay has stopped" if ended else f"told {age:,} s ago"
+    freshness = "the replay has stopped" if ended else f"updated {age:,} s ago"
     at = moment.removesuffix("+00:00")
     return f"Run {statuses[0].run_id}: {at} · {events:,} events · {still_open:,} operations open · {freshness}"
 
@@ -107,29 +147,3 @@ def _rebalances(statuses: list[QueryStatus], at_ms: int, limit: int) -> Table:
 def _named(names: Iterable[str], of: int) -> str:
     named = list(names)
     return ", ".join(named) + (f", {of - len(named):,} more" if of > len(named) else "") if named else "-"
-
-
-# `top`: frame after frame, until interrupted or the replay has ended. Needs no Spark.
-
-
-def show_top(out: str, once: bool, every: float, rows: int) -> None:
-    console = Console()
-    if once or not console.is_terminal:
-        print("\n".join(_lines(out, rows, console.is_terminal)[0]))
-        return
-    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
-        ended = False
-        while not ended:
-            lines, ended = _lines(out, rows, terminal=True)
-            live.update(Text.from_ansi("\n".join(lines)), refresh=True)
-            if not ended:
-                time.sleep(every)
-
-
-def _lines(out: str, rows: int, terminal: bool) -> tuple[list[str], bool]:
-    # Looked at first: what it writes last is read then.
-    ended = not is_held(out, "replay")
-    statuses = read_status_files(out)
-    if not statuses:
-        raise UserError(f"{out}: no followed replay has written there yet (replay --follow --out {out} does)")
-    return render_frame(statuses, rows, terminal, int(time.time() * 1000), ended), ended

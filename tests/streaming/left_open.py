@@ -1,4 +1,4 @@
-"""A few events of one broker, by hand: what only newer events say, and an operation that may be open at their end."""
+"""A few events of one broker: fields that only newer events have, and an operation that may stay open at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 Event = dict[str, Any]
 
 TOPIC = "left-open"
-WHOLE, HARD, OPEN = "given one batch whole", "with a hard maximum", "left open"  # requests
+# Request ids: a fetch that returns a whole batch beyond its maximum, one whose maximum is hard, an open produce.
+WHOLE, HARD, OPEN = "given one batch whole", "with a hard maximum", "left open"
 
 
 def _change(ms: int, partition: int, change: str, offset: int, **more: Any) -> Event:
@@ -17,9 +18,9 @@ def _change(ms: int, partition: int, change: str, offset: int, **more: Any) -> E
 
 def _fetch(ms: int, request: str, **more: Any) -> Event:
     part = {"topic": TOPIC, "partition": 0, "fetch_offset": 0, "max_bytes": 100}
-    asked = {"type": "fetch", "replica_id": -1, "max_wait_ms": 500, "min_bytes": 500, "max_bytes": 1 << 20}
-    said = {"isolation": "read_uncommitted", "request_id": request, "partitions": [part]}
-    return {"time_us": ms * 1000} | asked | said | more
+    limits = {"type": "fetch", "replica_id": -1, "max_wait_ms": 500, "min_bytes": 500, "max_bytes": 1 << 20}
+    fields = {"isolation": "read_uncommitted", "request_id": request, "partitions": [part]}
+    return {"time_us": ms * 1000} | limits | fields | more
 
 
 def _produce(ms: int, request: str, ends: dict[int, int], timeout_ms: int) -> Event:
@@ -27,8 +28,8 @@ def _produce(ms: int, request: str, ends: dict[int, int], timeout_ms: int) -> Ev
         {"topic": TOPIC, "partition": partition, "base_offset": end - 1, "last_offset": end - 1, "bytes": 10}
         for partition, end in ends.items()
     ]
-    asked = {"type": "produce", "acks": -1, "timeout_ms": timeout_ms, "request_id": request, "partitions": parts}
-    return {"time_us": ms * 1000} | asked
+    fields = {"type": "produce", "acks": -1, "timeout_ms": timeout_ms, "request_id": request, "partitions": parts}
+    return {"time_us": ms * 1000} | fields
 
 
 EVENTS = [
@@ -39,5 +40,5 @@ EVENTS = [
     _fetch(30, HARD, hard_max_bytes=True),
     _change(600, 0, "high_watermark", 11),
 ]
-# To come before the last one.
+# To be inserted before the last event.
 LEFT_OPEN = _produce(40, OPEN, {0: 11, 1: 1}, timeout_ms=5_000)

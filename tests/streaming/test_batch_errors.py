@@ -1,4 +1,4 @@
-"""Errors of a batch's Python function are short enough for Spark to look through, and still say what happened."""
+"""Errors of `foreachBatch` functions: short enough for Spark's pattern, and still with their causes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf.streaming.stateful_adapter import BatchError, shorten_errors, shorten_text
+from purgatory_udf.streaming.batch_errors import BatchError, shorten_errors, shorten_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,13 +17,14 @@ STOPPED = f"{CALL}\n: org.apache.spark.SparkException: Job 3 cancelled\n{FRAMES}
 
 
 def _is_interruption(spark: SparkSession, text: str) -> bool:
-    """As Spark asks of a query that has been stopped."""
+    """Apply the pattern that Spark applies to the errors of a stopped query."""
     jvm: Any = spark._jvm
     match = jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR().findFirstIn(text)
     return bool(match.isDefined())
 
 
-def test_spark_knows_its_own_interruption_in_the_short_text_and_falls_over_the_long_one(spark: SparkSession) -> None:
+def test_spark_matches_short_errors_only(spark: SparkSession) -> None:
+    """The whole text overflows the stack of Spark's pattern."""
     whole = f"{STOPPED}Exception\n{FRAMES}"
     assert _is_interruption(spark, shorten_text(whole))
     with pytest.raises(Exception, match="StackOverflowError"):
@@ -34,7 +35,7 @@ def test_spark_knows_its_own_interruption_in_the_short_text_and_falls_over_the_l
     )
 
 
-def test_what_happened_and_its_causes_stay_and_stacks_do_not() -> None:
+def test_stack_frames_are_removed() -> None:
     cause = "Caused by: java.io.IOException: No space left on device"
     assert (
         shorten_text(f"{CALL}\n: A: b\n{FRAMES}\n{cause}\n{FRAMES}\n{cause}\n\t... 3 more")
@@ -42,13 +43,13 @@ def test_what_happened_and_its_causes_stay_and_stacks_do_not() -> None:
     )
 
 
-def test_of_very_many_lines_the_first_and_the_last_stay() -> None:
+def test_first_and_last_lines_stay() -> None:
     text = shorten_text("\n".join(f"line {number}" for number in range(10_000)))
     assert text.startswith("line 0\nline 1\n") and text.endswith("\nline 9998\nline 9999")
     assert len(text) < 1_600
 
 
-def test_an_error_is_told_by_its_name_and_without_what_it_came_from() -> None:
+def test_batch_error_names_class_without_context() -> None:
     def write(batch: Any, number: int) -> None:
         raise OSError(f"{number} times\n\tat a.b.C\nCaused by: x")
 

@@ -1,4 +1,4 @@
-"""Batches are told of once each, however long the query goes on."""
+"""`BatchProgress`: each batch of a query is reported once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHOWN = 100
 
 
 def progress(batch: int, rows: int) -> StreamingQueryProgress:
-    """As Spark says it."""
+    """Return a progress report like those of Spark."""
     rates = {"inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
     source = {"description": "", "startOffset": "", "endOffset": "", "latestOffset": "", "numInputRows": rows, **rates}
     return StreamingQueryProgress.fromJson(
@@ -23,18 +23,18 @@ def progress(batch: int, rows: int) -> StreamingQueryProgress:
     )  # fmt: skip
 
 
-def test_of_a_query_that_goes_on_no_more_is_kept_in_mind_than_spark_shows() -> None:
+def test_forgets_batches_that_spark_no_longer_reports() -> None:
     batches, shown = BatchProgress(), []
     history = [progress(batch, rows=3) for batch in range(1_000)]
     for end in range(1, len(history) + 1, 7):
-        shown += [each.batchId for each in batches.new(history[max(0, end - _SHOWN) : end])]
+        shown += [each.batchId for each in batches.take_new(history[max(0, end - _SHOWN) : end])]
         assert len(batches) <= _SHOWN
     assert shown == list(range(995))
     assert batches.events == 995 * 3
 
 
-def test_a_query_without_input_and_its_next_batch_go_by_the_same_number() -> None:
+def test_idle_report_and_next_batch_share_number() -> None:
     batches = BatchProgress()
     idle, done = progress(4, rows=0), progress(4, rows=9)
-    shown = [each.numInputRows for recent in ([idle], [idle, done], [idle, done]) for each in batches.new(recent)]
+    shown = [each.numInputRows for recent in ([idle], [idle, done], [idle, done]) for each in batches.take_new(recent)]
     assert (shown, batches.events) == ([0, 9], 9)

@@ -1,4 +1,4 @@
-"""A small trace that is not drained: what is open at its end stays so."""
+"""A small trace without draining: operations that are open at its end stay open."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from purgatory_udf.streaming.replay_run import run_replay
 from tests.streaming.left_open import EVENTS, HARD, LEFT_OPEN, OPEN, WHOLE
 
 
-def test_what_is_open_at_the_end_has_no_watch_that_expired(tmp_path: Path) -> None:
-    """Without Spark, whose tables of a recording that is left open are the same (`requestlog/test_without_spark`)."""
+def test_open_operation_has_no_expired_watch(tmp_path: Path) -> None:
+    """Without Spark; for the tables of Spark see `tests/sources/request_log/test_without_spark.py`."""
     *before, last = EVENTS
     events = [{"broker": 0, "seq": number} | event for number, event in enumerate([*before, LEFT_OPEN, last], 1)]
     write_deltalake(str(tmp_path / "events"), event_table(events))

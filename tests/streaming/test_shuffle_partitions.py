@@ -1,4 +1,4 @@
-"""Over how many tasks a run's groups are spread."""
+"""The number of shuffle partitions of a run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_two_a_core_within_bounds() -> None:
+def test_two_tasks_per_core_within_bounds() -> None:
     assert [tasks(cores) for cores in (1, 2, 4, 5, 16, 100, 5000)] == [8, 8, 8, 10, 32, 200, 200]
 
 
-def test_who_has_said_how_many_is_not_overruled(spark: SparkSession) -> None:
+def test_explicit_setting_is_kept(spark: SparkSession) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "200")
     try:
         spread(spark)
-        assert spark.conf.get("spark.sql.shuffle.partitions") == "200", "for the session was begun with a number"
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "200", "the session was started with a number"
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", str(before))

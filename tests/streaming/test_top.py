@@ -1,4 +1,4 @@
-"""What a frame of `top` says: from the states of the loop and of groups, over their statuses, to lines."""
+"""`top`: from the states of the engine and of consumer groups, through status files, to lines."""
 
 from __future__ import annotations
 
@@ -25,71 +25,71 @@ from tests.support.group_timeline import GroupTimeline
 ROOT = Path(__file__).parents[2]
 
 
-def updates(timeline: Timeline, ms: float) -> list[tuple[str, dict[str, Any]]]:
-    """What the first batch says, that ends with the time told."""
+def partition_updates(timeline: Timeline, ms: float) -> list[tuple[str, dict[str, Any]]]:
+    """Return the updates of one batch, which ends at `ms`."""
     engine = Engine(Config())
     decided = engine.feed(event_table(timeline.add(ms, "log", topic="t").events))
     calls = zip(engine.states, decided, strict=True)
-    return [(name, json.loads(partition_update(engine.states[name], call, whole=True))) for name, call in calls]
+    return [(name, json.loads(partition_update(engine.states[name], call, has_gauges=True))) for name, call in calls]
 
 
-def lacking(timeline: Timeline, ms: float = 20) -> list[str]:
-    return [operation["lacks"] for _, said in updates(timeline, ms) for operation in said["oldest"]]
+def reasons(timeline: Timeline, ms: float = 20) -> list[str]:
+    return [operation["lacks"] for _, update in partition_updates(timeline, ms) for operation in update["oldest"]]
 
 
-def led() -> Timeline:
-    """orders-3, led by broker 0; of its followers 1 has come to 190, 2 to 500."""
+def led_partition() -> Timeline:
+    """orders-3, led by broker 0, with followers 1 at offset 190 and 2 at offset 500."""
     timeline = Timeline().change(1, "orders-3", "leader", leader_epoch=1, replicas=[0, 1, 2], isr=[0, 1, 2], min_isr=2)
     timeline.change(2, "orders-3", "replica_end", replica_id=1, offset=190)
     return timeline.change(2, "orders-3", "replica_end", replica_id=2, offset=500)
 
 
-def test_a_produce_lacks_replicas() -> None:
-    assert lacking(led().produce(10, "p", 30_000, **{"orders-3": 1002})) == [
+def test_produce_lacks_replicas() -> None:
+    assert reasons(led_partition().produce(10, "p", 30_000, **{"orders-3": 1002})) == [
         "orders-3: 2 of 3 in-sync replicas behind by 812"
     ]
-    one_behind = led().produce(10, "p", 30_000, **{"orders-3": 200, "a-1": 7})
-    assert lacking(one_behind) == ["orders-3: 1 of 3 in-sync replicas behind by 10 (and 1 more)"]
-    unheard = Timeline().change(1, "a-0", "leader", leader_epoch=1, replicas=[0, 1], isr=[0, 1], min_isr=1)
-    assert lacking(unheard.produce(10, "p", 30_000, **{"a-0": 5})) == [
-        "a-0: 1 of 2 in-sync replicas have not been heard of"
+    one_behind = led_partition().produce(10, "p", 30_000, **{"orders-3": 200, "a-1": 7})
+    assert reasons(one_behind) == ["orders-3: 1 of 3 in-sync replicas behind by 10 (and 1 more)"]
+    not_fetched = Timeline().change(1, "a-0", "leader", leader_epoch=1, replicas=[0, 1], isr=[0, 1], min_isr=1)
+    assert reasons(not_fetched.produce(10, "p", 30_000, **{"a-0": 5})) == [
+        "a-0: 1 of 2 in-sync replicas have not fetched yet"
     ]
     too_few = Timeline().change(1, "a-0", "leader", leader_epoch=1, replicas=[0, 1], isr=[0], min_isr=2)
-    assert lacking(too_few.produce(10, "p", 30_000, **{"a-0": 5})) == ["a-0: 1 in-sync replicas, 2 are needed"]
+    assert reasons(too_few.produce(10, "p", 30_000, **{"a-0": 5})) == ["a-0: 1 in-sync replicas, 2 are needed"]
 
 
-def test_a_produce_of_a_partition_whose_replicas_nobody_told_lacks_the_high_watermark() -> None:
-    assert lacking(Timeline().produce(10, "p", 30_000, **{"a-0": 5})) == ["a-0: high watermark unknown, 5 is needed"]
+def test_produce_lacks_high_watermark_without_known_replicas() -> None:
+    assert reasons(Timeline().produce(10, "p", 30_000, **{"a-0": 5})) == ["a-0: high watermark unknown, 5 is needed"]
     known = Timeline().high_watermark(1, "a-0", 2).produce(10, "p", 30_000, **{"a-0": 5})
-    assert lacking(known) == ["a-0: high watermark short by 3"]
+    assert reasons(known) == ["a-0: high watermark short by 3"]
 
 
-def test_a_fetch_lacks_bytes() -> None:
+def test_fetch_lacks_bytes() -> None:
     timeline = Timeline().log_end(1, "a-0", 0).high_watermark(1, "a-0", 0)
     timeline.fetch(2, "f", 500, 1000, {"a-0": 0})
     timeline.fetch(3, "g", 500, 5000, {"a-0": 0, "b-1": 0})
     timeline.log_end(4, "a-0", 10, 400).high_watermark(5, "a-0", 10)
-    assert lacking(timeline) == ["a-0: 400 of 1,000 bytes", "a-0 and 1 more: 400 of 5,000 bytes"]
+    assert reasons(timeline) == ["a-0: 400 of 1,000 bytes", "a-0 and 1 more: 400 of 5,000 bytes"]
 
 
-def test_others_lack_low_watermarks_and_leaders() -> None:
+def test_admin_requests_lack_low_watermark_and_leaders() -> None:
     timeline = Timeline().high_watermark(1, "a-0", 100).change(1, "a-0", "log_start", offset=20)
     timeline.delete_records(2, "d", 500, **{"a-0": 70})
     timeline.create_topics(3, "c", 500, new=4)
-    assert sorted(lacking(timeline)) == ["a-0: low watermark short by 50", "new: leaders of 0 of 4 partitions"]
+    assert sorted(reasons(timeline)) == ["a-0: low watermark short by 50", "new: leaders of 0 of 4 partitions"]
 
 
-def test_of_each_purgatory_the_oldest_five_are_named() -> None:
+def test_update_lists_five_oldest_operations() -> None:
     timeline = Timeline()
     for ms in range(10, 20):
         timeline.produce(ms, f"p{ms}", 30_000, **{"a-0": ms})
-    ((_, said),) = updates(timeline, 20)
-    assert [operation["request_id"] for operation in said["oldest"]] == ["p10", "p11", "p12", "p13", "p14"]
-    assert (said["open"], said["purgatories"]) == (10, [[0, "Produce", 10, 10]])
+    ((_, update),) = partition_updates(timeline, 20)
+    assert [operation["request_id"] for operation in update["oldest"]] == ["p10", "p11", "p12", "p13", "p14"]
+    assert (update["open"], update["purgatories"]) == (10, [[0, "Produce", 10, 10]])
 
 
-def groups() -> GroupStatusUpdate:
-    """a and b form a group; at 7000 a joins again, and b has not yet."""
+def group_update() -> GroupStatusUpdate:
+    """a and b form a group; at 7000 a has joined again, b has not."""
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")
@@ -98,22 +98,22 @@ def groups() -> GroupStatusUpdate:
     group.rejoin(7000, "a")
     config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
-    said = GroupStatusUpdate()
+    update = GroupStatusUpdate()
     for key, rows in RequestBatch.from_events(events).by_group():
-        said.note(key, False, *step(key, GroupSnapshot(), rows, 7000, config.group))
-    return said
+        update.add(key, False, *step(key, GroupSnapshot(), rows, 7000, config.group))
+    return update
 
 
-def test_a_frame_has_purgatories_waits_and_rebalances() -> None:
+def test_frame_shows_purgatories_waits_and_rebalances() -> None:
     status = QueryStatus("run-1")
-    timeline = led().produce(10, "p-1", 30_000, **{"orders-3": 1002}).fetch(20, "f-1", 100, 1, {"a-0": 5})
-    assert status.note(0, 7000, [*updates(timeline, 5000), ("", json.loads(event_count_update(5)))])
+    timeline = led_partition().produce(10, "p-1", 30_000, **{"orders-3": 1002}).fetch(20, "f-1", 100, 1, {"a-0": 5})
+    assert status.add_batch(0, 7000, [*partition_updates(timeline, 5000), ("", json.loads(event_count_update(5)))])
     status.written_ms = 100_000
     coordinators = QueryStatus("run-1")
-    coordinators.note(0, 7000, [("", groups().said())])
+    coordinators.add_batch(0, 7000, [("", group_update().to_dict())])
     statuses = {"groups": coordinators, "partitions": QueryStatus.from_json(status.to_json())}
     assert render_frame(statuses, rows=10, terminal=False, now_ms=103_000, ended=False) == [
-        "Run run-1: 1970-01-01 00:00:07.000 · 5 events · 1 operations open · told 3 s ago",
+        "Run run-1: 1970-01-01 00:00:07.000 · 5 events · 1 operations open · updated 3 s ago",
         "",
         "Purgatories",
         "  broker  purgatory  watched  delayed  expired/s  longest wait ms",
@@ -130,18 +130,24 @@ def test_a_frame_has_purgatories_waits_and_rebalances() -> None:
     ]
 
 
-def test_a_batch_that_is_repeated_counts_once_and_a_group_at_rest_is_forgotten() -> None:
+def test_repeated_batch_counts_once() -> None:
+    """A rebalance that has ended and expirations older than a minute are removed."""
     status = QueryStatus("run-1")
-    said = {"completions": 2, "expirations": 1, "expired": [[5, 0, "Fetch", 1]], "rebalances": {"0/g": {"group": "g"}}}
-    assert status.note(7, 6000, [("broker-0", said)])
-    assert not status.note(7, 6000, [("broker-0", said)])
-    assert status.note(8, 70_000, [("", {"expired": [[66, 0, "Fetch", 2]], "rebalances": {"0/g": None}})])
+    update = {
+        "completions": 2,
+        "expirations": 1,
+        "expired": [[5, 0, "Fetch", 1]],
+        "rebalances": {"0/g": {"group": "g"}},
+    }
+    assert status.add_batch(7, 6000, [("broker-0", update)])
+    assert not status.add_batch(7, 6000, [("broker-0", update)])
+    assert status.add_batch(8, 70_000, [("", {"expired": [[66, 0, "Fetch", 2]], "rebalances": {"0/g": None}})])
     assert status.counts == {"events": 0, "completions": 2, "expirations": 1, "cancellations": 0, "transitions": 0}
     assert (status.expired, status.rebalances) == ([[66, 0, "Fetch", 2]], {})
 
 
 def top(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """The job, in a process that may import none of what takes long to start."""
+    """Run the job in a process that fails if it imports a library that starts slowly."""
     heavy = "sys.modules.keys() & {'pyspark', 'numba', 'numpy', 'pandas', 'pyarrow'}"
     code = (
         f"import sys; from jobs.top import main; status = main.status(sys.argv[1:]); sys.exit(status or bool({heavy}))"
@@ -150,7 +156,7 @@ def top(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-def test_one_frame_is_for_scripts_and_starts_at_once(tmp_path: Path) -> None:
+def test_once_prints_frame_without_slow_imports(tmp_path: Path) -> None:
     status = QueryStatus("run-1", counts={"events": 5, "completions": 0, "expirations": 0, "transitions": 0})
     folder = tmp_path / "_replay" / "live"
     folder.mkdir(parents=True)
@@ -162,7 +168,7 @@ def test_one_frame_is_for_scripts_and_starts_at_once(tmp_path: Path) -> None:
     )
 
 
-def test_where_nobody_follows_it_says_so(tmp_path: Path) -> None:
+def test_top_fails_without_followed_replay(tmp_path: Path) -> None:
     ended = top(tmp_path)
     assert ended.returncode == 2
     assert "no followed replay has written there yet" in ended.stderr
