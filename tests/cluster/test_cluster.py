@@ -127,6 +127,6 @@ def test_cluster_deploy_mode_is_refused(archive: Path) -> None:
     output, _ = process.communicate()
     assert (process.returncode, output) == (
         2,
-        "spark-submit.sh: --deploy-mode cluster: a standalone master runs no Python driver in the cluster, only client "
-        "mode is possible with spark://; start the command on a machine that the workers can reach\n",
+        "spark-submit.sh: --deploy-mode cluster: a standalone master cannot run a Python driver; use client mode with "
+        "spark://, on a machine that the workers can reach\n",
     )

@@ -1,9 +1,14 @@
-"""Imports Kafka's request log: lines become events of the contract. In the order of the work:
+"""Import of Kafka's request log: lines become events of the contract.
 
-- `lines`: files to requests
-- `cluster`: facts about the cluster as a whole, from requests or from files given along with the log
-- `requests`: each request becomes operations and facts about partitions
-- `partitions`: from a partition's facts to its events, with their times
+    lines ─► requests ─┬─► operations ────────────────────────────────┬─► events
+                       └─► facts of a partition at a broker ─► timeline ┘
+
+In reading order:
+
+- `lines`: log files and lines become requests
+- `cluster`: facts about the cluster that all brokers share, from requests or from files of the operator
+- `requests`: each request becomes operations, which are events, and facts about partitions
+- `partitions`: the facts of a partition become the events of its log, high watermark and leadership
+- `assumptions`: timing assumptions, and counts of everything that the log did not show
 - `importing`: the import of a whole log; `following`: the import of a growing log, step by step
-- `assumptions`: timing assumptions, and counts of what could not be derived
 """

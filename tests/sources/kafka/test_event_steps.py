@@ -42,7 +42,7 @@ def test_batch_validation_equals_single_messages() -> None:
     assert [row["reason"] for row in wanted if row["reason"]] == [
         "not JSON: Expecting value at column 1",
         "time_us: missing, expected an integer >= 1",
-        "time_us: 1.0: expected an integer >= 1",
+        "time_us: expected an integer >= 1, got 1.0",
         "expected a JSON object, got array",
     ]
 

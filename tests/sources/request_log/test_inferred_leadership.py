@@ -99,8 +99,7 @@ def test_restart_replays_without_metadata_log() -> None:
     for (kind, broker), minimum in MIN_AGREEMENT.items():
         same, other = counts[kind, broker, True], counts[kind, broker, False]
         assert 100 * same / (same + other) >= minimum, (kind, broker, same, other)
-    # At most three of 1,292 expired consumer fetches do not expire in the replay, and none of 53 expired follower
-    # fetches.
+    # Of 1,292 expired consumer fetches at most three do not expire in the replay, of 53 expired follower fetches none.
     assert (sum(n for (kind, _, hit), n in expired.items() if kind[0] == "f" and not hit)) == 0
     assert (sum(n for (kind, _, hit), n in expired.items() if kind[0] == "c" and not hit)) <= 3
     assert sum(expired.values()) == 1_345

@@ -45,8 +45,7 @@ API_NAMES = {
     75: "DESCRIBE_TOPIC_PARTITIONS",
 }
 NO_BROKER = -1
-# Bounds beyond which a line is rejected: a time of 30 years in ms, the nesting depth of a body, and the largest broker
-# id.
+# Bounds beyond which a line is rejected: 30 years in ms, the nesting depth of a body, and the largest broker id.
 MAX_MS = 1e12
 MAX_DEPTH = 400
 MAX_BROKER = 2**31 - 1
@@ -203,8 +202,7 @@ def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> R
         start_us=arrival + queue,
         local_us=arrival + queue + local,
         remote_us=remote,
-        # Without a wait, handling may continue after the response was made: then the end of the line dates the
-        # response.
+        # Without a wait, handling may continue after the response: then the end of the line dates the response.
         answered_us=arrival + queue + local + remote if remote else min(arrival + queue + local, written - after),
         written_us=written,
         body=body["request"],

@@ -166,8 +166,7 @@ def isr_change_us(
             and abs(grant.at_us - change.at_us) <= ALTER_PARTITION_WINDOW_US
         ]
         if not same:
-            # The leader requested an extended set before the controller made it; the controller itself shrank the
-            # other.
+            # The leader requested an extended set before the controller's record; the controller shrinks sets itself.
             return change.at_us if grows else _isr_shrink_us(facts, change)
         change = min(same, key=lambda grant: grant.at_us)
     return change.asked_us if grows and change.source == GRANTED else change.at_us

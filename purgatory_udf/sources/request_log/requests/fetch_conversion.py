@@ -239,15 +239,15 @@ class SessionConverter:
     @classmethod
     def resumed(cls, context: Context, report: Report, state: dict[str, Any]) -> SessionConverter:
         """Restore the state from a `snapshot`."""
-        reader = cls(context, report)
+        converter = cls(context, report)
         listed = (FetchRequestPartition(*fields) for fields in state["partitions"])
-        reader._session = FetchSession(
+        converter._session = FetchSession(
             {(partition.topic, partition.partition): partition for partition in listed}, state["complete"]
         )
-        reader._runs = {(topic, partition): OpenRun(*run) for topic, partition, *run in state["tries"]}
-        reader._read_us = state["read_us"]
-        reader._follower = FollowerTracker.resumed(state["copies"])
-        return reader
+        converter._runs = {(topic, partition): OpenRun(*run) for topic, partition, *run in state["tries"]}
+        converter._read_us = state["read_us"]
+        converter._follower = FollowerTracker.resumed(state["copies"])
+        return converter
 
     def _key(self, partition: FetchRequestPartition) -> Key:
         return self._names.get(partition.topic, partition.topic), partition.partition

@@ -95,17 +95,17 @@ def logged_operation(request: Request, event: Event, recorded: RecordedOutcome, 
     return LoggedOperation(request.broker, request.place, event, recorded, sub)
 
 
-def recorded_fetch(request: Request, asked: FetchRequestBody, answered: FetchResponseBody) -> RecordedOutcome:
+def recorded_fetch(request: Request, fetch: FetchRequestBody, response: FetchResponseBody) -> RecordedOutcome:
     """Return the outcome of a fetch.
 
     A fetch that waited has expired if it returned less than `min_bytes` and no error ended it before its timeout. On
     every recording this agrees with the broker's own counter of expirations, to within two.
     """
-    kind = "follower fetch" if asked.replica_id >= 0 else "consumer fetch"
-    recorded = _recorded(request, kind, [answered.error, *[partition.error for partition in answered.partitions]])
-    recorded.bytes = size = answered.bytes
-    in_time = request.remote_us < asked.max_wait_ms * 1000 - TIMER_EARLY_US
-    if request.remote_us and size < asked.min_bytes and (recorded.error == "NONE" or not in_time):
+    kind = "follower fetch" if fetch.replica_id >= 0 else "consumer fetch"
+    recorded = _recorded(request, kind, [response.error, *[partition.error for partition in response.partitions]])
+    recorded.bytes = size = response.bytes
+    in_time = request.remote_us < fetch.max_wait_ms * 1000 - TIMER_EARLY_US
+    if request.remote_us and size < fetch.min_bytes and (recorded.error == "NONE" or not in_time):
         recorded.outcome = EXPIRED
     return recorded
 
