@@ -47,8 +47,8 @@ _COMPRESSED, _UNCOMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4"), pa.ipc.I
 class OperationScope(Enum):
     """The operations that a query decides.
 
-    `ALL` if groups are brokers. Otherwise the first query decides `WHOLE` operations, whose keys are in one group, and
-    the second query `SPLIT` operations, whose keys are in several.
+    `ALL` if groups are brokers. Otherwise the first query decides `WHOLE` operations, which have all keys in one group,
+    and the second query decides `SPLIT` operations, which have keys in several.
     """
 
     ALL = "all"

@@ -130,7 +130,7 @@ def format_progress(
     watermark: datetime | None,
     trace_end: datetime | None,
 ) -> str:
-    """Return the numbers of a batch in one line. Numbers that are None are left out.
+    """Return the numbers of a batch in one line. Arguments that are None are left out.
 
     Args:
         batch: Number of the batch.
@@ -212,7 +212,7 @@ def monitor_query(
                     if not other.isActive:
                         other.awaitTermination()
         except KeyboardInterrupt:
-            # The caller stops several queries in an order of its own.
+            # The caller stops several queries in the right order.
             if not others:
                 query.stop()
             raise

@@ -1,7 +1,7 @@
 """Adapter between Spark's group state and the rules: the function for `applyInPandasWithState`.
 
 Each call restores a group's state, runs one `step` of the rules and stores the new state, with an event-time timeout if
-time alone can change it. A timeout must not be earlier than the watermark. `step` first ends everything that is due;
+time alone can change it. A timeout must not be earlier than the watermark. `step` first expires everything that is due;
 the timeout is then the earliest remaining deadline, or the watermark if that is later. A call for a timeout has to
 update or remove the state: Spark would otherwise repeat it.
 
@@ -88,9 +88,9 @@ def _call_group(
 
 
 def _split_at_watermark(rules: Rules[State, Rows], arrived: Rows, watermark: int) -> tuple[Rows, Rows | None]:
-    """Return the rows that no earlier row can follow, and the rows that have to wait (None if there are none).
+    """Return the rows that no earlier row can follow, and the rows that have to wait, or None.
 
-    The bound is strict, as it is for timeouts, so all groups of a batch decide the same range of time.
+    The bound is strict, like that of timeouts, so all groups of a batch decide the same range of time.
     """
     now = rules.times_us(arrived) // 1000 < watermark
     if now.all():

@@ -84,7 +84,7 @@ class Scalars(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a call has to know of the run.
+    """Facts of the run that a call depends on.
 
     Attributes:
         run_id: The id of the run.
@@ -195,6 +195,6 @@ def input_batch(rows: Iterable[tuple[str, int, bytes]]) -> pa.RecordBatch:
 
 
 def decode_ticks(values: Iterable[bytes]) -> tuple[int, int]:
-    """Return the number of events of a batch, and the latest time in microseconds (0 if there are none)."""
+    """Return the number of events of a batch, and the latest time in microseconds (0 without events)."""
     batches = [struct.unpack(TICK_FORMAT, value) for value in values]
     return sum(events for events, _ in batches), max((us for _, us in batches), default=0)

@@ -86,7 +86,7 @@ class QueryStatus:
 
 
 def longest_waits(statuses: Iterable[QueryStatus]) -> list[dict[str, Any]]:
-    """Return the listed operations of all purgatories, those that have waited longest first."""
+    """Return the listed operations of every purgatory, in the order in which they started."""
     groups = (group for status in statuses for group in status.groups.values())
     waiting = [operation for group in groups for operation in group.get("oldest", ())]
     return sorted(waiting, key=lambda operation: (operation["since_us"], operation["operation_id"]))

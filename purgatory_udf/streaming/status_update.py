@@ -1,8 +1,8 @@
 """Status updates: JSON documents in which calls report to the status file of a followed replay.
 
 An update counts what ended in the call. If the call has all keys of its brokers, it also contains the gauges, the
-number of open operations, and the oldest operations of each purgatory with what they wait for. Calls for consumer
-groups report rebalances and the members that have not joined or synced yet.
+number of open operations, and the oldest operations of each purgatory with the reason why they are pending. Calls for
+consumer groups report rebalances and the members that have not joined or synced yet.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _missing_leaders(state: State, key: Records, required: int) -> str:
 def _missing_bytes(state: State, operation: Records, parts: Records) -> str:
     """Return the bytes that a fetch can read now, and its `min_bytes`.
 
-    Partitions whose offset is on an older segment are not counted: they complete the fetch at its next check.
+    Partitions with an offset on an older segment are not counted: they complete the fetch at its next check.
     """
     least, available = int(operation["min_bytes"]), 0
     for part in parts:

@@ -64,7 +64,7 @@ def render_frame(statuses: Mapping[str, QueryStatus], rows: int, terminal: bool,
         ended: Whether the replay has ended.
     """
     every = list(statuses.values())
-    # Queries may be a batch apart. Waits are measured up to the latest, so none is negative.
+    # One query may be a batch ahead. Waits are measured up to the latest, so none is negative.
     at_ms = max(status.at_ms for status in every)
     tables = [_purgatories(every, at_ms), _waits(every, at_ms, rows), _rebalances(every, at_ms, rows)]
     blocks = [[_head(every, at_ms, now_ms, ended)], *(table.lines(terminal) for table in tables if table.rows)]

@@ -27,7 +27,7 @@ from purgatory_udf.streaming.event_source import Survey
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.streaming_query import Query
-from tests.streaming.followed import caught_up, following
+from tests.streaming.growing_table import process_all_available, replay_in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,14 +89,14 @@ def test_timers_run_after_followed_replay_resumes(spark: SparkSession, tmp_path:
     timers_alone = "spark.sql.streaming.noDataMicroBatches.enabled"
     spark.conf.set(timers_alone, "false")
     try:
-        with following(spark, options):
-            caught_up(spark)
+        with replay_in_thread(spark, options):
+            process_all_available(spark)
     finally:
         spark.conf.unset(timers_alone)
     assert DeltaTable(str(tmp_path / "out" / "expirations")).to_pyarrow_table().num_rows == 0
     for _ in range(2):
-        with following(spark, options):
-            caught_up(spark)
+        with replay_in_thread(spark, options):
+            process_all_available(spark)
         ended = DeltaTable(str(tmp_path / "out" / "expirations")).to_pyarrow_table()
         assert sorted(ended["operation_id"].to_pylist()) == [1, 2]
 

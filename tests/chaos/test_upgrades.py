@@ -27,7 +27,14 @@ from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import FORMATS
 from purgatory_udf.streaming.state_inspection import inspect
 from tests.generate import interrupted_output
-from tests.streaming.followed import TABLES, append, caught_up, portions, rows, trace
+from tests.streaming.growing_table import (
+    TABLES,
+    append_events,
+    growing_trace,
+    process_all_available,
+    sorted_rows,
+    split_trace,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,10 +95,10 @@ def _resume_following(spark: SparkSession, out: Path) -> list[BaseException]:
         replay.join(0.1)
     if spark.streams.active:
         _assert_open_operations(spark, out)
-    for part in portions(trace())[1:]:
-        append(spark, out, part)
+    for part in split_trace(growing_trace())[1:]:
+        append_events(spark, out, part)
     with suppress(StreamingQueryException):
-        caught_up(spark)
+        process_all_available(spark)
     for query in spark.streams.active:
         query.stop()
     replay.join()
@@ -146,8 +153,8 @@ def _assert_complete(out: Path) -> None:
         session: Any = LocalSession()
         run_replay(session, ReplayOptions(str(out / "events"), str(out / "whole"), interrupted_output.BY_BROKER))
     for name in TABLES:
-        assert rows(out, name).num_rows > 0, name
-        assert rows(out, name) == rows(out / "whole", name), name
+        assert sorted_rows(out, name).num_rows > 0, name
+        assert sorted_rows(out, name) == sorted_rows(out / "whole", name), name
 
 
 def test_run_with_other_formats_is_refused(local_output: Path) -> None:

@@ -25,7 +25,14 @@ from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import FORMATS
-from tests.streaming.followed import CONFIG, append, caught_up, following, portions, trace
+from tests.streaming.growing_table import (
+    CONFIG,
+    append_events,
+    growing_trace,
+    process_all_available,
+    replay_in_thread,
+    split_trace,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,14 +46,14 @@ BY_BROKER = Config.model_validate(CONFIG.model_dump() | {"grouping": "broker"})
 
 def write_followed(spark: SparkSession, folder: Path) -> None:
     """Write the output of a followed replay, with its events."""
-    events = append(spark, folder, portions(trace())[0])
-    with following(spark, ReplayOptions(events, str(folder), BY_BROKER, follow=True)):
-        caught_up(spark)
+    events = append_events(spark, folder, split_trace(growing_trace())[0])
+    with replay_in_thread(spark, ReplayOptions(events, str(folder), BY_BROKER, follow=True)):
+        process_all_available(spark)
 
 
 def write_local(folder: Path) -> None:
     """Write an output as a kill leaves it: one table is missing, and the run is not recorded as finished."""
-    write_deltalake(str(folder / "events"), event_table(trace()))
+    write_deltalake(str(folder / "events"), event_table(growing_trace()))
     with locally():
         session: Any = LocalSession()
         run_replay(session, ReplayOptions(str(folder / "events"), str(folder), BY_BROKER))

@@ -18,7 +18,16 @@ from purgatory_udf.storage.event_staging import in_time_order
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
-from tests.streaming.followed import CONFIG, TABLES, append, caught_up, following, portions, rows, trace
+from tests.streaming.growing_table import (
+    CONFIG,
+    TABLES,
+    append_events,
+    growing_trace,
+    process_all_available,
+    replay_in_thread,
+    sorted_rows,
+    split_trace,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,14 +55,14 @@ def first_commit(spark: SparkSession, events: str) -> int | None:
 
 
 def test_who_follows_goes_on_and_who_begins_later_finds_all_of_it(spark: SparkSession, imported: Path) -> None:
-    first, middle, last = portions(trace())
+    first, middle, last = split_trace(growing_trace())
     followed, anew, whole = (imported / name for name in ("followed", "anew", "whole"))
-    events = append(spark, imported, first)
+    events = append_events(spark, imported, first)
     replay = ReplayOptions(events, str(followed), CONFIG, follow=True)
-    with following(spark, replay):
-        caught_up(spark)
+    with replay_in_thread(spark, replay):
+        process_all_available(spark)
     for event in (middle[: len(middle) // 2], middle[len(middle) // 2 :]):
-        append(spark, imported, event)
+        append_events(spark, imported, event)
     added = files(imported)
 
     with locally():
@@ -61,30 +70,30 @@ def test_who_follows_goes_on_and_who_begins_later_finds_all_of_it(spark: SparkSe
     assert len(DeltaTable(events).file_uris()) == 1 < len(added)
     assert (first_commit(spark, events), in_time_order(spark, events)) == (0, False)
 
-    append(spark, imported, last)
-    with following(spark, replay):  # From where it was, by commits whose files are still there.
-        caught_up(spark)
+    append_events(spark, imported, last)
+    with replay_in_thread(spark, replay):  # From where it was, by commits whose files are still there.
+        process_all_available(spark)
     for file in added:  # As a week later.
         file.unlink()
     assert first_commit(spark, events) is None
-    with following(spark, ReplayOptions(events, str(anew), CONFIG, follow=True)):
-        caught_up(spark)
+    with replay_in_thread(spark, ReplayOptions(events, str(anew), CONFIG, follow=True)):
+        process_all_available(spark)
 
     with locally():
         run_replay(session_for("tests"), ReplayOptions(events, str(whole), CONFIG))
     for name in TABLES:
-        expected = rows(whole, name)
+        expected = sorted_rows(whole, name)
         assert len(expected) > 10
-        assert rows(followed, name) == expected, name
-        assert rows(anew, name) == expected, name
+        assert sorted_rows(followed, name) == expected, name
+        assert sorted_rows(anew, name) == expected, name
 
 
 def test_a_table_whose_log_has_lost_its_first_commits_is_not_read_commit_by_commit(
     spark: SparkSession, imported: Path
 ) -> None:
-    first, middle, _ = portions(trace())
-    append(spark, imported, first)
-    events = append(spark, imported, middle)
+    first, middle, _ = split_trace(growing_trace())
+    append_events(spark, imported, first)
+    events = append_events(spark, imported, middle)
     assert (first_commit(spark, events), in_time_order(spark, events)) == (0, True)
     DeltaTable(events).create_checkpoint()
     (imported / "events/_delta_log" / f"{0:020}.json").unlink()
@@ -92,9 +101,9 @@ def test_a_table_whose_log_has_lost_its_first_commits_is_not_read_commit_by_comm
 
 
 def test_events_that_were_imported_at_once_stay_a_batch_to_a_file(spark: SparkSession, imported: Path) -> None:
-    first, middle, _ = portions(trace())
-    append(spark, imported, first)
-    events = append(spark, imported, middle)
+    first, middle, _ = split_trace(growing_trace())
+    append_events(spark, imported, first)
+    events = append_events(spark, imported, middle)
     run_records.save(spark, str(imported / "runs"), FOLLOWS.finished({}))
     before = DeltaTable(events).version()
     with locally():

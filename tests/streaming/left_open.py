@@ -7,7 +7,7 @@ from typing import Any
 Event = dict[str, Any]
 
 TOPIC = "left-open"
-# Request ids: a fetch that returns a whole batch beyond its maximum, one whose maximum is hard, an open produce.
+# Request ids: a fetch that returns a whole batch beyond its maximum, one with a hard maximum, an open produce.
 WHOLE, HARD, OPEN = "given one batch whole", "with a hard maximum", "left open"
 
 

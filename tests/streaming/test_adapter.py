@@ -1,4 +1,4 @@
-"""Spark's groups around the rules: whatever batches, groups, chunks and disorder, the outcomes are the same."""
+"""The stateful adapter: outcomes do not depend on batches, grouping, chunks or allowed disorder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from purgatory_udf.streaming.stateful_adapter import state_function
 from purgatory_udf.streaming.stateful_rules import CLOCK, RELAY, STATUS, Plan, input_chunk_function
 from tests.rules.engine.loop.loop_gauges import loop_gauges
 from tests.rules.engine.loop.test_against_reference import Event, reference
-from tests.streaming.groups_by_hand import Groups
+from tests.streaming.stateful_operator import StatefulOperator
 from tests.support import trace_strategies
 from tests.support.examples import examples
 from tests.support.outcome_rows import outcomes_of
@@ -36,43 +36,45 @@ BY_BROKER = Config(grouping="broker")
 _SOME = examples(10)
 
 
-def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> tuple[list[Outcome], Groups]:
-    """The query or both queries over these batches, then the row that lets the clock run out."""
+def stream(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> tuple[list[Outcome], StatefulOperator]:
+    """Run the query, or both queries, over these batches and the drain row. Return the outcomes and the first query."""
     events = [event for batch in batches for event in batch]
     end_us = max(event["time_us"] for event in events) + (INT32_MAX + 2000) * 1000
     limits = EngineSettings(purge_intervals(config), min(event["time_us"] for event in events) // 1000)
     rules = PartitionRules(Plan("run", config.max_disorder_ms > 0, None), config, limits)
     alone = config.grouping == "broker"
     delay_ms = config.max_disorder_ms + 1
-    first = Groups(
+    first = StatefulOperator(
         state_function(replace(rules, scope=OperationScope.ALL if alone else OperationScope.WHOLE)),
         delay_ms=delay_ms,
         chunk=chunk,
     )
-    behind = Groups(state_function(replace(rules, scope=OperationScope.SPLIT)), delay_ms=delay_ms, chunk=chunk)
+    second = StatefulOperator(
+        state_function(replace(rules, scope=OperationScope.SPLIT)), delay_ms=delay_ms, chunk=chunk
+    )
     chunks: list[Row] = []
     relayed: list[list[Row]] = []
     for batch in [*batches, None, []]:
-        rows = first.batch([(CLOCK, end_us, b"")] if batch is None else _packed(batch, rules))
+        rows = first.batch([(CLOCK, end_us, b"")] if batch is None else _input_rows(batch, rules))
         chunks += rows
         relayed.append([(group, us, payload) for table, group, us, _, payload in rows if table == RELAY])
         first.advance()
-    for shares in [] if alone else [*relayed, None, []]:
-        chunks += behind.batch([(CLOCK, end_us, b"")] if shares is None else shares)
-        behind.advance()
-    for groups in (first, behind):
+    for relayed_batch in [] if alone else [*relayed, None, []]:
+        chunks += second.batch([(CLOCK, end_us, b"")] if relayed_batch is None else relayed_batch)
+        second.advance()
+    for groups in (first, second):
         assert groups.dropped == 0
-        assert all(value[0] == 0 for value in groups.values.values()), "no watch is open once the clock has run out"
-        assert not groups.timers, "nothing is left to fire"
+        assert all(value[0] == 0 for value in groups.values.values()), "watches are open after the drain row"
+        assert not groups.timers, "timeouts are left after the drain row"
     return outcomes_of(*(_table(rules, name, chunks) for name in ENDS)), first
 
 
-def _packed(batch: list[Event], rules: PartitionRules) -> list[Row]:
+def _input_rows(batch: list[Event], rules: PartitionRules) -> list[Row]:
     if not batch:
         return []
-    packed = pa.Table.from_batches(list(input_chunk_function(rules)(iter(event_table(batch).to_batches()))))
-    times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
-    return list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
+    chunks = pa.Table.from_batches(list(input_chunk_function(rules)(iter(event_table(batch).to_batches()))))
+    times = chunks["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+    return list(zip(chunks["group"].to_pylist(), times, chunks["payload"].to_pylist(), strict=True))
 
 
 def _table(rules: PartitionRules, name: str, rows: list[Row]) -> pa.Table:
@@ -89,8 +91,8 @@ def _cut(events: list[Event], chooser: Random, whole_ms: bool) -> list[list[Even
     batches: list[list[Event]] = [[]]
     for event in events:
         last = batches[-1][-1] if batches[-1] else None
-        apart = last is not None and (not whole_ms or last["time_us"] // 1000 != event["time_us"] // 1000)
-        if apart and chooser.random() < 0.25:
+        may_cut = last is not None and (not whole_ms or last["time_us"] // 1000 != event["time_us"] // 1000)
+        if may_cut and chooser.random() < 0.25:
             batches.append([])
         batches[-1].append(event)
     return batches
@@ -102,21 +104,19 @@ def test_batches_and_grouping_change_no_outcome(events: list[Event], config: Con
     grouping = {"grouping": chooser.choice(["partition", "shard", "broker"]), "grouping_shards": 2}
     chosen = Config.model_validate({**config.model_dump(), **grouping})
     batches = _cut(_sorted(events), chooser, whole_ms=True)
-    outcomes, _ = streamed(batches, chosen, chunk=chooser.choice([1, 2, 10_000]))
+    outcomes, _ = stream(batches, chosen, chunk=chooser.choice([1, 2, 10_000]))
     assert outcomes == reference(events, config)
 
 
 @_SOME
 @given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
-def test_disorder_within_what_is_allowed_changes_no_outcome(
-    events: list[Event], config: Config, chooser: Random
-) -> None:
+def test_allowed_disorder_changes_no_outcome(events: list[Event], config: Config, chooser: Random) -> None:
     allowed_ms = chooser.choice([1, 5, 50, 1000])
     grouping = chooser.choice(["partition", "shard", "broker"])
     changed = {"max_disorder_ms": allowed_ms, "grouping": grouping, "grouping_shards": 2}
     chosen = Config.model_validate({**config.model_dump(), **changed})
-    shaken = sorted(events, key=lambda event: event["time_us"] + chooser.random() * allowed_ms * 1000)
-    outcomes, _ = streamed(_cut(shaken, chooser, whole_ms=False), chosen)
+    shuffled = sorted(events, key=lambda event: event["time_us"] + chooser.random() * allowed_ms * 1000)
+    outcomes, _ = stream(_cut(shuffled, chooser, whole_ms=False), chosen)
     assert outcomes == reference(events, config)
 
 
@@ -134,26 +134,24 @@ def _change(seq: int, us: int, change: str, offset: int) -> Event:
     return where | {"change": change, "offset": offset}
 
 
-def test_an_overdue_key_that_gets_data_ends_what_is_due_before_the_data() -> None:
+def test_due_operation_expires_before_new_data() -> None:
     appended = _change(3, 9_000_000, "log_end", 6) | {"bytes": 10}
     batches = [[_fetch(1, 1_000_000, 100)], [_fetch(2, 8_000_000, 5_000)]]
-    outcomes, _ = streamed([*batches, [appended, _change(4, 9_000_000, "high_watermark", 6)]], BY_BROKER)
+    outcomes, _ = stream([*batches, [appended, _change(4, 9_000_000, "high_watermark", 6)]], BY_BROKER)
     ends = [(outcome.request_id, outcome.expired, outcome.ended_us) for outcome in outcomes]
     assert ends == [("f1", True, 1_100_000), ("f2", False, 9_000_000)]
 
 
-def test_a_key_whose_watches_have_all_ended_is_taken_up_again() -> None:
-    outcomes, watches = streamed([[_fetch(1, 1_000_000, 10)], [], [], [_fetch(2, 2_000_000, 10)]], BY_BROKER)
+def test_group_without_open_watches_gets_new_watches() -> None:
+    outcomes, watches = stream([[_fetch(1, 1_000_000, 10)], [], [], [_fetch(2, 2_000_000, 10)]], BY_BROKER)
     assert [outcome.ended_us for outcome in outcomes] == [1_010_000, 2_010_000]
     assert watches.calls < 20
 
 
 @_SOME
 @given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
-def test_while_following_every_gauge_is_read_that_time_alone_changes(
-    events: list[Event], config: Config, chooser: Random
-) -> None:
-    """An hour later somebody tells the time, and once more: nothing else moves the brokers' clocks any more."""
+def test_followed_gauges_are_read_without_new_events(events: list[Event], config: Config, chooser: Random) -> None:
+    """Two clock events an hour later are the only ones that advance the brokers' clocks."""
     grouping = {"grouping": chooser.choice(["partition", "shard", "broker"]), "grouping_shards": 2}
     chosen = Config.model_validate({**config.model_dump(), **grouping, "max_disorder_ms": 0})
     ordered = _sorted(events)
@@ -162,7 +160,7 @@ def test_while_following_every_gauge_is_read_that_time_alone_changes(
     batches = [*_cut(ordered, chooser, whole_ms=True), *([clock] for clock in clocks)]
     limits = EngineSettings(purge_intervals(chosen), ordered[0]["time_us"] // 1000)
     rules = PartitionRules(Plan("run", False, None, is_followed=True), chosen, limits)
-    rows = _followed([_packed(batch, rules) for batch in batches], rules)
+    rows = _follow([_input_rows(batch, rules) for batch in batches], rules)
     gauges = _table(rules, "purgatory_gauges", rows)
     by_end = [
         (row["broker"], row["purgatory"], row["at"], row["watched"], row["delayed"]) for row in gauges.to_pylist()
@@ -174,13 +172,13 @@ def test_while_following_every_gauge_is_read_that_time_alone_changes(
         for gauge, moment in zip(expected, moments, strict=True)
     )
     updates = [json.loads(payload) for table, _, _, _, payload in rows if table == STATUS]
-    assert sum(said.get("events", 0) for said in updates) == len(events) + 2
+    assert sum(update.get("events", 0) for update in updates) == len(events) + 2
 
 
 @pytest.mark.parametrize(("allowed_ms", "clocks"), [(0, [10]), (50, [10, 20])])
-def test_while_following_by_shard_a_clock_ends_what_waits_in_several_shards(allowed_ms: int, clocks: list[int]) -> None:
+def test_clock_event_expires_split_operation(allowed_ms: int, clocks: list[int]) -> None:
     """
-    1 s ── a fetch of eight partitions, for 100 ms ── … ── 10 s ── a clock: an event of no partition
+    1 s ── a fetch of eight partitions, for 100 ms ── … ── 10 s ── a clock event, which has no partition
     """
     config = Config(grouping="partition", max_disorder_ms=allowed_ms)
     fetch = _fetch(1, 1_000_000, 100)
@@ -188,27 +186,27 @@ def test_while_following_by_shard_a_clock_ends_what_waits_in_several_shards(allo
     ticks = [{"type": "clock", "time_us": at * 1_000_000, "seq": at} for at in clocks]
     limits = EngineSettings(purge_intervals(config), trace_start_ms=1000)
     rules = PartitionRules(Plan("run", allowed_ms > 0, None, is_followed=True), config, limits)
-    rows = _followed([_packed(batch, rules) for batch in ([fetch], *([clock] for clock in ticks))], rules)
+    rows = _follow([_input_rows(batch, rules) for batch in ([fetch], *([clock] for clock in ticks))], rules)
     ended = _table(rules, "expirations", rows)
     assert list(zip(ended["operation_id"].to_pylist(), ended["wait_ms"].to_pylist(), strict=True)) == [(1, 100)]
 
 
-def _followed(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:
-    """The query or both queries: after each batch of a stream comes one without data, if the watermark has moved."""
+def _follow(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:
+    """Run the query, or both queries. After each batch Spark runs one without data, in which timeouts fire."""
     delay_ms, alone = rules.config.max_disorder_ms + 1, rules.config.grouping == "broker"
-    first = Groups(
+    first = StatefulOperator(
         state_function(replace(rules, scope=OperationScope.ALL if alone else OperationScope.WHOLE)), delay_ms=delay_ms
     )
-    behind = Groups(state_function(replace(rules, scope=OperationScope.SPLIT)), delay_ms=delay_ms)
+    second = StatefulOperator(state_function(replace(rules, scope=OperationScope.SPLIT)), delay_ms=delay_ms)
     chunks: list[Row] = []
     for batch in batches:
         for each in (batch, []):
             rows = first.batch(each)
             first.advance()
             chunks += rows
-            shares = [(group, us, payload) for table, group, us, _, payload in rows if table == RELAY]
-            for given_on in [] if alone else (shares, []):
-                chunks += behind.batch(given_on)
-                behind.advance()
-    assert first.dropped == behind.dropped == 0
+            relayed = [(group, us, payload) for table, group, us, _, payload in rows if table == RELAY]
+            for relayed_batch in [] if alone else (relayed, []):
+                chunks += second.batch(relayed_batch)
+                second.advance()
+    assert first.dropped == second.dropped == 0
     return chunks

@@ -1,4 +1,4 @@
-"""The whole replay on real Spark and Delta: the same tables whatever the batches and the grouping."""
+"""A replay with Spark and Delta: its tables do not depend on batches and grouping."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _write_events(spark: SparkSession, events: list[dict[str, Any]], folder: Pat
 
 
 def _rows(out: Path) -> Tables:
-    """Every table without its run, in one order."""
+    """Return every table without `run_id`, sorted."""
     tables = {}
     for name in TABLES:
         table = DeltaTable(str(out / name)).to_pyarrow_table().drop_columns(["run_id"])
@@ -72,60 +72,62 @@ def events(spark: SparkSession, trace: oracle_traces.OracleTrace, tmp_path_facto
 
 @pytest.fixture(scope="module")
 def killed(events: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a replay by partition, a few hundred events at a time, has left that was killed after its first batch."""
+    """Output of a replay by partition, in batches of 450 events, that was killed after its first batch."""
     folder = tmp_path_factory.mktemp("killed")
     out = folder / "out"
     words = ["replay", "--events", events, "--out", str(out), "--batch-events", "450", "--set", "grouping=partition"]
     command = [str(Path(__file__).resolve().parents[2] / "spark-submit.sh"), *small_spark.ARGUMENTS, *words]
-    # A group of its own, so that the JVM dies with it; what it says comes line by line.
+    # In a new process group, so that the JVM is killed, too.
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
-        said = []
+        lines = []
         for line in process.stderr:
-            said.append(line)
+            lines.append(line)
             if "replay: batch 0" in line:
                 break
         os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL, "".join(said)
+    assert process.returncode == -signal.SIGKILL, "".join(lines)
     return out
 
 
 @pytest.fixture(scope="module")
-def gone_on(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables]:
-    """What that replay answers when it is run again; it settles a few files at a time."""
+def resumed(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables]:
+    """Run record and tables of the killed replay after it has been resumed."""
     stopped = run_records.load(spark, str(killed / "runs"), "replay")
-    assert stopped is not None and stopped.status != run_records.FINISHED, "it had not come to the end"
-    assert [entry.name for entry in killed.parent.iterdir()] == ["out"], "nothing else lies where it was begun"
+    assert stopped is not None and stopped.status != run_records.FINISHED, "the replay was killed before its end"
+    assert [entry.name for entry in killed.parent.iterdir()] == ["out"], "the replay writes only to its output folder"
     run = run_replay(
         spark, ReplayOptions(events, str(killed), load_config(None, ["batch_events=450", "grouping=partition"]))
     )
-    assert Path(Layout(str(killed)).checkpoint("brokers"), "commits", "1").exists(), "relayed in several batches"
+    assert Path(Layout(str(killed)).checkpoint("brokers"), "commits", "1").exists(), "there are several relayed batches"
     return run, _rows(killed)
 
 
-def test_a_trace_without_groups_starts_no_query_of_groups(gone_on: tuple[Run, Tables], killed: Path) -> None:
-    run, _ = gone_on
+def test_trace_without_groups_has_no_group_query(resumed: tuple[Run, Tables], killed: Path) -> None:
+    run, _ = resumed
     assert "groups" not in run.counts
     checkpoints = Path(Layout(str(killed)).checkpoint("groups")).parent
     assert sorted(entry.name for entry in checkpoints.iterdir()) == ["brokers", "partitions"]
 
 
 @pytest.mark.end_to_end
-def test_a_replay_that_was_killed_goes_on_and_ends_as_in_kafka(
-    trace: oracle_traces.OracleTrace, gone_on: tuple[Run, Tables]
+def test_killed_replay_resumes_with_kafkas_outcomes(
+    trace: oracle_traces.OracleTrace, resumed: tuple[Run, Tables]
 ) -> None:
-    run, tables = gone_on
+    run, tables = resumed
     assert run.counts["open"] == 0
     assert trace.rows(_outcomes(tables)) == trace.outcomes
 
 
-def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stopped_before_it_had_tables(
-    spark: SparkSession, events: str, tmp_path: Path, gone_on: tuple[Run, Tables]
+def test_one_batch_by_shard_has_same_tables(
+    spark: SparkSession, events: str, tmp_path: Path, resumed: tuple[Run, Tables]
 ) -> None:
+    """With seven shuffle partitions, and interrupted before the first table was created."""
+
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    run, tables = gone_on
+    run, tables = resumed
     usual = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "7")
     try:
@@ -138,5 +140,5 @@ def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stoppe
         again = run_replay(spark, options)
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", str(usual))
-    assert again.run_id == run.run_id, "grouping and batches are no part of what a run answers"
+    assert again.run_id == run.run_id, "grouping and batch size do not affect the results of a run"
     assert _rows(tmp_path / "out") == tables

@@ -22,7 +22,7 @@ from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.stateful_adapter import state_function
 from purgatory_udf.streaming.stateful_rules import CLOCK, WAITS, Plan, input_chunk_function
 from tests.rules.groups.batches import Event, reference_of
-from tests.streaming.groups_by_hand import Groups
+from tests.streaming.stateful_operator import StatefulOperator
 from tests.support.examples import examples
 from tests.support.group_strategies import GroupTraffic, group_traffic
 from tests.support.group_timeline import GroupTimeline, operation_line
@@ -57,7 +57,7 @@ def at_once(events: list[Event], config: Config, gauge_state: GaugeState | None 
 def _chunks(
     rules: GroupRules, batches: Iterable[list[Event] | None], end_us: int, chunk: int, gauge_state: GaugeState | None
 ) -> list[Row]:
-    groups = Groups(state_function(rules), delay_ms=rules.config.max_disorder_ms + 1, chunk=chunk)
+    groups = StatefulOperator(state_function(rules), delay_ms=rules.config.max_disorder_ms + 1, chunk=chunk)
     all_chunks: list[Row] = []
     for batch in batches:
         rows = [(CLOCK, end_us + (INT32_MAX + 2000) * 1000, b"")] if batch is None else _packed(batch, rules)

@@ -14,7 +14,7 @@ from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.stateful_adapter import state_function
 from purgatory_udf.streaming.stateful_rules import CLOCK, Plan, input_chunk_function
-from tests.streaming.groups_by_hand import Groups
+from tests.streaming.stateful_operator import StatefulOperator
 from tests.support.outcome_rows import outcomes_of
 
 pytestmark = pytest.mark.long
@@ -41,7 +41,7 @@ def replayed(events: pa.Table, config: Config, per_batch: int, kill: int | None 
     """Return the sorted tables. The results of batch `kill` are lost, and the batch is repeated."""
     end_us = events["time_us"][-1].as_py()
     rules = GroupRules(Plan("run", False, end_us), config)
-    groups = Groups(state_function(rules), delay_ms=1)
+    groups = StatefulOperator(state_function(rules), delay_ms=1)
     chunks: list[tuple[Any, ...]] = []
     for number, rows in enumerate(batches(events, rules, per_batch)):
         before = groups.values.copy(), groups.timers.copy(), groups.latest_us

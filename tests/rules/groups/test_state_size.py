@@ -8,14 +8,14 @@ from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.stateful_adapter import state_function
 from purgatory_udf.streaming.stateful_rules import Plan
 from tests.rules.groups.test_many_groups import batches
-from tests.streaming.groups_by_hand import Groups
+from tests.streaming.stateful_operator import StatefulOperator
 
 
 def test_state_size_stays_constant() -> None:
     """Within the first minute members join, some crash, and the others rejoin."""
     events = groups_trace(6, seconds=240).events
     rules = GroupRules(Plan("run", False, events["time_us"][-1].as_py()), Config())
-    groups = Groups(state_function(rules), delay_ms=1)
+    groups = StatefulOperator(state_function(rules), delay_ms=1)
     sizes = []
     *fed, _clock, _end = batches(events, rules, len(events) // 60)
     for rows in fed:

@@ -1,4 +1,4 @@
-"""A trace for a replay that follows a table which grows in portions, and the tables that come of it."""
+"""A table of events that grows in portions, a replay that follows it, and the tables that it writes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ CONFIG = Config.model_validate({"drain": False, "group": {"min_session_timeout_m
 BY_SHARD = Config.model_validate(CONFIG.model_dump() | {"grouping": "shard", "grouping_shards": 2})
 
 
-def trace() -> list[Event]:
-    """Partitions and groups side by side, each as recorded; an hour later the time is told, twice: what a batch says of
-    it is known to the next one."""
+def growing_trace() -> list[Event]:
+    """Return recorded events of partitions and of consumer groups, interleaved, and two clock events an hour later.
+
+    The second one is needed because only the batch after a clock event knows its time.
+    """
     partitions, groups = oracle_traces.load("tiny-2").events, oracle_groups.load("tiny-3").events
     first, other = (min(event["time_us"] for event in some) for some in (partitions, groups))
     moved = [event | {"time_us": event["time_us"] - other + first, "broker": 0} for event in groups]
@@ -40,8 +42,8 @@ def trace() -> list[Event]:
     return [{"broker": 0} | event | {"seq": seq} for seq, event in enumerate(events, 1)]
 
 
-def portions(events: list[Event]) -> list[list[Event]]:
-    """Three, cut between milliseconds; the last one is the last event."""
+def split_trace(events: list[Event]) -> list[list[Event]]:
+    """Split a trace into three portions between milliseconds. The third is the last event."""
     *events, last = events
     at = len(events) * 2 // 3
     while events[at]["time_us"] // 1000 == events[at - 1]["time_us"] // 1000:
@@ -49,22 +51,23 @@ def portions(events: list[Event]) -> list[list[Event]]:
     return [events[:at], events[at:], [last]]
 
 
-def append(spark: SparkSession, folder: Path, events: list[Event]) -> str:
+def append_events(spark: SparkSession, folder: Path, events: list[Event]) -> str:
+    """Append to the table `folder/events`, and return its path."""
     frame = spark.createDataFrame(event_table([event | {"event_time": event["time_us"]} for event in events]))
     write_in_time_order(frame, str(folder / "events"), len(events), 10_000, "append")
     return str(folder / "events")
 
 
 @contextmanager
-def following(spark: SparkSession, options: ReplayOptions) -> Iterator[None]:
-    """The command in a thread of its own, from when both its queries run until they are stopped."""
-    died: list[BaseException] = []
+def replay_in_thread(spark: SparkSession, options: ReplayOptions) -> Iterator[None]:
+    """Run a replay in another thread. The body starts when two queries run; at its end all queries are stopped."""
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
             run_replay(spark, options)
         except BaseException as error:
-            died.append(error)
+            errors.append(error)
 
     replay = threading.Thread(target=run)
     replay.start()
@@ -76,16 +79,17 @@ def following(spark: SparkSession, options: ReplayOptions) -> Iterator[None]:
         for query in spark.streams.active:
             query.stop()
         replay.join()
-    assert died == []
+    assert errors == []
 
 
-def caught_up(spark: SparkSession) -> None:
+def process_all_available(spark: SparkSession) -> None:
+    """Wait until every query has processed its current input."""
     for query in spark.streams.active:
         query.processAllAvailable()
 
 
-def rows(out: Path, name: str) -> pa.Table:
-    """A table without its run, in one order."""
+def sorted_rows(out: Path, name: str) -> pa.Table:
+    """Return a table without its `run_id`, sorted by all columns."""
     table = DeltaTable(str(out / name)).to_pyarrow_table().drop_columns(["run_id"])
     plain = [field.name for field in table.schema if not pa.types.is_nested(field.type)]
     return table.sort_by([(column, "ascending") for column in plain])

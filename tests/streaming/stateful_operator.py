@@ -1,7 +1,7 @@
-"""Spark's rules for stateful groups, by hand: who is called when, with pyspark's own GroupState, which raises.
+"""Spark's stateful operator without Spark: which groups are called, and in which order.
 
-Rows at or before the watermark are dropped, a timer fires when it lies before the watermark, a key with new rows is
-never called as timed out, and the watermark moves between batches only.
+It uses pyspark's own `GroupState`, which raises on wrong use. Rows at or before the watermark are dropped. A timeout
+fires if it is before the watermark, unless the group has new rows. The watermark moves only between batches.
 """
 
 from __future__ import annotations
@@ -19,8 +19,20 @@ Function = Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataF
 
 
 @dataclass
-class Groups:
-    """One stateful query: `delay_ms` is its watermark's delay, `chunk` how many rows a DataFrame of a group has."""
+class StatefulOperator:
+    """The operator of one query.
+
+    Attributes:
+        function: The function for `applyInPandasWithState`.
+        delay_ms: The delay of the watermark; None for a query without one.
+        chunk: Rows per DataFrame of a group.
+        watermark_ms: The current watermark.
+        latest_us: The latest event time so far.
+        dropped: Number of rows dropped as late.
+        calls: Number of calls of the function.
+        values: The state of each group.
+        timers: The timeout of each group, in milliseconds.
+    """
 
     function: Function
     delay_ms: int | None
@@ -33,7 +45,7 @@ class Groups:
     timers: dict[Any, int] = field(default_factory=dict)
 
     def batch(self, rows: list[tuple[Any, int, bytes]]) -> list[tuple[Any, ...]]:
-        """One micro-batch of (key, time in µs, payload)."""
+        """Run a micro-batch of tuples of group, time in microseconds, and payload. Return the output rows."""
         output: list[tuple[Any, ...]] = []
         arrived: dict[Any, list[bytes]] = {}
         for key, us, payload in rows:
@@ -51,7 +63,7 @@ class Groups:
         return output
 
     def advance(self) -> None:
-        """Between batches: the watermark follows the latest row."""
+        """End a batch: the watermark follows the latest event time."""
         if self.delay_ms is not None:
             self.watermark_ms = max(self.watermark_ms, self.latest_us // 1000 - self.delay_ms)
 
@@ -88,4 +100,4 @@ class Groups:
         elif state._updated:
             self.timers.pop(key, None)
         elif timed_out:
-            raise AssertionError(f"the timer of {key} was neither moved nor removed: it would fire for ever")
+            raise AssertionError(f"the timeout of {key} was neither moved nor removed: it would repeat")
