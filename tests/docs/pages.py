@@ -1,4 +1,4 @@
-"""The documents of the tree, taken apart: their blocks, tables and headings."""
+"""The Markdown pages of the repository, parsed: code blocks, inline code, tables and headings."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
 def text(name: str) -> str:
+    """Return the text of a page, by its path from the root."""
     return (ROOT / name).read_text(encoding="utf-8")
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """What stands between ```language and ```."""
+    """Return the code blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
 def words_in_code(page: str) -> set[str]:
-    """What stands between backticks, outside of blocks."""
+    """Return the inline code, without blocks."""
     return set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)))
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table, with the headings above it, the nearest last."""
+    """A table, and the headings above it, the nearest last."""
 
     headings: tuple[str, ...]
     columns: tuple[str, ...]
@@ -40,6 +41,7 @@ class Table:
 
 
 def tables(page: str) -> Iterator[Table]:
+    """Yield the tables of a page."""
     headings: list[str] = []
     lines = iter([*page.splitlines(), ""])
     for line in lines:

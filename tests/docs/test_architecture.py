@@ -1,4 +1,4 @@
-"""docs/architecture.md: the row at the end of its walk is the engine's, and packages import as its layers say."""
+"""docs/architecture.md: its example shows real values, and packages import as its layers allow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _shown(value: Any) -> str:
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
-def test_the_fetch_that_is_followed_ends_in_the_row_that_is_shown() -> None:
+def test_example_fetch_has_shown_row() -> None:
     lines = (pages.ROOT / "docs/traces/fetch.jsonl").read_bytes().splitlines()
     events = [{**(read_line(line) or {}), "seq": seq} for seq, line in enumerate(lines, 1)]
     expirations = replay([event_table(events)], Engine(Config()), events[-1]["time_us"]).expirations
@@ -46,7 +46,7 @@ def test_the_fetch_that_is_followed_ends_in_the_row_that_is_shown() -> None:
     ]
 
 
-def test_walk_shows_the_real_payloads() -> None:
+def test_example_shows_real_payloads() -> None:
     """The first call has the events up to line 12, the fetch is line 10."""
     lines = (pages.ROOT / "docs/traces/fetch.jsonl").read_text(encoding="utf-8").splitlines()
     events = [{**(read_line(line.encode()) or {}), "seq": seq} for seq, line in enumerate(lines, 1)]
@@ -63,10 +63,10 @@ def test_walk_shows_the_real_payloads() -> None:
     assert repr(rules.scalars(state)) in shown
 
 
-def test_each_job_runs_without_spark_as_the_page_says() -> None:
+def test_jobs_without_spark_match_page() -> None:
     (shown,) = (table for table in pages.tables(PAGE) if table.columns == ("job", "runs", "why"))
-    said = {name.strip(" `"): row["runs"] for row in shown.rows for name in row["job"].split(",")}
-    assert said == {
+    documented = {name.strip(" `"): row["runs"] for row in shown.rows for name in row["job"].split(",")}
+    assert documented == {
         entry.name: _runs(import_module(f"jobs.{entry.file.stem}").main) for entry in command_line.list_jobs(pages.ROOT)
     }
 
@@ -82,7 +82,7 @@ def _runs(job: Job) -> str:
     return f"without Spark, up to {most}" if job.max_local_bytes else "with Spark"
 
 
-# The layers from above, each from the left.
+# The layers from top to bottom, and from left to right.
 ORDER = pages.blocks(PAGE, "text")[0].split()
 OURS = "purgatory_udf."
 FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "__init__.py"]
@@ -93,27 +93,27 @@ def _module(file: Path) -> str:
 
 
 def _layer_of(module: str) -> str:
-    """The longest name among the layers' that the module lies in; itself if there is none."""
+    """Return the longest layer name that contains the module, or the module itself."""
     parts = module.split(".")
     names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((name for name in names if name in ORDER), module)
 
 
 def _imports(file: Path) -> Iterator[str]:
-    """Modules of ours that a file imports, wherever in it."""
+    """Yield the modules of this project that a file imports anywhere."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             yield from (name.removeprefix(OURS) for name in names if name.startswith(OURS))
 
 
-def test_every_module_has_its_layer() -> None:
+def test_every_module_has_layer() -> None:
     assert [str(file) for file in FILES if _layer_of(_module(file)) not in ORDER] == []
 
 
 @pytest.mark.parametrize("name", ORDER)
-def test_a_package_imports_only_what_stands_behind_it(name: str) -> None:
-    """Below it, or to its right; so there is no circle."""
+def test_package_imports_only_later_layers(name: str) -> None:
+    """Layers below it, or to its right, so there are no import cycles."""
     files = [file for file in FILES if _layer_of(_module(file)) == name]
     before = ORDER[: ORDER.index(name)]
     assert files != []
@@ -127,14 +127,14 @@ def test_rules_import_no_spark() -> None:
     assert [str(file) for file in files if "pyspark" in file.read_text(encoding="utf-8")] == []
 
 
-def test_numba_is_met_in_one_package_only() -> None:
-    """Which says first, before it is imported, for what machines it is to compile."""
+def test_only_jit_package_imports_numba() -> None:
+    """It sets the target CPU before it imports numba."""
     users = [file for file in FILES if {"numba", "llvmlite"} & set(_foreign(file))]
     assert {file.parent.name for file in users} == {"jit"}
 
 
 def _foreign(file: Path) -> Iterator[str]:
-    """Packages of others that a file imports."""
+    """Yield the third-party and standard packages that a file imports."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -1,4 +1,4 @@
-"""Every command that a page shows exists, with the options that it is shown with."""
+"""Commands and modules that pages show exist, with the shown options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.docs import pages
 
 
 def _shown(page: str, program: str) -> list[list[str]]:
-    """The words after the program's name, of each line of the page's shell blocks."""
+    """Return the words after the program's name in each line of the page's shell blocks."""
     shell = "\n".join(pages.blocks(page, "bash")).replace("\\\n", " ")
     lines = re.findall(rf"{re.escape(program)}(.*)", shell)
     words = [shlex.split(line, comments=True) for line in lines]
@@ -37,7 +37,7 @@ MODULES = sorted(
 )
 
 
-def test_the_readme_leads_from_a_trace_to_its_answers() -> None:
+def test_readme_shows_main_commands_in_order() -> None:
     shown = [command_line.parse(words) for words in _shown(pages.text("README.md"), "./spark-submit.sh")]
     jobs = [line.job for line in shown if line.job]
     assert shown[0].job is None
@@ -46,16 +46,16 @@ def test_the_readme_leads_from_a_trace_to_its_answers() -> None:
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_a_command_that_is_shown_exists_with_its_options(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_shown_command_exists_with_options(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     line = command_line.parse(words)
     entry = command_line_module.find_job(pages.ROOT, line.job or "")
     job = importlib.import_module(f"jobs.{entry.file.stem}").main
-    # What a page leaves out ("replay …") is not missing.
+    # A page may shorten a command ("replay …"); missing options are then no error.
     ended = job.check([*line.arguments] if line.arguments else ["--help"], local=False)
-    said = capsys.readouterr().err
-    assert (job.name, ended in (None, 0), said) == (entry.name, True, ""), said
+    error = capsys.readouterr().err
+    assert (job.name, ended in (None, 0), error) == (entry.name, True, ""), error
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_that_is_to_be_run_exists(module: str) -> None:
+def test_shown_module_exists(module: str) -> None:
     assert importlib.util.find_spec(module) is not None

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names every place that a delayed operation touches; CHANGELOG.md says when each version was made."""
+"""CONTRIBUTING.md names every place that a delayed operation touches; CHANGELOG.md has the date of each version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import date
 import purgatory_udf
 from tests.docs import pages
 
-# The smallest operation that there is: whatever knows of it would have to know of the next one.
+# The smallest operation. A file that mentions it would probably have to mention a new operation, too.
 SMALLEST = re.compile(r"delete_records|DELETE_RECORDS|DeleteRecords")
 
 
@@ -19,7 +19,7 @@ def _places() -> list[str]:
     return places
 
 
-def _who_knows(*folders: str) -> list[str]:
+def _files_with_operation(*folders: str) -> list[str]:
     files = [
         file for folder in folders for file in (pages.ROOT / folder).rglob("*.*") if "__pycache__" not in file.parts
     ]
@@ -30,25 +30,25 @@ def _who_knows(*folders: str) -> list[str]:
     ]
 
 
-def test_whoever_adds_an_operation_finds_every_place() -> None:
+def test_page_names_every_place_of_operation() -> None:
     named = [name for place in _places() for name in re.findall(r"`([\w./-]+)`", place)]
-    knows = _who_knows("purgatory_udf", "jobs", "benchmarks", "conf", "docs")
-    # Tests of the operation itself are nobody's to find: their helpers are.
-    knows += [file for file in _who_knows("tests") if "/test_" not in file]
-    reference = "purgatory_udf/rules/reference/__init__.py"  # A list of the files, to be read.
-    assert len(knows) > 30
-    assert [file for file in knows if not file.startswith(tuple(named)) and file != reference] == []
+    users = _files_with_operation("purgatory_udf", "jobs", "benchmarks", "conf", "docs")
+    # Helpers of tests have to be named, tests of the operation itself do not.
+    users += [file for file in _files_with_operation("tests") if "/test_" not in file]
+    reference = "purgatory_udf/rules/reference/__init__.py"  # It only lists the files.
+    assert len(users) > 30
+    assert [file for file in users if not file.startswith(tuple(named)) and file != reference] == []
     assert [name for name in named if "/" in name and not (pages.ROOT / name).exists()] == []
 
 
-def test_where_a_folder_s_files_are_named_none_that_knows_of_it_is_left_out() -> None:
+def test_named_files_of_folder_are_complete() -> None:
     lists = [re.match(r"`(purgatory_udf/[\w/]+)` \(([^)]+)\)", place) for place in _places()]
     for folder, files in (match.groups() for match in lists if match and match[1].endswith("loop")):
         named = {f"{folder}/{name}" for name in re.findall(r"`(\w+\.py)`", files)}
-        assert named == set(_who_knows(folder))
+        assert named == set(_files_with_operation(folder))
 
 
-def test_what_is_to_be_regenerated_names_what_makes_it() -> None:
+def test_regenerate_section_names_existing_scripts() -> None:
     section = pages.text("CONTRIBUTING.md").split("## Regenerate")[1]
     scripts = re.findall(r"python (tests/[\w/]+\.py)", section)
     modules = [name.replace(".", "/") + ".py" for name in re.findall(r"python -m ([\w.]+)", section)]
@@ -56,7 +56,7 @@ def test_what_is_to_be_regenerated_names_what_makes_it() -> None:
     assert [name for name in (*scripts, *modules) if not (pages.ROOT / name).is_file()] == []
 
 
-def test_every_version_has_its_date_the_newest_first() -> None:
+def test_versions_have_descending_dates() -> None:
     headings = re.findall(r"^## (.+)$", pages.text("CHANGELOG.md"), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
     versions = [re.fullmatch(r"\[(\d+)\.(\d+)\.(\d+)\] - (\d{4}-\d\d-\d\d)", heading) for heading in headings[1:]]
@@ -66,7 +66,7 @@ def test_every_version_has_its_date_the_newest_first() -> None:
     assert order == sorted(order, reverse=True)
 
 
-def test_the_version_is_the_same_wherever_it_is_said() -> None:
+def test_version_is_same_everywhere() -> None:
     project = tomllib.loads(pages.text("pyproject.toml"))["project"]["version"]
     newest = re.findall(r"^## \[(\d+\.\d+\.\d+)\] ", pages.text("CHANGELOG.md"), re.MULTILINE)[0]
     assert project == purgatory_udf.__version__ == newest

@@ -1,4 +1,4 @@
-"""docs/events.schema.json is current, and says of a line what the contract says of it."""
+"""docs/events.schema.json is current and accepts the same events as the contract."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ from tests.docs import pages
 SCHEMA = json.loads(pages.text("docs/events.schema.json"))
 VALIDATOR = Draft202012Validator(SCHEMA)
 
-# One of each kind, and those on either side of every border.
+# Values of each JSON type, and values on both sides of every bound.
 VALUES: list[Any] = [
     *(None, True, False, -2, -1, 0, 1, 2, 2**31 - 1, 2**31, 2**63 - 2, 2**63 - 1, 2**63, -(2**63), 1.5),
     *("", "x", "NONE", "OFFSET_OUT_OF_RANGE", "read_committed", "leader", "fetch"),
     *([], [1], [1, 1], [-1], ["x"], {}, [{}], [None], 9_000_000_000_000_001),
 ]
-# What a schema cannot say (its description says so).
-BEYOND_A_SCHEMA = ("duplicate", "base_offset - 1")
+# Words in the reasons of checks that a JSON schema cannot express, as its description notes.
+NOT_IN_SCHEMA = ("duplicate", "base_offset - 1")
 
 Path = tuple[str | int, ...]
 
 
-def test_it_is_current() -> None:
+def test_schema_file_is_current() -> None:
     assert pages.text("docs/events.schema.json") == json_schema.event_schema_text()
     Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_every_line_of_the_sample_is_valid() -> None:
+def test_sample_lines_are_valid() -> None:
     lines = pages.text("conf/sample/trace.jsonl").splitlines()
     assert len(lines) > 1000
     assert [line for line in lines if not VALIDATOR.is_valid(json.loads(line))] == []
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_a_whole_event_is_valid_and_one_that_lacks_what_it_needs_is_not(kind: str) -> None:
+def test_required_fields_are_required(kind: str) -> None:
     assert list(VALIDATOR.iter_errors(WHOLE[kind])) == []
-    lacking = [_without(WHOLE[kind], _path(need)) for need in NEEDS[kind]]
-    assert lacking != []
-    assert [event for event in lacking if VALIDATOR.is_valid(event)] == []
+    incomplete = [_without(WHOLE[kind], _path(need)) for need in NEEDS[kind]]
+    assert incomplete != []
+    assert [event for event in incomplete if VALIDATOR.is_valid(event)] == []
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_whatever_stands_in_a_field_both_say_the_same(kind: str) -> None:
-    said = {True: 0, False: 0}
+def test_schema_and_contract_accept_same_values(kind: str) -> None:
+    compared = {True: 0, False: 0}
     for path in _paths(WHOLE[kind]):
         for value in VALUES:
             event = _with(WHOLE[kind], path, value)
-            reason = _refused(event)
-            if not any(words in reason for words in BEYOND_A_SCHEMA):
+            reason = _rejection_reason(event)
+            if not any(words in reason for words in NOT_IN_SCHEMA):
                 assert VALIDATOR.is_valid(event) == (reason == ""), (path, value, reason)
-                said[reason == ""] += 1
-    assert min(said.values()) > 10
+                compared[reason == ""] += 1
+    assert min(compared.values()) > 10
 
 
 @pytest.mark.parametrize("line", [5, None, [], "clock", {"time_us": 1}, {"type": "clock"}, {"time_us": 1, "type": "x"}])
-def test_what_is_no_event_is_not_valid(line: Any) -> None:
+def test_other_json_is_invalid(line: Any) -> None:
     assert not VALIDATOR.is_valid(line)
 
 
-def _refused(event: Any) -> str:
+def _rejection_reason(event: Any) -> str:
     try:
         read_row(event)
     except Rejection as rejection:
@@ -75,7 +75,7 @@ def _refused(event: Any) -> str:
 
 
 def _paths(value: Any, above: Path = ()) -> Iterator[Path]:
-    """Every field and item, however deep."""
+    """Yield the path of every field and item, at any depth."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, part in parts:
         yield (*above, name)

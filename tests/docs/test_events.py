@@ -45,7 +45,7 @@ def _documented(*headings: str) -> Documented:
 
 
 def _word(value: dict[str, Any]) -> str:
-    """How the page says what a value is."""
+    """Return the page's description of a type."""
     kinds = [kind for kind in ([value["type"]] if isinstance(value["type"], str) else value["type"]) if kind != "null"]
     words = [word for word in value.get("enum", ()) if word is not None]
     if words:
@@ -56,16 +56,16 @@ def _word(value: dict[str, Any]) -> str:
         return "list of objects" if items.get("properties") else f"list of {_word(items)}{once}"
     if kinds == ["integer"]:
         return WORDS["integer", str(value["minimum"]), str(value["maximum"])]
-    said = {
+    name = {
         "string": "string, not empty" if value.get("minLength") else "string",
         "stringinteger": "string, or an integer, kept as its digits",
         "boolean": "boolean",
     }["".join(kinds)]
-    return WORDS[said, "", ""]
+    return WORDS[name, "", ""]
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Of two cases, the one in which all went well."""
+    """Return the schema of the case without an error."""
     while "else" in value:
         value = value["else"]
     return value
@@ -76,15 +76,15 @@ def _contract(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, tu
     for name, field in value["properties"].items():
         default = field.get("default")
         shown = str(default).lower() if isinstance(default, bool) else default
-        said = "required" if name in value["required"] else "null" if default is None else f"`{shown}`"
-        yield prefix + name, (_word(field), said)
+        shown_default = "required" if name in value["required"] else "null" if default is None else f"`{shown}`"
+        yield prefix + name, (_word(field), shown_default)
         items = _plain(field.get("items", {}))
         if items.get("properties"):
             yield from _contract(items, f"{prefix}{name}[].")
 
 
 @pytest.mark.parametrize("kind", DEFINITIONS)
-def test_every_field_of_a_type_is_said_with_its_values_and_default(kind: str) -> None:
+def test_page_has_fields_types_and_defaults(kind: str) -> None:
     contract = dict(_contract(DEFINITIONS[kind]))
     headings = ["Every event"]
     if "request_id" in contract:
@@ -94,15 +94,15 @@ def test_every_field_of_a_type_is_said_with_its_values_and_default(kind: str) ->
     assert _documented(*headings, f"`{kind}`") == contract
 
 
-def test_no_type_is_said_that_there_is_not() -> None:
+def test_page_has_no_unknown_type() -> None:
     types = {table.headings[-1] for table in TABLES if table.headings[-1].startswith("`")}
     assert {_code(heading) for heading in types} == set(DEFINITIONS) - {"clock"}
 
 
-def test_every_field_of_a_change_is_said_with_its_values_and_default() -> None:
+def test_page_has_fields_of_changes() -> None:
     rows = _under("`partition`", ("change", *FIELDS))
-    said = {(_code(row["change"]), _code(row["field"])): (row["type"], row["default"]) for row in rows}
-    assert said == {
+    documented = {(_code(row["change"]), _code(row["field"])): (row["type"], row["default"]) for row in rows}
+    assert documented == {
         (case["if"]["properties"]["change"]["const"], name): each
         for case in DEFINITIONS["partition"]["allOf"]
         for name, each in _contract(case["then"])
@@ -110,45 +110,50 @@ def test_every_field_of_a_change_is_said_with_its_values_and_default() -> None:
 
 
 @cache
-def _wakes() -> dict[str, str]:
+def _documented_checks() -> dict[str, str]:
     rows = _under("`partition`", ("change", "what happened", "purgatories checked"))
     return {_code(row["change"]): row["purgatories checked"] for row in rows}
 
 
-def test_every_change_is_said() -> None:
-    assert set(_wakes()) == set(CHANGES)
+def test_page_has_every_change() -> None:
+    assert set(_documented_checks()) == set(CHANGES)
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_wakes_whom_the_page_says(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    woken: list[str] = []
+def test_change_checks_documented_purgatories(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
     monkeypatch.setattr(
-        DelayedOperationPurgatory, "check_and_complete", lambda purgatory, key, now_us: woken.append(purgatory.name)
+        DelayedOperationPurgatory, "check_and_complete", lambda purgatory, key, now_us: checked.append(purgatory.name)
     )
-    always = _woken_by(WHOLE[change], woken, isr=[2, 1])
-    # Everything depends on what the event says: brokers 2 (the event's own), 1 and 3.
-    if_risen = _woken_by({**WHOLE[change], "isr": [2, 3], "min_isr": 1}, woken, isr=[2, 3], reached={3: 40})
+    always = _checked_by(WHOLE[change], checked, isr=[2, 1])
+    # The high watermark rises if the event reports the last missing follower. Broker 2 is the event's own.
+    if_risen = _checked_by({**WHOLE[change], "isr": [2, 3], "min_isr": 1}, checked, isr=[2, 3], reached={3: 40})
     expected = f"{always}; if the high watermark rose: {if_risen}" if if_risen != always else always
-    assert _wakes()[change].replace("; then topic, at every broker", "") == expected.removesuffix(", topic")
+    assert _documented_checks()[change].replace("; then topic, at every broker", "") == expected.removesuffix(", topic")
     assert ("topic" in if_risen) == (change == "leader")
 
 
-def _woken_by(event: dict[str, Any], woken: list[str], isr: list[int], reached: dict[int, int] | None = None) -> str:
-    """Whom the event wakes at a leader whose log ends at 40 (but for `log_end`: before it), its high watermark at 0."""
+def _checked_by(
+    event: dict[str, Any], checked: list[str], isr: list[int], reached: dict[int, int] | None = None
+) -> str:
+    """Return the purgatories that an event checks at a leader with high watermark 0 and log end 40.
+
+    Before a `log_end` event the log is empty.
+    """
     cluster = Cluster(Config(), 0)
     place = {key: event[key] for key in ("time_us", "broker", "topic", "partition")}
     apply_change(cluster, {**place, "change": "high_watermark", "offset": 0})
     if event["change"] != "log_end":
         apply_change(cluster, {**place, "change": "log_end", "offset": 40})
-    # A set that nothing is known of holds the watermark; the event itself, or what it is about, lets it go.
+    # An in-sync follower without a known log end holds the watermark back, until the event changes that.
     before = [*isr, 9] if event["change"] == "isr" else isr
     apply_change(cluster, {**place, "change": "isr", "isr": before})
     for replica, offset in (reached or {}).items():
         if replica != event.get("replica_id"):
             apply_change(cluster, {**place, "change": "replica_end", "replica_id": replica, "offset": offset})
-    woken.clear()
+    checked.clear()
     apply_change(cluster, event)
-    return ", ".join(dict.fromkeys(woken)) or "none"
+    return ", ".join(dict.fromkeys(checked)) or "none"
 
 
 TRACES = sorted({_code(row["trace"]) for table in TABLES if table.columns[0] == "trace" for row in table.rows})
@@ -160,7 +165,7 @@ def _replayed(trace: str) -> tuple[int, Replay]:
     return events[0]["time_us"], replay([{**event, "seq": seq} for seq, event in enumerate(events)], Config())
 
 
-def _said_of(trace: str) -> list[dict[str, str]]:
+def _documented_rows(trace: str) -> list[dict[str, str]]:
     return [
         {name: cell for name, cell in row.items() if name != "trace"}
         for table in TABLES
@@ -174,12 +179,12 @@ def _milliseconds(at_us: int, begin_us: int) -> str:
     return f"{(at_us - begin_us) / 1000:g}"
 
 
-def test_every_trace_of_the_folder_is_told_of() -> None:
+def test_page_describes_every_trace() -> None:
     assert sorted(str(path.relative_to(pages.ROOT)) for path in (pages.ROOT / "docs/traces").iterdir()) == TRACES
 
 
 @pytest.mark.parametrize("trace", ["docs/traces/fetch.jsonl", "docs/traces/produce.jsonl"])
-def test_the_requests_of_a_trace_end_as_the_page_says(trace: str) -> None:
+def test_requests_end_as_documented(trace: str) -> None:
     begin_us, replayed = _replayed(trace)
 
     def row(outcome: Outcome) -> dict[str, str]:
@@ -194,10 +199,10 @@ def test_the_requests_of_a_trace_end_as_the_page_says(trace: str) -> None:
             "bytes": "" if outcome.bytes is None else str(outcome.bytes),
         }
 
-    assert [row(outcome) for outcome in replayed.outcomes] == _said_of(trace)
+    assert [row(outcome) for outcome in replayed.outcomes] == _documented_rows(trace)
 
 
-def test_the_group_goes_through_the_states_that_the_page_says() -> None:
+def test_group_transitions_are_as_documented() -> None:
     begin_us, replayed = _replayed("docs/traces/group.jsonl")
     assert [
         {
@@ -208,7 +213,7 @@ def test_the_group_goes_through_the_states_that_the_page_says() -> None:
             "members": ", ".join(change.members),
         }
         for change in replayed.transitions
-    ] == _said_of("docs/traces/group.jsonl")
+    ] == _documented_rows("docs/traces/group.jsonl")
 
 
 def test_examples_are_valid_events() -> None:
@@ -216,7 +221,7 @@ def test_examples_are_valid_events() -> None:
     assert [read_line(line.encode())["type"] for line in lines] == ["partition", "produce", "fetch"]  # type: ignore[index]
 
 
-def test_every_table_of_the_page_was_looked_at() -> None:
-    looked_at = {"type", "field", "change", "trace"}
-    assert [table.headings for table in TABLES if table.columns[0] not in looked_at] == []
+def test_every_table_is_checked() -> None:
+    checked = {"type", "field", "change", "trace"}
+    assert [table.headings for table in TABLES if table.columns[0] not in checked] == []
     assert all(re.fullmatch(r"docs/traces/\w+\.jsonl", trace) for trace in TRACES)

@@ -1,4 +1,4 @@
-"""docs/glossary.md explains words that the code uses, each once in its place."""
+"""docs/glossary.md explains words that the code uses, each once per table."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CODE = "\n".join(
 )
 
 
-def test_every_word_is_one_of_the_code() -> None:
+def test_words_occur_in_code() -> None:
     assert len(WORDS) > 25
     assert [word for word in WORDS if not _used(word)] == []
 
 
-def test_no_word_is_explained_twice_in_one_place() -> None:
+def test_words_are_explained_once_per_table() -> None:
     assert [table.headings for table in TABLES if len({row["word"] for row in table.rows}) != len(table.rows)] == []
 
 
 def _used(word: str) -> bool:
-    """Perhaps as part of a name, or broken by a line."""
+    """Return whether the code has the word, also as part of a name or across a line break."""
     return re.search(r"(?<![a-z])" + word.replace(" ", r"[\s_-]+"), CODE, re.IGNORECASE) is not None

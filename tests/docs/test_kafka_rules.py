@@ -1,4 +1,4 @@
-"""docs/kafka-rules.md names every delayed operation, every rule that ends one, and every error that is answered."""
+"""docs/kafka-rules.md names every delayed operation, every value of `completed_by`, and every error."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ NAMED = pages.words_in_code(PAGE)
 PACKAGES = [pages.ROOT / "purgatory_udf" / "rules" / name for name in ("purgatory", "reference", "coordinator")]
 SOURCES = sorted(source for package in PACKAGES for source in package.glob("*.py"))
 
-# Whose text arguments are rules; whatever a function of such a name returns is one, too.
-_ENDED_BY = {"complete_by", "PartitionResult", "restart", "complete_removed", "_answer_syncs"}
-_SAYS_BY_WHAT = {"completion_rule", "heartbeat_satisfied_by"}
+# Functions with rules as text arguments, and functions that return rules.
+_CALLED_WITH_RULE = {"complete_by", "PartitionResult", "restart", "complete_removed", "_answer_syncs"}
+_RETURNS_RULE = {"completion_rule", "heartbeat_satisfied_by"}
 _ERROR = re.compile(r"[A-Z]+(_[A-Z]+)+")
 
 
@@ -50,20 +50,20 @@ def _called(call: ast.Call) -> str:
 
 @cache
 def _rules() -> frozenset[str]:
-    """The words of `completed_by`, as the reference says them."""
+    """Return the values of `completed_by` in the reference and the coordinator."""
     words: set[str] = {TIMEOUT}
     for source in SOURCES:
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and _called(node) in _ENDED_BY:
+            if isinstance(node, ast.Call) and _called(node) in _CALLED_WITH_RULE:
                 words |= set().union(*(_texts(argument) for argument in node.args))
-            elif isinstance(node, ast.FunctionDef) and node.name in _SAYS_BY_WHAT:
+            elif isinstance(node, ast.FunctionDef) and node.name in _RETURNS_RULE:
                 returned = (each for each in ast.walk(node) if isinstance(each, ast.Return))
                 words |= set().union(*map(_texts, returned))
             elif isinstance(node, ast.ClassDef) and node.name == "ReplicaStatus":
                 words |= set().union(*(_texts(each) for each in node.body if isinstance(each, ast.Assign)))
             elif isinstance(node, ast.Assign) and _texts(node) and "_RULES" in ast.unparse(node.targets[0]):
                 words |= _texts(node.value)
-    # The apis by whose requests sessions are renewed.
+    # Requests that renew a session complete it under the name of their API.
     words |= {
         each.api
         for each in _subclasses(importlib.import_module("purgatory_udf.rules.coordinator.group_requests").GroupRequest)
@@ -77,23 +77,23 @@ def _errors() -> frozenset[str]:
     return frozenset(text for tree in trees for text in _texts(tree) if _ERROR.fullmatch(text))
 
 
-def test_every_kind_of_operation_is_named() -> None:
+def test_page_names_every_operation() -> None:
     kinds = {*REQUESTS, *(each.kind for each in _operations() if issubclass(each, GroupOperation))} - {""}
     assert {"produce", "fetch", "join", "heartbeat"} <= kinds
     assert kinds - NAMED == set()
 
 
-def test_every_rule_that_ends_an_operation_is_named() -> None:
+def test_page_names_every_rule() -> None:
     assert {"timeout", "high_watermark", "min_bytes", "not_leader", "all_joined", "awaiting_sync"} <= _rules()
     assert _rules() - NAMED == set()
 
 
-def test_every_error_is_named() -> None:
+def test_page_names_every_error() -> None:
     assert {"REQUEST_TIMED_OUT", "NOT_LEADER_OR_FOLLOWER", "ILLEGAL_GENERATION"} <= _errors()
     assert _errors() - NAMED == set()
 
 
-def test_no_rule_is_named_that_the_code_does_not_have() -> None:
+def test_page_names_no_unknown_rule() -> None:
     columns = [table for table in pages.tables(PAGE) if table.columns[0] == "completed by"]
     named = {word for table in columns for row in table.rows for word in re.findall(r"`(\w+)`", row["completed by"])}
     assert len(columns) == 5
@@ -104,7 +104,7 @@ MODULES = {row["module"] for table in pages.tables(PAGE) if "module" in table.co
 
 
 @pytest.mark.parametrize("source", sorted(MODULES))
-def test_where_a_rule_stands_is_there(source: str) -> None:
+def test_named_modules_exist(source: str) -> None:
     named = re.findall(r"`([\w/]+\.py)`", source)
     assert named
     assert [name for name in named if not any((package / name).is_file() for package in PACKAGES)] == []

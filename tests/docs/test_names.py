@@ -1,4 +1,4 @@
-"""Names that one meets everywhere: a public class has a name of its own, and modules import each other in no circle."""
+"""Names and imports: a public class name is unique, and modules have no import cycles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _tree(file: Path) -> ast.Module:
 
 
 def _imports(file: Path) -> set[str]:
-    """Modules of ours, imported anywhere in the file."""
+    """Return the modules of this project that a file imports anywhere."""
     modules = set()
     for node in ast.walk(_tree(file)):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -36,7 +36,7 @@ def _imports(file: Path) -> set[str]:
     return modules & MODULES.keys()
 
 
-def test_a_public_class_has_a_name_of_its_own() -> None:
+def test_public_class_names_are_unique() -> None:
     places = defaultdict(list)
     for file in FILES:
         for node in _tree(file).body:
@@ -46,6 +46,6 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
-def test_modules_import_each_other_in_no_circle() -> None:
+def test_modules_have_no_import_cycles() -> None:
     order = list(TopologicalSorter({module: _imports(file) for module, file in MODULES.items()}).static_order())
     assert sorted(order) == sorted(MODULES)

@@ -1,4 +1,4 @@
-"""What a page names is there: files, folders, other pages; and what it shows in Python runs."""
+"""Files, folders and pages that a page names exist, and its Python examples run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOLDERS = tuple(
 
 
 def _named(name: str) -> list[str]:
-    """Paths of the tree, in backticks; patterns and placeholders are not paths."""
+    """Return the paths in inline code and links, without patterns and placeholders."""
     page = pages.text(name)
     words = (word.split()[0] for word in pages.words_in_code(page) if word.strip())
     paths = [word.rstrip(",.;") for word in words if word.startswith(_FOLDERS) and not re.search(r"[*…<>{}A-Z]", word)]
@@ -32,12 +32,12 @@ def test_pages_name_files_and_pages() -> None:
 
 
 @pytest.mark.parametrize("name", pages.NAMES)
-def test_every_path_that_is_named_is_there(name: str) -> None:
+def test_named_paths_exist(name: str) -> None:
     assert [path for path in _named(name) if not (pages.ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("name", ["docs/questions.md", "notebooks/README.md"])
-def test_a_table_is_read_without_spark(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_reads_table_without_spark(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_deltalake(str(tmp_path / "out" / "expirations"), TABLES["expirations"].empty_table())
     (snippet,) = (block for block in pages.blocks(pages.text(name), "python") if "deltalake" in block)
     monkeypatch.chdir(tmp_path)

@@ -73,10 +73,10 @@ def test_row_schemas_have_no_metadata() -> None:
         assert list(_columns(schema)) == [(column, kind, "") for column, kind, _ in _columns(commented[name])]
 
 
-def test_the_truth_has_the_columns_of_what_it_is_held_against() -> None:
-    alike = {name for name, schema in TRUTH.items() if schema in (TABLES[ended] for ended in ENDS)}
-    assert alike == {f"truth_{ended}" for ended in ENDS}
-    assert alike <= pages.words_in_code(PAGE)
+def test_truth_has_columns_of_outcome_tables() -> None:
+    truth = {name for name, schema in TRUTH.items() if schema in (TABLES[ended] for ended in ENDS)}
+    assert truth == {f"truth_{ended}" for ended in ENDS}
+    assert truth <= pages.words_in_code(PAGE)
 
 
 def test_page_has_every_invariant() -> None:

@@ -1,4 +1,4 @@
-"""README.md's tour prints what it shows. `…` stands for lines that are left out."""
+"""The commands of README.md's tour print the shown output. `…` replaces omitted lines."""
 
 from __future__ import annotations
 
