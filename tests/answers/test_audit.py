@@ -1,4 +1,4 @@
-"""Every law on sound tables, and on tables that break it: alike in Spark and without it, where most are asked."""
+"""Every invariant on sound tables, and on tables that violate it, in DuckDB and in Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def _event(seq: int, type: str = "produce") -> dict[str, Any]:
 
 
 def _end(operation_id: int, table: str, **changed: Any) -> dict[str, Any]:
-    """An operation that began half a ms after its number, with 10 ms to wait: 4 of them if it completed."""
+    """Return the row of an operation that started 0.5 ms after its id's millisecond, with a deadline 10 ms later.
+
+    It completed after 4 ms, or expired.
+    """
     waited = 4 if table == "completions" else 10
     ended = _at(operation_id + waited) if table == "expirations" else _at(operation_id + waited + 0.25)
     times = {"started_at": _at(operation_id + 0.5), "deadline": _at(operation_id + 10)}
@@ -82,14 +85,14 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def out(sound: Path, tmp_path: Path) -> Path:
-    """A copy of the sound tables to break."""
+    """A copy of the sound tables, to be changed."""
     copy = tmp_path / "out"
     shutil.copytree(sound, copy)
     _record(copy, open=1, lines=7)
     return copy
 
 
-def test_sound_tables_keep_every_law(without_spark: SparkSession, sound: Path) -> None:
+def test_sound_tables_hold_every_invariant(without_spark: SparkSession, sound: Path) -> None:
     assert audit(without_spark, str(sound)) == [
         Finding(END_ONCE, 5, 0),
         Finding(OPEN, 1, 0, note="1 open"),
@@ -102,20 +105,20 @@ def test_sound_tables_keep_every_law(without_spark: SparkSession, sound: Path) -
     ]
 
 
-def test_each_broken_law_is_named_with_its_operations(spark: SparkSession, out: Path) -> None:
-    # A completed and an expired end; an end that nobody asked for; a group's operation, written twice.
+def test_violations_are_listed_by_operation(spark: SparkSession, out: Path) -> None:
+    # An operation that completed and expired; one without a request; one of a group, written twice.
     _add(out, "expirations", _end(1, "expirations"))
     _add(out, "completions", _end(77, "completions"), *[_end(90, "completions", kind="join")] * 2)
-    # Groups' operations that break one law each: late, late by a microsecond, a wait that is no difference; and one
-    # that ends in the last microsecond of its deadline's millisecond, which is in time.
+    # Operations of groups that violate one invariant each: late, late by a microsecond, with a wrong wait. The last one
+    # ends in the last microsecond of its deadline's millisecond, which is in time.
     _add(out, "completions", _end(91, "completions", kind="sync", completed_at=_at(102), wait_ms=11))
     _add(out, "expirations", _end(92, "expirations", kind="sync", expired_at=_at(102.001)))
     _add(out, "expirations", _end(93, "expirations", kind="sync", wait_ms=9))
     _add(out, "completions", _end(94, "completions", kind="sync", completed_at=_at(104.999), wait_ms=10))
-    # Watches of nobody, and after the deadline; an operation that ended nowhere; a line that went nowhere.
+    # A watch without an operation, a watch after the deadline, an operation without an end, a line without an event.
     _add(out, "watches", _watch(66), _watch(4, ended_at=_at(15)))
     _add(out, "events", _event(6, "fetch"))
-    # Cancelled: in time, completed besides, late.
+    # Cancellations: in time, of a completed operation, late.
     _add(out, "events", *map(_event, (7, 8)))
     _add(out, "cancellations", _end(7, "cancellations", cancelled_at=_at(11.25), wait_ms=4))
     _add(out, "cancellations", _end(2, "cancellations", cancelled_at=_at(10.25), wait_ms=4))
@@ -136,36 +139,34 @@ def test_each_broken_law_is_named_with_its_operations(spark: SparkSession, out: 
         assert audit(session_for("tests"), str(out)) == expected
 
 
-def test_a_drained_run_leaves_nothing_open(without_spark: SparkSession, out: Path) -> None:
+def test_drained_run_leaves_nothing_open(without_spark: SparkSession, out: Path) -> None:
     _record(out, drain=True, open=1, lines=7)
-    broken = [law for law in audit(without_spark, str(out)) if law.broken]
+    broken = [finding for finding in audit(without_spark, str(out)) if finding.broken]
     assert broken == [Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")]
 
 
-def test_what_groups_leave_open_is_not_among_what_events_asked_for(without_spark: SparkSession, out: Path) -> None:
+def test_open_operations_of_groups_are_not_counted(without_spark: SparkSession, out: Path) -> None:
     _record(out, open=4, lines=7, groups={"open": 3})
     assert audit(without_spark, str(out))[1] == Finding(OPEN, 1, 0, note="1 open")
     _record(out, open=4, lines=7, groups={"open": 4})
     assert audit(without_spark, str(out))[1] == Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")
 
 
-def test_an_unfinished_run_may_have_open_operations_and_tables_that_are_yet_to_come(
-    without_spark: SparkSession, out: Path
-) -> None:
+def test_unfinished_run_may_lack_tables_and_ends(without_spark: SparkSession, out: Path) -> None:
     _record(out, drain=True, finished=False)
     shutil.rmtree(out / "expirations")
-    laws = {law.law: law for law in audit(without_spark, str(out))}
-    assert laws[OPEN] == Finding(OPEN, 3, 0, note="3 open; the run has not finished")
-    assert laws[AT_DEADLINE] == Finding(AT_DEADLINE, 0, 0)
-    assert LINES not in laws
+    findings = {finding.law: finding for finding in audit(without_spark, str(out))}
+    assert findings[OPEN] == Finding(OPEN, 3, 0, note="3 open; the run has not finished")
+    assert findings[AT_DEADLINE] == Finding(AT_DEADLINE, 0, 0)
+    assert LINES not in findings
 
 
-def test_a_folder_without_a_run_is_a_mistake(without_spark: SparkSession, tmp_path: Path) -> None:
+def test_folder_without_a_run_is_reported(without_spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no replay is recorded in .*/runs"):
         audit(without_spark, str(tmp_path))
 
 
-def test_the_report_is_a_table_and_a_broken_law_an_error() -> None:
+def test_report_is_a_table_and_a_violation_an_error() -> None:
     findings = [Finding(OPEN, 1, 0, note="1 open"), Finding(NO_ID_TWICE, 12345, 2, (3, 4))]
     assert report(findings) == [
         "Laws",

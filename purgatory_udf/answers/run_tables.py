@@ -1,0 +1,135 @@
+"""The tables of one replay as views of a database, and the queries of `sql/` on them.
+
+A replay may still be running: each table is then read at the version that it had when it was first needed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from purgatory_udf.backend.sql_database import Parameters, open_database
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract.tables import ENDS, TABLES
+from purgatory_udf.storage import run_records
+from purgatory_udf.storage.output_folder import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_READS = re.compile(r"^-- Reads: +(.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class SqlFile:
+    """A query of `sql/`. `reads` are the tables and views that it names, as the file's header lists them."""
+
+    text: str
+    reads: tuple[str, ...]
+
+
+@cache
+def sql_file(name: str) -> SqlFile:
+    """Return a query by its path in `sql/` without the ending, as `metrics/waits`."""
+    text = files("purgatory_udf.answers").joinpath(f"sql/{name}.sql").read_text(encoding="utf-8")
+    reads = _READS.search(text)
+    return SqlFile(text, tuple(reads[1].split(", ")) if reads else ())
+
+
+@cache
+def _views() -> frozenset[str]:
+    folder = files("purgatory_udf.answers").joinpath("sql/views")
+    return frozenset(file.name.removesuffix(".sql") for file in folder.iterdir())
+
+
+class RunTables:
+    """The latest replay under `out`.
+
+    With `require_all_rows`, a table that has fewer rows than the finished run wrote is an error.
+    """
+
+    def __init__(self, spark: SparkSession, out: str, *, require_all_rows: bool = True) -> None:
+        self.spark = spark
+        self.layout = Layout(out)
+        run = run_records.load(spark, self.layout.table("runs"), "replay")
+        if run is None:
+            raise UserError(f"{out}: no replay is recorded in {self.layout.table('runs')}")
+        self.run = run
+        self._require_all_rows = require_all_rows
+        self.finished = run.status == run_records.FINISHED
+        self.database = open_database(spark)
+        # By view, whether there is such a table.
+        self._added: dict[str, bool] = {}
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Tables that were needed and do not exist (yet); their views have no rows."""
+        return tuple(name for name, exists in self._added.items() if not exists)
+
+    @cached_property
+    def events_path(self) -> str:
+        """Path of the events that were replayed."""
+        return run_records.events_of(self.spark, self.layout.out, self.run)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a table."""
+        self.add(name)
+        return self._added[name]
+
+    def add(self, *names: str) -> None:
+        """Make tables and views available to queries."""
+        for name in names:
+            if name in self._added:
+                continue
+            if name in _views():
+                view = sql_file(f"views/{name}")
+                self.add(*view.reads)
+                self.database.add_view(name, view.text)
+                self._added[name] = True
+            else:
+                self.add_table(name, self.events_path if name == "events" else self.layout.table(name), TABLES[name])
+
+    def add_table(self, name: str, path: str, schema: pa.Schema) -> None:
+        """Make the table at `path` available as `name`."""
+        exists = self.database.add_table(name, path, schema, is_growing=not self.finished)
+        # A running replay has not counted its rows yet.
+        counts = self.run.counts if self.finished and self._require_all_rows else {}
+        written = counts.get(name, 0) if name in ENDS else 0
+        if written:
+            counted = self.database.query(f"SELECT count(*) AS rows FROM {name}")
+            _require_all(path, written, counted.column("rows")[0].as_py() if exists else 0)
+        self._added[name] = exists
+
+    def query(self, name: str, **parameters: Any) -> pa.Table:
+        """Return the rows of a query of `sql/`."""
+        return self.database.query(self.text(name), parameters)
+
+    def rows(self, name: str, **parameters: Any) -> list[dict[str, Any]]:
+        """Return the rows of a query of `sql/` as dictionaries."""
+        rows: list[dict[str, Any]] = self.query(name, **parameters).to_pylist()
+        return rows
+
+    def save(self, name: str, path: str, schema: pa.Schema, parameters: Parameters, **options: Any) -> None:
+        """Write the rows of a query of `sql/` to a Delta table; every row names the run."""
+        constants = {"run_id": self.run.run_id, **options.pop("constants", {})}
+        self.database.save(self.text(name), path, schema, parameters, constants=constants, **options)
+
+    def text(self, name: str) -> str:
+        """Return the text of a query of `sql/`, with everything that it reads available."""
+        file = sql_file(name)
+        self.add(*file.reads)
+        return file.text
+
+
+def _require_all(path: str, written: int, there: int) -> None:
+    """Raise if rows are missing: a Delta log that has lost its end is that of a smaller table, without any error."""
+    if there < written:
+        raise UserError(
+            f"{path}: {written - there:,} of {written:,} rows are missing; restore the table, or rerun "
+            "the replay with --overwrite"
+        )

@@ -1,0 +1,8 @@
+-- Operations whose broker stopped before they ended, in the columns of `ended`. They were never answered.
+--
+-- Reads:    cancellations
+
+SELECT run_id, operation_id, kind, broker, request_id, client_id, key, started_at, deadline, wait_ms, watched,
+    reason AS completed_by, trigger, CAST(NULL AS BIGINT) AS bytes, partitions, CAST(NULL AS BIGINT) AS answered_bytes,
+    cancelled_at AS ended_at, false AS expired, false AS after_end, fetcher
+FROM cancellations

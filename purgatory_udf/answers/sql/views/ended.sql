@@ -1,0 +1,15 @@
+-- Operations that completed or expired, in the columns that both tables have.
+--
+-- Reads:    completions, expirations
+-- Columns:  those of completions, with `ended_at` for `completed_at`; `expired`; `after_end` and `fetcher`, which only
+--           expirations have
+
+SELECT run_id, operation_id, kind, broker, request_id, client_id, key, started_at, deadline, wait_ms, watched,
+    completed_by, trigger, bytes, partitions, answered_bytes,
+    completed_at AS ended_at, false AS expired, false AS after_end, CAST(NULL AS STRING) AS fetcher
+FROM completions
+UNION ALL
+SELECT run_id, operation_id, kind, broker, request_id, client_id, key, started_at, deadline, wait_ms, watched,
+    completed_by, trigger, bytes, partitions, answered_bytes,
+    expired_at AS ended_at, true AS expired, after_end, fetcher
+FROM expirations

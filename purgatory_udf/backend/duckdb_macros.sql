@@ -1,0 +1,25 @@
+-- Functions of Spark SQL that DuckDB lacks, or has under another name or with another treatment of nulls.
+-- DuckDB runs this file before any query, so that one text of a query runs on both engines.
+-- In DuckDB's own shell: `.read duckdb_macros.sql`.
+
+CREATE MACRO pmod(number, divisor) AS ((number % divisor) + divisor) % divisor;
+
+-- `epoch_ms` rounds to the nearest millisecond, Spark takes the one that has begun.
+CREATE MACRO unix_millis(moment) AS (epoch_us(moment) - pmod(epoch_us(moment), 1000)) // 1000;
+CREATE MACRO unix_micros(moment) AS epoch_us(moment);
+CREATE MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000);
+
+-- Lists. Spark's `explode` and DuckDB's `unnest` both drop rows whose list is empty or null.
+CREATE MACRO explode(list) AS unnest(list);
+CREATE MACRO size(list) AS len(list);
+CREATE MACRO sequence(first, last, step) AS generate_series(first, last, step);
+CREATE MACRO array_sort(list) AS list_sort(list);
+CREATE MACRO array_except(list, others) AS
+    CASE WHEN others IS NOT NULL
+        THEN list_filter(list_distinct(list), lambda element: NOT list_contains(others, element)) END;
+
+-- `max_by(value, struct(a, b))`: structs are ordered by their first field, then by their second. Neither may be null.
+CREATE MACRO struct(a, b) AS row(a, b);
+-- DuckDB's own skip rows whose value is null.
+CREATE MACRO max_by(value, ordering) AS arg_max_null(value, ordering);
+CREATE MACRO min_by(value, ordering) AS arg_min_null(value, ordering);

@@ -1,0 +1,351 @@
+"""SQL over Delta tables and Arrow tables, executed by DuckDB in this process or by Spark.
+
+A `SqlDatabase` is a namespace of views and runs queries on them. Queries are written once, in the part of Spark SQL
+that DuckDB shares; `duckdb_macros.sql` adds to DuckDB the functions that only Spark has. Rules for such queries:
+
+- Parameters are named and written `:name`. They stand for values only, and not in views.
+- Columns named like a DuckDB keyword (`group`) are qualified: `t.group`.
+- `ORDER BY` says `NULLS FIRST` or `NULLS LAST` where a value can be null.
+- Strings are concatenated with `||`, decimals written as doubles (`1e3`), empty types given by `CAST(NULL AS STRING)`.
+- No lambda functions and no `IGNORE NULLS`: the engines write these differently.
+
+Both engines return the same Arrow types: integers as int64 or int32, times as timestamp[us, UTC].
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.common.local_paths import require_local_path
+from purgatory_udf.contract.tables import COMMENT, with_comments, without_comments
+
+if TYPE_CHECKING:
+    import duckdb
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+Parameters = Mapping[str, int | float | str | bool | None]
+
+# A string, a comment or a quoted identifier, or else a parameter. `::` is a cast.
+_TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/|::|:(?P<name>[a-z]\w*)""", re.DOTALL)
+# Delta features of tables whose Parquet files can be read as they are.
+_READER_FEATURES = {"timestampNtz"}
+# Characters of a path that DuckDB takes for a pattern.
+_GLOB = re.compile(r"[*?\[{]")
+
+
+class SqlDatabase(ABC):
+    """Views by name, and queries on them. Several threads may query at the same time."""
+
+    @abstractmethod
+    def add_table(self, name: str, path: str, schema: pa.Schema, *, is_growing: bool = False) -> bool:
+        """Add a view of the Delta table at `path` with the columns of `schema`; return whether there is such a table.
+
+        A column that the table lacks is null in every row; without a table, the view has no rows. All queries of a
+        table that `is_growing` read the version that it has now.
+        """
+
+    @abstractmethod
+    def add_rows(self, name: str, rows: pa.Table) -> None:
+        """Add a view of an Arrow table."""
+
+    @abstractmethod
+    def add_view(self, name: str, query: str) -> None:
+        """Add a view of a query without parameters."""
+
+    @abstractmethod
+    def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
+        """Return the rows of a query. Parameters that it does not name are ignored."""
+
+    @abstractmethod
+    def save(
+        self,
+        query: str,
+        path: str,
+        schema: pa.Schema,
+        parameters: Parameters | None = None,
+        *,
+        constants: Mapping[str, str] | None = None,
+        append: bool = False,
+        single_file: bool = False,
+    ) -> None:
+        """Write the rows of a query to the Delta table at `path`, in the order and types of `schema`.
+
+        The table is replaced, or appended to. `constants` are columns with one value in every row. With
+        `single_file`, the rows keep the order of the query.
+        """
+
+
+def open_database(session: SparkSession) -> SqlDatabase:
+    """Return a new, empty database that runs where the session does."""
+    from purgatory_udf.backend.dialect import local
+
+    return DuckDatabase() if local(session) else SparkDatabase(session)
+
+
+def parameters_of(query: str) -> set[str]:
+    """Return the names of the query's parameters."""
+    return {token["name"] for token in _TOKENS.finditer(query) if token["name"]}
+
+
+def _used(query: str, parameters: Parameters | None) -> dict[str, Any]:
+    names = parameters_of(query)
+    return {name: value for name, value in (parameters or {}).items() if name in names}
+
+
+class DuckDatabase(SqlDatabase):
+    """A DuckDB of its own in this process. What exceeds its memory is spilled to the directory for temporary files.
+
+    Raises `NeedsSparkError` for what it cannot read: tables of another machine, and tables with reader features that
+    its Delta library does not support.
+    """
+
+    # Of this machine's memory; Python and Arrow need the rest.
+    MEMORY = "50%"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @cached_property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        import duckdb
+
+        connection = duckdb.connect(
+            config={
+                "memory_limit": self.MEMORY,
+                "temp_directory": str(Path(tempfile.gettempdir(), f"purgatory-replay-duckdb-{os.getpid()}")),
+                # Extensions would be downloaded.
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+            }
+        )
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
+        connection.execute(files("purgatory_udf.backend").joinpath("duckdb_macros.sql").read_text(encoding="utf-8"))
+        return connection
+
+    def add_table(self, name: str, path: str, schema: pa.Schema, *, is_growing: bool = False) -> bool:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        with self._alone():
+            try:
+                table = DeltaTable(str(require_local_path(path)))
+            except TableNotFoundError:
+                self._connection.register(name, schema.empty_table())
+                return False
+            _require_readable(require_local_path(path), table)
+            self._connection.register(f"{name}_columns", schema.empty_table())
+            source = self._source(name, table)
+            columns = ", ".join(self._columns(f"{name}_columns", source))
+            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {columns} FROM {source}")
+        return True
+
+    def _source(self, name: str, table: DeltaTable) -> str:
+        """Return what a query selects from: the table's files, or where DuckDB would misread them, a dataset."""
+        paths = [unquote(uri).removeprefix("file://") for uri in table.file_uris()]
+        if not paths or table.metadata().partition_columns or any(map(_GLOB.search, paths)):
+            self._connection.register(f"{name}_files", table.to_pyarrow_dataset())
+            return f"{name}_files"
+        listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+        return f"read_parquet([{listed}], union_by_name = true)"
+
+    def _columns(self, wanted: str, source: str) -> Iterator[str]:
+        there = self._types(source)
+        for name, kind in self._types(wanted).items():
+            quoted = '"' + name.replace('"', '""') + '"'
+            if name not in there:
+                yield f"CAST(NULL AS {kind}) AS {quoted}"
+            # Spark writes times as INT96, which DuckDB reads without their zone.
+            elif there[name] != kind and kind.startswith("TIMESTAMP"):
+                yield f"CAST({quoted} AS {kind}) AS {quoted}"
+            else:
+                yield quoted
+
+    def _types(self, source: str) -> dict[str, str]:
+        return {row[0]: row[1] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
+
+    def add_rows(self, name: str, rows: pa.Table) -> None:
+        with self._alone():
+            self._connection.register(name, rows)
+
+    def add_view(self, name: str, query: str) -> None:
+        with self._alone():
+            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
+
+    def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
+        with self._alone():
+            return _plain(self._executed(query, parameters).to_arrow_table())
+
+    def save(
+        self,
+        query: str,
+        path: str,
+        schema: pa.Schema,
+        parameters: Parameters | None = None,
+        *,
+        constants: Mapping[str, str] | None = None,
+        append: bool = False,
+        single_file: bool = False,
+    ) -> None:
+        from deltalake import write_deltalake
+
+        written = with_comments(without_comments(schema), schema)
+
+        def batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+            for batch in reader:
+                yield from _conform(pa.Table.from_batches([batch]), written, constants or {}).to_batches()
+
+        with self._alone():
+            rows = batches(self._executed(query, parameters).to_arrow_reader())
+            write_deltalake(
+                str(require_local_path(path)),
+                pa.RecordBatchReader.from_batches(written, rows),
+                mode="append" if append else "overwrite",
+                schema_mode=None if append else "overwrite",
+            )
+
+    def _executed(self, query: str, parameters: Parameters | None) -> duckdb.DuckDBPyRelation:
+        text = _TOKENS.sub(lambda token: f"${token['name']}" if token["name"] else token[0], query)
+        return self._connection.sql(text, params=_used(query, parameters))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the connection; errors of DuckDB, Arrow, the table or the disk become `NeedsSparkError`.
+
+        Spark reads more kinds of tables, and its errors are translated for users.
+        """
+        import duckdb
+        from deltalake.exceptions import DeltaError
+
+        try:
+            with self._lock:
+                yield
+        except (duckdb.Error, pa.ArrowException, DeltaError, OSError) as error:
+            raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
+
+
+def _require_readable(path: Path, table: DeltaTable) -> None:
+    """Raise if the table's files are not its rows, or if a commit is empty, as a full disk leaves it.
+
+    The Delta library reads an empty commit as one without changes.
+    """
+    features = {*(table.protocol().reader_features or ())} - _READER_FEATURES
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        features.add("columnMapping")
+    if features:
+        raise NeedsSparkError(f"{path}: the table has reader features that need Spark: {', '.join(sorted(features))}")
+    for commit in (path / "_delta_log").glob("*.json"):
+        if not commit.stat().st_size:
+            raise OSError(f"{commit}: is empty")
+
+
+def _conform(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, str]) -> pa.Table:
+    columns = [
+        pa.repeat(pa.scalar(constants[field.name], field.type), rows.num_rows)
+        if field.name in constants
+        else _integers(rows.column(field.name)).cast(field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    columns = [_integers(column) for column in rows.columns]
+    moment = pa.timestamp("us", "UTC")
+    return pa.Table.from_arrays(
+        [column.cast(moment) if pa.types.is_timestamp(column.type) else column for column in columns],
+        names=rows.column_names,
+    )
+
+
+def _integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return DuckDB's sums and counts, which are 128 bits wide, as int64."""
+    return column.cast(pa.int64()) if pa.types.is_decimal(column.type) else column
+
+
+class SparkDatabase(SqlDatabase):
+    """Temporary views in a Spark session of their own, which shares the context of the given session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark.newSession()
+        # Delta's parser extension ignores parameters; this way Spark binds them after parsing.
+        self._spark.conf.set("spark.sql.legacy.parameterSubstitution.constantsOnly", "true")
+
+    def add_table(self, name: str, path: str, schema: pa.Schema, *, is_growing: bool = False) -> bool:
+        from delta.tables import DeltaTable
+        from pyspark.sql import functions as sf
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        if not DeltaTable.isDeltaTable(self._spark, path):
+            self._spark.createDataFrame([], from_arrow_schema(schema)).createOrReplaceTempView(name)
+            return False
+        reader = self._spark.read.format("delta")
+        if is_growing:
+            latest = DeltaTable.forPath(self._spark, path).history(1).select("version").first()
+            assert latest is not None
+            reader = reader.option("versionAsOf", latest.version)
+        frame = reader.load(path)
+        known = set(frame.columns)
+        frame.select(
+            *(
+                sf.col(f"`{field.name}`")
+                if field.name in known
+                else sf.lit(None).cast(field.dataType).alias(field.name)
+                for field in from_arrow_schema(schema).fields
+            )
+        ).createOrReplaceTempView(name)
+        return True
+
+    def add_rows(self, name: str, rows: pa.Table) -> None:
+        self._spark.createDataFrame(rows).createOrReplaceTempView(name)
+
+    def add_view(self, name: str, query: str) -> None:
+        self._spark.sql(query).createOrReplaceTempView(name)
+
+    def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
+        return self._frame(query, parameters).toArrow()
+
+    def save(
+        self,
+        query: str,
+        path: str,
+        schema: pa.Schema,
+        parameters: Parameters | None = None,
+        *,
+        constants: Mapping[str, str] | None = None,
+        append: bool = False,
+        single_file: bool = False,
+    ) -> None:
+        from pyspark.sql import functions as sf
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        frame, fixed = self._frame(query, parameters), constants or {}
+        columns = []
+        for field, kind in zip(schema, from_arrow_schema(schema).fields, strict=True):
+            column = sf.lit(fixed[field.name]) if field.name in fixed else sf.col(f"`{field.name}`")
+            comment = (field.metadata or {}).get(COMMENT.encode())
+            metadata = {} if comment is None else {"metadata": {COMMENT: comment.decode()}}
+            columns.append(column.cast(kind.dataType).alias(field.name, **metadata))
+        frame = frame.select(*columns)
+        if single_file:
+            frame = frame.coalesce(1)
+        writer = frame.write.format("delta").mode("append" if append else "overwrite")
+        writer.option("overwriteSchema", str(not append).lower()).save(path)
+
+    def _frame(self, query: str, parameters: Parameters | None) -> DataFrame:
+        return self._spark.sql(query, args=_used(query, parameters))

@@ -1,0 +1,217 @@
+"""Both implementations of `SqlDatabase`: tables become views, and queries return the same types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.sql_database import DuckDatabase, SqlDatabase, open_database, parameters_of
+from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.contract.tables import COMMENT
+from purgatory_udf.launch.spark_session import session_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOMENT = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC")), ("parts", pa.list_(pa.int32()))]
+)
+ROWS = pa.Table.from_pylist(
+    [{"id": 1, "name": "a", "at": MOMENT, "parts": [1, 2]}, {"id": 2, "name": None, "at": None, "parts": None}], SCHEMA
+)
+
+
+@pytest.fixture(params=["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
+def new_database(request: pytest.FixtureRequest) -> Callable[[], SqlDatabase]:
+    """A function that opens an empty database of the engine."""
+    if request.param == "duckdb":
+        return DuckDatabase
+    spark: SparkSession = request.getfixturevalue("spark")
+    return lambda: open_database(spark)
+
+
+@pytest.fixture
+def database(new_database: Callable[[], SqlDatabase]) -> SqlDatabase:
+    return new_database()
+
+
+def test_local_session_opens_duckdb() -> None:
+    with locally():
+        assert isinstance(open_database(session_for("tests")), DuckDatabase)
+
+
+def test_table_is_read_by_path(database: SqlDatabase, tmp_path: Path) -> None:
+    """The folder's name ends a string, a pattern and an escape."""
+    path = str(tmp_path / "it's 100% a*b?")
+    write_deltalake(path, ROWS)
+    assert database.add_table("t", path, SCHEMA)
+    read = database.query("SELECT * FROM t ORDER BY id")
+    assert read.schema.types[:3] == SCHEMA.types[:3]
+    assert read.to_pylist() == ROWS.to_pylist()
+
+
+def test_missing_table_is_empty(database: SqlDatabase, tmp_path: Path) -> None:
+    assert not database.add_table("t", str(tmp_path / "none"), SCHEMA)
+    assert database.query("SELECT count(*) AS n, max(t.at) AS last FROM t").to_pylist() == [{"n": 0, "last": None}]
+    assert database.query("SELECT * FROM t").column_names == SCHEMA.names
+
+
+def test_missing_column_is_null(database: SqlDatabase, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), ROWS.select(["name", "id"]))
+    database.add_table("t", str(tmp_path), SCHEMA)
+    assert database.query("SELECT * FROM t ORDER BY id").to_pylist() == [
+        {"id": 1, "name": "a", "at": None, "parts": None},
+        {"id": 2, "name": None, "at": None, "parts": None},
+    ]
+
+
+def test_partitioned_table_has_its_partition_columns(database: SqlDatabase, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), ROWS, partition_by=["name"])
+    database.add_table("t", str(tmp_path), SCHEMA)
+    assert database.query("SELECT id, name FROM t ORDER BY id").to_pylist() == ROWS.select(["id", "name"]).to_pylist()
+
+
+def test_growing_table_keeps_its_version(database: SqlDatabase, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), ROWS)
+    database.add_table("t", str(tmp_path), SCHEMA, is_growing=True)
+    write_deltalake(str(tmp_path), ROWS, mode="append")
+    assert database.query("SELECT count(*) AS n FROM t").to_pylist() == [{"n": 2}]
+
+
+def test_times_of_spark_are_utc(tmp_path: Path) -> None:
+    """Spark writes INT96, which has no zone."""
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    write_deltalake(str(tmp_path), ROWS.select(schema.names))
+    (file,) = (Path(uri) for uri in DeltaTable(str(tmp_path)).file_uris())
+    pq.write_table(ROWS.select(schema.names), file, use_deprecated_int96_timestamps=True)
+    database = DuckDatabase()
+    database.add_table("t", str(tmp_path), schema)
+    read = database.query("SELECT t.at, unix_micros(t.at) AS us FROM t WHERE id = 1")
+    assert read.to_pylist() == [{"at": MOMENT, "us": 1_772_366_400_123_456}]
+
+
+def test_unsupported_reader_feature_needs_spark(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), ROWS)
+    log = tmp_path / "_delta_log" / f"{0:020}.json"
+    lines = log.read_text().splitlines()
+    protocol = (
+        '{"protocol":{"minReaderVersion":3,"minWriterVersion":7,'
+        '"readerFeatures":["deletionVectors"],"writerFeatures":["deletionVectors"]}}'
+    )
+    log.write_text("\n".join(protocol if '"protocol"' in line else line for line in lines))
+    with pytest.raises(NeedsSparkError, match="deletionVectors"):
+        DuckDatabase().add_table("t", str(tmp_path), SCHEMA)
+
+
+def test_remote_table_needs_spark() -> None:
+    with pytest.raises(NeedsSparkError, match="s3a://bucket/t: is not on this machine"):
+        DuckDatabase().add_table("t", "s3a://bucket/t", SCHEMA)
+
+
+def test_sums_and_times_have_the_same_types(database: SqlDatabase) -> None:
+    database.add_rows("t", ROWS)
+    database.add_view("v", "SELECT id, size(parts) AS n, unix_millis(t.at) AS ms FROM t")
+    query = """
+        SELECT sum(id) AS sum, count(*) AS count, count_if(id > 1) AS some, sum(id) / count(*) AS mean,
+            max(timestamp_millis(ms)) AS at, max(n) AS n
+        FROM v
+    """
+    read = database.query(query)
+    assert read.schema.types[:5] == [*[pa.int64()] * 3, pa.float64(), pa.timestamp("us", "UTC")]
+    assert read.to_pylist() == [
+        {"sum": 3, "count": 2, "some": 1, "mean": 1.5, "at": MOMENT.replace(microsecond=123_000), "n": 2}
+    ]
+
+
+def test_macros_follow_spark(database: SqlDatabase) -> None:
+    """Engines differ in times before the epoch, in nulls and in ties."""
+    query = """
+        SELECT pmod(-3, 5) AS pmod,
+            unix_millis(timestamp_millis(-1)) AS ms,
+            max_by(v, k) AS of_null, min_by(v, k) AS least, max_by(k, struct(1, coalesce(k, 0))) AS last,
+            array_sort(array_except(any_value(l), any_value(m))) AS except,
+            array_except(any_value(l), any_value(missing)) IS NULL AS of_missing,
+            size(sequence(1, 10, 3)) AS steps
+        FROM (
+            SELECT v, k, split('b,a,b', ',') AS l, split('c', ',') AS m, split(CAST(NULL AS STRING), ',') AS missing
+            FROM (VALUES (1, 1), (NULL, 2), (3, NULL)) AS t(v, k)
+        ) t
+    """
+    assert database.query(query).to_pylist() == [
+        {
+            "pmod": 2,
+            "ms": -1,
+            "of_null": None,
+            "least": 1,
+            "last": 2,
+            "except": ["a", "b"],
+            "of_missing": True,
+            "steps": 4,
+        }
+    ]
+
+
+def test_explode_drops_empty_lists(database: SqlDatabase) -> None:
+    database.add_rows("t", ROWS)
+    assert database.query("SELECT id, explode(parts) AS part FROM t").to_pylist() == [
+        {"id": 1, "part": 1},
+        {"id": 1, "part": 2},
+    ]
+
+
+def test_parameters_are_values(database: SqlDatabase) -> None:
+    """They are bound outside of strings and comments; those that a query does not name are ignored."""
+    hostile = "it's :n \\ \" $n -- ${n}"
+    query = "SELECT :text AS text, ':text' AS string, CAST(:n AS BIGINT) + 1 AS n -- :comment"
+    assert parameters_of(query) == {"text", "n"}
+    assert database.query(query, {"text": hostile, "n": 2**40, "unused": 1}).to_pylist() == [
+        {"text": hostile, "string": ":text", "n": 2**40 + 1}
+    ]
+    assert database.query("SELECT 1 AS n LIMIT :n", {"n": 0}).num_rows == 0
+
+
+def test_databases_of_a_session_are_separate(new_database: Callable[[], SqlDatabase]) -> None:
+    one, other = new_database(), new_database()
+    for database, number in ((one, 1), (other, 2)):
+        database.add_view("v", f"SELECT {number} AS n")
+    assert [database.query("SELECT n FROM v").to_pylist() for database in (one, other)] == [[{"n": 1}], [{"n": 2}]]
+
+
+def test_saved_table_has_order_types_and_comments(database: SqlDatabase, tmp_path: Path) -> None:
+    schema = pa.schema(
+        [
+            pa.field("run_id", pa.string(), metadata={COMMENT: "ID of the run"}),
+            pa.field("n", pa.int32()),
+            pa.field("total", pa.int64(), metadata={COMMENT: "A sum"}),
+            pa.field("at", pa.timestamp("us", "UTC")),
+        ]
+    )
+    query = """
+        SELECT sum(n) AS total, n, timestamp_millis(n) AS at
+        FROM (SELECT explode(sequence(1, 3, 1)) AS n) t WHERE n <= :most GROUP BY n ORDER BY n DESC
+    """
+
+    def save(most: int, **options: Any) -> None:
+        database.save(query, str(tmp_path), schema, {"most": most}, constants={"run_id": "r"}, **options)
+
+    save(2, single_file=True)
+    save(3, single_file=True)
+    table = DeltaTable(str(tmp_path))
+    saved = table.to_pyarrow_table()
+    assert saved.column_names == schema.names
+    assert saved.select(["run_id", "n", "total"]).to_pylist() == [
+        {"run_id": "r", "n": n, "total": n} for n in (3, 2, 1)
+    ]
+    assert saved.schema.field("n").type == pa.int32() and saved.schema.field("at").type == pa.timestamp("us", "UTC")
+    assert [field.metadata.get(COMMENT) for field in table.schema().fields] == ["ID of the run", None, "A sum", None]
+    save(1, append=True)
+    assert sorted(DeltaTable(str(tmp_path)).to_pyarrow_table().column("n").to_pylist()) == [1, 1, 2, 3]
