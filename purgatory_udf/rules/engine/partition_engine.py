@@ -128,8 +128,8 @@ class Tables:
         schemas = (COMPLETIONS, EXPIRATIONS, CANCELLATIONS, WATCHES, PURGATORY_GAUGES)
         return Tables(
             *(
-                pa.concat_tables([schema.empty_table(), *(each[place] for each in tables)])
-                for place, schema in enumerate(schemas)
+                pa.concat_tables([schema.empty_table(), *(each[index] for each in tables)])
+                for index, schema in enumerate(schemas)
             )
         )
 

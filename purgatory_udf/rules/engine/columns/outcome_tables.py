@@ -360,11 +360,11 @@ def outcome_tables(decided: Decisions, run_id: str, trace_end_us: int | None) ->
 
 def gauge_table(decided: Decisions, run_id: str) -> pa.Table:
     """Return the gauge readings."""
-    readings, whose = decided.readings, take_records(decided.purgatories, decided.readings["purgatory"])
+    readings, purgatories = decided.readings, take_records(decided.purgatories, decided.readings["purgatory"])
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id, pa.string()), len(readings)),
-        "broker": _int_array(whose["broker"]),
-        "purgatory": pa.array([PURGATORIES[Code(code)] for code in whose["code"].tolist()], pa.string()),
+        "broker": _int_array(purgatories["broker"]),
+        "purgatory": pa.array([PURGATORIES[Code(code)] for code in purgatories["code"].tolist()], pa.string()),
         "at": _timestamps(readings["at_ms"] * 1000),
         "watched": pa.array(readings["watched"].astype(np.int64)),
         "delayed": pa.array(readings["delayed"].astype(np.int64)),

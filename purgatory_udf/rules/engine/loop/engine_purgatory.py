@@ -259,8 +259,8 @@ def _finish_fetch_parts(arena: Arena, operation: Any, several: bool) -> None:
     undisturbed = operation.disruptions == arena.disruptions
     max_bytes, hard_max, carried = operation.max_bytes, operation.hard_max != 0, 0
     # Usually every key's list has the operation once, and none has been walked earlier.
-    everywhere = watched and not several and operation.irregular == 0
-    walked, dead = 0, operation.count if everywhere else 0
+    on_every_list = watched and not several and operation.irregular == 0
+    walked, dead = 0, operation.count if on_every_list else 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(arena, at)
         key = key_at(arena, part.key)
@@ -269,7 +269,7 @@ def _finish_fetch_parts(arena: Arena, operation: Any, several: bool) -> None:
             arena, key, at, operation, undisturbed, max_bytes - carried, not hard_max and carried == 0
         )
         part.updates = key.updates - part.updates
-        if everywhere:
+        if on_every_list:
             _count_dead_fetch(key, stamp)
         elif watched and part.duplicate == 0:
             if several and walked_earlier(arena, key, Code.FETCH):

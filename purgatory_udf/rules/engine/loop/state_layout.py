@@ -66,19 +66,19 @@ def sort_by_outcome(outcomes: Records, completed: int, expired: int, rows: Recor
 @entry_point
 def keep_open(operations: Records, parts: Records, kept: Records, kept_parts: Records) -> None:
     """Copy the open operations to `kept`, and their parts to `kept_parts`."""
-    place = first = 0
+    row = first = 0
     for o in range(len(operations)):
         operation = operations[o]
         if operation.state == ENDED:
             continue
-        copy_rows(kept, place, operations, o, 1)
-        kept[place].first = first
+        copy_rows(kept, row, operations, o, 1)
+        kept[row].first = first
         copy_rows(kept_parts, first, parts, operation.first, operation.count)
         for _ in range(operation.count):
             part = kept_parts[first]
-            part.operation, part.child = place, NONE
+            part.operation, part.child = row, NONE
             first += 1
-        place += 1
+        row += 1
 
 
 def init_rings(rows: Records, begin: int) -> None:
@@ -115,18 +115,18 @@ def rebuild_links(arenas: Records) -> None:
 
 @entry_point
 def lay_out_logs(
-    keys: Records, growth: Records, held: Records, held_rolls: Records, batches: Records, rolls: Records
+    keys: Records, growth: Records, state_batches: Records, state_rolls: Records, batches: Records, rolls: Records
 ) -> None:
     """Copy the state's logs to `batches` and `rolls`, with room for each key's `growth` and for the sentinel."""
     begin = roll_begin = 0
     for k in range(len(keys)):
         key = keys[k]
-        copy_rows(batches, begin, held, key.batch_begin, key.end_batch)
+        copy_rows(batches, begin, state_batches, key.batch_begin, key.end_batch)
         key.batch_begin = begin
         sentinel = batches[begin + key.end_batch]
         sentinel["end"], sentinel["encoded_start"] = SENTINEL_END, encode_start(key.end_pos, 0)
         begin += key.end_batch + growth[k].batches + 1
-        copy_rows(rolls, roll_begin, held_rolls, key.roll_begin, key.roll_count)
+        copy_rows(rolls, roll_begin, state_rolls, key.roll_begin, key.roll_count)
         key.roll_begin = roll_begin
         roll_begin += key.roll_count + growth[k].rolls
 
@@ -158,7 +158,7 @@ def trim_logs(
     in_use = in_use_rolls = in_use_members = 0
     for k in range(len(keys)):
         key = keys[k]
-        begin, first, end, reach = in_use, key.batch_begin, key.batch_begin + key.end_batch, UNKNOWN
+        begin, first, end, merged_end = in_use, key.batch_begin, key.batch_begin + key.end_batch, UNKNOWN
         bound = _retention_bound(key, retain_bytes)
         # A log's first reported end often has no bytes.
         while first + 1 < end and start_of(batches[first + 1]) == start_of(batches[first]):
@@ -167,15 +167,15 @@ def trim_logs(
             in_use += end - first
             copy_rows(kept, begin, batches, first, end - first)
         else:
-            stay = begin
+            protected_until = begin
             for at in range(first, end):
                 pos, following = start_of(batches[at]), start_of(batches[at + 1])
                 if at + 1 < end and pos == following:
                     continue
                 small = batches[at].encoded_start < 0 or following - pos <= retain_bytes
-                if in_use > stay and pos <= bound and small:
+                if in_use > protected_until and pos <= bound and small:
                     in_use -= 1
-                    reach = max(reach, kept[in_use].end)
+                    merged_end = max(merged_end, kept[in_use].end)
                     if in_use > begin:
                         # It does not end where the next remaining batch starts.
                         before = kept[in_use - 1]
@@ -184,12 +184,12 @@ def trim_logs(
                 in_use += 1
                 if not small:
                     # Its successor stays as well.
-                    stay = in_use + 1
+                    protected_until = in_use + 1
         key.batch_begin, key.end_batch = begin, in_use - begin
 
         begin, end = in_use_rolls, key.roll_begin + key.roll_count
         for at in range(key.roll_begin, end):
-            if at + 1 == end or rolls[at + 1]["base"] > reach:
+            if at + 1 == end or rolls[at + 1]["base"] > merged_end:
                 rolls[in_use_rolls] = rolls[at]
                 in_use_rolls += 1
         key.roll_begin, key.roll_count = begin, in_use_rolls - begin
