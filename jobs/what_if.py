@@ -57,7 +57,7 @@ def _checks(
         raise UserError("--out is missing; it names the folder of the table what_if")
     misplaced = next((name for name, usual in PREDICTION.items() if stage.get(name) != usual), None)
     if misplaced is not None:
-        raise UserError(f"--{misplaced} goes with --like")
+        raise UserError(f"--{misplaced} needs --like")
     chosen = _variants(variant, config, settings)
     if closed_loop is not None:
         load_scenario(closed_loop)
@@ -69,7 +69,7 @@ def _checks(
     else:
         misplaced = next((name for name, usual in STAGE.items() if stage[name] != usual), None)
         if misplaced is not None:
-            raise UserError(f"--{misplaced} goes with --closed-loop")
+            raise UserError(f"--{misplaced} needs --closed-loop")
     if local_folder(out) is not None:
         require_no_file(LocalFiles(), out)
     table = local_folder(events) if events is not None else None
@@ -87,7 +87,7 @@ def _check_prediction(
         raise UserError("--config and --set do not go with --like; edit the scenario that fit writes")
     misplaced = next((name for name, usual in STAGE.items() if stage.get(name) != usual), None)
     if misplaced is not None:
-        raise UserError(f"--{misplaced} goes with --closed-loop")
+        raise UserError(f"--{misplaced} needs --closed-loop")
     parse_variants(variant)
     require_source(like)
     json = stage.get("json")

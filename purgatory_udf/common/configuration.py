@@ -16,7 +16,7 @@ from purgatory_udf.contract.overrides import COORDINATOR_KEY, RequestContext, Sc
 from purgatory_udf.contract.overrides import INT32_MAX as INT32_MAX
 from purgatory_udf.contract.overrides import Override as Override
 
-# The parser of libyaml, if PyYAML has it: a fitted scenario has tens of thousands of numbers.
+# The parser of libyaml, if available: a fitted scenario has tens of thousands of numbers.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

@@ -8,7 +8,7 @@ import re
 class UserError(Exception):
     """The input, an option or the configuration is invalid: exit status 2.
 
-    The message says what is wrong, where, and what to do.
+    The message names the problem, its place and the remedy.
     """
 
 
@@ -26,7 +26,7 @@ _FILE = re.compile(
     rf"(?:file:(?://)?)?(/{_CHAR}*/(?:_delta_log/{_CHAR}+|checkpoints?/{_CHAR}+/{_CHAR}+|{_CHAR}+\.parquet))"
 )
 
-# Causes of storage failures: a pattern that their error text always contains, and what to tell the user. Spark and
+# Causes of storage failures: a pattern that their error text always contains, and the advice for the user. Spark and
 # Delta report a full disk or a lost file deep inside a long text. The first match counts.
 _CAUSES = (
     (

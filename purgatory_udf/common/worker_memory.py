@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 
 # Options of glibc's mallopt, numbered as in `malloc.h`.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
-# Bytes of free memory to keep, and bytes to request in addition to what is needed.
+# Bytes of free memory to keep, and bytes to request in advance.
 _KEPT, _AHEAD = 1 << 29, 1 << 26
 
 
@@ -54,9 +54,9 @@ def freeze_loaded_objects() -> None:
 
 
 def freeze_in_workers(work: Callable[Arguments, Iterator[Item]]) -> Callable[Arguments, Iterator[Item]]:
-    """Return the work of a task that ends with `freeze_loaded_objects`, except in the process that called this.
+    """Return the work of a task, followed by `freeze_loaded_objects`, except in the process that called this.
 
-    That process may run the work, too, but must free everything at its end: libraries warn about what is left.
+    That process may run the work, too, but must free everything at its end: libraries warn about leftover objects.
     """
     caller = os.getpid()
 

@@ -117,7 +117,7 @@ _STRUCTS: dict[tuple[str, tuple[Field, ...]], type[msgspec.Struct]] = {}
 def _struct(name: str, fields: Sequence[Field], tag: str | None = None, lenient: bool = False) -> type[msgspec.Struct]:
     """Return the struct type of these fields, cached.
 
-    Optional fields may be missing or null, and are None then; with `lenient`, so are required fields.
+    Missing or null optional fields become None; with `lenient`, so do required fields.
     """
     known = tuple(field for field in fields if field.name != TYPE)
     key = (f"{tag or name}", known)
@@ -146,7 +146,7 @@ def _event_structs() -> tuple[dict[type[msgspec.Struct], StructFields], dict[str
 
 
 def _change_struct() -> type[msgspec.Struct] | None:
-    """Return the struct of all partition changes, with the fields of every change."""
+    """Return the struct of partition changes, with the fields of every change."""
     together = {field.name: field for shape in CHANGE_FIELDS.values() for field in shape.fields}
     try:
         return _struct("partition", tuple(together.values()), "partition", lenient=True)

@@ -55,7 +55,7 @@ def _named(name: str, lines: list[str], margin: str) -> list[str]:
 
 
 def _joined(parts: list[list[str]]) -> list[str]:
-    """Join the lines of all parts, with a comma after each part except the last."""
+    """Join the lines of the parts, with a comma after each part except the last."""
     return [
         line + ("," if at == len(part) - 1 and part is not parts[-1] else "")
         for part in parts

@@ -39,7 +39,7 @@ _OPERATIONS = table(
     column("after_a_wait", LONG, "Operations that completed after a wait"),
     column("expired", LONG, "Operations that expired"),
     column("after_end", LONG, "Operations that expired after the last event of the trace"),
-    column("waited_ms", LONG, "Sum of all waits in milliseconds"),
+    column("waited_ms", LONG, "Sum of the waits in milliseconds"),
 )
 
 _CAUSES = table(
@@ -60,7 +60,7 @@ _WAITS = table(
     column("waited", LONG, "Number of operations that had to wait"),
     column("waited_share", DOUBLE, "`waited` divided by `operations`"),
     column("expired", LONG, "Number of operations that expired"),
-    column("waited_ms", LONG, "Sum of all waits in milliseconds"),
+    column("waited_ms", LONG, "Sum of the waits in milliseconds"),
     *_quantiles("Wait of the operations that had to wait"),
     column("max_ms", LONG, "Longest wait in milliseconds"),
 )

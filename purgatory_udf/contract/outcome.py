@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class PartitionOutcome:
-    """The result of one partition; `error` is None if the partition was still pending when its broker stopped."""
+    """The result of one partition; without an `error` it was still pending when its broker stopped."""
 
     topic: str
     partition: int

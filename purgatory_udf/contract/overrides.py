@@ -63,7 +63,7 @@ _SETTING = re.compile(r"([^\[=]+)(?:\[(.*)\])?=(.*)", re.DOTALL)
 
 
 class ParsedSetting(NamedTuple):
-    """A setting of a command line, split: `key[scope]=value`; `scope` is None without brackets."""
+    """A setting of a command line, split: `key[scope]=value`; without brackets there is no `scope`."""
 
     key: str
     scope: str | None
@@ -107,7 +107,7 @@ WHAT_IF_KEYS = frozenset(
 )
 
 
-# Writes of coordinators are produces whose timeout comes from broker settings (`offsets.commit.timeout.ms`, the
+# Writes of coordinators are produces with a timeout from broker settings (`offsets.commit.timeout.ms`, the
 # transaction timeout, and `request.timeout.ms` for transaction markers), so a producer's timeout does not apply to
 # them.
 COORDINATOR_KEY = "produce.timeout_ms"
@@ -151,7 +151,7 @@ def _dotted(values: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, Any]
 
 
 class Scope(BaseModel):
-    """The requests that a rule applies to: those that match every field that is set.
+    """The requests that a rule applies to; they match every field that is set.
 
     `client_id`, `topic` and `group` are patterns (`*`, `?`, `[ab]`). A request over several topics matches if one does.
     """
@@ -175,7 +175,7 @@ class Scope(BaseModel):
 
 
 class ScopeRule(Scope):
-    """A scope with its settings; the value null keeps what was recorded."""
+    """A scope with its settings; the value null keeps the recorded value."""
 
     settings: Annotated[dict[str, Override], BeforeValidator(_flat), Field(min_length=1)]
 

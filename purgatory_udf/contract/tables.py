@@ -33,12 +33,12 @@ def column(name: str, kind: pa.DataType, comment: str) -> pa.Field:
 
 
 def table(*columns: pa.Field) -> pa.Schema:
-    """Return a table's schema with comments; every table begins with `run_id`."""
+    """Return a table's schema with comments, with `run_id` as the first column."""
     return pa.schema([column("run_id", TEXT, RUN_ID), *columns])
 
 
 def with_comments(schema: pa.Schema, commented: pa.Schema) -> pa.Schema:
-    """Return the schema with the comments of those columns that `commented` has too; nested fields stay as they are."""
+    """Return the schema with the comments of those columns that `commented` has too; nested fields are unchanged."""
     comments = {field.name: field.metadata for field in commented}
     return pa.schema([field.with_metadata(comments.get(field.name)) for field in schema])
 
@@ -120,7 +120,7 @@ _EVENTS = table(
     column("offset", LONG, "`partition`: new offset, for the changes that move one"),
     column("bytes", LONG, "`log_end`: bytes appended since the previous log end"),
     column("leader_epoch", INT, "`leader`: leader epoch"),
-    column("replicas", pa.list_(INT), "`leader`: broker IDs of all replicas"),
+    column("replicas", pa.list_(INT), "`leader`: broker IDs of the replicas"),
     column("isr", pa.list_(INT), "`leader`, `isr`: broker IDs of the in-sync replicas"),
     column("min_isr", INT, "`leader`: `min.insync.replicas`"),
     column("group", TEXT, "Group events: group ID"),
@@ -205,7 +205,7 @@ _COMPLETIONS = table(
     _WAIT_MS,
     column("watched", BOOL, "Whether the operation was in the purgatory; false if it completed on arrival"),
     column("completed_by", TEXT, "Rule that completed the operation; `docs/kafka-rules.md` lists all rules"),
-    column("trigger", TEXT, "Key whose event completed the operation; null if it completed on arrival"),
+    column("trigger", TEXT, "Key of the event that completed the operation; null if it completed on arrival"),
     _readable("on completion"),
     column(
         "partitions",
@@ -339,7 +339,7 @@ _PURGATORY_GAUGES = table(
     column("broker", INT, "Broker ID"),
     column("purgatory", TEXT, "Produce, Fetch, DeleteRecords, topic, Rebalance or Heartbeat"),
     column("at", TIMESTAMP, "Time of the reading, a multiple of 200 ms"),
-    column("watched", LONG, "`PurgatorySize`: entries of all watch lists, those of ended operations included"),
+    column("watched", LONG, "`PurgatorySize`: entries of the watch lists, including those of ended operations"),
     column("delayed", LONG, "`NumDelayedOperations`: operations that the timer holds"),
     column("purged", LONG, "Entries of ended operations that were purged since the previous reading"),
 )

@@ -38,13 +38,13 @@ class Rejection(Exception):  # noqa: N818 (a finding about the input, not an err
 
     @property
     def reason(self) -> str:
-        """The path of the value and what is wrong with it."""
+        """The path of the value, and the problem."""
         problem = f"expected {self.expected}, got {self.actual}" if self.expected else self.actual
         return f"{self.path}: {problem}" if self.path else problem
 
 
 def wrong_type(value: Any, expected: str) -> Rejection:
-    """Return the rejection of a value whose type does not fit the field."""
+    """Return the rejection of a value of the wrong type."""
     return Rejection("wrong type", abbreviated_json(value), expected)
 
 
@@ -89,7 +89,7 @@ def nullable(schema: Schema) -> Schema:
 
 
 def if_field(field: str, value: Schema, then: Schema, otherwise: Schema | None = None) -> Schema:
-    """Return a schema that applies `then` to objects whose field matches `value`, and `otherwise` to all others."""
+    """Return a schema that applies `then` if the field matches `value`, and `otherwise` if not."""
     chosen = {"if": {"properties": {field: value}, "required": [field]}, "then": then}
     return chosen if otherwise is None else {**chosen, "else": otherwise}
 
@@ -188,7 +188,7 @@ def one_of(*words: str) -> Check:
 
 
 def list_of(item: Check) -> Check:
-    """Return a check for lists whose items all pass `item`; a rejection names the index."""
+    """Return a check for lists, which applies `item` to each item; a rejection names the index."""
 
     @with_schema({"type": "array", "items": schema_of(item)})
     def check(value: Any) -> Any:

@@ -27,13 +27,13 @@ MIN_GAPS, MAX_MEAN_GAP_RATIO, MIN_LINGER_MS = 200, 20, 2.0
 # The shortest gaps come from pauses of the host, which delay one request but not the next. This share is ignored.
 LOW_GAP_SHARE = 0.02
 # A request that is handled within this time after the previous response was waiting for it. After a long wait there is
-# nearly always such a request, so a longer time is allowed for a busy host. The gaps of a producer are usable if at
+# nearly always one, so a longer time is allowed for a busy host. The gaps of a producer are usable if at
 # most `MAX_QUEUED_SHARE` of its requests waited like this.
 QUEUED_MS, QUEUED_AFTER_LONG_WAIT_MS, LONG_WAIT_MS, MAX_QUEUED_SHARE = 3.0, 20.0, 30.0, 0.05
-# A request with at least this many records is a burst if so many arrive at random with at most this probability. Bursts
-# are then excluded from the random arrivals and the test is repeated, which reveals more bursts.
+# A request with at least this many records is a burst if that number arrives at random with at most this probability.
+# Bursts are then excluded from the random arrivals and the test is repeated, which reveals more bursts.
 MIN_BURST_RECORDS, BURST_PROBABILITY, ROUNDS, MAX_RANDOM_RECORDS = 4, 1e-3, 5, 1000
-# Duration of a burst, whatever the linger time.
+# Duration of a burst, independent of the linger time.
 BURST_MS = 0.5
 # If more than this share of a producer's requests are bursts, all its requests with several records count as bursts.
 BURSTY_SHARE = 0.5
@@ -104,7 +104,7 @@ def record_arrivals(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: fl
 
 
 def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.Series[bool]:
-    """Return a mask of requests whose records arrived in a burst.
+    """Return a mask of requests with a burst of records.
 
     These have more records than arrive during the linger time at the rate of the other requests, except with the
     probability `BURST_PROBABILITY`.

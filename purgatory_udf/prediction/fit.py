@@ -134,7 +134,7 @@ class _Fit:
             )
         if client == FOLLOWER:
             self.doubts[client] = (
-                "a client of this name cannot be distinguished from the followers, whose figures have it"
+                "a client of this name cannot be distinguished from the followers, which use it in figures"
             )
         if elsewhere and not follows:
             self.doubts[client] = (
@@ -255,7 +255,7 @@ class _Fit:
 
 
 def _usual(requests: pd.DataFrame, name: str) -> int | None:
-    """Return the most frequent value of a field; None if no request has it."""
+    """Return the most frequent value of a field; None without one."""
     usual = requests[name].dropna().mode()
     return int(usual.iloc[0]) if len(usual) else None
 

@@ -1,6 +1,6 @@
 """Checks a fit: compares a simulation of the unchanged scenario with the recording, client by client.
 
-Predictions for clients whose recorded figures are not reproduced are marked as not to be trusted.
+If a recorded figure of a client is not reproduced, its predictions are marked as not to be trusted.
 
 Each client's figures, per API:
 
@@ -8,10 +8,10 @@ Each client's figures, per API:
 - `waited`: share of requests that waited in the purgatory
 - `expired`: share of fetches that waited and got fewer bytes than `min_bytes`, or of produces with a timed-out
   partition
-- `p50_ms`, `p95_ms`, `p99_ms`: percentiles of the wait of all requests, including waits of 0
+- `p50_ms`, `p95_ms`, `p99_ms`: percentiles of the wait, including requests without one
 - `kb`: KiB of records per request
 
-The fetches of all followers count together, as `follower`.
+Followers count together, as `follower`.
 """
 
 from __future__ import annotations

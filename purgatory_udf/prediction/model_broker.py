@@ -154,7 +154,7 @@ class ModelBroker:
         return round(self.host.now * 1000) // 1000 + wait_ms + self._late_ms()
 
     def append(self, batches: Sequence[tuple[ModelPartition, int]]) -> None:
-        """Append all batches of a request before the checks, so that a waiting fetch of a follower gets all of them."""
+        """Append all batches before the checks, so that a waiting fetch of a follower gets the whole request."""
         now = self.host.now
         risen = [partition.append(size, now) for partition, size in batches]
         for (partition, _), rose in zip(batches, risen, strict=True):

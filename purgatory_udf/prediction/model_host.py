@@ -5,7 +5,7 @@ step takes just this time; otherwise all active steps share the cores evenly (pr
 
     worked    the work that each active step has received so far; grows by min(1, cores / active) per millisecond
 
-A step of w ms that starts when `worked` is W ends when `worked` is W + w, whichever other steps start and end in
+A step of w ms that starts when `worked` is W is complete when `worked` is W + w, whichever other steps start and end in
 between. So one heap, ordered by that value, holds all steps.
 
 Long steps are long for another reason, such as a disk, a timer or a pause. The part that exceeds `stall_ms` is not work
@@ -122,7 +122,7 @@ class AnsweredRequest(NamedTuple):
 
 @dataclass(slots=True)
 class Measurements:
-    """The results of a simulation after its warm-up, which ends at 0 ms.
+    """The results of a simulation after its warm-up, from 0 ms on.
 
     Attributes:
         answered: The requests with a response.

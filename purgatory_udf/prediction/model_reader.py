@@ -30,7 +30,7 @@ class ModelReader:
         self.positions = [0] * len(parts)
         self._turn = turn
         self._handling = handling
-        # The partitions with data in the last response, whose positions a follower's next fetch reports.
+        # The partitions with data in the last response; a follower's next fetch reports their positions.
         self._changed: list[int] = []
         self._step_ms = self._rest_ms = 0.0
         self._reported = 0

@@ -1,4 +1,4 @@
-"""Builds the simulation plan of a fitted scenario, whose settings may have been edited."""
+"""Builds the simulation plan of a fitted scenario, including edited settings."""
 
 from __future__ import annotations
 

@@ -67,11 +67,11 @@ class SeedResults:
 
 
 def simulate_all(
-    plans: Mapping[str, ClusterPlan], seeds: int = SEEDS, said: Callable[[str], None] | None = None
+    plans: Mapping[str, ClusterPlan], seeds: int = SEEDS, say: Callable[[str], None] | None = None
 ) -> dict[str, SeedResults]:
     """Simulate each plan with the seeds 1 to `seeds`, on all available cores.
 
-    The result depends on plan and seed only, not on the process. `said` is called when a plan is complete.
+    The result depends on plan and seed only, not on the process. `say` is called when a plan is complete.
     """
     tasks = [(name, plan, seed) for name, plan in plans.items() for seed in range(1, seeds + 1)]
     workers = min(len(tasks), _cores())
@@ -81,13 +81,13 @@ def simulate_all(
         for name, plan, seed in tasks:
             results[name].append(simulate_once(plan, seed))
     else:
-        # Spawned, not forked: a child forked from a process with a JVM's threads may hang.
+        # Spawned, not forked: a child forked from a process with a JVM may deadlock.
         with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
             waiting = [(name, pool.submit(simulate_once, plan, seed)) for name, plan, seed in tasks]
             for name, future in waiting:
                 results[name].append(future.result())
-                if said and len(results[name]) == seeds:
-                    said(f"simulated {name}")
+                if say and len(results[name]) == seeds:
+                    say(f"simulated {name}")
     return {
         name: SeedResults([of_seed[0] for of_seed in mine], [of_seed[1] for of_seed in mine])
         for name, mine in results.items()

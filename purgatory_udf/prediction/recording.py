@@ -225,7 +225,7 @@ def _assumed_leaders(lists: pd.DataFrame, leads: list[PartitionLeader]) -> list[
 def _other_appends(
     changes: pa.Table, keys: _Keys, batches: pd.DataFrame, begin_us: int, written: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the appends without a client's produce: other changes of log ends, and `written` by coordinators."""
+    """Return the appends without a client's produce: other movements of a log end, and `written` by coordinators."""
     ends = changes.filter(pc.and_(pc.equal(changes["change"], "log_end"), pc.greater(changes["bytes"], 0)))
     frame = ends.select(["time_us", "topic", "partition", "offset", "bytes"]).to_pandas()
     place = [keys.place(topic, int(number)) for topic, number in zip(frame["topic"], frame["partition"], strict=True)]
@@ -322,7 +322,7 @@ class RecordingWindow:
         return self.end - self.begin
 
     def select(self, frame: pd.DataFrame, time: str) -> pd.DataFrame:
-        """Return the rows whose time is in the window."""
+        """Return the rows with a time in the window."""
         return frame[(frame[time] >= self.begin) & (frame[time] < self.end)]
 
 
@@ -330,7 +330,7 @@ def steady_window(recording: Recording) -> RecordingWindow:
     """Return the longest period in which all clients are present and no leader moves.
 
     Raises:
-        UserError: There is none, or it is shorter than `MIN_WINDOW_MS`.
+        UserError: No client is present throughout, or the period is shorter than `MIN_WINDOW_MS`.
     """
     columns = ["client", "tried", "answered"]
     requests = pd.concat([recording.fetches[columns], recording.produces[columns]])

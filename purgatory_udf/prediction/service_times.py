@@ -41,7 +41,7 @@ class CoreSharing:
     _worked: Floats
 
     def work(self, begin: pd.Series[float], end: pd.Series[float]) -> Floats:
-        """Return the work of each of these steps, in milliseconds of a core."""
+        """Return the work of each step, in milliseconds of a core."""
         if self.cores is None:
             return np.asarray(end - begin, dtype=float)
         return np.asarray(np.interp(end, self._times, self._worked) - np.interp(begin, self._times, self._worked))
@@ -56,7 +56,7 @@ def fit_core_sharing(
         begin: Start times of the steps.
         end: End times of the steps.
         kind: Only the work of steps of the same kind is compared.
-        judged: The steps whose work is compared.
+        judged: Mask of the steps to compare.
     """
     times = np.concatenate([begin, end])
     order = np.argsort(times, kind="stable")
@@ -93,7 +93,7 @@ def _correlation(amounts: Floats, around: Floats, kinds: npt.NDArray[np.int64]) 
     return 0.0 if np.isnan(correlation) else float(correlation)
 
 
-# Number of quantiles of a distribution, and the minimum number of samples for a range of sizes of its own.
+# Number of quantiles of a distribution, and the minimum number of samples of a range of sizes.
 QUANTILE_COUNT, MIN_SAMPLES = 101, 40
 # The quantile of work above which the rest of a step counts as a stall.
 STALL_QUANTILE = 0.8
@@ -102,7 +102,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """The work of all steps in the window.
+    """The work of the steps in the window.
 
     `turns` are the fetches, with `turn` (work since the previous response), `before` (size of that response) and
     `handling`. `produces` have `handling` and `answering`.
@@ -116,7 +116,7 @@ class TimedSteps:
 
 
 def measure_steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
-    """Return the work of all steps in the window, by the number of cores that fits best."""
+    """Return the work of the steps in the window, by the number of cores that fits best."""
     turns = _turns(recording.fetches)
     turns = turns[(turns["tried"] >= window.begin) & (turns["tried"] < window.end)]
     produces = window.select(recording.produces, "tried")
@@ -150,8 +150,8 @@ def _stalls(turns: pd.DataFrame) -> tuple[float | None, float]:
 def _turns(fetches: pd.DataFrame) -> pd.DataFrame:
     """Return the fetches with their previous response.
 
-    A follower's turn ends when the handling of its request starts, which reports its position; a consumer's turn ends
-    with the first try.
+    A follower's turn lasts until the handling of its request, which reports its position; a consumer's turn lasts
+    until the first try.
     """
     ordered = fetches.sort_values("tried")
     of_one = ordered.groupby(["client", "broker"])

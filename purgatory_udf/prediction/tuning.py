@@ -37,7 +37,7 @@ _OVER = re.compile(r"([^=\[]+(?:\[.*\])?)=(\d+)\.\.(\d+)")
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure, and its wanted change in percent; the sign says which direction is better."""
+    """A figure, and its wanted change in percent; its sign is the better direction."""
 
     figure: str
     percent: float
@@ -77,7 +77,7 @@ class SettingRange:
     high: int
 
     def grid(self, count: int) -> list[int]:
-        """Return values at even logarithmic distances, including both ends; 0 counts as 1."""
+        """Return values at even logarithmic distances, including both bounds; 0 counts as 1."""
         low, high = np.log(max(1, self.low)), np.log(max(1, self.high))
         values = [round(float(np.exp(at))) for at in np.linspace(low, high, count)]
         return sorted({self.low, self.high, *(min(self.high, max(self.low, value)) for value in values)})
@@ -229,7 +229,7 @@ def tune(
             points = sorted(_around(best, grids) - set(known))
         if not points:
             break
-    # In full length a setting may leave the frontier, and one that was simulated briefly enters it: repeat until all
+    # In full length a setting may leave the frontier, and another trial enters it: repeat until all
     # have been simulated in full length.
     while brief := [at for at in best if not known[at].whole]:
         say(f"simulating {len(brief)} settings of the frontier in full length")

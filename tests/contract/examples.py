@@ -167,7 +167,7 @@ NEEDS: dict[str, list[str]] = {
     "stopped": CHANGE_NEEDS,
 }
 
-# The defaults of optional fields by event type; the empty key holds those of all types.
+# The defaults of optional fields by event type; the empty key has those of every type.
 DEFAULTS: dict[str, Event] = {
     "": {"seq": None, "broker": 0, "client_id": None, "group_instance_id": None},
     "fetch": {

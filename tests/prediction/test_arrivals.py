@@ -63,7 +63,7 @@ def test_request_after_long_wait_counts_as_queued() -> None:
 
 
 def test_small_requests_of_bursty_producer_are_bursts() -> None:
-    """The last request has too few records for a burst by itself, and waited for the previous response."""
+    """The last request has few records, and waited for the previous response."""
     calm = [500.0 * number for number in range(1, 40)]
     tried = [*calm, calm[-1] + 2]
     arrived = record_arrivals(_requests(tried), _batches([7] * 39 + [3]), 5)

@@ -48,11 +48,11 @@ def test_tune_prints_frontier_and_best_setting(file: Path, capsys: pytest.Captur
         ("--variant a fetch.min_bytes=1", "give one of --events"),
         ("--like F --events x --variant a fetch.min_bytes=1", "give one of --events"),
         ("--like F --variant a produce.timeout_ms=1", "produce.timeout_ms: unknown key; predictions support"),
-        ("--like F --variant a fetch.min_bytes=1 --scale 2", "--scale goes with --closed-loop"),
+        ("--like F --variant a fetch.min_bytes=1 --scale 2", "--scale needs --closed-loop"),
         ("--like F --variant a fetch.min_bytes=1 --set drain=false", "--config and --set do not go with --like"),
         ("--like no.yaml --variant a fetch.min_bytes=1", "no.yaml: no such file"),
         ("--events x --variant a fetch.min_bytes=1", "--out is missing"),
-        ("--events x --out o --variant a fetch.min_bytes=1 --seeds 3", "--seeds goes with --like"),
+        ("--events x --out o --variant a fetch.min_bytes=1 --seeds 3", "--seeds needs --like"),
     ],
 )
 def test_invalid_options_are_rejected(words: str, said: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:

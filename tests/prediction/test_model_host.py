@@ -83,5 +83,5 @@ def test_stalled_step_counts_as_active() -> None:
     host.schedule(1, lambda _: host.work(1, log.note, "a"), None)
     host.schedule(4, lambda _: host.work(1, log.note, "b"), None)
     host.run(100)
-    # b shares the core with the long step until 5, when half of b is done, and then has it alone.
+    # b shares the core with the long step until 5, when half of b is done, and then uses it alone.
     assert log == [("a", 3), ("long", 5), ("b", 5.5)]

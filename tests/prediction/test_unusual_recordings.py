@@ -1,4 +1,4 @@
-"""Incomplete or unusual recordings: each is fitted as far as possible, and reports what is missing."""
+"""Incomplete or unusual recordings: each is fitted as far as possible, and reports missing parts."""
 
 from __future__ import annotations
 

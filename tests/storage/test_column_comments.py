@@ -48,7 +48,7 @@ def _stored_columns(path: Path) -> list[tuple[str, str | None]]:
 
 
 def test_spark_creates_commented_columns(spark: SparkSession, tmp_path: Path) -> None:
-    """By a session of its own Delta statement, and by the write of no rows that a path with a backtick needs."""
+    """By Delta's table builder, and by an empty write for a path with a backtick."""
     for name in ("plain", "back`tick"):
         delta_tables._create(spark, str(tmp_path / name), COMMENTED, ())
         assert _stored(tmp_path / name) == EXPECTED
