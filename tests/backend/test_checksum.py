@@ -1,4 +1,4 @@
-"""What a table's first commit says of it, as Spark reads it."""
+"""The checksum file of a table's first commit, as Spark reads it."""
 
 from __future__ import annotations
 
@@ -14,35 +14,34 @@ from purgatory_udf.backend.local.delta_files import write_files
 ROWS = pa.table({"time_us": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
 
 
-def _known(table: Path, version: int) -> dict[str, object]:
-    known: dict[str, object] = json.loads((table / "_delta_log" / f"{version:020}.crc").read_text())
-    return known
+def _checksum(table: Path, version: int) -> dict[str, object]:
+    checksum: dict[str, object] = json.loads((table / "_delta_log" / f"{version:020}.crc").read_text())
+    return checksum
 
 
-def test_spark_learns_what_a_table_is_without_a_query_and_goes_on_from_there(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_spark_reads_checksum_without_job(spark: SparkSession, tmp_path: Path) -> None:
+    """It needs no job to load the table, and continues the checksum in its next commit."""
     write_files([ROWS.slice(0, 2), ROWS.slice(2)], str(tmp_path), ("time_us",), {}, ROWS.schema)
     group = str(uuid.uuid4())
-    spark.sparkContext.setJobGroup(group, "the first look")
+    spark.sparkContext.setJobGroup(group, "load")
     try:
         table = spark.read.format("delta").load(str(tmp_path))
         assert table.columns == ["time_us", "name"]
         assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
         assert sorted(table.collect()) == [(1, "a"), (2, None), (3, "c")]
-        # Groups' jobs are told of, so there would have been one.
+        # Jobs of the group are reported, so the list above would have had one.
         assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) != []
     finally:
         spark.sparkContext.setJobGroup("", "")
-    # Spark's own for the next commit is what it finds in ours, and what it adds.
+    # Spark adds its own file to the numbers of the first commit.
     table.limit(1).coalesce(1).write.format("delta").mode("append").save(str(tmp_path))
     files = list(tmp_path.glob("*.parquet"))
-    known = _known(tmp_path, 1)
+    known = _checksum(tmp_path, 1)
     assert (known["numFiles"], known["tableSizeBytes"]) == (3, sum(file.stat().st_size for file in files))
-    assert {name: _known(tmp_path, 0)[name] for name in ("numMetadata", "numProtocol")} == {
+    assert {name: _checksum(tmp_path, 0)[name] for name in ("numMetadata", "numProtocol")} == {
         "numMetadata": 1,
         "numProtocol": 1,
     }
-    before, after = _known(tmp_path, 0)["metadata"], known["metadata"]
+    before, after = _checksum(tmp_path, 0)["metadata"], known["metadata"]
     assert isinstance(before, dict) and isinstance(after, dict)
     assert (before["id"], before["schemaString"]) == (after["id"], after["schemaString"])

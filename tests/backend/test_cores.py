@@ -1,4 +1,4 @@
-"""Parts of a work that are made by processes of their own."""
+"""`side_by_side`: parts of a job are computed by forked processes and by this one."""
 
 from __future__ import annotations
 
@@ -25,40 +25,41 @@ def batch(*values: int) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array(values, pa.int64())})
 
 
-HERE = os.getpid()
-# For whoever waits for another process that never comes: a failure, not a test that hangs.
-PATIENCE_SECONDS = 60
+THIS_PROCESS = os.getpid()
+# A test fails, instead of hanging, if another process does not signal in this time.
+TIMEOUT_SECONDS = 60
 
 
-class Turn:
-    """One process waits until another has come to some point, for parts are taken by whoever is free."""
+class Signal:
+    """Lets a process wait until another has reached some point. Any free process may take the next part."""
 
     def __init__(self) -> None:
-        self._come = get_context("fork").Event()
+        self._event = get_context("fork").Event()
 
-    def come(self) -> None:
-        self._come.set()
+    def set(self) -> None:
+        self._event.set()
 
     def wait(self) -> None:
-        assert self._come.wait(PATIENCE_SECONDS)
+        assert self._event.wait(TIMEOUT_SECONDS)
 
 
-def by_whom(part: int) -> Iterator[pa.RecordBatch]:
-    """As many batches as the part's number."""
+def batches_with_process(part: int) -> Iterator[pa.RecordBatch]:
+    """Yield as many batches as the part's number, with the process that made them."""
     yield from (batch(part, os.getpid()) for _ in range(part))
 
 
-def test_what_parts_make_comes_back_in_their_order_from_processes_that_are_gone() -> None:
-    others, taken = Turn(), count()
+def test_results_are_in_order_of_parts() -> None:
+    """The processes have ended."""
+    others, taken = Signal(), count()
 
-    def whoever(part: int) -> Iterator[pa.RecordBatch]:
-        if os.getpid() == HERE:
+    def compute(part: int) -> Iterator[pa.RecordBatch]:
+        if os.getpid() == THIS_PROCESS:
             others.wait()
         elif next(taken) == 2:
-            others.come()
-        yield from by_whom(part)
+            others.set()
+        yield from batches_with_process(part)
 
-    made = side_by_side(whoever, [2, 0, 1, 3])
+    made = side_by_side(compute, [2, 0, 1, 3])
     assert [len(part) for part in made] == [2, 0, 1, 3]
     values = [[rows.column(0).to_pylist() for rows in part] for part in made]
     assert [[value for value, _ in rows] for rows in values] == [[2, 2], [], [1], [3, 3, 3]]
@@ -69,32 +70,32 @@ def test_what_parts_make_comes_back_in_their_order_from_processes_that_are_gone(
             os.kill(process, 0)
 
 
-def test_this_process_takes_parts_as_well() -> None:
-    here, taken = Turn(), count()
+def test_this_process_computes_parts() -> None:
+    this_process, taken = Signal(), count()
 
-    def whoever(part: int) -> Iterator[pa.RecordBatch]:
-        if os.getpid() != HERE:
-            here.wait()
+    def compute(part: int) -> Iterator[pa.RecordBatch]:
+        if os.getpid() != THIS_PROCESS:
+            this_process.wait()
         elif next(taken) == 4:
-            here.come()
-        yield from by_whom(part)
+            this_process.set()
+        yield from batches_with_process(part)
 
-    made = side_by_side(whoever, [1] * 8)
+    made = side_by_side(compute, [1] * 8)
     makers = [rows.column(0)[1].as_py() for (rows,) in made]
     assert makers.count(os.getpid()) > 4
 
 
-def test_there_may_be_more_parts_than_a_pipe_holds_numbers() -> None:
+def test_part_numbers_may_exceed_pipe_buffer() -> None:
     made = side_by_side(lambda part: iter([batch(part)]), range(10_000))
     assert [rows.column(0)[0].as_py() for (rows,) in made] == list(range(10_000))
 
 
-def test_a_part_alone_is_made_here() -> None:
-    ((made,),) = side_by_side(by_whom, [1])
+def test_single_part_is_computed_in_this_process() -> None:
+    ((made,),) = side_by_side(batches_with_process, [1])
     assert made.column(0).to_pylist() == [1, os.getpid()]
 
 
-def test_what_a_part_makes_may_be_more_than_a_pipe_holds() -> None:
+def test_result_may_exceed_pipe_buffer() -> None:
     def many(part: int) -> Iterator[pa.RecordBatch]:
         yield batch(*range(part, part + 500_000))
 
@@ -102,14 +103,14 @@ def test_what_a_part_makes_may_be_more_than_a_pipe_holds() -> None:
     assert [rows.column(0).to_numpy().sum() for (rows,) in made] == [124_999_750_000, 125_000_250_000, 125_000_750_000]
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["raised here", "raised there"])
+@pytest.mark.parametrize("local", [True, False], ids=["in this process", "in another process"])
 @pytest.mark.parametrize("error", [UserError("a.jsonl: cannot be read"), OSError(28, "No space left on device")])
-def test_what_a_part_raises_is_raised_here(error: Exception, here: bool) -> None:
-    raising = Turn()
+def test_error_of_part_is_raised(error: Exception, local: bool) -> None:
+    raising = Signal()
 
     def fail(part: int) -> Iterator[pa.RecordBatch]:
-        if (os.getpid() == HERE) == here:
-            raising.come()
+        if (os.getpid() == THIS_PROCESS) == local:
+            raising.set()
             raise error
         raising.wait()
         yield batch(part)
@@ -119,13 +120,13 @@ def test_what_a_part_raises_is_raised_here(error: Exception, here: bool) -> None
     assert str(raised.value) == str(error)
 
 
-def test_an_error_that_cannot_be_sent_is_told_with_where_it_was() -> None:
-    raising = Turn()
+def test_unpicklable_error_keeps_traceback() -> None:
+    raising = Signal()
 
     def fail(part: int) -> Iterator[pa.RecordBatch]:
         yield batch(part)
-        if os.getpid() != HERE:
-            raising.come()
+        if os.getpid() != THIS_PROCESS:
+            raising.set()
             raise type("Own", (Exception,), {})(part)
         raising.wait()
 
@@ -133,12 +134,12 @@ def test_an_error_that_cannot_be_sent_is_told_with_where_it_was() -> None:
         side_by_side(fail, [1, 2])
 
 
-def test_where_a_process_is_killed_all_is_left_to_spark() -> None:
-    dying = Turn()
+def test_killed_process_raises_needs_spark() -> None:
+    dying = Signal()
 
     def killed(part: int) -> Iterator[pa.RecordBatch]:
-        if os.getpid() != HERE:
-            dying.come()
+        if os.getpid() != THIS_PROCESS:
+            dying.set()
             os.kill(os.getpid(), signal.SIGKILL)
         dying.wait()
         yield batch(part)
@@ -147,12 +148,12 @@ def test_where_a_process_is_killed_all_is_left_to_spark() -> None:
         side_by_side(killed, range(4))
 
 
-def test_nobody_goes_on_for_long_where_a_process_was_killed() -> None:
-    dying, made, parts = Turn(), count(), 1_000_000
+def test_killed_process_stops_others() -> None:
+    dying, made, parts = Signal(), count(), 1_000_000
 
     def killed(_: int) -> Iterator[pa.RecordBatch]:
-        if os.getpid() != HERE:
-            dying.come()
+        if os.getpid() != THIS_PROCESS:
+            dying.set()
             os.kill(os.getpid(), signal.SIGKILL)
         dying.wait()
         next(made)

@@ -1,4 +1,4 @@
-"""Rows are cut into parts of about as much work."""
+"""`cut_apart`: rows are split into parts of about the same amount of work."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LONG = "d" * 900
 @pytest.mark.parametrize(
     ("together", "expected"),
     [
-        # The long text is more than all else.
+        # The long text is longer than all others together.
         ((), [["a", "a", "b", "b", "c"], [LONG, "d"]]),
         (("broker",), [["a", "a", "b", "b"], ["c", LONG, "d"]]),
-        # Rows without a session are together as others are.
+        # Rows without a session are kept together like those of a session.
         (("broker", "session"), [["a", "a", "b", "b"], ["c", LONG], ["d"]]),
         (("all",), [["a", "a", "b", "b", "c", LONG, "d"]]),
     ],
 )
-def test_rows_that_belong_together_stay_so(
+def test_rows_with_same_keys_stay_together(
     together: tuple[str, ...], expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sheet, "LEAST_BYTES", 1)
@@ -39,13 +39,13 @@ def test_rows_that_belong_together_stay_so(
     )
     parts = cut_apart(Arranged(rows), together, 2)
     assert [part().column("text").to_pylist() for part in parts] == expected
-    # The same where they are to be put in that order first.
+    # The result is the same if the rows have to be sorted first.
     backwards = np.arange(rows.num_rows, dtype=np.uint64)[::-1]
     parts = cut_apart(Arranged(rows.take(backwards), backwards), together, 2)
     assert [part().column("text").to_pylist() for part in parts] == expected
 
 
-def test_little_work_is_one_part() -> None:
+def test_small_input_is_one_part() -> None:
     rows = pa.table({"text": ["a"] * 1_000})
-    for little in (rows, rows.slice(0, 0)):
-        assert [part() for part in cut_apart(Arranged(little), (), 4)] == [little]
+    for small in (rows, rows.slice(0, 0)):
+        assert [part() for part in cut_apart(Arranged(small), (), 4)] == [small]

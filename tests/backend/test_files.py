@@ -1,4 +1,4 @@
-"""Tables in files whose borders are chosen."""
+"""Writing a Delta table in files with given boundaries and statistics."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from purgatory_udf.backend.local.delta_files import at_borders, write_files
     [
         ([1, 2, 3, 1000, 1001, 2000], 1, [[1, 2, 3, 1000, 1001, 2000]]),
         ([1, 2, 3, 1000, 1001, 2000], 2, [[1, 2, 3], [1000, 1001, 2000]]),
-        # No millisecond is divided, so there are fewer.
+        # A millisecond is never split, so there are fewer parts.
         ([1, 2, 3, 1000, 1001, 2000], 6, [[1, 2, 3], [1000, 1001], [2000]]),
         ([1, 2, 999], 3, [[1, 2, 999]]),
         ([], 1, []),
     ],
 )
-def test_rows_are_cut_where_a_millisecond_ends(times: list[int], count: int, expected: list[list[int]]) -> None:
+def test_rows_are_split_between_milliseconds(times: list[int], count: int, expected: list[list[int]]) -> None:
     rows = pa.table({"time_us": pa.array(times, pa.int64())})
     assert [part.column("time_us").to_pylist() for part in at_borders(rows, "time_us", count, 1000)] == expected
 
 
-def test_a_commit_lists_the_files_in_their_order_and_says_what_each_holds(tmp_path: Path) -> None:
+def test_commit_lists_files_in_order_with_statistics(tmp_path: Path) -> None:
     times = [1, 2000, 3000, 3001]
     at = pa.array(times).cast(pa.timestamp("us", "UTC"))
     rows = pa.table({"time_us": times, "at": at, "seq": [4, 3, 2, 1], "name": ["a", "b", None, "d"]})
     parts = list(at_borders(rows, "time_us", 2, 1000))
-    write_files(parts, str(tmp_path), ("time_us", "at", "seq"), {"told": "so"}, rows.schema)
+    write_files(parts, str(tmp_path), ("time_us", "at", "seq"), {"note": "text"}, rows.schema)
     written = DeltaTable(str(tmp_path)).to_pyarrow_dataset()
     assert written.to_table().equals(rows)
-    # Whatever is asked for, no file is skipped that has it.
+    # Statistics must not hide a file that has a matching row.
     for column in rows.column_names:
         for place, value in enumerate(rows.column(column)):
             which = pc.field(column) == value if value.is_valid else pc.field(column).is_null()
@@ -49,7 +49,7 @@ def test_a_commit_lists_the_files_in_their_order_and_says_what_each_holds(tmp_pa
         (2, _range(1, 3), _range(2000, 4)),
         (2, _range(3000, 1), _range(3001, 2)),
     ]
-    assert [entry["commitInfo"]["told"] for entry in entries if "commitInfo" in entry] == ["so"]
+    assert [entry["commitInfo"]["note"] for entry in entries if "commitInfo" in entry] == ["text"]
 
 
 def _range(time_us: int, seq: int) -> dict[str, int | str]:

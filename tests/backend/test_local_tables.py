@@ -1,4 +1,4 @@
-"""When answers are given without Spark: where tables are small and near, and can be read; else Spark is asked."""
+"""Jobs run without Spark if their tables are small, local and readable, else in Spark."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _submit(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """With a Java that fails at once, so that whoever needs Spark is told so."""
+    """Run the command with further environment variables."""
     return subprocess.run(
         [ROOT / "spark-submit.sh", *words], capture_output=True, text=True, env=os.environ | environ, check=False
     )
 
 
-def test_small_tables_are_near_unless_they_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_local_tables_are_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     (tmp_path / "some").write_text("rows")
     assert input_size.is_near([str(tmp_path), f"file://{tmp_path}"], input_size.ANSWERED_BYTES)
@@ -54,6 +54,7 @@ def test_large_tables_are_not_near(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def no_java(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A JAVA_HOME with a Java that fails, which shows whether a command starts Spark."""
     home = tmp_path_factory.mktemp("java")
     (home / "bin").mkdir()
     (home / "bin" / "java").write_text("#!/bin/sh\necho no java >&2\nexit 9\n")
@@ -63,36 +64,36 @@ def no_java(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.end_to_end
-def test_an_answer_over_them_needs_no_java(folder: Path, no_java: str) -> None:
-    answered = _submit("metrics", "--out", str(folder), JAVA_HOME=no_java)
-    assert answered.returncode == 0 and "no java" not in answered.stderr
-    assert "Kafka's meters" in answered.stdout
-    # Who gives Spark an option wants Spark.
-    asked = _submit("--master", "local[1]", "metrics", "--out", str(folder), JAVA_HOME=no_java)
-    assert asked.returncode != 0 and "no java" in asked.stderr
+def test_query_of_small_tables_needs_no_java(folder: Path, no_java: str) -> None:
+    without_spark = _submit("metrics", "--out", str(folder), JAVA_HOME=no_java)
+    assert without_spark.returncode == 0 and "no java" not in without_spark.stderr
+    assert "Kafka's meters" in without_spark.stdout
+    # An option of Spark selects Spark.
+    in_spark = _submit("--master", "local[1]", "metrics", "--out", str(folder), JAVA_HOME=no_java)
+    assert in_spark.returncode != 0 and "no java" in in_spark.stderr
 
 
 @pytest.mark.end_to_end
-def test_what_cannot_be_done_so_is_begun_again_in_spark(folder: Path, tmp_path: Path, no_java: str) -> None:
+def test_job_that_needs_spark_restarts_in_spark(folder: Path, tmp_path: Path, no_java: str) -> None:
     words = ("replay", "--events", f"{folder}/events", "--out", str(tmp_path / "out"), "--set", "grouping=partition")
-    asked = _submit(*words, JAVA_HOME=no_java)
-    assert asked.returncode != 0 and "no java" in asked.stderr
+    in_spark = _submit(*words, JAVA_HOME=no_java)
+    assert in_spark.returncode != 0 and "no java" in in_spark.stderr
     assert not (tmp_path / "out" / "runs").exists()
 
 
 @pytest.mark.parametrize(("most", "local", "near"), [(100, True, True), (9, True, False), (100, False, False)])
-def test_a_job_says_how_much_it_does_without_spark(tmp_path: Path, most: int, local: bool, near: bool) -> None:
+def test_max_local_bytes_limits_local_jobs(tmp_path: Path, most: int, local: bool, near: bool) -> None:
     def run(out: Annotated[str, typer.Option()]) -> None:
-        """Look at tables."""
+        """Read tables."""
 
-    (tmp_path / "rows").write_text("of ten let")
+    (tmp_path / "rows").write_text("ten bytes.")
     job = job_module.Job(run, reads=("out",), max_local_bytes=most)
     assert job.check(["--out", str(tmp_path)], local) is None
     assert job.runs_locally == near
 
 
-def test_a_table_that_only_spark_reads_is_left_to_spark(tmp_path: Path) -> None:
-    """It says that its readers must know deletion vectors of a kind to come."""
+def test_unknown_table_feature_needs_spark(tmp_path: Path) -> None:
+    """The table requires a reader feature that does not exist yet."""
     write_folder(tmp_path, sample_with_group())
     log = tmp_path / "completions" / "_delta_log"
     feature = {
@@ -108,12 +109,12 @@ def test_a_table_that_only_spark_reads_is_left_to_spark(tmp_path: Path) -> None:
         metrics.main.status(["--out", str(tmp_path)])
 
 
-def test_events_that_lie_elsewhere_are_left_to_spark(tmp_path: Path) -> None:
+def test_remote_events_need_spark(tmp_path: Path) -> None:
     write_folder(tmp_path, sample_with_group(), events_path="s3a://bucket/events")
     with locally(), pytest.raises(NeedsSparkError, match="s3a://bucket/events: is not on this machine"):
         metrics.main.status(["--out", str(tmp_path)])
 
 
-def test_a_function_that_only_spark_has_is_asked_of_spark() -> None:
+def test_missing_function_needs_spark() -> None:
     with locally(), pytest.raises(NeedsSparkError, match=r"functions\.soundex"):
         sf.soundex("name")

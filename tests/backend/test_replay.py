@@ -1,4 +1,4 @@
-"""A trace that is one batch, replayed without Spark: its run is begun, killed, gone on with, overwritten, left."""
+"""A replay of one batch without Spark: its run is finished, killed, resumed, overwritten, or refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rows_of(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def run_of(out: Path) -> dict[str, Any]:
-    """The run's record, but for when it was, which stream it is, and what it ran on."""
+    """Return the run's record without times, stream id and versions."""
     runs = DeltaTable(str(out / "runs")).to_pyarrow_table().to_pylist()
     (run,) = (row for row in runs if row["job"] == "replay")
     configuration = {name: value for name, value in json.loads(run["configuration"]).items() if name != "stream"}
@@ -43,13 +43,13 @@ def run_of(out: Path) -> dict[str, Any]:
     return {**timeless, "configuration": configuration, "counts": json.loads(run["counts"])}
 
 
-def replays(events: Path, out: Path, *words: str) -> int:
+def run_replay_job(events: Path, out: Path, *words: str) -> int:
     return replay.main.status(["--events", str(events), "--out", str(out), *words])
 
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The story's, by themselves."""
+    """The events of the sample with a consumer group."""
     out = tmp_path_factory.mktemp("events")
     write_folder(out, sample_with_group())
     return out / "events"
@@ -57,10 +57,10 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(events: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Their replay, to its end; a test that changes it takes a copy."""
+    """Output of their replay. A test that changes it makes a copy."""
     out = tmp_path_factory.mktemp("whole") / "out"
     with locally():
-        assert replays(events, out) == 0
+        assert run_replay_job(events, out) == 0
     return out
 
 
@@ -69,57 +69,55 @@ def copy_of(out: Path, place: Path) -> Path:
     return Path(shutil.copytree(out, place))
 
 
-def test_whoever_asks_for_its_state_is_told_who_leaves_one(whole: Path, tmp_path: Path) -> None:
+def test_inspect_explains_missing_state(whole: Path, tmp_path: Path) -> None:
     out = copy_of(whole, tmp_path / "out")
     with locally():
-        here: Any = LocalSession()
+        session: Any = LocalSession()
         with pytest.raises(UserError, match="replayed in one process, which leaves no state"):
-            inspect(here, str(out), 10)
+            inspect(session, str(out), 10)
         (versions,) = DeltaTable(str(out / "runs")).to_pyarrow_table().column("versions").to_pylist()
         assert list(json.loads(versions)) == ["deltalake", "duckdb", "purgatory_replay", "python"]
-        # As Spark records it.
-        write_deltalake(str(out / "runs"), _by_spark(out), mode="overwrite")
+        # Versions that a run in Spark records.
+        write_deltalake(str(out / "runs"), _runs_of_spark(out), mode="overwrite")
         with pytest.raises(UserError, match="its stream has not begun yet, or the trace has no operations"):
-            inspect(here, str(out), 10)
+            inspect(session, str(out), 10)
         with pytest.raises(UserError, match="no checkpoint of a replay there"):
-            inspect(here, str(tmp_path), 10)
+            inspect(session, str(tmp_path), 10)
 
 
-def test_more_watches_than_memory_should_hold_are_sparks(
-    events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_watches_need_spark(events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partitions = DeltaTable(str(events)).to_pyarrow_table().column("partitions").to_pylist()
     watches = sum(len(some or ()) for some in partitions)
     with locally():
         monkeypatch.setattr(input_size, "REPLAYED_WATCHES", watches - 1)
         with pytest.raises(NeedsSparkError, match="more watches than memory should hold"):
-            replays(events, tmp_path / "more")
+            run_replay_job(events, tmp_path / "more")
         assert not (tmp_path / "more" / "runs").exists()
         monkeypatch.setattr(input_size, "REPLAYED_WATCHES", watches)
-        assert replays(events, tmp_path / "as-many") == 0
+        assert run_replay_job(events, tmp_path / "as-many") == 0
 
 
-def _by_spark(out: Path) -> pa.Table:
+def _runs_of_spark(out: Path) -> pa.Table:
     runs = DeltaTable(str(out / "runs")).to_pyarrow_table()
     versions = pa.array([json.dumps({"spark": "4.2.0", "delta": "4.4.0"})] * len(runs))
     return runs.set_column(runs.schema.get_field_index("versions"), "versions", versions)
 
 
-def test_a_run_that_was_killed_goes_on_with_the_tables_that_it_has(events: Path, whole: Path, tmp_path: Path) -> None:
-    """Whichever of its writes was the last."""
+def test_killed_run_writes_missing_tables(events: Path, whole: Path, tmp_path: Path) -> None:
+    """For several tables that may be missing."""
     with locally():
         expected = {name: rows_of(whole, name) for name in TABLES}
         running = _unfinished(whole, tmp_path)
         for missing in ("completions", "purgatory_gauges", "_replay/told"):
             out = copy_of(running, tmp_path / "killed")
             shutil.rmtree(out / missing)
-            assert replays(events, out) == 0
+            assert run_replay_job(events, out) == 0
             assert {name: rows_of(out, name) for name in TABLES} == expected, missing
             assert run_of(out) == run_of(whole)
 
 
 def _unfinished(whole: Path, tmp_path: Path) -> Path:
-    """All tables are there, but the run's end is not on record."""
+    """Return a copy with all tables but no record of the run's end."""
     out = copy_of(whole, tmp_path / "running")
     logs = sorted((out / "runs" / "_delta_log").glob("*.json"))
     logs[-1].unlink()
@@ -127,18 +125,19 @@ def _unfinished(whole: Path, tmp_path: Path) -> Path:
     return out
 
 
-def test_a_finished_run_is_left_and_another_is_refused_unless_it_is_overwritten(
+def test_other_settings_need_overwrite(
     events: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A repeated command with the same settings leaves a finished run unchanged."""
     out = copy_of(whole, tmp_path / "out")
     with locally():
         before = rows_of(out, "runs")
-        assert replays(events, out) == 0
+        assert run_replay_job(events, out) == 0
         assert rows_of(out, "runs") == before
         halved = ("--set", "produce.timeout_ms=100")
-        assert replays(events, out, *halved) == 2
+        assert run_replay_job(events, out, *halved) == 2
         assert "of another trace or with other settings" in capsys.readouterr().err
-        assert replays(events, out, *halved, "--overwrite") == 0
+        assert run_replay_job(events, out, *halved, "--overwrite") == 0
     assert rows_of(out, "runs") != before
     assert {row["run_id"] for row in rows_of(out, "watches")} == {run_of(out)["run_id"]}
 
@@ -146,26 +145,28 @@ def test_a_finished_run_is_left_and_another_is_refused_unless_it_is_overwritten(
 @pytest.mark.parametrize(
     "words", [["--follow"], ["--set", "grouping=partition"], ["--batch-events", "100"]], ids=lambda words: words[-1]
 )
-def test_a_stream_is_left_to_spark(events: Path, tmp_path: Path, words: list[str]) -> None:
+def test_streams_need_spark(events: Path, tmp_path: Path, words: list[str]) -> None:
     with locally(), pytest.raises(NeedsSparkError):
-        replays(events, tmp_path / "out", *words)
+        run_replay_job(events, tmp_path / "out", *words)
     assert not (tmp_path / "out" / "runs").exists()
 
 
-def test_what_a_stream_has_begun_is_left_to_spark(events: Path, whole: Path, tmp_path: Path) -> None:
+def test_run_of_stream_needs_spark(events: Path, whole: Path, tmp_path: Path) -> None:
     with locally():
         running = _unfinished(whole, tmp_path)
         (running / "_replay" / "checkpoints" / "partitions").mkdir(parents=True)
         with pytest.raises(NeedsSparkError):
-            replays(events, running)
+            run_replay_job(events, running)
 
 
 @pytest.mark.parametrize("name", ["tiny-2", "purge20-1", "special-1"])
-def test_operations_end_as_kafka_ended_them(name: str, tmp_path: Path) -> None:
+def test_outcomes_equal_kafka(name: str, tmp_path: Path) -> None:
     trace = oracle_traces.load(name)
     write_deltalake(str(tmp_path / "events"), event_table(trace.events))
     with locally():
         purges = [f"{kind}.purge_interval={trace.purge_interval}" for kind in ("produce", "fetch")]
-        assert replays(tmp_path / "events", tmp_path, *(word for purge in purges for word in ("--set", purge))) == 0
+        assert (
+            run_replay_job(tmp_path / "events", tmp_path, *(word for purge in purges for word in ("--set", purge))) == 0
+        )
     ended = (DeltaTable(str(tmp_path / name)).to_pyarrow_table() for name in ("completions", "expirations"))
     assert trace.rows(outcomes_of(*ended)) == trace.outcomes

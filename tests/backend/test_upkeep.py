@@ -1,4 +1,4 @@
-"""What keeps a table small takes nothing that anybody may still need."""
+"""Compaction and vacuum of Delta tables delete no file that a reader or writer may need."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ HOUR_S = 3600
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Six files of two rows, all of them old."""
+    """A table of six files with two rows each, five hours old."""
     path = tmp_path / "table"
     for number in range(6):
         write_deltalake(str(path), pa.table({"number": [number, number]}), mode="append")
     for file in path.glob("*.parquet"):
-        aged(file, 5)
+        set_age(file, 5)
     return path
 
 
-def aged(file: Path, hours: float) -> Path:
+def set_age(file: Path, hours: float) -> Path:
     then = time.time() - hours * HOUR_S
     os.utime(file, (then, then))
     return file
@@ -53,26 +53,26 @@ def on_disk(table: Path) -> set[str]:
     return {file.name for file in table.iterdir() if file.is_file()}
 
 
-def test_files_become_one_and_what_they_were_before_is_kept_for_its_time(table: Path) -> None:
+def test_compaction_keeps_replaced_files(table: Path) -> None:
     before = in_use(table)
     upkeep(table).compact()
     assert upkeep(table).size() == (1, sum((table / name).stat().st_size for name in in_use(table)))
-    # However old the files are, somebody may have begun to read them a moment ago.
+    # The files are old, but a reader may have opened the previous version just now.
     upkeep(table).vacuum(1)
     assert on_disk(table) == before | in_use(table)
     assert sorted(DeltaTable(str(table)).to_pyarrow_table()["number"].to_pylist()) == sorted([*range(6)] * 2)
 
 
-def test_files_that_are_large_enough_are_left_as_they_are(table: Path) -> None:
+def test_compaction_leaves_large_files(table: Path) -> None:
     before = in_use(table)
     upkeep(table, large_enough=100).compact()
     assert in_use(table) == before
 
 
-def test_what_a_kill_has_left_goes_when_nobody_can_be_about_to_commit_it(table: Path) -> None:
-    left, beside = table / "part-left.parquet", table / ".part-left.parquet.crc"
-    for file in (left, beside):
-        aged(write(file), 2)
+def test_vacuum_deletes_old_uncommitted_files(table: Path) -> None:
+    left, checksum = table / "part-left.parquet", table / ".part-left.parquet.crc"
+    for file in (left, checksum):
+        set_age(write(file), 2)
     write(table / "part-to-be-committed.parquet")
     version = DeltaTable(str(table)).version()
     upkeep(table).vacuum(3)
@@ -82,11 +82,11 @@ def test_what_a_kill_has_left_goes_when_nobody_can_be_about_to_commit_it(table: 
     assert DeltaTable(str(table)).version() == version
 
 
-def test_no_file_elsewhere_is_deleted_whatever_the_log_says(table: Path) -> None:
-    elsewhere, within = table.parent / "mine.parquet", table / "gone.parquet"
-    for file in (elsewhere, within):
-        aged(write(file), 5)
-    for path in ("../mine.parquet", str(elsewhere), elsewhere.as_uri(), within.name):
+def test_vacuum_deletes_no_file_outside_table(table: Path) -> None:
+    outside, within = table.parent / "mine.parquet", table / "gone.parquet"
+    for file in (outside, within):
+        set_age(write(file), 5)
+    for path in ("../mine.parquet", str(outside), outside.as_uri(), within.name):
         named = {"path": path, "partitionValues": {}, "size": 4, "dataChange": True}
         for action in (
             {"add": named | {"modificationTime": 1}},
@@ -95,13 +95,11 @@ def test_no_file_elsewhere_is_deleted_whatever_the_log_says(table: Path) -> None
             version = DeltaTable(str(table)).version() + 1
             (table / "_delta_log" / f"{version:020}.json").write_text(json.dumps(action) + "\n")
     upkeep(table).vacuum(1)
-    assert (elsewhere.exists(), within.exists()) == (True, False)
+    assert (outside.exists(), within.exists()) == (True, False)
 
 
-def test_others_that_change_the_table_meanwhile_are_waited_for_and_at_last_left_alone(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The table that was read before their commit is of no use; it is read again."""
+def test_compaction_retries_after_concurrent_commits(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a commit of another writer it reads the table again, and gives up after three conflicts."""
     changes = 1
     stale: list[DeltaTable] = []
     usual = LocalSession.table_at
@@ -126,7 +124,7 @@ def test_others_that_change_the_table_meanwhile_are_waited_for_and_at_last_left_
         stale[-1].optimize.compact()
 
 
-def test_a_table_that_cannot_be_read_here_is_sparks(table: Path) -> None:
+def test_unreadable_table_needs_spark(table: Path) -> None:
     (table / "_delta_log" / f"{9:020}.json").touch()
     with pytest.raises(NeedsSparkError):
         upkeep(table).vacuum(1)

@@ -14,7 +14,7 @@ from purgatory_udf.backend.dialect import locally
 from purgatory_udf.backend.local.session import LocalSession
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch.job import Job
-from tests.backend.test_replay import replays
+from tests.backend.test_replay import run_replay_job
 from tests.support.outcome_folder import sample_with_group, write_folder
 
 pytestmark = pytest.mark.long
@@ -26,7 +26,7 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("replayed")
     write_folder(out / "given", sample_with_group())
     with locally():
-        assert replays(out / "given" / "events", out) == 0
+        assert run_replay_job(out / "given" / "events", out) == 0
     return out
 
 
@@ -84,5 +84,5 @@ def test_damaged_table_keeps_its_files(replayed: Path, tmp_path: Path) -> None:
     (out / "watches" / "_delta_log" / "00000000000000000000.json").unlink()
     before = sorted((out / "watches").rglob("*"))
     with locally(), pytest.raises(NeedsSparkError):
-        replays(replayed / "given" / "events", out)
+        run_replay_job(replayed / "given" / "events", out)
     assert [path for path in before if not path.exists()] == []

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from jobs import fidelity, ingest, report
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.storage.event_staging import in_time_order
-from tests.backend.test_replay import TABLES, replays, rows_of, run_of
+from tests.backend.test_replay import TABLES, rows_of, run_of, run_replay_job
 from tests.sources.request_log.conftest import broker_options
 from tests.support.run_twice import Answer, answer_twice
 
@@ -84,7 +84,7 @@ def test_interrupted_import_restarts(piece: Piece, tmp_path: Path, capsys: pytes
 def test_replay_equals_spark(replayed: Replayed, tmp_path: Path) -> None:
     """A real recording, without a drain at its end."""
     with locally():
-        assert replays(replayed.out / "events", tmp_path, "--no-drain") == 0
+        assert run_replay_job(replayed.out / "events", tmp_path, "--no-drain") == 0
     for name in TABLES:
         ours, theirs = (DeltaTable(str(out / name)).to_pyarrow_table() for out in (tmp_path, replayed.out))
         assert ours.schema == theirs.schema, name
