@@ -17,10 +17,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.common.worker_memory import freeze_in_workers
-from purgatory_udf.contract.tables import ENDS
+from purgatory_udf.contract.tables import COMMENTED_TABLES, ENDS, with_comments
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage.checkpoints import Snapshots
-from purgatory_udf.storage.delta_tables import is_near
+from purgatory_udf.storage.delta_tables import commented_writer, is_near
 from purgatory_udf.storage.event_staging import UNTIL
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.stateful_rules import INPUT_SCHEMA, RELAY, STATUS, WAITS, AnyRules
@@ -198,16 +198,23 @@ class Sink:
             return {table for table, done in zip(tables, pool.map(written, tables), strict=True) if done}
 
     def _append_here(self, rows: pa.Table, table: str, number: int) -> bool:
+        if self._creates(table):
+            rows = rows.cast(with_comments(rows.schema, COMMENTED_TABLES[table]))
         return append_small_batch(rows, self.layout.path_of(table), **self._once(table, number))
 
     def _append(self, rows: DataFrame, table: str, number: int) -> None:
+        writer = commented_writer(rows, COMMENTED_TABLES[table]) if self._creates(table) else rows.write
         (
-            rows.write.format("delta")
+            writer.format("delta")
             .mode("append")
             .partitionBy(*([UNTIL] if table == RELAY else []))
             .options(**self._once(table, number))
             .save(self.layout.path_of(table))
         )
+
+    def _creates(self, table: str) -> bool:
+        """Whether the write of a batch creates the table, which then gets the column comments."""
+        return self.rules.plan.is_one_batch and table in COMMENTED_TABLES
 
     def _once(self, table: str, number: int) -> dict[str, str | int]:
         """By which Delta knows a batch that the table has already."""
