@@ -13,11 +13,15 @@ import gzip
 import io
 import lzma
 import re
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
+
+import pyarrow as pa
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
@@ -27,7 +31,15 @@ _LOG_NAME = re.compile(r"\.log([.-][\w.-]+)?$|\.(txt|out)(\.(gz|zst|bz2|xz))?$")
 _DATES = re.compile(r"\d{4}-\d{2}-\d{2}([-T_]?\d{2}([-:]?\d{2})*)?")
 _ROTATED = re.compile(r"\.log([.-]\d+)?(\.(gz|zst|bz2|xz))?$")
 _BROKER_ID = re.compile(r"(?<![A-Za-z0-9.])(?:b|broker|kafka|node|request)?[-_]?(\d+)(?![A-Za-z0-9])", re.IGNORECASE)
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+# The first bytes of a compressed file, the codec, and the reader. All readers accept concatenated streams.
+_CODECS: tuple[tuple[bytes, str, Callable[[IO[bytes]], Any]], ...] = (
+    (b"\x1f\x8b", "gzip", gzip.open),
+    (b"BZh", "bzip2", bz2.open),
+    (b"\xfd7zXZ\x00", "xz", lzma.open),
+    (b"\x28\xb5\x2f\xfd", "zstd", partial(pa.CompressedInputStream, compression="zstd")),
+)
+_BUFFER_BYTES = 1 << 16
 
 _MONTHS = {
     month: number
@@ -69,7 +81,7 @@ def open_text(path: str | Path) -> Iterator[IO[str]]:
     """Open a file, compressed or not, as UTF-8 text.
 
     An invalid byte becomes U+FFFD, so that a bad line does not end the run. Raises UserError if the file cannot be
-    read.
+    read; for a truncated or damaged compressed file, when the reader gets there.
     """
     try:
         raw: IO[bytes] = open(path, "rb")  # noqa: SIM115 (closed below, together with the readers on top of it)
@@ -82,20 +94,37 @@ def open_text(path: str | Path) -> Iterator[IO[str]]:
             yield text
 
 
-def _decompressed(raw: IO[bytes], head: bytes, path: str | Path) -> Any:
-    if head[:2] == b"\x1f\x8b":
-        return gzip.open(raw)
-    if head[:3] == b"BZh":
-        return bz2.open(raw)
-    if head[:6] == b"\xfd7zXZ\x00":
-        return lzma.open(raw)
-    if head[:4] == _ZSTD_MAGIC:
-        try:
-            import zstandard
-        except ImportError:
-            raise UserError(f"{path}: reading Zstandard needs the Python package zstandard") from None
-        return zstandard.ZstdDecompressor().stream_reader(raw)
+def _decompressed(raw: IO[bytes], head: bytes, path: str | Path) -> IO[bytes]:
+    for magic, codec, opened in _CODECS:
+        if head.startswith(magic):
+            return io.BufferedReader(_CheckedStream(opened(raw), codec, path), _BUFFER_BYTES)
     return raw
+
+
+class _CheckedStream(io.RawIOBase):
+    """A decompressing stream that names the file if its data is truncated or damaged."""
+
+    def __init__(self, stream: Any, codec: str, path: str | Path) -> None:
+        self._stream = stream
+        self._codec = codec
+        self._path = path
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            count: int = self._stream.readinto(buffer)
+        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+            # Python's modules raise EOFError at the end of truncated data; Arrow says it in the message.
+            if isinstance(error, EOFError) or "Truncated" in str(error):
+                raise UserError(f"{self._path}: truncated {self._codec}: the data breaks off") from None
+            raise UserError(f"{self._path}: damaged {self._codec}: {error}") from None
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 def read_text(path: str | Path) -> str:
