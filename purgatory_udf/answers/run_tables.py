@@ -105,6 +105,16 @@ class RunTables:
             _require_all(path, written, counted.column("rows")[0].as_py() if exists else 0)
         self._added[name] = exists
 
+    def add_rows(self, name: str, rows: pa.Table) -> None:
+        """Make an Arrow table available as `name`, in place of an earlier one."""
+        self.database.add_rows(name, rows)
+        self._added[name] = True
+
+    def prepare(self, *names: str) -> None:
+        """Make everything available that these queries of `sql/` read, so that threads can run them."""
+        for name in names:
+            self.add(*sql_file(name).reads)
+
     def query(self, name: str, **parameters: Any) -> pa.Table:
         """Return the rows of a query of `sql/`."""
         return self.database.query(self.text(name), parameters)

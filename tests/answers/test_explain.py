@@ -59,7 +59,7 @@ def test_a_group_tells_who_came_who_went_and_who_was_waited_for(
 def test_what_is_not_there_is_said_in_one_line(without_spark: SparkSession, story_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no request nobody-1 there"):
         explain(without_spark, str(story_folder), Question(request_id="nobody-1"))
-    with pytest.raises(UserError, match="no replay is recorded there"):
+    with pytest.raises(UserError, match="no replay is recorded in"):
         explain(without_spark, str(tmp_path), Question(operation=1))
     with pytest.raises(UserError, match="give one of --operation ID, --request-id ID, --group ID"):
         Question(operation=1, group="g")

@@ -11,11 +11,13 @@ from deltalake import write_deltalake
 
 from purgatory_udf.answers.metrics.metrics_overview import summary
 from purgatory_udf.answers.metrics.metrics_run import Metrics, MetricsOptions, write_metrics
+from purgatory_udf.answers.run_tables import sql_file
+from purgatory_udf.backend.sql_database import DuckDatabase
 from tests.support.delta_lake import Lake
 from tests.support.outcome_folder import table_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 ENDED = """
     WITH ended AS (
@@ -161,51 +163,48 @@ def _end(began: float, ended: float, expired: bool = False, keys: int = 1) -> di
     return common | times | {"partitions": partitions}
 
 
-def test_dead_entries_are_what_the_lists_hold_beyond_the_live_ones(spark: SparkSession) -> None:
-    """Three operations, two keys each; a purge takes the last dead entries away.
+def test_dead_entries_follow_from_operations(tmp_path: Path) -> None:
+    """Three operations with two keys each; a purge removes the last dead entries.
 
     ms        0 ─── 200 ─── 400 ─── 600 ─── 800 ── 1000
     a [0, 250)      in      gone
     b [0, 400]      in      gone (the clock's: the step of that very millisecond)
     c [450, …)                      in      in     gone
     watched         4       3       5       2      0
+    dead            0       3       3       0      0
     """
-    from purgatory_udf.answers.metrics.purgatory_sizes import purgatories, with_dead_watches
-
     rows = [(200, 4, 2, 0), (400, 3, 0, 0), (600, 5, 1, 0), (800, 2, 1, 3), (1000, 0, 0, 2)]
-    gauges = _frame(
-        spark,
-        "purgatory_gauges",
-        (
-            {"broker": 1, "purgatory": "Produce", "at": _at(ms), "watched": w, "delayed": d, "purged": p}
-            for ms, w, d, p in rows
-        ),
+    gauges = (
+        {"broker": 1, "purgatory": "Produce", "at": _at(ms), "watched": w, "delayed": d, "purged": p}
+        for ms, w, d, p in rows
     )
-    completed = _frame(spark, "completions", [_end(0, 250, keys=2), _end(450, 900, keys=2)])
-    expired = _frame(spark, "expirations", [_end(0, 400, expired=True, keys=2)])
-    ended = completed.selectExpr("*", "completed_at AS ended_at", "false AS expired").unionByName(
-        expired.selectExpr("*", "expired_at AS ended_at", "true AS expired"), allowMissingColumns=True
-    )
-    dead = with_dead_watches(gauges, ended).orderBy("at_ms").collect()
-    assert [(row.purgatory_size, row.num_delayed, row.dead_watches) for row in dead] == [
+    database = DuckDatabase()
+    database.add_rows("purgatory_gauges", table_of("purgatory_gauges", gauges))
+    database.add_rows("completions", table_of("completions", [_end(0, 250, keys=2), _end(450, 900, keys=2)]))
+    database.add_rows("expirations", table_of("expirations", [_end(0, 400, expired=True, keys=2)]))
+    database.add_view("ended", sql_file("views/ended").text)
+
+    def windows(window_ms: int) -> list[dict[str, Any]]:
+        parameters = {"window_ms": window_ms, "step_ms": 200, "bytes_per_watch": 10}
+        found: list[dict[str, Any]] = database.query(sql_file("metrics/purgatories").text, parameters).to_pylist()
+        return found
+
+    last = ("purgatory_size_last", "num_delayed_last", "dead_watches_last")
+    assert [tuple(row[name] for name in last) for row in windows(200)] == [
         (4, 2, 0),
         (3, 0, 3),
         (5, 1, 3),
         (2, 1, 0),
         (0, 0, 0),
     ]
-    windows = purgatories(gauges, ended, 500, 10).orderBy("window_start").collect()
     # 4 for 200 ms and 3 for 100 ms; 3 for 100 ms, 5 for 200 and 2 for 200; 0 for its step.
-    assert [(row.purgatory_size_max, row.dead_bytes_max, row.purged) for row in windows] == [
+    halves = windows(500)
+    assert [(row["purgatory_size_max"], row["dead_bytes_max"], row["purged"]) for row in halves] == [
         (4, 30, 0),
         (5, 30, 3),
         (0, 0, 2),
     ]
-    assert [row.purgatory_size_mean for row in windows] == pytest.approx([11 / 3, 17 / 5, 0])
-
-
-def _frame(spark: SparkSession, name: str, rows: Any) -> DataFrame:
-    return spark.createDataFrame(table_of(name, rows))
+    assert [row["purgatory_size_mean"] for row in halves] == pytest.approx([11 / 3, 17 / 5, 0])
 
 
 def test_a_replay_that_still_runs_has_metrics_of_what_it_has_written(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ MISTAKES = [
     (
         "metrics",
         ["--out", "{here}", "--by", "colour"],
-        "--by colour: unknown (there are broker, topic, partition, client, group)",
+        "--by colour: unknown; expected one of broker, topic, partition, client, group",
     ),
     ("metrics", ["--out", "{here}/none"], "{here}/none: no such folder"),
     ("report", ["--out", "{here}", "--html", "{here}"], "{here}: is a folder; --html names a file"),

@@ -103,5 +103,5 @@ def test_labels_say_whatever_names_say() -> None:
     family.add(1, group=name, none=None)
     family.add(None, group="not known")
     (read,) = families_of("".join(f"{line}\n" for line in family.lines()))
-    assert read.documentation == family.says
+    assert read.documentation == family.help
     assert [(sample.labels, sample.value) for sample in read.samples] == [({"group": name}, 1)]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from purgatory_udf.answers.report import html_page
-from purgatory_udf.answers.report.chart_data import Pictures
+from purgatory_udf.answers.report.chart_data import ChartData
 from purgatory_udf.answers.report.charts import charts
 from purgatory_udf.answers.report.report_run import report_page
 from purgatory_udf.backend.dialect import locally
@@ -81,7 +81,7 @@ def test_names_from_a_trace_are_text_and_never_markup() -> None:
     evil = "</script><script>alert(1)</script>"
     ends = pd.DataFrame({"t": [0], "kind": [evil], "end": ["expired"], "operations": [1]})
     none = ends.head(0)
-    specs = charts(Pictures(200, ends, none, none, none, none))
+    specs = charts(ChartData(200, ends, none, none, none, none))
     html = html_page.page(
         evil,
         evil,

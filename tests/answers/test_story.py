@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark.sql import Row
 
 from purgatory_udf.answers.explain.evidence import Evidence, PartitionHappening
 from purgatory_udf.answers.explain.story import meaning, story
@@ -15,21 +14,22 @@ from purgatory_udf.rules.groups.group_codes import RULES
 DAY_US = 1_772_442_000_000_000
 
 
-def _part(**fields: Any) -> Row:
-    return Row(**({"topic": "t", "partition": 0, "error": "NONE", "bytes": 0} | fields))
+def _part(**fields: Any) -> dict[str, Any]:
+    return {"topic": "t", "partition": 0, "error": "NONE", "bytes": 0} | fields
 
 
-def _end(**fields: Any) -> Row:
+def _end(**fields: Any) -> dict[str, Any]:
     times = {"started_us": DAY_US, "ended_us": DAY_US + 500_000, "deadline_us": DAY_US + 500_000, "wait_ms": 500}
     named = {"operation_id": 7, "kind": "fetch", "broker": 1, "request_id": "f-1", "client_id": "c", "key": "t-0"}
     how = {"expired": False, "watched": True, "after_end": False, "completed_by": "min_bytes", "trigger": "t-0"}
-    return Row(**(times | named | how | {"bytes": 12, "partitions": [_part()]} | fields))
+    return times | named | how | {"bytes": 12, "partitions": [_part()]} | fields
 
 
 def test_a_fetch_that_expires_says_how_many_bytes_it_lacked() -> None:
-    request = Row(type="fetch", replica_id=-1, min_bytes=100, max_wait_ms=500, partitions=[_part(fetch_offset=3)])
+    request = {"type": "fetch", "replica_id": -1, "min_bytes": 100, "max_wait_ms": 500}
+    request |= {"partitions": [_part(fetch_offset=3)]}
     end = _end(expired=True, completed_by="timeout", trigger=None, after_end=True)
-    watch = Row(topic="t", partition=0)
+    watch = {"topic": "t", "partition": 0}
     appends = {
         ("t", 0): [PartitionHappening("produce", None, 2, DAY_US, 9), PartitionHappening("fetch", 2, 0, DAY_US, 4)]
     }
@@ -45,7 +45,7 @@ def test_a_fetch_that_expires_says_how_many_bytes_it_lacked() -> None:
 
 def test_an_answer_on_arrival_waited_for_nothing() -> None:
     end = _end(watched=False, wait_ms=0, ended_us=DAY_US, trigger=None, completed_by="offset_out_of_range")
-    end = Row(**(end.asDict() | {"partitions": [_part(error="OFFSET_OUT_OF_RANGE"), _part(partition=1)]}))
+    end |= {"partitions": [_part(error="OFFSET_OUT_OF_RANGE"), _part(partition=1)]}
     assert story(Evidence(7, end)) == [
         "fetch f-1 of c at broker 1 (operation 7): completed on arrival",
         "  09:00:00.000000  began",
@@ -68,8 +68,8 @@ def test_a_produce_waits_for_replicas_that_were_never_heard_of() -> None:
 
 def test_who_was_parked_at_a_broker_that_stopped_was_answered_by_nobody() -> None:
     end = _end(completed_by="broker_stopped", bytes=None, partitions=[_part(error=None), _part(partition=1)])
-    change = Row(what="stopped", replica=None, request_id=None)
-    assert story(Evidence(7, end, watches=[Row(topic="t", partition=0)], deciding=change)) == [
+    change = {"what": "stopped", "replica": None, "request_id": None}
+    assert story(Evidence(7, end, watches=[{"topic": "t", "partition": 0}], deciding=change)) == [
         "fetch f-1 of c at broker 1 (operation 7): cancelled after 500 ms",
         "  09:00:00.000000  began",
         "                   had to wait, at most until 09:00:00.500000: watched on t-0",
@@ -79,10 +79,10 @@ def test_who_was_parked_at_a_broker_that_stopped_was_answered_by_nobody() -> Non
 
 
 def test_an_open_operation_is_told_as_far_as_it_goes() -> None:
-    topic = Row(topic="new", partitions=3)
+    topic = {"topic": "new", "partitions": 3}
     request = {"type": "create_topics", "seq": 9, "broker": None, "time_us": DAY_US, "timeout_ms": 5000}
     named = {"request_id": None, "client_id": None, "partitions": None, "topics": [topic]}
-    assert story(Evidence(9, None, Row(**request, **named))) == [
+    assert story(Evidence(9, None, {**request, **named})) == [
         "create_topics without a name at broker 0 (operation 9)",
         "  09:00:00.000000  arrived: may wait 5,000 ms, to create new (3 partitions)",
         "                   still open: it is in no table of ends",

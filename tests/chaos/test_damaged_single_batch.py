@@ -56,8 +56,8 @@ def test_missing_rows_of_finished_run_are_reported(
     with locally():
         assert job.status(["--out", str(out)]) == 2
     assert capsys.readouterr().err == (
-        f"{job.name}: {table}: {rows - left:,} of the {rows:,} rows are not there that the run has written; "
-        "put them back from a copy, or begin anew with --overwrite\n"
+        f"{job.name}: {table}: {rows - left:,} of {rows:,} rows are missing; restore the table, or rerun the replay "
+        "with --overwrite\n"
     )
     assert not (out / "report.html").exists()
 

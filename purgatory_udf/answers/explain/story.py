@@ -10,14 +10,13 @@ fetch r-812 of billing at broker 1 (operation 812): completed after 42 ms
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from purgatory_udf.answers.explain.evidence import Evidence, PartitionHappening, Place
 
-if TYPE_CHECKING:
-    from pyspark.sql import Row
+Row = Mapping[str, Any]
 
 
 # What the words of `completed_by` mean, as a sentence's end: "it was over because …".
@@ -117,10 +116,16 @@ def story(evidence: Evidence) -> list[str]:
     end, request = evidence.end, evidence.request
     if end is None:
         assert request is not None
-        lines = [f"{moment(request.time_us)}  {_arrived(request)}", f"{_INDENT}still open: it is in no table of ends"]
-        return [f"{request.type} {_of(request)} at broker {request.broker or 0} (operation {request.seq})", *_in(lines)]
-    how = "expired" if end.expired else "cancelled" if end.completed_by == STOPPED else "completed"
-    title = f"{end.kind} {_of(end)} at broker {end.broker} (operation {end.operation_id}): {how} {_after(end)}"
+        lines = [
+            f"{moment(request['time_us'])}  {_arrived(request)}",
+            f"{_INDENT}still open: it is in no table of ends",
+        ]
+        return [
+            f"{request['type']} {_of(request)} at broker {request['broker'] or 0} (operation {request['seq']})",
+            *_in(lines),
+        ]
+    how = "expired" if end["expired"] else "cancelled" if end["completed_by"] == STOPPED else "completed"
+    title = f"{end['kind']} {_of(end)} at broker {end['broker']} (operation {end['operation_id']}): {how} {_after(end)}"
     return [title, *_in([*_beginning(evidence, end), *_meanwhile(evidence), *_ending(evidence, end)])]
 
 
@@ -135,61 +140,64 @@ def _in(lines: list[str]) -> list[str]:
 
 def _of(row: Row) -> str:
     """How people call it: by request and client, else by its key."""
-    request = row.request_id or ""
-    client = f"of {row.client_id}" if row.client_id else ""
+    request = row["request_id"] or ""
+    client = f"of {row['client_id']}" if row["client_id"] else ""
     key = "" if request or "key" not in row or not row["key"] else f"on {row['key']}"
     return " ".join(filter(None, [request, client, key])) or "without a name"
 
 
 def _after(end: Row) -> str:
-    return f"after {end.wait_ms:,} ms" if end.watched else "on arrival"
+    return f"after {end['wait_ms']:,} ms" if end["watched"] else "on arrival"
 
 
 def _beginning(evidence: Evidence, end: Row) -> Iterator[str]:
     asked = _arrived(evidence.request) if evidence.request else "began"
-    yield f"{moment(end.started_us)}  {asked}"
-    if not end.watched:
+    yield f"{moment(end['started_us'])}  {asked}"
+    if not end["watched"]:
         return
-    keys = [_name(watch.topic, watch.partition) for watch in evidence.watches] or [str(end["key"])]
-    yield f"{_INDENT}had to wait, at most until {moment(end.deadline_us)}: watched on {_some(keys)}"
+    keys = [_name(watch["topic"], watch["partition"]) for watch in evidence.watches] or [str(end["key"])]
+    yield f"{_INDENT}had to wait, at most until {moment(end['deadline_us'])}: watched on {_some(keys)}"
 
 
 def _arrived(request: Row) -> str:
-    parts = request.partitions or []
-    match request.type:
+    parts = request["partitions"] or []
+    match request["type"]:
         case "produce":
             batches = [
-                f"{_name(part.topic, part.partition)} (offsets {part.base_offset} to {part.last_offset})"
-                if (part.error or "NONE") == "NONE"
-                else f"{_name(part.topic, part.partition)} ({part.error})"
+                f"{_name(part['topic'], part['partition'])} (offsets {part['base_offset']} to {part['last_offset']})"
+                if (part["error"] or "NONE") == "NONE"
+                else f"{_name(part['topic'], part['partition'])} ({part['error']})"
                 for part in parts
             ]
-            return f"arrived: acks={request.acks}, may wait {request.timeout_ms:,} ms, appended to {_some(batches)}"
+            return (
+                f"arrived: acks={request['acks']}, may wait {request['timeout_ms']:,} ms, appended to {_some(batches)}"
+            )
         case "fetch":
-            reader = f"follower {request.replica_id}" if (request.replica_id or 0) >= 0 else "consumer"
-            froms = [f"{_name(part.topic, part.partition)} from offset {part.fetch_offset}" for part in parts]
-            least = f"at least {request.min_bytes:,} bytes within {request.max_wait_ms:,} ms"
+            reader = f"follower {request['replica_id']}" if (request["replica_id"] or 0) >= 0 else "consumer"
+            froms = [f"{_name(part['topic'], part['partition'])} from offset {part['fetch_offset']}" for part in parts]
+            least = f"at least {request['min_bytes']:,} bytes within {request['max_wait_ms']:,} ms"
             return f"arrived from a {reader}: {least}, of {_some(froms)}"
         case "delete_records":
-            upto = [f"{_name(part.topic, part.partition)} up to offset {part.offset}" for part in parts]
-            return f"arrived: may wait {request.timeout_ms:,} ms, to delete {_some(upto)}"
+            upto = [f"{_name(part['topic'], part['partition'])} up to offset {part['offset']}" for part in parts]
+            return f"arrived: may wait {request['timeout_ms']:,} ms, to delete {_some(upto)}"
         case "create_topics":
-            topics = [f"{topic.topic} ({topic.partitions} partitions)" for topic in request.topics or []]
-            return f"arrived: may wait {request.timeout_ms:,} ms, to create {_some(topics)}"
+            topics = [f"{topic['topic']} ({topic['partitions']} partitions)" for topic in request["topics"] or []]
+            return f"arrived: may wait {request['timeout_ms']:,} ms, to create {_some(topics)}"
         case other:
-            member = f" of {request.member_id}" if request.member_id else ""
-            return f"began with a {other}{member} of group {request.group}"
+            member = f" of {request['member_id']}" if request["member_id"] else ""
+            return f"began with a {other}{member} of group {request['group']}"
 
 
 def _meanwhile(evidence: Evidence) -> Iterator[str]:
     for place, happenings in sorted(evidence.happenings.items())[:SHOWN]:
         during = [_counted(each) for each in sorted(happenings, key=_most_first) if each.times]
-        if during and evidence.end and evidence.end.watched:
+        if during and evidence.end and evidence.end["watched"]:
             yield f"{_INDENT}meanwhile on {_name(*place)}: {', '.join(during)}"
     for change in evidence.changes:
-        members = ", ".join(change.members or [])
-        states = f"{change.from_state} to {change.to_state}"
-        yield f"{moment(change.at_us)}  group {change.group}: {states} ({change.reason}); members: {members or 'none'}"
+        members = ", ".join(change["members"] or [])
+        states = f"{change['from_state']} to {change['to_state']}"
+        group = f"group {change['group']}: {states} ({change['reason']}); members: {members or 'none'}"
+        yield f"{moment(change['at_us'])}  {group}"
 
 
 def _most_first(happening: PartitionHappening) -> tuple[int, str, int]:
@@ -208,38 +216,40 @@ def _event(what: str, replica: int | None) -> str:
 
 
 def _ending(evidence: Evidence, end: Row) -> Iterator[str]:
-    if end.expired:
-        late = ", after the last event of the trace" if end.after_end else ""
-        yield f"{moment(end.ended_us)}  expired at its deadline{late}"
+    if end["expired"]:
+        late = ", after the last event of the trace" if end["after_end"] else ""
+        yield f"{moment(end['ended_us'])}  expired at its deadline{late}"
         yield from (f"{_INDENT}{line}" for line in _why_expired(evidence, end))
         return
-    bytes_ = f" ({end.bytes:,} bytes)" if end.kind == "fetch" and end.completed_by == "min_bytes" else ""
-    yield f"{moment(end.ended_us)}  {end.completed_by}: {meaning(end.kind, end.completed_by)}{bytes_}"
+    bytes_ = f" ({end['bytes']:,} bytes)" if end["kind"] == "fetch" and end["completed_by"] == "min_bytes" else ""
+    yield f"{moment(end['ended_us'])}  {end['completed_by']}: {meaning(end['kind'], end['completed_by'])}{bytes_}"
     deciding = evidence.deciding
     if deciding:
-        named = f" ({deciding.request_id})" if deciding.request_id else ""
-        yield f"{_INDENT}decided on {end.trigger} by {_event(deciding.what, deciding.replica)}{named}"
-    elif end.trigger:
-        yield f"{_INDENT}decided on {end.trigger}"
+        named = f" ({deciding['request_id']})" if deciding["request_id"] else ""
+        yield f"{_INDENT}decided on {end['trigger']} by {_event(deciding['what'], deciding['replica'])}{named}"
+    elif end["trigger"]:
+        yield f"{_INDENT}decided on {end['trigger']}"
     errors = [
-        f"{_name(part.topic, part.partition)} {part.error}"
-        for part in end.partitions
-        if part.error not in ("NONE", None)
+        f"{_name(part['topic'], part['partition'])} {part['error']}"
+        for part in end["partitions"]
+        if part["error"] not in ("NONE", None)
     ]
     if errors:
         yield f"{_INDENT}answered with errors: {_some(errors)}"
 
 
 def _why_expired(evidence: Evidence, end: Row) -> Iterator[str]:
-    match end.kind:
+    match end["kind"]:
         case "produce":
             yield from _laggards(evidence, end)
         case "fetch":
-            wanted = evidence.request.min_bytes if evidence.request else None
+            wanted = evidence.request["min_bytes"] if evidence.request else None
             of = f" of the {wanted:,} that it wanted" if wanted is not None else ""
-            yield f"because only {end.bytes or 0:,} bytes{of} had become readable"
+            yield f"because only {end['bytes'] or 0:,} bytes{of} had become readable"
         case "delete_records" | "create_topics":
-            pending = [_name(part.topic, part.partition) for part in end.partitions if part.error == PENDING]
+            pending = [
+                _name(part["topic"], part["partition"]) for part in end["partitions"] if part["error"] == PENDING
+            ]
             yield f"because {_some(pending)} had not come so far: {PENDING}"
         case "heartbeat":
             yield "because its member gave no sign of life for a whole session"
@@ -253,14 +263,14 @@ def _why_expired(evidence: Evidence, end: Row) -> Iterator[str]:
 
 def _laggards(evidence: Evidence, end: Row) -> Iterator[str]:
     """For each pending partition, which in-sync replica had not reached what the request had appended."""
-    pending = [(part.topic, part.partition) for part in end.partitions if part.error == PENDING]
+    pending = [(part["topic"], part["partition"]) for part in end["partitions"] if part["error"] == PENDING]
     for place in pending[:SHOWN]:
         needed = _needed(evidence.request, place)
         upto = f" up to offset {needed}" if needed is not None else ""
-        in_sync = [replica for replica in evidence.in_sync.get(place, []) if replica != end.broker]
+        in_sync = [replica for replica in evidence.in_sync.get(place, []) if replica != end["broker"]]
         yield f"because {_name(*place)} had to be at every in-sync replica{upto}, and the trace says:"
         for replica in in_sync:
-            yield f"  {_reached(evidence.happenings.get(place, []), replica, needed, end.ended_us)}"
+            yield f"  {_reached(evidence.happenings.get(place, []), replica, needed, end['ended_us'])}"
         if not in_sync:
             yield "  nothing of who is in sync; its high watermark did not get there"
     if len(pending) > SHOWN:
@@ -268,9 +278,9 @@ def _laggards(evidence: Evidence, end: Row) -> Iterator[str]:
 
 
 def _needed(request: Any, place: Place) -> int | None:
-    for part in request.partitions if request else []:
-        if (part.topic, part.partition) == place:
-            return int(part.last_offset) + 1
+    for part in request["partitions"] if request else []:
+        if (part["topic"], part["partition"]) == place:
+            return int(part["last_offset"]) + 1
     return None
 
 

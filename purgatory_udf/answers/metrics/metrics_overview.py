@@ -1,23 +1,23 @@
-"""The essence of each table of the metrics, as small tables to read: the worst and the longest first."""
+"""The main figures of each table of the metrics, as small tables to print: the largest and the longest first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.answers.metrics.outcome_metrics import ALL
-from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.common.console import Cell, Table
+from purgatory_udf.contract.metrics_tables import METRICS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
-
     from purgatory_udf.answers.metrics.metrics_run import Metrics
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Of all operations that ended; `kinds` has the row of each kind in `metrics/waits`."""
+    """Sums over all operations that ended. `kinds` has a row for each kind; `seconds` is the length of all windows."""
 
     kinds: list[Row]
     first: str
@@ -27,53 +27,50 @@ class Totals:
 
     @property
     def operations(self) -> int:
-        return sum(row.operations for row in self.kinds)
+        """Number of operations."""
+        return sum(row["operations"] for row in self.kinds)
 
     @property
     def waited(self) -> int:
-        return sum(row.waited for row in self.kinds)
+        """Number of operations that had to wait."""
+        return sum(row["waited"] for row in self.kinds)
 
     @property
     def expired(self) -> int:
-        return sum(row.expired for row in self.kinds)
+        """Number of operations that expired."""
+        return sum(row["expired"] for row in self.kinds)
 
     @property
     def waited_percent(self) -> float:
+        """Percentage of the operations that had to wait."""
         return percent(self.waited / self.operations) if self.operations else 0.0
 
 
 def totals(metrics: Metrics) -> Totals:
-    """`seconds` are those from the first window's beginning to the last one's end."""
-    kinds = metrics["waits"].where(sf.col("by") == ALL).orderBy("kind").collect()
-    window, window_ms = sf.col("window_start"), metrics.options.window_ms
-    first, last = sf.min(window), sf.max(window)
-    span = metrics["operations"].agg(
-        sf.date_format(first, _MOMENT).alias("first"),
-        sf.date_format(last, _MOMENT).alias("last"),
-        (sf.unix_millis(last) - sf.unix_millis(first) + window_ms).alias("span_ms"),
-        sf.sum("after_end").alias("after_end"),
-    )
-    row = span.first()
-    assert row is not None
-    return Totals(kinds, row.first or "-", row.last or "-", (row.span_ms or window_ms) / 1000, row.after_end or 0)
+    """Return the sums; `seconds` is the time from the start of the first window to the end of the last one."""
+    (row,) = metrics.rows("overview/totals")
+    first, last, seconds = row["first"], row["last"], metrics.options.window_ms / 1000
+    if first is not None:
+        seconds += (last - first).total_seconds()
+    kinds = metrics.rows("overview/kinds")
+    return Totals(kinds, _text(first, _MOMENT), _text(last, _MOMENT), seconds, row["after_end"] or 0)
 
 
-_MOMENT = "yyyy-MM-dd HH:mm:ss"
+_MOMENT, _TIME = "%Y-%m-%d %H:%M:%S", "%H:%M:%S"
 
 
 def overview(metrics: Metrics, totals: Totals) -> list[Table]:
-    """At most `top` rows of each table; one without rows has nothing to say."""
+    """Return the tables, each with at most `top` rows; some may have none."""
     top = metrics.options.top
-    waits = metrics["waits"].where(sf.col("by") != ALL)
-    rows = [(row.kind, *_wait(row)) for row in totals.kinds]
+    rows = [(row["kind"], *_wait(row)) for row in totals.kinds]
     return [
         Table("Waits (quantiles of those that had to)", ("kind", *_WAITS), rows),
-        _expires(metrics["expires"], totals.seconds, top),
-        _purgatories(metrics["purgatories"], top),
-        _causes(metrics["causes"]),
-        *(_by(waits.where(sf.col("by") == by), by, top) for by in metrics.options.by),
-        _offenders(waits, totals.kinds, top),
-        _rebalances(metrics["rebalances"], top),
+        _meters(metrics.rows("overview/meters", top=top), totals.seconds),
+        _purgatories(metrics.rows("overview/purgatories", top=top)),
+        _causes(metrics.rows("overview/causes")),
+        *(_by(metrics.rows("overview/waits", by=by, top=top), by) for by in metrics.options.by),
+        _expirations(metrics.rows("overview/expirations", top=top), totals.kinds),
+        _rebalances(metrics.rows("overview/rebalances", top=top)),
     ]
 
 
@@ -81,112 +78,104 @@ _WAITS = ("operations", "waited", "waited %", "expired", "p50 ms", "p95 ms", "p9
 
 
 def _wait(row: Row) -> tuple[Cell, ...]:
-    quantiles = (_rounded(row.p50_ms), _rounded(row.p95_ms), _rounded(row.p99_ms))
-    seconds = _rounded(row.waited_ms / 1000)
-    return (row.operations, row.waited, percent(row.waited_share), row.expired, *quantiles, row.max_ms, seconds)
+    quantiles = (_rounded(row[name]) for name in ("p50_ms", "p95_ms", "p99_ms"))
+    share, seconds = percent(row["waited_share"]), _rounded(row["waited_ms"] / 1000)
+    return (row["operations"], row["waited"], share, row["expired"], *quantiles, row["max_ms"], seconds)
 
 
-def _expires(frame: DataFrame, seconds: float, top: int) -> Table:
-    """Totals of the meters; the rate is over all windows from the trace's first to its last."""
-    meters = (
-        frame.groupBy("mbean", "broker", "topic")
-        .agg(
-            sf.sum("expired").alias("expired"),
-            sf.max("per_second").alias("busiest"),
-            _latest("expired").alias("at"),
-        )
-        .orderBy(sf.col("topic").isNotNull(), sf.desc("expired"), "mbean", "broker")
-        .limit(top)
-        .collect()
-    )
+def _meters(meters: list[Row], seconds: float) -> Table:
+    """The rate is over all windows of the trace."""
     rows = [
-        (row.mbean, row.broker, row.expired, round(row.expired / seconds, 2), _rounded(row.busiest), row.at)
+        (
+            row["mbean"],
+            row["broker"],
+            row["total"],
+            round(row["total"] / seconds, 2),
+            _rounded(row["busiest"]),
+            _text(row["busiest_at"], _TIME),
+        )
         for row in meters
     ]
     return Table("Kafka's meters", ("mbean", "broker", "total", "per second", "busiest", "at"), rows)
 
 
-def _purgatories(frame: DataFrame, top: int) -> Table:
-    readings = (
-        frame.groupBy("broker", "purgatory")
-        .agg(
-            sf.max("purgatory_size_max").alias("size"),
-            _latest("purgatory_size_max").alias("at"),
-            sf.max("num_delayed_max").alias("delayed"),
-            sf.max("dead_watches_max").alias("dead"),
-            sf.max("dead_bytes_max").alias("bytes"),
-            sf.sum("purged").alias("purged"),
-        )
-        .orderBy(sf.desc("size"), "broker", "purgatory")
-        .limit(top)
-        .collect()
-    )
-    columns = ("purgatory", "broker", "PurgatorySize, most", "at", "NumDelayedOperations, most")
+def _purgatories(readings: list[Row]) -> Table:
     rows = [
-        (row.purgatory, row.broker, row.size, row.at, row.delayed, row.dead, row.bytes, row.purged) for row in readings
+        (
+            row["purgatory"],
+            row["broker"],
+            row["size"],
+            _text(row["fullest_at"], _TIME),
+            row["delayed"],
+            row["dead"],
+            row["dead_bytes"],
+            row["purged"],
+        )
+        for row in readings
     ]
+    columns = ("purgatory", "broker", "PurgatorySize, most", "at", "NumDelayedOperations, most")
     return Table("Purgatories", (*columns, "dead entries, most", "bytes they held", "purged"), rows)
 
 
-def _latest(most: str) -> Column:
-    """When the last of the windows began that have the most."""
-    return sf.date_format(sf.max_by("window_start", sf.struct(most, "window_start")), "HH:mm:ss")
-
-
-def _causes(frame: DataFrame) -> Table:
+def _causes(causes: list[Row]) -> Table:
     rows = [
         (
-            row.kind,
-            "expired" if row.expired else "completed" if row.watched else "completed on arrival",
-            row.completed_by,
-            row.operations,
-            _rounded(row.p50_ms),
-            _rounded(row.p99_ms),
-            row.max_ms,
+            row["kind"],
+            "expired" if row["expired"] else "completed" if row["watched"] else "completed on arrival",
+            row["completed_by"],
+            row["operations"],
+            _rounded(row["p50_ms"]),
+            _rounded(row["p99_ms"]),
+            row["max_ms"],
         )
-        for row in frame.orderBy("kind", "expired", sf.desc("operations"), "completed_by").collect()
+        for row in causes
     ]
     return Table("Causes", ("kind", "end", "by", "operations", "p50 ms", "p99 ms", "max ms"), rows)
 
 
-def _by(frame: DataFrame, by: str, top: int) -> Table:
-    longest = frame.orderBy(sf.desc("waited_ms"), "kind", "value").limit(top).collect()
-    return Table(f"Waits by {by}", (by, "kind", *_WAITS), [(row.value, row.kind, *_wait(row)) for row in longest])
+def _by(longest: list[Row], by: str) -> Table:
+    rows = [(row["value"], row["kind"], *_wait(row)) for row in longest]
+    return Table(f"Waits by {by}", (by, "kind", *_WAITS), rows)
 
 
-def _offenders(waits: DataFrame, kinds: list[Row], top: int) -> Table:
-    of_kind = {row.kind: row.expired for row in kinds}
-    worst = waits.where("expired > 0").orderBy(sf.desc("expired"), sf.desc("waited_ms"), "by", "value").limit(top)
+def _expirations(worst: list[Row], kinds: list[Row]) -> Table:
+    of_kind = {row["kind"]: row["expired"] for row in kinds}
     rows = [
-        (row.by, row.value, row.kind, row.expired, percent(row.expired / of_kind[row.kind]), _rounded(row.max_ms))
-        for row in worst.collect()
+        (
+            row["by"],
+            row["value"],
+            row["kind"],
+            row["expired"],
+            percent(row["expired"] / of_kind[row["kind"]]),
+            _rounded(row["max_ms"]),
+        )
+        for row in worst
     ]
     return Table("Most expirations", ("by", "value", "kind", "expired", "% of the kind's", "longest ms"), rows)
 
 
-def _rebalances(frame: DataFrame, top: int) -> Table:
-    longest = frame.orderBy("after_end", sf.desc("length_ms"), "broker", "group", "started_at").limit(top)
-    worst = longest.withColumn("began", sf.date_format("started_at", "HH:mm:ss.SSS"))
+def _rebalances(longest: list[Row]) -> Table:
     rows = [
         (
-            row.group,
-            row.broker,
-            row.generation,
-            row.began,
-            row.length_ms,
-            row.reason,
-            row.joined_because,
-            row.ended_as + (" after the trace's end" if row.after_end else ""),
-            row.last_to_join,
-            ", ".join(row.missing or []) or None,
+            row["group"],
+            row["broker"],
+            row["generation"],
+            _text(row["started_at"], f"{_TIME}.%f")[:-3],
+            row["length_ms"],
+            row["reason"],
+            row["joined_because"],
+            row["ended_as"] + (" after the trace's end" if row["after_end"] else ""),
+            row["last_to_join"],
+            ", ".join(row["missing"] or []) or None,
         )
-        for row in worst.collect()
+        for row in longest
     ]
     columns = ("group", "broker", "generation", "began", "ms", "because", "joined as", "ended", "last to join")
     return Table("Rebalances", (*columns, "missing"), rows)
 
 
 def percent(share: float) -> float:
+    """Return a share as a percentage with one decimal."""
     return round(100 * share, 1)
 
 
@@ -194,24 +183,25 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
 
 
-# The metrics as some lines to read.
+def _text(moment: datetime | None, pattern: str) -> str:
+    return "-" if moment is None else f"{moment:{pattern}}"
 
 
-_NOT_YET = {
-    "purgatory_gauges": "purgatory sizes (none has been read)",
-    "group_transitions": "rebalances (the trace has no groups, or their turn has not come)",
-    "events": "who joined last (the replayed events are not where they were)",
+_WITHOUT = {
+    "purgatory_gauges": "purgatory sizes (no gauge has been read)",
+    "group_transitions": "rebalances (the trace has no groups, or none has been replayed yet)",
+    "events": "the last member to join (the replayed events were moved or deleted)",
 }
 
 
 def summary(metrics: Metrics) -> list[str]:
-    """Totals, then the essence of every table that has any, then what could not be said yet."""
+    """Return the metrics as lines: totals, the tables that have rows, and what is not known yet."""
     sums = totals(metrics)
     blocks = [[_head(metrics, sums)]]
     blocks += [table.lines() for table in overview(metrics, sums) if table.rows]
-    missing = [_NOT_YET[name] for name in metrics.tables.missing if name in _NOT_YET]
+    missing = [_WITHOUT[name] for name in metrics.tables.missing if name in _WITHOUT]
     blocks += [[f"Without: {'; '.join(missing)}"]] if missing else []
-    blocks.append([f"Tables: {', '.join(sorted(metrics.frames))} in {metrics.tables.layout.out}"])
+    blocks.append([f"Tables: {', '.join(sorted(METRICS))} in {metrics.tables.layout.out}"])
     return [line for block in blocks for line in ["", *block]][1:]
 
 

@@ -1,40 +1,37 @@
-"""The metrics of one replay: worked out from its tables, written beside them."""
+"""The metrics of one replay: computed from its tables by the queries of `sql/metrics`, written next to them."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.answers.metrics.group_rebalances import rebalances
-from purgatory_udf.answers.metrics.outcome_metrics import by_window, causes, expires, waits
-from purgatory_udf.answers.metrics.purgatory_sizes import purgatories
+from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.metrics_tables import COMMENTED_METRICS, METRICS
+from purgatory_udf.rules.purgatory.clock import STEP_MS
 from purgatory_udf.storage import delta_tables
-from purgatory_udf.storage.run_tables import RunFrames, as_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
 
-
-# What a user may choose about the figures.
-
-
-# What an operation's wait can be counted under, beside its kind.
+# What waits can be counted by, in addition to the kind of operation.
 DIMENSIONS = ("broker", "topic", "partition", "client", "group")
 
-# What an entry that a watcher list still holds keeps alive in a broker, at the least: the queue's node (24 bytes), its
-# partition's status and answer (24 + 48), the map's entry and key for them (40 + 48). A 64-bit JVM with compressed
-# references, Kafka 4. What an operation has once (its lock, its callback, the answer's records) comes on top.
+# Memory that an entry of a watcher list keeps alive in a broker: at least the queue's node (24 bytes), the partition's
+# status and response (24 + 48), the map's entry and key for them (40 + 48). On a 64-bit JVM with compressed references,
+# Kafka 4. What an operation has once (its lock, its callback, the response's records) is not included.
 BYTES_PER_WATCH = 184
 
-# Of small tables a query is planning and committing, most of which leave a core to others.
-SIDE_BY_SIDE = 3
+# Queries that Spark runs at the same time. A query of small tables is mostly planning and committing on one core.
+PARALLEL_QUERIES = 3
 
 
 @dataclass(frozen=True)
 class MetricsOptions:
+    """`by` are the dimensions to count waits by; `top` is the number of rows of each printed table."""
+
     window_ms: int = 1000
     by: tuple[str, ...] = ("topic", "client", "group")
     bytes_per_watch: int = BYTES_PER_WATCH
@@ -43,72 +40,61 @@ class MetricsOptions:
     def __post_init__(self) -> None:
         unknown = [name for name in self.by if name not in DIMENSIONS]
         if unknown:
-            raise UserError(f"--by {unknown[0]}: unknown (there are {', '.join(DIMENSIONS)})")
-
-
-_ORDER = {
-    "metrics/expires": ("mbean", "broker", "window_start"),
-    "metrics/operations": ("window_start", "kind", "broker"),
-    "metrics/causes": ("kind", "expired", "completed_by", "watched"),
-    "metrics/waits": ("by", "kind", "value"),
-    "metrics/purgatories": ("broker", "purgatory", "window_start"),
-    "metrics/rebalances": ("started_at", "broker", "group"),
-}
+            raise UserError(f"--by {unknown[0]}: unknown; expected one of {', '.join(DIMENSIONS)}")
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """The written tables, by the names of `METRICS`."""
+    """The written tables, which queries name `metrics_expires`, `metrics_waits`, and so on."""
 
-    tables: RunFrames
+    tables: RunTables
     options: MetricsOptions
-    frames: dict[str, DataFrame]
 
-    def __getitem__(self, name: str) -> DataFrame:
-        return self.frames[f"metrics/{name}"]
+    def sql(self, query: str) -> pa.Table:
+        """Return the rows of a query of these tables."""
+        return self.tables.database.query(query)
+
+    def rows(self, query: str, **parameters: Any) -> list[dict[str, Any]]:
+        """Return the rows of a query of `sql/`."""
+        return self.tables.rows(query, **parameters)
 
 
 def write_metrics(spark: SparkSession, out: str, options: MetricsOptions, folder: str = "") -> Metrics:
-    """Write every table of `METRICS` anew from what the replay under `out` has written so far; beside its tables, or
-    in a folder there."""
-    tables = RunFrames(spark, out)
+    """Compute every table of `METRICS` from what the replay under `out` has written so far, and write it to `out`.
 
-    def written(name: str, frame: DataFrame) -> DataFrame:
-        path = tables.layout.table(f"{folder}{name}")
-        # One file, in order: what is counted is small, but nothing before it may be done by a single task.
-        rows = as_table(frame, METRICS[name], tables.run.run_id).repartition(1).sortWithinPartitions(*_ORDER[name])
-        writer = delta_tables.commented_writer(rows, COMMENTED_METRICS[name]).format("delta").mode("overwrite")
-        writer.option("overwriteSchema", "true").save(path)
-        return spark.read.format("delta").load(path)
+    `folder` is a subfolder to write to instead, with a slash at its end.
+    """
+    tables = RunTables(spark, out)
+    parameters = {
+        "window_ms": options.window_ms,
+        "step_ms": STEP_MS,
+        "bytes_per_watch": options.bytes_per_watch,
+        **{f"by_{dimension}": dimension in options.by for dimension in DIMENSIONS},
+    }
 
-    frames = _frames(tables, options)
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        made = dict(zip(frames, pool.map(written, frames.keys(), frames.values()), strict=True))
-    return Metrics(tables, options, made)
+    def save(name: str) -> None:
+        # The rows are few, so one file keeps them in order; aggregations before it run in parallel.
+        tables.save(name, _path(tables, folder, name), COMMENTED_METRICS[name], parameters, single_file=True)
+
+    tables.prepare(*METRICS)
+    with ThreadPoolExecutor(PARALLEL_QUERIES) as pool:
+        list(pool.map(save, METRICS))
+    return _metrics(tables, options, folder)
 
 
 def read_metrics(spark: SparkSession, out: str) -> Metrics:
-    """The tables as `write_metrics` left them there."""
-    tables = RunFrames(spark, out)
+    """Return the tables that `write_metrics` left in `out`."""
+    tables = RunTables(spark, out)
     if not all(delta_tables.is_table(spark, tables.layout.table(name)) for name in METRICS):
-        raise UserError(f"{out}: no metrics there (metrics --out {out} makes them)")
-    return Metrics(
-        tables,
-        MetricsOptions(),
-        {name: spark.read.format("delta").load(tables.layout.table(name)) for name in METRICS},
-    )
+        raise UserError(f"{out}: there are no metrics; `metrics --out {out}` writes them")
+    return _metrics(tables, MetricsOptions(), "")
 
 
-def _frames(tables: RunFrames, options: MetricsOptions) -> dict[str, DataFrame]:
-    ended, transitions = tables.ended(), tables.table("group_transitions")
-    gauges = tables.table("purgatory_gauges")
-    # Without gauges, entries have no list to be dead on.
-    of_gauges = ended if tables.has("purgatory_gauges") else ended.limit(0)
-    return {
-        "metrics/expires": expires(tables.table("expirations"), options.window_ms),
-        "metrics/operations": by_window(ended, options.window_ms),
-        "metrics/causes": causes(ended),
-        "metrics/waits": waits(ended, transitions, options.by),
-        "metrics/purgatories": purgatories(gauges, of_gauges, options.window_ms, options.bytes_per_watch),
-        "metrics/rebalances": rebalances(transitions, tables.table("events")),
-    }
+def _metrics(tables: RunTables, options: MetricsOptions, folder: str) -> Metrics:
+    for name, schema in METRICS.items():
+        tables.add_table(name.replace("/", "_"), _path(tables, folder, name), schema)
+    return Metrics(tables, options)
+
+
+def _path(tables: RunTables, folder: str, name: str) -> str:
+    return tables.layout.table(f"{folder}{name}")

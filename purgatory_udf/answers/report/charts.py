@@ -1,4 +1,4 @@
-"""The pictures as Vega-Lite: what is on which axis and in which colour. The page themes them for light and dark."""
+"""The charts as Vega-Lite specifications. The page themes them for light and dark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from purgatory_udf.answers.report.chart_data import AFTER_A_WAIT, EXPIRED, ON_ARRIVAL, Pictures, bin_ms, topics
+from purgatory_udf.answers.report.chart_data import AFTER_A_WAIT, EXPIRED, ON_ARRIVAL, ChartData, topics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Spec = dict[str, Any]
 
 WIDTH = 900
-# Okabe and Ito's, told apart by colour-blind eyes and on either background.
+# Colours of Okabe and Ito, distinct for colour-blind readers and on both backgrounds.
 GREY, BLUE, ORANGE, VERMILLION, GREEN, PURPLE = "#8c8c8c", "#2a8fd0", "#e69f00", "#e0641a", "#009e73", "#cc79a7"
 END_COLOURS = {ON_ARRIVAL: GREY, AFTER_A_WAIT: BLUE, EXPIRED: VERMILLION}
 GAUGE_COLOURS = {"PurgatorySize": BLUE, "NumDelayedOperations": GREEN, "dead entries": VERMILLION}
@@ -30,36 +30,34 @@ STATE_COLOURS = {
 CAUSE_COLOURS = [BLUE, GREEN, ORANGE, PURPLE, "#56b4e9", "#b8a800", GREY]
 
 
-def charts(pictures: Pictures) -> dict[str, Spec]:
-    """The specification of each picture that has anything to show, by name."""
+def charts(data: ChartData) -> dict[str, Spec]:
+    """Return the specification of each chart that has data, by name."""
     drawn = {
-        "ends": (pictures.ends, _ends),
-        "purgatories": (pictures.purgatories, _purgatories),
-        "waits": (pictures.waits, _waits),
-        "topics": (pictures.topics, _topics),
-        "groups": (pictures.groups, _groups),
+        "ends": (data.ends, _ends),
+        "purgatories": (data.purgatories, _purgatories),
+        "waits": (data.waits, _waits),
+        "topics": (data.topics, _topics),
+        "groups": (data.groups, _groups),
     }
-    width_ms = pictures.width_ms
     with alt.data_transformers.disable_max_rows():
-        return {name: draw(frame, width_ms).to_dict() for name, (frame, draw) in drawn.items() if len(frame)}
+        return {name: draw(frame, data.bin_ms).to_dict() for name, (frame, draw) in drawn.items() if len(frame)}
 
 
 def draw_topics(metrics: Metrics) -> alt.Chart:
-    """The heat map of expirations by topic and time, by itself."""
-    width_ms = bin_ms(metrics["operations"], metrics.options.window_ms)
-    return _topics(topics(metrics.tables.table("expirations"), width_ms).toPandas(), width_ms)
+    """Return the heat map of expirations by topic and time."""
+    return _topics(*topics(metrics))
 
 
-def time_axis(frame: pd.DataFrame, width_ms: int) -> tuple[pd.DataFrame, alt.X]:
-    """Columns of time: from `t` to the next one. The axis is in UTC, wherever the page is read."""
-    placed = frame.assign(t2=frame["t"] + width_ms, time=_clock(frame["t"]))
-    return placed, _axis("t", width_ms)
+def time_axis(frame: pd.DataFrame, bin_ms: int) -> tuple[pd.DataFrame, alt.X]:
+    """Return the frame with the end of each bin that starts at `t`, and the time axis in UTC."""
+    placed = frame.assign(t2=frame["t"] + bin_ms, time=_clock(frame["t"]))
+    return placed, _axis("t", bin_ms)
 
 
-def _axis(field: str, width_ms: int) -> alt.X:
+def _axis(field: str, bin_ms: int) -> alt.X:
     return alt.X(f"{field}:T", title="time (UTC)", scale=alt.Scale(type="utc")).axis(
-        # A tick between two seconds must not be labelled as one of them.
-        format="%H:%M:%S" if width_ms % 1000 == 0 else "%H:%M:%S.%L",
+        # Ticks between two seconds need milliseconds in their labels.
+        format="%H:%M:%S" if bin_ms % 1000 == 0 else "%H:%M:%S.%L",
         labelOverlap=True,
         labelFlush=False,
         tickCount=10,
@@ -67,40 +65,42 @@ def _axis(field: str, width_ms: int) -> alt.X:
 
 
 def _clock(ms: pd.Series[int]) -> pd.Series[str]:
-    """As text for a tooltip: the browser's own time zone has no say in it."""
+    """Return the times as text for tooltips, where Vega would use the browser's time zone."""
     import pandas as pd
 
     return pd.to_datetime(ms, unit="ms", utc=True).dt.strftime("%Y-%m-%d %H:%M:%S.%f").str[:-3]
 
 
 def colours_of(field: str, colours: dict[str, str]) -> alt.Color:
+    """Return the colour channel of a field with these colours by value."""
     return alt.Color(
         f"{field}:N", title=None, scale=alt.Scale(domain=list(colours), range=list(colours.values()))
     ).legend(orient="top", columns=7)
 
 
 def rows_of(field: str, frame: pd.DataFrame) -> alt.Row:
+    """Return the row channel of a field, in the order of the frame."""
     order = list(dict.fromkeys(frame[field]))
     header = alt.Header(labelAnchor="start", labelOrient="top", labelPadding=2)
     return alt.Row(f"{field}:N", title=None, sort=order, header=header)
 
 
 def count_axis(field: str) -> alt.Y:
-    """Things are counted in wholes."""
+    """Return an axis of counts, which are whole numbers."""
     return alt.Y(f"{field}:Q", title=None).axis(
         tickCount=4, labelExpr="datum.value % 1 ? '' : format(datum.value, ',d')"
     )
 
 
 def wait_labels(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Each range of waits as `waited`, a text, and all of these in their order."""
+    """Return the frame with its ranges of waits as text, in the column `waited`, and the texts in their order."""
     labels = frame["low"].map("{:,}".format) + frame["high"].map("–{:,}".format).where(frame["high"] > frame["low"], "")
     placed = frame.assign(waited=labels)
     return placed, list(dict.fromkeys(placed.sort_values("low")["waited"]))
 
 
-def _ends(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
-    placed, x = time_axis(frame, width_ms)
+def _ends(frame: pd.DataFrame, bin_ms: int) -> alt.Chart:
+    placed, x = time_axis(frame, bin_ms)
     return (
         alt.Chart(placed, width=WIDTH, height=90)
         .mark_rect()
@@ -116,8 +116,8 @@ def _ends(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
     )
 
 
-def _purgatories(frame: pd.DataFrame, width_ms: int) -> alt.FacetChart:
-    placed, x = time_axis(frame, width_ms)
+def _purgatories(frame: pd.DataFrame, bin_ms: int) -> alt.FacetChart:
+    placed, x = time_axis(frame, bin_ms)
     base = alt.Chart(placed, width=WIDTH, height=90)
     lines = base.mark_line(interpolate="step-after", strokeWidth=1.5, point=alt.OverlayMarkDef(size=8)).encode(
         x=x,
@@ -139,7 +139,7 @@ def _purgatories(frame: pd.DataFrame, width_ms: int) -> alt.FacetChart:
     return alt.layer(*layers).facet(row=rows_of("purgatory", frame)).resolve_scale(y="independent")
 
 
-def _waits(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
+def _waits(frame: pd.DataFrame, bin_ms: int) -> alt.Chart:
     placed, order = wait_labels(frame)
     others = sorted(set(frame["cause"]) - {EXPIRED})
     colours = {cause: CAUSE_COLOURS[place % len(CAUSE_COLOURS)] for place, cause in enumerate(others)}
@@ -157,8 +157,8 @@ def _waits(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
     )
 
 
-def _topics(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
-    placed, x = time_axis(frame, width_ms)
+def _topics(frame: pd.DataFrame, bin_ms: int) -> alt.Chart:
+    placed, x = time_axis(frame, bin_ms)
     return (
         alt.Chart(placed, width=WIDTH, height=alt.Step(22))
         .mark_rect()
@@ -172,13 +172,13 @@ def _topics(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
     )
 
 
-def _groups(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
+def _groups(frame: pd.DataFrame, bin_ms: int) -> alt.Chart:
     placed = frame.assign(time=_clock(frame["t"]), lasted_ms=frame["until"] - frame["t"])
     return (
         alt.Chart(placed, width=WIDTH, height=alt.Step(26))
         .mark_bar(cornerRadius=2, stroke="white", strokeWidth=0.5)
         .encode(
-            x=_axis("t", width_ms),
+            x=_axis("t", bin_ms),
             x2="until:T",
             y=alt.Y("group:N", title=None, sort=list(dict.fromkeys(frame["group"]))),
             color=colours_of("state", STATE_COLOURS),

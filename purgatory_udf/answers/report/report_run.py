@@ -1,4 +1,4 @@
-"""From a replay's folder to the report."""
+"""The report of a replay: its metrics as tables and charts, and the stories of its slowest operations."""
 
 from __future__ import annotations
 
@@ -12,53 +12,42 @@ from purgatory_udf.answers.explain.story import story
 from purgatory_udf.answers.metrics.metrics_overview import Totals, overview, totals
 from purgatory_udf.answers.metrics.metrics_run import Metrics, MetricsOptions, write_metrics
 from purgatory_udf.answers.report import html_page
-from purgatory_udf.answers.report.chart_data import pictures
+from purgatory_udf.answers.report.chart_data import chart_data
 from purgatory_udf.answers.report.charts import Spec, charts
 from purgatory_udf.answers.report.html_page import Section
-from purgatory_udf.backend.dialect import Window
-from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.backend.file_system import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from purgatory_udf.storage.run_tables import RunFrames
-
-
-# The operations that waited longest, each with its story.
+    from purgatory_udf.answers.run_tables import RunTables
 
 
 @dataclass(frozen=True)
 class SlowOperation:
+    """An operation that waited long, and its story."""
+
     kind: str
     expired: bool
     title: str
     lines: tuple[str, ...]
 
 
-def slowest(tables: RunFrames, of_each: int) -> list[SlowOperation]:
-    """So many completions and so many expirations of each kind, those first that waited longest."""
-    longest = Window.partitionBy("kind", "expired").orderBy(sf.desc("wait_ms"), "ended_at", "operation_id")
-    chosen = (
-        tables.ended()
-        .where("watched AND NOT after_end")
-        .select("operation_id", "kind", "expired", "wait_ms", "ended_at", sf.row_number().over(longest).alias("place"))
-        .where(sf.col("place") <= of_each)
-        .orderBy("kind", sf.desc("expired"), "place")
-    )
-    ids = [row.operation_id for row in chosen.collect()]
+def slowest(tables: RunTables, of_each: int) -> list[SlowOperation]:
+    """Return the completions and expirations of each kind that waited longest, up to `of_each` of either."""
+    ids = [row["operation_id"] for row in tables.rows("report/slowest", of_each=of_each)]
     stories = []
     for evidence in collect(tables, ids):
         title, *lines = story(evidence)
         if evidence.end:
-            stories.append(SlowOperation(evidence.end.kind, evidence.end.expired, title, tuple(lines)))
+            stories.append(SlowOperation(evidence.end["kind"], evidence.end["expired"], title, tuple(lines)))
     return stories
 
 
 STORIES_OF_EACH_KIND = 3
 _FOLDER = "_report/"
 
-# The pictures, in their order on the page, and what each lets one see.
+# Title and caption of each chart, in the order of the page.
 _FIGURES = {
     "ends": ("When operations ended", "Each column counts those that ended in it, by kind: on arrival, after a wait, "
              "or by their timer."),
@@ -73,19 +62,19 @@ _FIGURES = {
 
 
 def write_report(spark: SparkSession, out: str, options: MetricsOptions, html: Path) -> Path:
-    """Write the page. Its metrics have windows of their own, and leave the user's alone."""
+    """Write the page. Its metrics are kept in a folder of their own, because their windows may be others."""
     metrics = write_metrics(spark, out, options, _FOLDER)
     write_whole(html, report_page(metrics))
     return html
 
 
 def report_page(metrics: Metrics) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     tables = metrics.tables
-    drawn, sums = pictures(metrics), totals(metrics)
-    specs = charts(drawn)
+    data, sums = chart_data(metrics), totals(metrics)
+    specs = charts(data)
     state = "" if tables.finished else " Still running, or interrupted: this is what it has written so far."
-    said = f"From {sums.first} to {sums.last} (UTC); a column of time is {_spoken(drawn.width_ms)}.{state}"
+    said = f"From {sums.first} to {sums.last} (UTC); a column of time is {_spoken(data.bin_ms)}.{state}"
     sections = [*_figures(specs), *_in_words(metrics, sums)]
     return html_page.page(f"Replay {tables.run.run_id}", said, html_page.facts(_facts(sums)), sections, specs)
 
@@ -95,7 +84,7 @@ def _facts(totals: Totals) -> Iterator[tuple[str, str]]:
     yield f"{totals.waited_percent} %", "had to wait"
     late = f" ({totals.after_end:,} after the trace's end)" if totals.after_end else ""
     yield f"{totals.expired:,}", f"expired{late}"
-    seconds = sum(row.waited_ms for row in totals.kinds) / 1000
+    seconds = sum(row["waited_ms"] for row in totals.kinds) / 1000
     yield f"{seconds:,.1f} s", "waited in all"
 
 
@@ -115,5 +104,5 @@ def _in_words(metrics: Metrics, totals: Totals) -> Iterator[Section]:
             yield Section(table.title, "", html_page.table(table))
 
 
-def _spoken(width_ms: int) -> str:
-    return f"{width_ms / 1000:g} s" if width_ms >= 1000 else f"{width_ms} ms"
+def _spoken(bin_ms: int) -> str:
+    return f"{bin_ms / 1000:g} s" if bin_ms >= 1000 else f"{bin_ms} ms"

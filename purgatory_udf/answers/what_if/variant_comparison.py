@@ -11,7 +11,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from purgatory_udf.answers.report import charts
-from purgatory_udf.answers.report.chart_data import bin_ms, binned, wait_ranges
+from purgatory_udf.answers.report.chart_data import round_bin_ms
 from purgatory_udf.answers.what_if import BASELINE
 from purgatory_udf.common.console import Table
 from purgatory_udf.rules.purgatory.clock import STEP_MS
@@ -21,6 +21,29 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
     from purgatory_udf.storage.run_tables import RunFrames
+
+
+def bin_ms(windows: DataFrame, window_ms: int) -> int:
+    """Return the width of a bin for all these windows, in milliseconds."""
+    start = sf.unix_millis("window_start")
+    first = windows.agg(sf.min(start), sf.max(start)).first()
+    assert first is not None
+    return round_bin_ms((first[1] - first[0] if first[0] is not None else 0) + window_ms, window_ms)
+
+
+def binned(moment: str, width_ms: int) -> Column:
+    """Return the start of the moment's bin, in milliseconds since the epoch."""
+    ms = sf.unix_millis(moment)
+    return (ms - sf.pmod(ms, sf.lit(width_ms))).alias("t")
+
+
+def wait_ranges(ended: DataFrame, *by: str | Column) -> DataFrame:
+    """Return how many operations waited from `low` to `high` ms: ranges twice as wide as the one before."""
+    ms = sf.col("wait_ms")
+    power = sf.floor(sf.log2(sf.greatest(ms, sf.lit(1)))).cast("int")
+    low = sf.when(ms == 0, 0).otherwise(sf.pow(sf.lit(2), power)).cast("long").alias("low")
+    high = sf.when(ms == 0, 0).otherwise(sf.pow(sf.lit(2), power + 1) - 1).cast("long").alias("high")
+    return ended.where("watched").groupBy(*by, low, high).agg(sf.count("*").alias("operations"))
 
 
 # Every operation under the baseline beside the same one under a variant.

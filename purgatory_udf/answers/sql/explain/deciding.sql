@@ -1,0 +1,15 @@
+-- The event that ended an operation: the first one at its end, on the key that its outcome names as the trigger.
+--
+-- Reads:    partition_events, places
+
+WITH at_end AS (
+    SELECT p.operation_id, p.trigger, t.seq, t.what, t.replica, t.request_id,
+        CASE WHEN p.partition < 0 THEN p.topic ELSE p.topic || '-' || CAST(p.partition AS STRING) END AS key
+    FROM partition_events t
+    JOIN places p ON p.topic = t.topic AND p.ended_us = t.time_us
+    WHERE t.seq <> p.operation_id AND (p.partition < 0 OR (p.partition = t.partition AND p.broker = t.broker))
+)
+SELECT operation_id, min_by(what, seq) AS what, min_by(replica, seq) AS replica, min_by(request_id, seq) AS request_id
+FROM at_end
+WHERE key = trigger
+GROUP BY operation_id

@@ -1,0 +1,15 @@
+-- The operations of a request id, ended or not.
+--
+-- Reads:       ended, cancelled, events
+-- Parameters:  :request_id
+--              :top, maximum number of rows
+
+SELECT DISTINCT operation_id
+FROM (
+    SELECT operation_id, request_id FROM ended
+    UNION ALL SELECT operation_id, request_id FROM cancelled
+    UNION ALL SELECT seq, request_id FROM events
+) named
+WHERE request_id = :request_id
+ORDER BY operation_id
+LIMIT :top

@@ -1,0 +1,7 @@
+-- What ended the operations of each kind, the most frequent causes first.
+--
+-- Reads:  metrics_causes
+
+SELECT kind, expired, watched, completed_by, operations, p50_ms, p99_ms, max_ms
+FROM metrics_causes
+ORDER BY kind, expired, operations DESC, completed_by

@@ -1,0 +1,10 @@
+-- The clients, groups or topics (or what else `metrics` counted by) whose operations expired most often.
+--
+-- Reads:       metrics_waits
+-- Parameters:  :top, maximum number of rows
+
+SELECT w.by AS by, value, kind, expired, max_ms
+FROM metrics_waits w
+WHERE expired > 0 AND w.by <> 'all'
+ORDER BY expired DESC, waited_ms DESC, w.by, value
+LIMIT :top

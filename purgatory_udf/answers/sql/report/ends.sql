@@ -1,0 +1,21 @@
+-- How many operations of each kind ended in each bin of time, by how they ended; kinds with most operations first.
+--
+-- Reads:       metrics_operations
+-- Parameters:  :bin_ms, width of a bin in milliseconds
+-- Columns:     t, start of the bin in milliseconds since the epoch; kind, end, operations; of_kind, the kind's total
+
+WITH binned AS (
+    SELECT unix_millis(window_start) - pmod(unix_millis(window_start), :bin_ms) AS t, kind,
+        sum(on_arrival) AS on_arrival, sum(after_a_wait) AS after_a_wait, sum(expired) AS expired
+    FROM metrics_operations
+    GROUP BY t, kind
+),
+long AS (
+    SELECT t, kind, 'completed on arrival' AS end, on_arrival AS operations FROM binned
+    UNION ALL SELECT t, kind, 'completed after a wait', after_a_wait FROM binned
+    UNION ALL SELECT t, kind, 'expired', expired FROM binned
+)
+SELECT t, kind, l.end AS end, operations, sum(operations) OVER (PARTITION BY kind) AS of_kind
+FROM long l
+WHERE operations > 0
+ORDER BY of_kind DESC, kind, t, l.end

@@ -1,0 +1,12 @@
+-- The completions and the expirations of each kind that waited longest; expirations after the trace's end do not count.
+--
+-- Reads:       ended
+-- Parameters:  :of_each, maximum number of completions, and of expirations, of a kind
+
+WITH ranked AS (
+    SELECT operation_id, kind, expired,
+        row_number() OVER (PARTITION BY kind, expired ORDER BY wait_ms DESC, ended_at, operation_id) AS place
+    FROM ended
+    WHERE watched AND NOT after_end
+)
+SELECT operation_id FROM ranked WHERE place <= :of_each ORDER BY kind, expired DESC, place
