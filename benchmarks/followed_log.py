@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from purgatory_udf.backend.dialect import is_local, local
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.backend.dataset import LocalDataset
+from purgatory_udf.backend.dialect import is_local
 from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
@@ -56,11 +58,12 @@ def measure(
     for number, portion in enumerate(portions):
         # A local session keeps the tables that it has queried: each step gets a new one.
         session = session_for("benchmark-ingest")
-        rows = _rows(session, portion, folder / f"portion-{number}")
+        rows = None if is_local() else _rows(session, portion, folder / f"portion-{number}")
         began, before = time.monotonic(), processor_seconds()
         if is_local():
-            steps.take(session, rows, number)
+            steps.run(LocalBackend(), LocalDataset.of(_table(portion)), number)
         else:
+            assert rows is not None
             steps.write(rows, number)
         taken.append(time.monotonic() - began)
         used.append(processor_seconds() - before)
@@ -93,10 +96,7 @@ def _messages(file: int, path: Path) -> Iterator[Message]:
 
 
 def _rows(spark: SparkSession, messages: Sequence[Message], place: Path) -> DataFrame:
-    """Return the messages as a table; for Spark in one file per partition, as its Kafka source would return them."""
-    if here := local(spark):
-        frame: DataFrame = here.frame_of(_table(messages))
-        return frame
+    """Return the messages in one file per partition, as Spark's Kafka source would return them."""
     place.mkdir(parents=True)
     for file in sorted({message[1] for message in messages}):
         pq.write_table(_table([message for message in messages if message[1] == file]), place / f"{file}.parquet")

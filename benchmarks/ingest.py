@@ -29,12 +29,13 @@ import pyarrow as pa
 
 from benchmarks import followed_log
 from purgatory_udf.backend import dialect
+from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.lines.log_files import find_logs
 from purgatory_udf.sources.request_log.lines.log_line import MARKER
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
-from purgatory_udf.sources.trace_files.text_lines import HERE_BYTES, PIECE_BYTES, Piece, byte_pieces, in_tasks, lines_of
+from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, Piece, byte_pieces, in_tasks, lines_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,7 +148,6 @@ def _seconds(run: Callable[[], object]) -> float:
 
 def _read(spark: SparkSession, files: list[InputFile], decode: Callable[[bytes], object]) -> int:
     """Read the lines and decode their JSON, in as many tasks as an import."""
-    from purgatory_udf.backend.task_runner import spread
 
     def work(piece: Piece) -> Iterator[pa.RecordBatch]:
         lines = 0
@@ -158,9 +158,10 @@ def _read(spark: SparkSession, files: list[InputFile], decode: Callable[[bytes],
             lines += len(chunk.items)
         yield pa.RecordBatch.from_pylist([{"lines": lines}], schema=LINE_COUNT)
 
-    each = HERE_BYTES if dialect.is_local() else PIECE_BYTES
-    counted = spread(spark, in_tasks(byte_pieces(files, each), each), work, LINE_COUNT).collect()
-    return sum(int(row.lines) for row in counted)
+    backend = backend_of(spark)
+    each = backend.piece_bytes or PIECE_BYTES
+    counted = backend.run_tasks(in_tasks(byte_pieces(files, each), each), work, LINE_COUNT).collect().to_pylist()
+    return sum(row["lines"] for row in counted)
 
 
 def _write(spark: SparkSession, events: str, to: str) -> None:

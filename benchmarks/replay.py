@@ -33,6 +33,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from benchmarks.partition_trace import Shape, partition_trace
+from purgatory_udf.backend.backend import SparkBackend
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.secrets import read_properties
 from purgatory_udf.contract.tables import ENDS
@@ -232,8 +233,8 @@ def _measure_floor(
 ) -> Floor:
     """Measure the floor once."""
     began = time.monotonic()
-    source, files = staged(spark, events, Layout(str(out)), count, batch)
-    stream = delta_stream(spark, source, files, delta_tables.began(spark, source)).select(*READ_COLUMNS)
+    source, files = staged(SparkBackend(spark), events, Layout(str(out)), count, batch)
+    stream = delta_stream(spark, source, files, delta_tables.content_version(spark, source)).select(*READ_COLUMNS)
     query = (
         stream.mapInArrow(_count_rows, from_arrow_schema(ROW_COUNT))
         .writeStream.format("delta")

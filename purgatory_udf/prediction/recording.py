@@ -9,23 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.backend.backend import Backend, backend_of
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.overrides import MARKER_SENDERS
 from purgatory_udf.contract.topic_partition import TopicPartition
-from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.output_folder import Layout
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 EVENT_COLUMNS = (
     *("time_us", "seq", "broker", "type", "client_id", "acks", "timeout_ms", "replica_id", "max_wait_ms", "min_bytes"),
@@ -253,47 +248,44 @@ def _groups(events: pa.Table) -> dict[str, str]:
 MAX_EVENTS = 3_000_000
 
 
-def read_recording(spark: SparkSession, out: str, events: str | None = None) -> Recording:
+# The outcome, times and size of requests as the request log has them.
+_RECORDED = "SELECT {columns} FROM {{recorded}} t WHERE t.api IN ('FETCH', 'PRODUCE') AND t.operation_id < {most}"
+# The same of operations that a replay completed or expired.
+_REPLAYED = """
+SELECT t.operation_id, t.completed_at AS written_at,
+  CASE WHEN t.watched THEN 'completed' ELSE 'at_once' END AS recorded_outcome,
+  CAST(t.wait_ms AS DOUBLE) AS recorded_remote_ms, CAST(0 AS DOUBLE) AS recorded_local_ms,
+  t.bytes AS recorded_bytes, true AS recorded_complete
+FROM {{completions}} t WHERE t.kind IN ('fetch', 'produce') AND t.operation_id < {most}
+UNION ALL
+SELECT t.operation_id, t.expired_at, 'expired', CAST(t.wait_ms AS DOUBLE), CAST(0 AS DOUBLE), t.bytes, true
+FROM {{expirations}} t
+WHERE t.kind IN ('fetch', 'produce') AND NOT t.after_end AND t.operation_id < {most}
+"""
+
+
+def read_recording(session: Any, out: str, events: str | None = None) -> Recording:
     """Read the first `MAX_EVENTS` events of a recording from the tables under `out`, or from another `events` table."""
-    layout = Layout(out)
+    backend, layout = backend_of(session), Layout(out)
     path = events or layout.table("events")
-    if not delta_tables.is_table(spark, path):
+    if not backend.delta(path).is_table(path):
         raise UserError(f"{path}: no such table; create it by ingest")
-    trace = spark.read.format("delta").load(path).where(f"seq < {MAX_EVENTS}").select(*EVENT_COLUMNS)
-    return build_recording(trace.toArrow(), _recorded(spark, layout).select(*RECORDED_COLUMNS).toArrow())
+    columns = ", ".join(f"t.{name}" for name in EVENT_COLUMNS)
+    trace = backend.query(f"SELECT {columns} FROM {{events}} t WHERE t.seq < {MAX_EVENTS}", {"events": path})
+    return build_recording(trace, _recorded(backend, layout))
 
 
-def _recorded(spark: SparkSession, layout: Layout) -> DataFrame:
+def _recorded(backend: Backend, layout: Layout) -> pa.Table:
     """Return the outcomes of requests: from the request log, or otherwise from a replay."""
-    path = layout.table("recorded")
-    if delta_tables.is_table(spark, path):
-        frame = spark.read.format("delta").load(path).where("api IN ('FETCH', 'PRODUCE')")
-    elif delta_tables.is_table(spark, layout.table("completions")):
-        frame = _replayed(spark, layout)
-    else:
-        raise UserError(
-            f"{path}: no such table, and no replay in the same folder; run ingest --from request-log, or replay"
-        )
-    return frame.where(sf.col("operation_id") < MAX_EVENTS)
-
-
-def _replayed(spark: SparkSession, layout: Layout) -> DataFrame:
-    completed = spark.read.format("delta").load(layout.table("completions")).where("kind IN ('fetch', 'produce')")
-    expired = spark.read.format("delta").load(layout.table("expirations")).where("kind IN ('fetch', 'produce')")
-    outcome = sf.when(sf.col("watched"), "completed").otherwise("at_once")
-    columns = ("operation_id", sf.col("wait_ms").cast("double").alias("recorded_remote_ms"))
-    both = completed.select(*columns, "bytes", sf.col("completed_at").alias("written_at"), outcome.alias("outcome"))
-    both = both.union(
-        expired.where("NOT after_end").select(*columns, "bytes", "expired_at", sf.lit("expired").alias("outcome"))
-    )
-    return both.select(
-        "operation_id",
-        "written_at",
-        sf.col("outcome").alias("recorded_outcome"),
-        "recorded_remote_ms",
-        sf.lit(0.0).alias("recorded_local_ms"),
-        sf.col("bytes").alias("recorded_bytes"),
-        sf.lit(True).alias("recorded_complete"),
+    path, completions = layout.table("recorded"), layout.table("completions")
+    if backend.delta(path).is_table(path):
+        columns = ", ".join(f"t.{name}" for name in RECORDED_COLUMNS)
+        return backend.query(_RECORDED.format(columns=columns, most=MAX_EVENTS), {"recorded": path})
+    if backend.delta(completions).is_table(completions):
+        tables = {name: layout.table(name) for name in ("completions", "expirations")}
+        return backend.query(_REPLAYED.format(most=MAX_EVENTS), tables)
+    raise UserError(
+        f"{path}: no such table, and no replay in the same folder; run ingest --from request-log, or replay"
     )
 
 

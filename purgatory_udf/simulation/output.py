@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from purgatory_udf.backend.file_system import files_of, require_no_file
+from purgatory_udf.backend.backend import Backend
+from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import (
@@ -26,19 +27,15 @@ from purgatory_udf.contract.tables import (
     EXPIRATIONS,
     TRUTH,
     TRUTH_REQUESTS,
+    with_comments,
 )
 from purgatory_udf.rules.reference.reference_replay import Replay
 from purgatory_udf.simulation.client_network import Exchange
 from purgatory_udf.simulation.closed_loop import SimulationResult
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.delta_tables import commented_writer
-from purgatory_udf.storage.event_staging import write_in_time_order
+from purgatory_udf.storage.event_staging import write_dataset
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -160,19 +157,19 @@ class Output:
         return Layout(self.out).table("events")
 
 
-def prepare_output(spark: SparkSession, output: Output) -> None:
+def prepare_output(backend: Backend, output: Output) -> None:
     """Raise UserError if the folder has a trace already; with `overwrite`, delete that."""
     layout = Layout(output.out)
-    require_no_file(files_of(spark), output.out)
+    require_no_file(backend.files, output.out)
     for name in ("events", *TRUTH):
         path = layout.table(name)
-        if files_of(spark).exists(path):
+        if backend.files.exists(path):
             if not output.overwrite:
                 raise UserError(f"{path}: exists; choose another --out, or --overwrite to replace it")
-            files_of(spark).remove(path)
+            backend.files.remove(path)
 
 
-def write_tables(spark: SparkSession, output: Output, simulated: SimulationResult, settings: dict[str, Any]) -> None:
+def write_tables(backend: Backend, output: Output, simulated: SimulationResult, settings: dict[str, Any]) -> None:
     """Write all tables and the run record; `events` last, so that it exists only if the others are complete."""
     layout, run_id = Layout(output.out), output.run_id
     run = Run(run_id, "simulate", {"shows": simulated.scenario.shows}, settings)
@@ -184,16 +181,12 @@ def write_tables(spark: SparkSession, output: Output, simulated: SimulationResul
         "truth_requests": request_rows(simulated.exchanges, run_id),
     }
     for name, rows in tables.items():
-        writer = commented_writer(_frame(spark, rows).coalesce(1), COMMENTED_TRUTH[name])
-        writer.format("delta").save(layout.table(name))
-    events = _frame(spark, event_rows(simulated.events, run_id))
-    write_in_time_order(events, output.events, len(simulated.events), EVENTS_PER_FILE)
+        path = layout.table(name)
+        backend.delta(path).append(path, rows.cast(with_comments(rows.schema, COMMENTED_TRUTH[name])))
+    events = backend.dataset_of(event_rows(simulated.events, run_id))
+    write_dataset(events, output.events, len(simulated.events), EVENTS_PER_FILE)
     counts = {"events": len(simulated.events), **{name: rows.num_rows for name, rows in tables.items()}}
-    run_records.save(spark, layout.table("runs"), run.finished(counts))
-
-
-def _frame(spark: SparkSession, rows: pa.Table) -> Any:
-    return spark.createDataFrame(rows)
+    run_records.save(backend, layout.table("runs"), run.finished(counts))
 
 
 def write_jsonl(events: Iterable[dict[str, Any]], file: Path) -> None:

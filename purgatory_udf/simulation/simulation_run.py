@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from purgatory_udf.backend.backend import Backend, backend_of
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import CheckFailedError
-from purgatory_udf.contract.tables import ENDS
+from purgatory_udf.contract.tables import ENDS, TRUTH
 from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events
 from purgatory_udf.simulation.open_loop.workload import Workload
@@ -28,7 +29,7 @@ from purgatory_udf.streaming.replay_options import ReplayOptions, semantic_setti
 from purgatory_udf.streaming.replay_run import run_replay
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 REPORT_INTERVAL_S = 2.0
@@ -144,34 +145,40 @@ class CheckVerdict:
             raise CheckFailedError(f"the replay differs from the truth in {self.different:,} operations")
 
 
-def check_against_replay(spark: SparkSession, out: str, overwrite: bool) -> CheckVerdict:
+def check_against_replay(session: Any, out: str, overwrite: bool) -> CheckVerdict:
     """Replay `events` into the same folder and compare the outcomes with the truth tables."""
     layout = Layout(out)
-    run_replay(spark, ReplayOptions(layout.table("events"), out, Config(), overwrite=overwrite))
-    return compare(spark, out)
+    run_replay(session, ReplayOptions(layout.table("events"), out, Config(), overwrite=overwrite))
+    return compare(session, out)
 
 
-def compare(spark: SparkSession, out: str) -> CheckVerdict:
+def compare(session: Any, out: str) -> CheckVerdict:
     """Compare the replay's tables in `out` with its truth tables."""
-    layout = Layout(out)
+    backend, layout = backend_of(session), Layout(out)
     operations = different = 0
     examples: list[Difference] = []
     for name in ENDS:
-        truth = spark.read.format("delta").load(layout.table(f"truth_{name}")).drop("run_id")
-        replayed = spark.read.format("delta").load(layout.table(name)).drop("run_id").select(*truth.columns)
-        operations += truth.count()
-        wrong = [_by_id(truth.exceptAll(replayed)), _by_id(replayed.exceptAll(truth))]
+        tables = {"truth": layout.table(f"truth_{name}"), "replayed": layout.table(name)}
+        columns = tuple(field.name for field in TRUTH[f"truth_{name}"] if field.name != "run_id")
+        (count,) = backend.query("SELECT count(*) AS operations FROM {truth}", tables).to_pylist()
+        operations += count["operations"]
+        wrong = [_only_in(backend, tables, columns, *pair) for pair in (("truth", "replayed"), ("replayed", "truth"))]
         ids = sorted({*wrong[0], *wrong[1]})
         different += len(ids)
         examples += [
-            Difference(name, operation_id, tuple(truth.columns), wrong[0].get(operation_id), wrong[1].get(operation_id))
+            Difference(name, operation_id, columns, wrong[0].get(operation_id), wrong[1].get(operation_id))
             for operation_id in ids[:MAX_DIFFERENCES_SHOWN]
         ]
     return CheckVerdict(operations, different, examples)
 
 
-def _by_id(rows: DataFrame) -> dict[int, tuple[Any, ...]]:
-    return {row.operation_id: tuple(row) for row in rows.collect()}
+def _only_in(
+    backend: Backend, tables: dict[str, str], columns: tuple[str, ...], one: str, other: str
+) -> dict[int, tuple[Any, ...]]:
+    """Return the rows of one table that the other lacks, by operation."""
+    chosen = ", ".join(f"t.{name}" for name in columns)
+    sql = f"SELECT {chosen} FROM {{{one}}} t EXCEPT ALL SELECT {chosen} FROM {{{other}}} t"
+    return {row["operation_id"]: tuple(row.values()) for row in backend.query(sql, tables).to_pylist()}
 
 
 ReportPhase = Callable[[str], None]
@@ -199,7 +206,7 @@ class ScenarioRun:
 
 
 def simulate(
-    spark: SparkSession,
+    session: Any,
     scenario_run: ScenarioRun,
     output: Output,
     report: ReportPhase,
@@ -207,25 +214,25 @@ def simulate(
     check: bool = False,
 ) -> None:
     """Run a closed loop, write its tables, print the summary, and check the replay if requested."""
-    simulated = simulate_and_write(spark, scenario_run, output, report, jsonl)
+    simulated = simulate_and_write(session, scenario_run, output, report, jsonl)
     print("\n".join(summary(simulated, output.out)))
     if check:
         report("replaying the trace")
-        verdict = check_against_replay(spark, output.out, output.overwrite)
+        verdict = check_against_replay(session, output.out, output.overwrite)
         print("\n".join(["", *verdict.lines()]))
         verdict.require_agreement()
 
 
 def simulate_and_write(
-    spark: SparkSession, scenario_run: ScenarioRun, output: Output, report: ReportPhase, jsonl: Path | None = None
+    session: Any, scenario_run: ScenarioRun, output: Output, report: ReportPhase, jsonl: Path | None = None
 ) -> SimulationResult:
     """Simulate the scenario; write the trace and the truth tables."""
-    prepare_output(spark, output)
+    prepare_output(backend_of(session), output)
     simulated = ClosedLoop(scenario_run.scenario, scenario_run.config).run(ProgressReporter(report))
     if jsonl is not None:
         write_jsonl(simulated.events, jsonl)
     report(f"writing {len(simulated.events):,} events")
-    write_tables(spark, output, simulated, scenario_run.settings)
+    write_tables(backend_of(session), output, simulated, scenario_run.settings)
     return simulated
 
 
@@ -233,7 +240,7 @@ def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool,
     """Run an open loop: generate the trace, write it, and print the summary."""
     settings = asdict(workload)
     output = Output(out, _run_id("open-loop", settings), overwrite)
-    prepare_output(spark, output)
+    prepare_output(backend_of(spark), output)
     run, started = Run(output.run_id, "simulate", {"open_loop": True}, settings), time.perf_counter()
     report(f"making {workload.events:,} events in {workload.slices:,} slices of time")
     write_events(events_of(spark, workload, output.run_id), output.events)

@@ -1,108 +1,104 @@
-"""A query's checkpoint, before Spark sees it."""
+"""A streaming query's checkpoint before Spark reads it, and what a sink keeps between batches."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import Any
 
-from purgatory_udf.backend.file_system import files_of
-from purgatory_udf.storage.delta_tables import is_near
+from purgatory_udf.backend.backend import SparkBackend, backend_of
+from purgatory_udf.backend.file_system import Files
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-# What a batch is about to do, and that it has been done: one entry a batch.
+# One entry per micro-batch: what it is about to process, and that it is done.
 _OFFSETS, _COMMITS = "offsets", "commits"
 
-
-# How Spark puts a checkpoint's files in their place. Its usual way asks whether each is a link, for which Hadoop starts
-# a process on a local disk. The other way puts one file in the place of another only where that is a disk's own way.
+# How Spark moves a checkpoint's files into place. Its usual way asks whether each is a link, for which Hadoop starts a
+# process per file on a local disk. The other way replaces a file atomically only where a rename of the disk does.
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-_OF_DISKS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_DISK_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+# A crash repeats at most the last batch, which needs the snapshot before it.
+_SNAPSHOTS_KEPT = 2
 
 
-def prepared(spark: SparkSession, path: str) -> str:
-    """The same path, for a query that is about to be started. Who has named a way of his own has it."""
+def prepared(session: Any, path: str) -> str:
+    """Return the checkpoint's path, ready for a query that is about to start.
+
+    Chooses the fast file manager for local disks, unless the user configured one, and removes an unfinished first
+    entry: an entry is written next to its place and then moved, so a kill between the two leaves a file with which
+    Spark refuses to start.
+
+    Raises:
+        FileNotFoundError: If the last finished batch has no offsets. Spark would process other rows under its number,
+            and the tables already have that batch.
+    """
+    backend = backend_of(session)
+    assert isinstance(backend, SparkBackend)
+    spark = backend.spark
     if not spark.sparkContext.getConf().contains(_MANAGER):
-        if is_near(spark, path):
-            spark.conf.set(_MANAGER, _OF_DISKS)
+        if backend.is_local(path):
+            spark.conf.set(_MANAGER, _DISK_MANAGER)
         else:
             spark.conf.unset(_MANAGER)
-    return _swept(spark, path)
-
-
-def rests_at_ms(spark: SparkSession, path: str) -> int | None:
-    """The watermark that the next batch will have, if the last one is done; None while one is on record that is to be
-    done again, or before there is any."""
-    begun, done = (_entries(spark, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
-    if not done or max(begun) > max(done):
-        return None
-    said = files_of(spark).read(f"{path}/{_COMMITS}/{max(done)}") or b""
-    try:
-        # A version, then what holds for the batch.
-        return int(json.loads(said.splitlines()[1])["nextBatchWatermarkMs"])
-    except (IndexError, KeyError, ValueError):
-        # A damaged one: what is wrong with it, Spark says when it reads it.
-        return None
-
-
-def _swept(spark: SparkSession, path: str) -> str:
-    """The same path, without the unfinished first entry of a log; raises if an entry is missing that was there.
-
-    An entry is written beside its place and then moved there. A process that is killed between the two leaves a file
-    that is no entry, and Spark refuses to begin where it finds any file. A batch that is done was on record before: if
-    it is not, Spark would take other rows for those of this batch, which the tables then have already.
-    """
-    begun, done = (_entries(spark, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
-    if done and max(done) not in begun:
+    started, done = (_entries(backend.files, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
+    if done and max(done) not in started:
         raise FileNotFoundError(f"{path}/{_OFFSETS}/{max(done)} does not exist, and the batch is done")
     return path
 
 
-def _entries(spark: SparkSession, folder: str) -> set[int]:
-    names = files_of(spark).names(folder)
+def next_watermark_ms(session: Any, path: str) -> int | None:
+    """Return the watermark of the next batch; None before the first, or if the last one must be repeated."""
+    files = backend_of(session).files
+    started, done = (_entries(files, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
+    if not done or max(started) > max(done):
+        return None
+    entry = files.read(f"{path}/{_COMMITS}/{max(done)}") or b""
+    try:
+        # The first line is a version, the second what holds for the batch.
+        return int(json.loads(entry.splitlines()[1])["nextBatchWatermarkMs"])
+    except (IndexError, KeyError, ValueError):
+        # A damaged entry: Spark's own error says what is wrong with it.
+        return None
+
+
+def _entries(files: Files, folder: str) -> set[int]:
+    names = files.names(folder)
     if names and all(name.startswith(".") for name in names):
-        files_of(spark).remove(folder)
+        files.remove(folder)
     return {int(name) for name in names if name.isdigit()}
 
 
-# What a query's sink remembers between batches, as one file a batch.
-#
-# A batch begins with what the batch before it has left. It writes its own before Spark takes it for done, so a batch
-# that is repeated after a crash finds the same past, and replaces what it had written. Two files are kept.
-
-
-_KEPT = 2
-
-
 class Snapshots:
-    def __init__(self, spark: SparkSession, folder: str) -> None:
-        self._files, self._folder = files_of(spark), folder.rstrip("/")
+    """What a query's sink remembers between batches, one file per batch.
+
+    A batch starts from what the batch before it left, and writes its own file before Spark considers it done. A batch
+    that is repeated after a crash therefore finds the same past, and replaces what it had written.
+    """
+
+    def __init__(self, session: Any, folder: str) -> None:
+        self._files, self._folder = backend_of(session).files, folder.rstrip("/")
         self._last: tuple[int, bytes] | None = None
 
     def before(self, batch: int) -> bytes | None:
-        """What the batch before this one has left; None at the beginning."""
+        """Return the snapshot of the batch before this one; None at the first."""
         if self._last is not None and self._last[0] == batch - 1:
             return self._last[1]
         return self._read(batch - 1) if batch > 0 else None
 
     def latest(self) -> bytes | None:
-        numbers = self._numbers()
+        """Return the newest snapshot."""
+        numbers = [int(name) for name in self._files.names(self._folder) if name.isdigit()]
         return self._read(max(numbers)) if numbers else None
 
     def keep(self, batch: int, value: bytes) -> None:
+        """Write the snapshot of a batch and delete the ones that no repetition can need."""
         self._files.write(self._path(batch), value)
         self._last = batch, value
-        old = batch - _KEPT
+        old = batch - _SNAPSHOTS_KEPT
         if old >= 0:
             self._files.remove(self._path(old))
 
     def _path(self, batch: int) -> str:
         return f"{self._folder}/{batch}"
-
-    def _numbers(self) -> list[int]:
-        return [int(name) for name in self._files.names(self._folder) if name.isdigit()]
 
     def _read(self, batch: int) -> bytes | None:
         return self._files.read(self._path(batch))

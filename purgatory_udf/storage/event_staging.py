@@ -1,178 +1,200 @@
-"""Events in time order, in files that a micro-batch can take: about as many as asked, never half a millisecond."""
+"""Events in time order, in files of about the wanted size; and events relayed from one query to the next.
+
+A micro-batch takes whole files in the order of their commits. Files therefore hold whole milliseconds, in time order:
+then every batch is decided at once, and no table depends on where batches end.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from delta.tables import DeltaTable
-from pyspark.sql import functions as sf
+import pyarrow.compute as pc
 
-from purgatory_udf.backend.dialect import is_local, local
-from purgatory_udf.backend.file_system import files_of
+from purgatory_udf.backend.backend import SparkBackend, backend_of
+from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
+from purgatory_udf.backend.delta_store import Condition, Transaction, transaction_options, with_column_comments
+from purgatory_udf.backend.dialect import is_local
 from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
-from purgatory_udf.storage import delta_tables
-from purgatory_udf.storage.delta_tables import since_began
+from purgatory_udf.storage.delta_tables import content_commits
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from purgatory_udf.backend.local.delta_files import Part
-
+    from purgatory_udf.backend.local_delta import Part
 
 log = logging.getLogger(__name__)
 
-# Put on every commit whose files this product wrote in time order.
-IN_TIME_ORDER = "purgatory-replay: files in time order"
-# Operations that a commit with data in it may be of.
+# Remark on every commit whose files this product wrote in time order.
+TIME_ORDER = "purgatory-replay: files in time order"
+# Operations of commits that can add data.
 _ADDING = {"WRITE", "STREAMING UPDATE", "MERGE", "UPDATE", "OPTIMIZE", "CREATE TABLE AS SELECT"}
-_SKIPPED_BY = ("event_time", "time_us", "seq")
-_COMMENTED = COMMENTED_TABLES["events"]
+# Columns by which readers skip files; statistics of all columns cost a third of an import.
+_INDEXED = ("event_time", "time_us", "seq")
+
+# Partition column of the relay: the latest millisecond of a batch.
+UNTIL = "until_ms"
+# The query whose checkpoint tells what was read from the relay.
+READER = "brokers"
 
 
 def write_in_time_order(
-    events: DataFrame, path: str, count: int, per_file: int, mode: str = "errorifexists", **options: str | int
+    events: DataFrame,
+    path: str,
+    count: int,
+    per_file: int,
+    mode: str = "errorifexists",
+    transaction: Transaction | None = None,
 ) -> None:
-    """`count` is how many events there are; `options` are Delta's own, for the writer."""
+    """Write `count` events of a DataFrame, about `per_file` events to a file; a taken transaction is skipped."""
     if is_local():
-        _write_rows_here(events.sortWithinPartitions("time_us", "seq").toArrow(), path, per_file, mode, options)
+        rows = events.sortWithinPartitions("time_us", "seq").toArrow()
+        if mode == "append":
+            append_parts(rows, path, per_file, transaction)
+        else:
+            write_parts(parts_in_time_order(rows, per_file), path, rows.schema)
         return
-    write_files(in_files(events, count, per_file), path, mode, **options)
+    write_files(in_files(events, count, per_file), path, mode, **transaction_options(transaction))
+
+
+def write_dataset(
+    events: Dataset, path: str, count: int, per_file: int, before: Callable[[], None] | None = None
+) -> None:
+    """Write `count` events in time order as a new table, which does not exist until `before` has returned."""
+    if isinstance(events, LocalDataset):
+        write_parts(parts_in_time_order(_sorted(events.collect()), per_file), path, events.schema, before)
+        return
+    assert isinstance(events, SparkDataset)
+    if before is not None:
+        before()
+    write_files(in_files(events.frame, count, per_file), path)
+
+
+def append_dataset(events: Dataset, path: str, count: int, per_file: int, transaction: Transaction | None) -> None:
+    """Append `count` events in time order; a transaction that the table has taken is skipped."""
+    if isinstance(events, LocalDataset):
+        append_parts(_sorted(events.collect()), path, per_file, transaction)
+        return
+    assert isinstance(events, SparkDataset)
+    write_files(in_files(events.frame, count, per_file), path, "append", **transaction_options(transaction))
+
+
+def _sorted(events: pa.Table) -> pa.Table:
+    return events.take(pc.sort_indices(events, [("time_us", "ascending"), ("seq", "ascending")]))
 
 
 def write_last_in_time_order(
     events: DataFrame, path: str, count: int, per_file: int, before: Callable[[], None]
 ) -> None:
-    """A table that is not there until `before` is done."""
+    """Write a table that does not exist until `before` has returned."""
     if is_local():
         rows = events.sortWithinPartitions("time_us", "seq").toArrow()
-        write_parts_here(_parts_of(rows, per_file), path, rows.schema, before)
+        write_parts(parts_in_time_order(rows, per_file), path, rows.schema, before)
         return
     before()
     write_files(in_files(events, count, per_file), path)
 
 
-def _write_rows_here(events: pa.Table, path: str, per_file: int, mode: str, options: Mapping[str, Any]) -> None:
-    from purgatory_udf.backend.local.delta_files import add_files, step_of
-
-    parts = _parts_of(events, per_file)
-    if mode == "append":
-        commit_info = {"userMetadata": IN_TIME_ORDER}
-        add_files(parts, path, _SKIPPED_BY, commit_info, events.schema, step_of(options))
-    else:
-        write_parts_here(parts, path, events.schema)
-
-
-def _parts_of(events: pa.Table, per_file: int) -> list[pa.Table]:
-    from purgatory_udf.backend.local.delta_files import at_borders
+def parts_in_time_order(events: pa.Table, per_file: int) -> list[pa.Table]:
+    """Cut events that are sorted by time into the rows of files, at borders of milliseconds."""
+    from purgatory_udf.backend.local_delta import at_borders
 
     return list(at_borders(events, "time_us", max(1, -(-len(events) // per_file)), 1000)) or [events]
 
 
-def write_parts_here(
-    parts: Sequence[Part], path: str, schema: pa.Schema, before: Callable[[], None] | None = None
-) -> None:
-    """A table in one process or some of this machine: parts in time order, each one file. There is no table until
-    `before` is done."""
-    from purgatory_udf.backend.local import delta_files
+def write_parts(parts: Sequence[Part], path: str, schema: pa.Schema, before: Callable[[], None] | None = None) -> None:
+    """Write a new local table of one file per part; the table does not exist until `before` has returned."""
+    from purgatory_udf.backend.local_delta import create_with_files
 
-    commented = with_comments(schema, _COMMENTED)
-    delta_files.write_files(parts, path, _SKIPPED_BY, {"userMetadata": IN_TIME_ORDER}, commented, before)
+    commented = with_comments(schema, COMMENTED_TABLES["events"])
+    create_with_files(parts, path, _INDEXED, {"userMetadata": TIME_ORDER}, commented, before)
+
+
+def append_parts(events: pa.Table, path: str, per_file: int, transaction: Transaction | None) -> None:
+    """Append sorted events to a local table; a transaction that the table has taken is skipped."""
+    from purgatory_udf.backend.local_delta import append_files
+
+    parts = parts_in_time_order(events, per_file)
+    append_files(parts, path, _INDEXED, {"userMetadata": TIME_ORDER}, events.schema, transaction)
 
 
 def in_files(events: DataFrame, count: int, per_file: int) -> DataFrame:
-    """Range-partitioned by whole millisecond: what happened in one millisecond lies in one file, in order."""
+    """Range-partition events by whole millisecond, so that each millisecond lies in one file, in order."""
+    from pyspark.sql import functions as sf
+
     files = max(1, -(-count // per_file))
     ranges = events.withColumn("_ms", sf.expr("time_us div 1000")).repartitionByRange(files, "_ms")
     return ranges.sortWithinPartitions("time_us", "seq").drop("_ms")
 
 
 def write_files(events: DataFrame, path: str, mode: str = "errorifexists", **options: str | int) -> None:
-    """A file for each partition of a frame that is in time order."""
+    """Write one file per partition of a DataFrame that is in time order; `options` are those of Delta's writer."""
     (
-        delta_tables.commented_writer(events, _COMMENTED)
-        .format("delta")
+        with_column_comments(events, COMMENTED_TABLES["events"])
+        .write.format("delta")
         .mode(mode)
-        .option("userMetadata", IN_TIME_ORDER)
-        # What is ever skipped by; statistics of all columns cost a third of an ingest.
-        .option("delta.dataSkippingStatsColumns", ",".join(_SKIPPED_BY))
+        .option("userMetadata", TIME_ORDER)
+        .option("delta.dataSkippingStatsColumns", ",".join(_INDEXED))
         .options(**options)
         .save(path)
     )
 
 
-def in_time_order(spark: SparkSession, path: str) -> bool:
-    """Whether every commit that added data says so, and all of them are there."""
-    since = since_began(spark, path)
-    return bool(since) and all(commit.said == IN_TIME_ORDER for commit in since if commit.operation in _ADDING)
+def is_in_time_order(session: Any, path: str) -> bool:
+    """Whether every commit that added data was written in time order, and all of them still exist."""
+    commits = content_commits(session, path)
+    return bool(commits) and all(each.metadata == TIME_ORDER for each in commits if each.operation in _ADDING)
 
 
-def staged(spark: SparkSession, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:
-    """The table to stream and how many of its files make a batch; a staged copy where the table itself will not do."""
-    files = delta_tables.identity(spark, events)["files"]
-    each = max(1, count // max(files, 1))
-    if in_time_order(spark, events) and each <= 2 * per_batch:
+def staged(backend: SparkBackend, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:
+    """Return the table to stream and the number of its files in a micro-batch; a staged copy if the table won't do."""
+    store = backend.delta(events)
+    each = max(1, count // max(store.identity(events).files, 1))
+    if is_in_time_order(backend, events) and each <= 2 * per_batch:
         return events, max(1, round(per_batch / each))
-    if not delta_tables.is_table(spark, layout.staged):
-        log.info("arranging %s events in files of about %s", f"{count:,}", f"{per_batch:,}")
-        write_in_time_order(spark.read.format("delta").load(events), layout.staged, count, per_batch)
+    if not store.is_table(layout.staged):
+        log.info("staging %s events in files of about %s", f"{count:,}", f"{per_batch:,}")
+        write_in_time_order(backend.spark.read.format("delta").load(events), layout.staged, count, per_batch)
     return layout.staged, 1
 
 
-# Events on their way from groups that see a share of some operations to their brokers' groups: a table between two
-# queries, of which nobody needs what the second has taken.
-#
-# Each batch of the first query is a commit, in a partition of its own, named by the latest millisecond in it. Batches
-# come in the order of time; so all partitions before the watermark of a batch that the second query has done went
-# through it.
+# The relay: events on their way from groups that decide part of an operation to their brokers' groups. It is a table
+# between two queries. Each batch of the first query is one commit, in a partition named by its latest millisecond.
+# Batches come in time order, so all partitions before the watermark of the second query's last finished batch have been
+# read.
 
 
-UNTIL = "until_ms"
-# Whose checkpoint tells what was taken.
-BEHIND = "brokers"
+def create_relay(session: Any, layout: Layout, packed: pa.Schema) -> None:
+    """Create the empty relay unless it exists."""
+    schema = packed.append(pa.field(UNTIL, pa.int64()))
+    backend_of(session).delta(layout.relay).create(layout.relay, schema, (UNTIL,))
 
 
-def create_relay(spark: SparkSession, layout: Layout, packed: pa.Schema) -> None:
-    """The empty table, unless it is there."""
-    delta_tables.create(spark, layout.relay, packed.append(pa.field(UNTIL, pa.int64())), (UNTIL,))
-
-
-def clean_relay(spark: SparkSession, layout: Layout) -> int:
-    """Take away what was taken, also while both queries run; how many batches of the first that was."""
-    if not delta_tables.is_table(spark, layout.relay):
+def clean_relay(session: Any, layout: Layout) -> int:
+    """Delete what the second query has read, also while both queries run; return the number of batches deleted."""
+    backend = backend_of(session)
+    store = backend.delta(layout.relay)
+    if not store.is_table(layout.relay):
         return 0
-    done_ms = _done_ms(spark, layout)
-    batches = (name for name in files_of(spark).names(layout.relay) if name.startswith(f"{UNTIL}="))
-    gone = [name for name in batches if _until(name) < done_ms]
+    read_ms = _read_until_ms(backend.files, layout)
+    batches = (name for name in backend.files.names(layout.relay) if name.startswith(f"{UNTIL}="))
+    gone = [name for name in batches if int(name.removeprefix(f"{UNTIL}=")) < read_ms]
     if gone:
-        # First for whoever reads the table, then for the disk: a reader takes no file that the table had lost before.
-        _delete(spark, layout.relay, f"{UNTIL} < {done_ms}")
+        # From the table first, then from the disk: no reader opens a file that the table had lost before.
+        store.delete(layout.relay, [Condition(UNTIL, "<", read_ms)])
     for name in gone:
-        files_of(spark).remove(f"{layout.relay}/{name}")
+        backend.files.remove(f"{layout.relay}/{name}")
     return len(gone)
 
 
-def _delete(spark: SparkSession, path: str, which: str) -> None:
-    """Whole partitions, of which no row has to be read."""
-    here = local(spark)
-    if here:
-        here.delete(path, which)
-    else:
-        DeltaTable.forPath(spark, path).delete(which)
-
-
-def _until(folder: str) -> int:
-    return int(folder.removeprefix(f"{UNTIL}="))
-
-
-def _done_ms(spark: SparkSession, layout: Layout) -> int:
-    """The watermark with which the second query began the last batch that it has done; 0 before there is one."""
-    checkpoint = layout.checkpoint(BEHIND)
-    done = [int(name) for name in files_of(spark).names(f"{checkpoint}/commits") if name.isdigit()]
-    said = files_of(spark).read(f"{checkpoint}/offsets/{max(done)}") if done else None
-    # A version, what holds for the batch, then the offset of each source.
-    return int(json.loads(said.decode().splitlines()[1])["batchWatermarkMs"]) if said else 0
+def _read_until_ms(files: Any, layout: Layout) -> int:
+    """Return the watermark with which the second query started its last finished batch; 0 before there is one."""
+    checkpoint = layout.checkpoint(READER)
+    done = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdigit()]
+    entry = files.read(f"{checkpoint}/offsets/{max(done)}") if done else None
+    # The first line is a version, the second what holds for the batch, the others are offsets of sources.
+    return int(json.loads(entry.decode().splitlines()[1])["batchWatermarkMs"]) if entry else 0

@@ -1,36 +1,26 @@
-"""The `runs` table: what was replayed, with which settings, how far it came, and what it counted."""
+"""The `runs` table: what was imported or replayed, with which settings, its status and its counts."""
 
 from __future__ import annotations
 
 import json
 import platform
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import Any
 
-from delta.tables import DeltaTable
-from pyspark.sql.pandas.types import from_arrow_schema
+import pyarrow as pa
 
 from purgatory_udf import __version__
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.dialect import local
-from purgatory_udf.contract.tables import COMMENTED_TABLES, RUNS
-from purgatory_udf.storage.delta_tables import asked, commented_writer, is_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+from purgatory_udf.backend.backend import backend_of
+from purgatory_udf.backend.delta_store import Condition, Transaction
+from purgatory_udf.contract.tables import COMMENTED_TABLES
 
 RUNNING, FINISHED = "running", "finished"
-# What reads, works out and writes where Spark does not.
-_HERE = ("duckdb", "deltalake")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run's record; the JSON columns are kept as dictionaries."""
+    """One run's record; the JSON columns are dictionaries."""
 
     run_id: str
     job: str
@@ -43,123 +33,87 @@ class Run:
     wall_seconds: float | None = None
 
     def finished(self, counts: dict[str, Any]) -> Run:
+        """Return the record of the run, finished now with these counts."""
         now = datetime.now(UTC)
         wall = (now - self.started_at).total_seconds()
         return replace(self, status=FINISHED, counts=counts, finished_at=now, wall_seconds=wall)
 
-
-def _versions(spark: SparkSession) -> dict[str, str]:
-    """Of what ran."""
-    if local(spark):
-        engine = {name: version(name) for name in _HERE}
-    else:
-        engine = {"spark": spark.version, "delta": version("delta-spark")}
-    return {"purgatory_replay": __version__, **engine, "python": platform.python_version()}
+    def step(self, table: str, number: int) -> Transaction:
+        """Return the transaction by which a table takes a step of this run once, however often it is repeated."""
+        return Transaction(f"{self.run_id}/{self.started_at.isoformat()}/{table}", number)
 
 
-def ran_here(spark: SparkSession, path: str, job: str) -> bool | None:
-    """Whether the latest run of the job did without Spark; None if there was none."""
-    if not is_table(spark, path):
+def once(run: Run, table: str, step: int) -> Transaction:
+    """Return `run.step(table, step)`."""
+    return run.step(table, step)
+
+
+def load(session: Any, path: str, job: str) -> Run | None:
+    """Return the job's latest run recorded in the table at `path`; None if there is none."""
+    row = _latest(session, path, job)
+    if row is None:
         return None
-    rows = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at").collect()
-    return all(name in json.loads(rows[-1].versions) for name in _HERE) if rows else None
-
-
-def load(spark: SparkSession, path: str, job: str) -> Run | None:
-    """The latest run of the job recorded under this path."""
-    return asked(spark, path, lambda session: _load(session, path, job))
-
-
-def _load(spark: SparkSession, path: str, job: str) -> Run | None:
-    if not is_table(spark, path):
-        return None
-    of_job = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at")
-    # As moments, pyspark would give them in the machine's own zone, and without its name.
-    whole_us = {name: sf.unix_micros(name) for name in ("started_at", "finished_at")}
-    rows = of_job.withColumns(whole_us).collect()
-    if not rows:
-        return None
-    row = rows[-1]
     return Run(
-        row.run_id,
-        row.job,
-        json.loads(row.trace),
-        json.loads(row.configuration),
-        row.status,
-        json.loads(row.counts or "{}"),
-        _moment(row.started_at),
-        _moment(row.finished_at) if row.finished_at is not None else None,
-        row.wall_seconds,
+        row["run_id"],
+        row["job"],
+        json.loads(row["trace"]),
+        json.loads(row["configuration"]),
+        row["status"],
+        json.loads(row["counts"] or "{}"),
+        row["started_at"],
+        row["finished_at"],
+        row["wall_seconds"],
     )
 
 
-def _moment(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
+def ran_without_spark(session: Any, path: str, job: str) -> bool | None:
+    """Whether the job's latest run used no Spark; None if there was none."""
+    row = _latest(session, path, job)
+    return None if row is None else "spark" not in json.loads(row["versions"])
 
 
-def save(spark: SparkSession, path: str, run: Run) -> None:
-    """Write the run's row, in place of its earlier one."""
-    row = (
-        run.run_id,
-        run.job,
-        run.status,
-        json.dumps(run.trace, sort_keys=True),
-        json.dumps(run.configuration, sort_keys=True),
-        json.dumps(_versions(spark), sort_keys=True),
-        json.dumps(run.counts, sort_keys=True),
-        run.started_at,
-        run.finished_at,
-        run.wall_seconds,
-    )
-
-    def write(session: SparkSession) -> None:
-        rows = session.createDataFrame([row], from_arrow_schema(RUNS)).coalesce(1)
-        exists = is_table(session, path)
-        plain = rows.write if exists else commented_writer(rows, COMMENTED_TABLES["runs"])
-        writer = plain.format("delta").mode("overwrite")
-        if exists:
-            writer = writer.option("replaceWhere", _row_here(run) if local(session) else _row_of(run))
-        writer.save(path)
-
-    asked(spark, path, write)
+def save(session: Any, path: str, run: Run) -> None:
+    """Write the run's row, replacing its earlier one."""
+    backend = backend_of(session)
+    versions = {"purgatory_replay": __version__, **backend.versions(), "python": platform.python_version()}
+    row = {
+        "run_id": run.run_id,
+        "job": run.job,
+        "status": run.status,
+        "trace": json.dumps(run.trace, sort_keys=True),
+        "configuration": json.dumps(run.configuration, sort_keys=True),
+        "versions": json.dumps(versions, sort_keys=True),
+        "counts": json.dumps(run.counts, sort_keys=True),
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "wall_seconds": run.wall_seconds,
+    }
+    backend.delta(path).overwrite(path, pa.Table.from_pylist([row], COMMENTED_TABLES["runs"]), where=_row_of(run))
 
 
-def forget(spark: SparkSession, path: str, run: Run) -> None:
-    """Take the run's row away: what it recorded is about to be replaced."""
-    asked(spark, path, lambda session: _forget(session, path, run))
+def forget(session: Any, path: str, run: Run) -> None:
+    """Delete the run's row, because what it recorded is about to be replaced."""
+    backend_of(session).delta(path).delete(path, _row_of(run))
 
 
-def _forget(spark: SparkSession, path: str, run: Run) -> None:
-    here = local(spark)
-    if here:
-        table = here.table_at(path)
-        assert table is not None
-        table.delete(_row_here(run))
-        return
-    DeltaTable.forPath(spark, path).delete(_row_of(run))
-
-
-def _row_of(run: Run) -> str:
-    """Whatever the run is called, SQL sees its letters only."""
-    return f"run_id = decode(X'{run.run_id.encode().hex()}', 'UTF-8') AND job = '{run.job}'"
-
-
-def _row_here(run: Run) -> str:
-    """In the SQL of who writes without Spark, where only a quote ends what stands in quotes."""
-    named = run.run_id.replace("'", "''")
-    return f"run_id = '{named}' AND job = '{run.job}'"
-
-
-def events_of(spark: SparkSession, out: str, run: Run) -> str:
-    """The table that the run replayed: where it was, or in the folder itself if that was moved."""
+def events_of(session: Any, out: str, run: Run) -> str:
+    """Return the path of the events that the run replayed: the recorded one, or `out/events` if that was moved."""
+    backend = backend_of(session)
     named = str(run.trace.get("events") or "")
     in_folder = f"{out.rstrip('/')}/events"
-    return in_folder if not named or (not is_table(spark, named) and is_table(spark, in_folder)) else named
+    if not named:
+        return in_folder
+    moved = not backend.delta(named).is_table(named) and backend.delta(in_folder).is_table(in_folder)
+    return in_folder if moved else named
 
 
-# A step that is written once, however often it is taken.
+def _latest(session: Any, path: str, job: str) -> dict[str, Any] | None:
+    store = backend_of(session).delta(path)
+    if not store.is_table(path):
+        return None
+    rows = store.read(path, where=[Condition("job", "=", job)]).sort_by("started_at").to_pylist()
+    return rows[-1] if rows else None
 
 
-def once(run: Run, table: str, step: int) -> dict[str, str | int]:
-    """Options of a write, by which Delta knows a step that the table has already."""
-    return {"txnAppId": f"{run.run_id}/{run.started_at.isoformat()}/{table}", "txnVersion": step}
+def _row_of(run: Run) -> list[Condition]:
+    return [Condition("run_id", "=", run.run_id), Condition("job", "=", run.job)]

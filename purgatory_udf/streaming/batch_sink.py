@@ -1,8 +1,9 @@
-"""Where a query's batches go: each table once, however often a batch is repeated after a crash."""
+"""The sink of a query: writes each micro-batch to the tables exactly once, however often it is repeated."""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.backend.backend import Backend, SparkBackend
+from purgatory_udf.backend.delta_store import SparkDelta, Transaction
 from purgatory_udf.common.worker_memory import freeze_in_workers
 from purgatory_udf.contract.tables import COMMENTED_TABLES, ENDS, with_comments
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage.checkpoints import Snapshots
-from purgatory_udf.storage.delta_tables import commented_writer, is_near
 from purgatory_udf.storage.event_staging import UNTIL
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.stateful_rules import INPUT_SCHEMA, RELAY, STATUS, WAITS, AnyRules
@@ -28,87 +27,137 @@ from purgatory_udf.streaming.status_file import StatusFiles
 from purgatory_udf.streaming.trace_end import closing_ms, until
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-
-# Gauges that no call sees whole: those of the purgatories that all consumer groups of a broker share.
-#
-# Who waits there, and when purgatories read what, follows from all of a broker's groups together. It is little,
-# whatever the batch: so it is worked out where batches are written, and kept for the next batch.
+GAUGES, ANSWERS = "purgatory_gauges", "told"
+# Up to this many rows of a batch are written by this process instead of Spark: planning, tasks and commits cost Spark
+# more than the rows do. A replay of 500,000 events written so took 0.8 times its floor on two cores; 1.2 times with
+# Spark.
+MOST_LOCAL_ROWS = 1_000_000
+# Rows that one task writes quickly: a file per task that has only a few rows is expensive to write and to read.
+_ROWS_PER_TASK = 1 << 18
+# Bytes that this process surely writes as one file.
+_BYTES_OF_ONE_FILE = 1 << 26
 
 
 @dataclass
 class CoordinatorGauges:
+    """Gauges of the purgatories that all consumer groups of a broker share.
+
+    They follow from what all of a broker's groups report together. That is little whatever the batch, so the sink
+    computes them and keeps their state for the next batch.
+    """
+
     gauge_state: GaugeState
     snapshots: Snapshots
     run_id: str
 
     def readings(self, number: int, waits: Iterable[bytes], horizon_ms: int) -> pa.Table:
-        """What is known for good once the calls of this batch have said who waits, and how far all have come."""
+        """Return the readings that are final once the calls of this batch have reported their waits."""
         before = self.snapshots.before(number)
         if before is not None:
             self.gauge_state.restore(before)
         return self.gauge_state.advance(waits, horizon_ms, self.run_id)
 
     def keep(self, number: int) -> None:
+        """Keep the state for the next batch."""
         self.snapshots.keep(number, self.gauge_state.to_bytes())
 
-    def said(self) -> dict[str, Any]:
-        """For `top`."""
+    def status(self) -> dict[str, Any]:
+        """Return what `top` shows."""
         return {"open": self.gauge_state.open, "purgatories": self.gauge_state.current_gauges()}
 
     def left_open(self) -> int:
-        """Of a trace that has ended: how many operations end only after it."""
+        """Return the number of operations that end only after the trace."""
         latest = self.snapshots.latest()
         if latest is not None:
             self.gauge_state.restore(latest)
         return self.gauge_state.left_open
 
 
-# A batch's rows, written by this process: for less than a million, what Spark plans, starts and commits for a table
-# costs more than they do.
-#
-# Their commits name the same transactions as Spark's own, so batches of either kind follow each other, and none is
-# written twice.
+class ChunkBatch(ABC):
+    """The output chunks of one micro-batch."""
+
+    @abstractmethod
+    def heads(self) -> list[dict[str, Any]]:
+        """Return table, group, time and rows of each chunk, with the payload (`said`) of those that are no table's."""
+
+    @abstractmethod
+    def chunks(self, tables: Iterable[str]) -> pa.Table:
+        """Return the chunks of these tables."""
+
+    @abstractmethod
+    def is_small(self, rows: int) -> bool:
+        """Whether this process writes the rows; else Spark does."""
 
 
-# A replay of 500,000 events, all its rows written so, took 0.8 of its floor; 1.2 with Spark's writers, on two cores.
-MOST_ROWS = 1_000_000
+class LocalChunks(ChunkBatch):
+    """Chunks that are in memory."""
+
+    def __init__(self, chunks: pa.Table) -> None:
+        self._chunks = chunks
+
+    def heads(self) -> list[dict[str, Any]]:
+        said = pc.if_else(
+            pc.is_in(self._chunks.column("table"), pa.array([STATUS, WAITS])), self._chunks.column("payload"), None
+        )
+        return self._chunks.drop_columns(["payload"]).append_column("said", said).to_pylist()
+
+    def chunks(self, tables: Iterable[str]) -> pa.Table:
+        return self._chunks.filter(pc.is_in(self._chunks.column("table"), pa.array(list(tables), pa.string())))
+
+    def is_small(self, rows: int) -> bool:
+        return True
 
 
-def is_small_batch(spark: SparkSession, out: str, rows: int) -> bool:
-    """Whether so many rows below `out` are better written by this process, and Spark has them so far."""
-    return rows <= MOST_ROWS and is_near(spark, out)
+class SparkChunks(ChunkBatch):
+    """Chunks of a persisted DataFrame."""
 
+    def __init__(self, backend: SparkBackend, frame: DataFrame, out: str) -> None:
+        self.frame = frame
+        self._backend, self._out = backend, out
 
-def append_small_batch(rows: pa.Table, path: str, **once: str | int) -> bool:
-    """Whether that could be done; what is in the way is for Spark to say."""
-    from purgatory_udf.backend.local.delta_files import Writer
+    def heads(self) -> list[dict[str, Any]]:
+        from pyspark.sql import functions as sf
 
-    try:
-        Writer(lambda: rows).mode("append").options(**once).save(path)
-    except NeedsSparkError:
-        return False
-    return True
+        said = sf.when(sf.col("table").isin(STATUS, WAITS), sf.col("payload"))
+        rows = self.frame.select("table", "group", "time_us", "rows", said.alias("said")).collect()
+        return [row.asDict() for row in rows]
 
+    def chunks(self, tables: Iterable[str]) -> pa.Table:
+        from pyspark.sql import functions as sf
 
-GAUGES, TOLD = "purgatory_gauges", "told"
-# What one task writes without being long: a file for each task that has only a few is dear, to write and to read.
-_ROWS_A_TASK = 1 << 18
-# What is surely one file, where this process writes it.
-_BYTES_OF_A_FILE = 1 << 26
+        mine = self.frame.where(sf.col("table").isin(*tables))
+        return mine.select("table", "group", "time_us", "payload").toArrow()
+
+    def is_small(self, rows: int) -> bool:
+        return rows <= MOST_LOCAL_ROWS and self._backend.is_local(self._out)
 
 
 @dataclass
 class Sink:
-    """`stream_id` is the query's own: Delta knows by it which batches a table has.
+    """Where the batches of a query go.
 
-    What would expire only after the trace's end is written if the run drains, and left open if it does not. Gauges go
-    on until everything has ended: of a query whose only batch decides all there is, this is known before they are
-    written (`closes`); else they are cut when all is over.
+    Operations that expire only after the trace's end are written if the run drains, and left open if it does not.
+    Gauges continue until every operation has ended. A query whose only batch decides everything (`closes`) knows that
+    time before it writes them; otherwise they are cut at the end of the run.
+
+    Attributes:
+        name: Name of the query.
+        backend: Where the tables are.
+        layout: The run's tables.
+        stream_id: Identifies the query in Delta's transactions, by which a table knows the batches that it has.
+        rules: What the query executes.
+        drain: Whether the run drains.
+        closes: Whether the query's only batch decides all there is.
+        gauges: The purgatories that consumer groups of a broker share.
+        status_files: Status files for `top`, while the run follows a table.
+        latest_us: When the last operation ended, if this process has seen every batch.
+        rows: Rows given to each table, if this process has seen every batch.
     """
 
     name: str
+    backend: Backend
     layout: Layout
     stream_id: str
     rules: AnyRules
@@ -116,121 +165,126 @@ class Sink:
     closes: bool = False
     gauges: CoordinatorGauges | None = None
     status_files: StatusFiles | None = None
-    # When the last operation ended, and how many rows each table was given, if this process has seen every batch.
     latest_us: int | None = None
     rows: Counter[str] | None = None
 
-    def write(self, batch: DataFrame, number: int) -> None:
-        """The function for `foreachBatch`."""
-        # Delta skips a write it has seen and would leave the frame unread, which Spark takes for lost state.
-        batch = batch.persist()
+    def write(self, frame: DataFrame, number: int) -> None:
+        """Write a micro-batch; the function for `foreachBatch`."""
+        assert isinstance(self.backend, SparkBackend)
+        # A write that Delta skips leaves the frame unread, which Spark would take for lost state.
+        frame = frame.persist()
         try:
-            said = sf.when(sf.col("table").isin(STATUS, WAITS), sf.col("payload"))
-            chunks = batch.select("table", "group", "time_us", "rows", said.alias("said")).collect()
-            rows = Counter[str]()
-            for row in chunks:
-                rows[row.table] += row.rows
-            self._note(number, chunks, rows)
-            wanted = {*rows} - self._unwritten
-            readings = self._readings(number, chunks)
-            if is_small_batch(batch.sparkSession, self.layout.out, rows.total()):
-                wanted -= self._written_here(batch, wanted, number)
-                if readings is not None and append_small_batch(
-                    readings, self.layout.table(GAUGES), **self._once(GAUGES, number)
-                ):
-                    readings = None
-            frames = {table: self._rows(batch, table, rows[table]) for table in wanted}
-            if RELAY in frames:
-                until_ms = max(row.time_us for row in chunks if row.table == RELAY) // 1000
-                frames[RELAY] = frames[RELAY].withColumn(UNTIL, sf.lit(until_ms).cast("bigint"))
-            if readings is not None:
-                frames[GAUGES] = batch.sparkSession.createDataFrame(readings).coalesce(1)
-            if frames:
-                # Most of a small write is planning and committing, of which one table need not wait for another.
-                with ThreadPoolExecutor(len(frames)) as pool:
-                    list(pool.map(lambda table: self._append(frames[table], table, number), frames))
-            if self.gauges is not None:
-                self.gauges.keep(number)
-            if self.status_files is not None:
-                times = [row.time_us for row in chunks if row.said is not None]
-                self.status_files.add_batch(
-                    self.name, number, max(times, default=0) // 1000, self._status_updates(chunks)
-                )
+            self.process(SparkChunks(self.backend, frame, self.layout.out), number)
         finally:
-            batch.unpersist()
+            frame.unpersist()
 
-    def _note(self, number: int, chunks: Sequence[Any], rows: Counter[str]) -> None:
+    def process(self, batch: ChunkBatch, number: int) -> None:
+        """Write the tables of a batch, and keep what the next batch needs."""
+        heads = batch.heads()
+        rows = Counter[str]()
+        for head in heads:
+            rows[head["table"]] += head["rows"]
+        self._count(number, heads, rows)
+        writes: list[Callable[[], None]] = []
+        wanted = {*rows} - self._unwritten
+        small = batch.is_small(rows.total())
+        if wanted and small:
+            chunks = batch.chunks(wanted)
+            for table in sorted(wanted):
+                mine = chunks.filter(pc.equal(chunks.column("table"), table))
+                if table == RELAY and mine.nbytes > _BYTES_OF_ONE_FILE and isinstance(batch, SparkChunks):
+                    writes.append(self._spark_write(batch, table, rows[table], heads, number))
+                else:
+                    writes.append(self._local_write(mine, table, number))
+        elif wanted:
+            assert isinstance(batch, SparkChunks)
+            writes += [self._spark_write(batch, table, rows[table], heads, number) for table in sorted(wanted)]
+        readings = self._readings(number, heads)
+        if readings is not None:
+            writes.append(lambda: self._append(readings, GAUGES, number))
+        if writes:
+            # Most of a small write is planning and committing, which tables do at the same time.
+            with ThreadPoolExecutor(len(writes)) as pool:
+                list(pool.map(lambda write: write(), writes))
+        if self.gauges is not None:
+            self.gauges.keep(number)
+        if self.status_files is not None:
+            times = [head["time_us"] for head in heads if head["said"] is not None]
+            self.status_files.add_batch(self.name, number, max(times, default=0) // 1000, self._status(heads))
+
+    def _count(self, number: int, heads: Sequence[dict[str, Any]], rows: Counter[str]) -> None:
         if number == 0:
             self.latest_us, self.rows = 0, Counter()
         if self.latest_us is not None and self.rows is not None:
-            self.latest_us = max([self.latest_us, *(row.time_us for row in chunks if row.table in ENDS)])
+            self.latest_us = max([self.latest_us, *(head["time_us"] for head in heads if head["table"] in ENDS)])
             self.rows += rows
 
-    def _readings(self, number: int, chunks: Sequence[Any]) -> pa.Table | None:
-        waits = [row for row in chunks if row.table == WAITS]
+    def _readings(self, number: int, heads: Sequence[dict[str, Any]]) -> pa.Table | None:
+        waits = [head for head in heads if head["table"] == WAITS]
         if self.gauges is None or not waits:
             return None
-        horizon_ms = max(row.time_us for row in waits) // 1000
-        readings = self.gauges.readings(number, [bytes(row.said) for row in waits if row.said], horizon_ms)
+        horizon_ms = max(head["time_us"] for head in waits) // 1000
+        readings = self.gauges.readings(number, [bytes(head["said"]) for head in waits if head["said"]], horizon_ms)
         end_ms = self._end_ms(GAUGES)
         kept = readings if end_ms is None else until(readings, GAUGES, end_ms)
         return kept if len(kept) else None
 
     @property
     def _unwritten(self) -> set[str]:
-        """What was told is held against what was recorded when a trace has ended, which a followed one never has."""
-        return {STATUS, WAITS, TOLD} if self.rules.plan.is_followed else {STATUS, WAITS}
+        """Answers are compared with the recorded ones when a trace has ended, which a followed one never has."""
+        return {STATUS, WAITS, ANSWERS} if self.rules.plan.is_followed else {STATUS, WAITS}
 
-    def _written_here(self, batch: DataFrame, tables: set[str], number: int) -> set[str]:
-        """Those of the tables that this process has appended the batch's rows to."""
-        if not tables:
-            return set()
-        chunks = batch.where(sf.col("table").isin(*tables)).select("table", "group", "time_us", "payload").toArrow()
+    def _local_write(self, chunks: pa.Table, table: str, number: int) -> Callable[[], None]:
+        """Return the write of a table's rows by this process."""
 
-        def written(table: str) -> bool:
-            mine = chunks.filter(pc.equal(chunks.column("table"), table))
+        def write() -> None:
             if table == RELAY:
-                return mine.nbytes <= _BYTES_OF_A_FILE and self._append_here(_relayed(mine), table, number)
-            rows = unpacked(self.rules, table, self._end_ms(table))(iter(mine.to_batches()))
-            return self._append_here(pa.Table.from_batches(rows, self.rules.schema(table)), table, number)
+                self._append(_relayed(chunks), table, number)
+                return
+            unpack = unpacked(self.rules, table, self._end_ms(table))
+            rows = pa.Table.from_batches(unpack(iter(chunks.to_batches())), self.rules.schema(table))
+            self._append(rows, table, number)
 
-        with ThreadPoolExecutor(len(tables)) as pool:
-            return {table for table, done in zip(tables, pool.map(written, tables), strict=True) if done}
+        return write
 
-    def _append_here(self, rows: pa.Table, table: str, number: int) -> bool:
-        if self._creates(table):
+    def _append(self, rows: pa.Table, table: str, number: int) -> None:
+        path = self.layout.path_of(table)
+        if table in COMMENTED_TABLES:
             rows = rows.cast(with_comments(rows.schema, COMMENTED_TABLES[table]))
-        return append_small_batch(rows, self.layout.path_of(table), **self._once(table, number))
+        self.backend.delta(path).append(path, rows, self._transaction(table, number))
 
-    def _append(self, rows: DataFrame, table: str, number: int) -> None:
-        writer = commented_writer(rows, COMMENTED_TABLES[table]) if self._creates(table) else rows.write
-        (
-            writer.format("delta")
-            .mode("append")
-            .partitionBy(*([UNTIL] if table == RELAY else []))
-            .options(**self._once(table, number))
-            .save(self.layout.path_of(table))
-        )
+    def _spark_write(
+        self, batch: SparkChunks, table: str, count: int, heads: Sequence[dict[str, Any]], number: int
+    ) -> Callable[[], None]:
+        """Return the write of a table's rows by Spark."""
+        from pyspark.sql import functions as sf
+        from pyspark.sql.pandas.types import from_arrow_schema
 
-    def _creates(self, table: str) -> bool:
-        """Whether the write of a batch creates the table, which then gets the column comments."""
-        return self.rules.plan.is_one_batch and table in COMMENTED_TABLES
-
-    def _once(self, table: str, number: int) -> dict[str, str | int]:
-        """By which Delta knows a batch that the table has already."""
-        return {"txnAppId": f"{self.stream_id}/{table}", "txnVersion": number}
-
-    def _rows(self, batch: DataFrame, table: str, count: int) -> DataFrame:
-        mine = batch.where(sf.col("table") == table)
+        mine = batch.frame.where(sf.col("table") == table)
+        partitioned_by: tuple[str, ...] = ()
         if table == RELAY:
-            # One file a batch: whoever reads on never takes half of one.
-            return mine.select("group", sf.timestamp_micros("time_us").alias("event_time"), "payload").repartition(1)
-        schema = from_arrow_schema(self.rules.schema(table))
-        payloads = mine.select("payload").coalesce(max(1, -(-count // _ROWS_A_TASK)))
-        return payloads.mapInArrow(freeze_in_workers(unpacked(self.rules, table, self._end_ms(table))), schema)
+            until_ms = max(head["time_us"] for head in heads if head["table"] == RELAY) // 1000
+            # One file per batch: a reader never takes half of one.
+            rows = mine.select(
+                "group",
+                sf.timestamp_micros("time_us").alias("event_time"),
+                "payload",
+                sf.lit(until_ms).cast("bigint").alias(UNTIL),
+            ).repartition(1)
+            partitioned_by = (UNTIL,)
+        else:
+            payloads = mine.select("payload").coalesce(max(1, -(-count // _ROWS_PER_TASK)))
+            unpack = freeze_in_workers(unpacked(self.rules, table, self._end_ms(table)))
+            rows = payloads.mapInArrow(unpack, from_arrow_schema(self.rules.schema(table)))
+        store = SparkDelta(batch.frame.sparkSession)
+        path, transaction = self.layout.path_of(table), self._transaction(table, number)
+        return lambda: store.append_frame(path, rows, transaction, partitioned_by)
+
+    def _transaction(self, table: str, number: int) -> Transaction:
+        return Transaction(f"{self.stream_id}/{table}", number)
 
     def _end_ms(self, table: str) -> int | None:
-        """Up to when the table goes, if that is known."""
+        """Return the millisecond with which the table ends, if that is known."""
         end_us = self.rules.plan.trace_end_us
         if end_us is None:
             return None
@@ -238,16 +292,16 @@ class Sink:
             return end_us // 1000
         return closing_ms(end_us, self.latest_us) if self.closes and table == GAUGES else None
 
-    def _status_updates(self, chunks: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-        for row in chunks:
-            if row.table == STATUS:
-                yield row.group, json.loads(row.said)
+    def _status(self, heads: Sequence[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for head in heads:
+            if head["table"] == STATUS:
+                yield head["group"], json.loads(head["said"])
         if self.gauges is not None:
-            yield "coordinators", self.gauges.said()
+            yield "coordinators", self.gauges.status()
 
 
 def _relayed(chunks: pa.Table) -> pa.Table:
-    """All of a batch, in a partition of its own."""
+    """Return a batch's chunks as rows of the relay, in a partition of their own."""
     times_us = chunks.column("time_us")
     until_ms = pa.array(np.full(len(chunks), pc.max(times_us).as_py() // 1000))
     columns = [chunks.column("group"), times_us.cast(INPUT_SCHEMA.field("event_time").type), chunks.column("payload")]
@@ -257,7 +311,7 @@ def _relayed(chunks: pa.Table) -> pa.Table:
 def unpacked(
     rules: AnyRules, table: str, end_ms: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`: a table's rows out of their chunks."""
+    """Return the function for `mapInArrow` that unpacks a table's rows from their chunks."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,4 +1,4 @@
-"""Tables of events as streams: how much of one makes a batch."""
+"""Tables of events as streams, and the survey of a trace before its replay."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.dialect import local
-from purgatory_udf.backend.input_size import REPLAYED_BYTES, held
+from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.groups.group_codes import API_OF
-from purgatory_udf.storage.delta_tables import asked, began, since_began
+from purgatory_udf.storage.delta_tables import content_commits, content_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Requests that are delayed operations of partitions or topics.
+PARTITION_KINDS = ("produce", "fetch", "delete_records", "create_topics")
 
 _ALL_FILES = 2**31 - 1
+# Up to this many events and TopicPartitions, each partition is a group of its own, which is the simplest to inspect. A
+# group costs Spark a millisecond or two per batch, so larger traces are grouped by broker.
+_FEW_EVENTS, _FEW_PARTITIONS = 20_000, 50
 
 
 def delta_stream(
     spark: SparkSession, path: str, files: int | None = None, since: int | None = None, shrinks: bool = False
 ) -> DataFrame:
-    """A table as a stream. Given the version that its content began with, its commits come one after the other, each in
-    the order of its files; otherwise Delta begins with a snapshot whose files are sorted by when they were finished.
-    A batch takes so many files. A table that `shrinks` loses what has come before."""
+    """Return a Delta table as a stream.
+
+    Args:
+        spark: The session that streams. path: The table. files: Files per micro-batch; Delta's default if None. since:
+        Version at which the content began. The stream then reads commit by commit, each in the order of its files.
+            Without it, Delta starts with a snapshot whose files it sorts by modification time.
+        shrinks: Whether rows that were read are deleted meanwhile.
+    """
     reader = spark.readStream.format("delta")
     if shrinks:
         reader = reader.option("ignoreDeletes", True)
@@ -37,105 +45,100 @@ def delta_stream(
     return reader.load(path)
 
 
-def growing_stream(spark: SparkSession, path: str) -> DataFrame:
-    """A table that others add to: commit by commit from its first on. Where that is gone, everything that is there now
-    is one batch, because files that were put together are in no order any more."""
-    since = since_began(spark, path)
-    return delta_stream(spark, path, None, since[0].version) if since else delta_stream(spark, path, _ALL_FILES)
+def growing_stream(backend: SparkBackend, path: str) -> DataFrame:
+    """Return a table that others append to as a stream, commit by commit.
+
+    Where the first commits are gone, all present rows form one batch, because compacted files are in no order.
+    """
+    commits = content_commits(backend, path)
+    if commits:
+        return delta_stream(backend.spark, path, None, commits[0].version)
+    return delta_stream(backend.spark, path, _ALL_FILES)
 
 
 @dataclass(frozen=True)
 class TraceSource:
-    """The events of a finished trace: so many files of theirs a batch, or, without a number, all at once."""
+    """The events of a finished trace: `files` of its files per micro-batch, or all in one if None."""
 
     path: str
     files: int | None = None
 
     @property
-    def at_once(self) -> bool:
+    def is_one_batch(self) -> bool:
+        """Whether all events are in one micro-batch."""
         return self.files is None
 
-    def stream(self, spark: SparkSession) -> DataFrame:
-        if local(spark):
-            return spark.read.format("delta").load(self.path)
+    def stream(self, backend: SparkBackend) -> DataFrame:
+        """Return the events as a stream."""
         if self.files is None:
-            # Of one commit, Delta reads the log's line; a snapshot's files it sorts with queries of its own.
-            since = since_began(spark, self.path)
-            return delta_stream(spark, self.path, _ALL_FILES, since[0].version if len(since) == 1 else None)
-        return delta_stream(spark, self.path, self.files, began(spark, self.path))
-
-
-# One look over a trace before its replay: how much there is, when it ends, and how far behind a fetch may ask.
-
-
-PARTITION_KINDS = ("produce", "fetch", "delete_records", "create_topics")
+            # Delta reads a single commit from one line of the log; the files of a snapshot it sorts with queries.
+            commits = content_commits(backend, self.path)
+            return delta_stream(backend.spark, self.path, _ALL_FILES, commits[0].version if len(commits) == 1 else None)
+        return delta_stream(backend.spark, self.path, self.files, content_version(backend, self.path))
 
 
 @dataclass(frozen=True)
 class Survey:
+    """Size and time span of a trace; `most_bytes` is the greatest partition `max_bytes` of any fetch."""
+
     events: int
     operations: int
     of_groups: int
     first_us: int | None
     last_us: int | None
-    most_bytes: int  # the greatest partition max_bytes of any fetch
+    most_bytes: int
 
 
-def survey(events: DataFrame) -> Survey:
-    caps = sf.array_max(sf.transform("partitions", lambda part: part["max_bytes"]))
-    row = events.agg(
-        sf.count(sf.lit(1)).alias("events"),
-        sf.count_if(sf.col("type").isin(*PARTITION_KINDS)).alias("operations"),
-        sf.count_if(sf.col("type").isin(*API_OF)).alias("of_groups"),
-        sf.min("time_us").alias("first"),
-        sf.max("time_us").alias("last"),
-        sf.max(caps).alias("most"),
-    ).first()
-    assert row is not None
-    return Survey(row.events, row.operations, row.of_groups, row["first"], row["last"], row.most or 0)
+def survey(backend: Backend, events: str) -> Survey:
+    """Count the events of a table, and find its first and last time."""
+
+    def any_of(types: object) -> str:
+        return ", ".join(f"'{name}'" for name in types)  # type: ignore[attr-defined]
+
+    totals = backend.query(
+        "SELECT count(*) AS events, "
+        f"count(CASE WHEN type IN ({any_of(PARTITION_KINDS)}) THEN 1 END) AS operations, "
+        f"count(CASE WHEN type IN ({any_of(API_OF)}) THEN 1 END) AS of_groups, "
+        "min(time_us) AS first_us, max(time_us) AS last_us FROM {events}",
+        {"events": events},
+    ).to_pylist()[0]
+    most = backend.query(
+        "SELECT max(part.max_bytes) AS most_bytes "
+        "FROM (SELECT explode(partitions) AS part FROM {events} WHERE type = 'fetch') AS parts",
+        {"events": events},
+    ).to_pylist()[0]
+    return Survey(**totals, most_bytes=most["most_bytes"] or 0)
 
 
 class TraceSurvey:
-    """The events of a trace that is finished, looked over when somebody asks for the first time; or `ahead` of that,
-    beside whatever comes before."""
+    """The survey of a finished trace, made on first use, or ahead of it while other work is done."""
 
-    def __init__(self, spark: SparkSession, events: str) -> None:
-        self._spark, self._events = spark, events
+    def __init__(self, backend: Backend, events: str) -> None:
+        self._backend, self._events = backend, events
         self._ahead: Future[Survey] | None = None
 
-    def look_ahead(self) -> None:
-        beside = ThreadPoolExecutor(1)
-        self._ahead = beside.submit(self._look)
-        beside.shutdown(wait=False)
+    def start(self) -> None:
+        """Begin the survey in another thread."""
+        thread = ThreadPoolExecutor(1)
+        self._ahead = thread.submit(survey, self._backend, self._events)
+        thread.shutdown(wait=False)
 
     @cached_property
     def survey(self) -> Survey:
-        known = self._ahead.result() if self._ahead else self._look()
+        """The survey; raises `UserError` for a table without events."""
+        known = self._ahead.result() if self._ahead else survey(self._backend, self._events)
         if not known.events:
             raise UserError(f"{self._events}: the table holds no event")
         return known
 
-    def _look(self) -> Survey:
-        def look(session: SparkSession) -> Survey:
-            return survey(session.read.format("delta").load(self._events))
 
-        # What fills memory or disk is for Spark to read.
-        return asked(self._spark, self._events, look) if held([self._events], REPLAYED_BYTES) else look(self._spark)
-
-
-# Up to so many TopicPartitions each is a group by itself, which is the simplest to inspect; a group costs Spark a
-# millisecond or two a batch, so many are better taken by broker.
-_FEW_EVENTS, _FEW_PARTITIONS = 20_000, 50
-
-
-def grouping_for(spark: SparkSession, events: str, count: int) -> str:
-    """What `grouping: auto` chooses for a trace of so many events."""
+def grouping_for(backend: Backend, events: str, count: int) -> str:
+    """Return what `grouping: auto` means for a trace of `count` events: `partition` or `broker`."""
     if count > _FEW_EVENTS:
         return "broker"
-
-    def is_of_few(session: SparkSession) -> bool:
-        table = session.read.format("delta").load(events)
-        named = table.select(sf.explode("partitions").alias("part")).select("part.topic", "part.partition")
-        return len(named.distinct().head(_FEW_PARTITIONS + 1)) <= _FEW_PARTITIONS
-
-    return "partition" if asked(spark, events, is_of_few) else "broker"
+    partitions = backend.query(
+        "SELECT count(*) AS partitions FROM (SELECT DISTINCT part.topic, part.partition "
+        "FROM (SELECT explode(partitions) AS part FROM {events}) AS parts) AS named",
+        {"events": events},
+    ).to_pylist()[0]["partitions"]
+    return "partition" if partitions <= _FEW_PARTITIONS else "broker"

@@ -1,7 +1,7 @@
-"""A replay from beginning to end: prepare, stream, let the clock run out, count.
+"""A replay from start to end: prepare, process, run the clock out, count.
 
-Every step may be interrupted and run again: the streams go on from their checkpoints, tables are written once per
-batch, and the rest is done anew.
+Every step may be interrupted and repeated: streams resume from their checkpoints, tables take each batch once, and the
+rest is done again.
 """
 
 from __future__ import annotations
@@ -10,157 +10,146 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.backend.dialect import local
-from purgatory_udf.backend.input_size import REPLAYED_BYTES, held
+from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend, backend_of
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES
 from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
-from purgatory_udf.storage import delta_tables, run_records
-from purgatory_udf.storage.delta_tables import asked
+from purgatory_udf.storage import run_records
 from purgatory_udf.storage.event_staging import staged
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
+from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import Survey, TraceSource, TraceSurvey
 from purgatory_udf.streaming.follow_replay import follow
+from purgatory_udf.streaming.group_answer_check import write_disagreements
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
-from purgatory_udf.streaming.query_plan import Queries
+from purgatory_udf.streaming.query_plan import Queries, replay_queries
 from purgatory_udf.streaming.replay_options import ReplayOptions
-from purgatory_udf.streaming.run_counts import counts, group_counts, latest_us, write_disagreements, written
-from purgatory_udf.streaming.run_resumption import at_once, begin
-from purgatory_udf.streaming.single_batch_replay import require_possible
+from purgatory_udf.streaming.run_counts import group_counts, last_end_us, rows_written, run_counts
+from purgatory_udf.streaming.run_resumption import is_one_batch, start_or_resume
+from purgatory_udf.streaming.single_batch_replay import require_single_batch
 from purgatory_udf.streaming.stateful_rules import Plan
-from purgatory_udf.streaming.streaming_query import Query
 from purgatory_udf.streaming.trace_end import close_gauges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-# Over how many tasks a run's groups are spread.
-#
-# Each task of a stateful query is a state store, which costs every batch a commit of its own whether a group of it had
-# events or not, and what such a query says is written by as many tasks. Spark's default of 200 is meant for clusters
-# of many machines: on two executors of one core each it makes minutes of a batch that takes seconds.
-
-
-_SETTING = "spark.sql.shuffle.partitions"
-_FEWEST, _MOST = 8, 200
-# So that a core whose groups have little to do helps another.
-_FOR_EACH_CORE = 2
-
-
-def spread(spark: SparkSession) -> None:
-    """By the cores that there are by now, where nobody has said otherwise; a run that goes on keeps what its checkpoint
-    says."""
-    if local(spark) or spark.sparkContext.getConf().contains(_SETTING):
-        return
-    if spark.conf.get(_SETTING) == str(_MOST):
-        spark.conf.set(_SETTING, str(tasks(spark.sparkContext.defaultParallelism)))
-
-
-def tasks(cores: int) -> int:
-    return min(_MOST, max(_FEWEST, _FOR_EACH_CORE * cores))
-
-
 log = logging.getLogger(__name__)
 
+# Each task of a stateful query has a state store, which costs every batch a commit whether its groups had events or
+# not, and results are written by as many tasks. Spark's default of 200 is meant for clusters of many machines: on two
+# executors of one core each it makes minutes of a batch that takes seconds.
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_FEWEST, _MOST = 8, 200
+# More than one per core, so that a core whose groups have little to do takes another task.
+_TASKS_PER_CORE = 2
 
-def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
-    """Replay the events into the outcome tables; the run's record says what came of it."""
-    layout = Layout(options.out)
-    if not delta_tables.is_table(spark, options.events):
+
+def set_shuffle_partitions(spark: SparkSession) -> None:
+    """Set the number of tasks by the cores of the cluster, unless configured; a resumed run keeps its checkpoint's."""
+    if spark.sparkContext.getConf().contains(_SHUFFLE_PARTITIONS):
+        return
+    if spark.conf.get(_SHUFFLE_PARTITIONS) == str(_MOST):
+        spark.conf.set(_SHUFFLE_PARTITIONS, str(shuffle_partitions(spark.sparkContext.defaultParallelism)))
+
+
+def shuffle_partitions(cores: int) -> int:
+    """Return the number of tasks for this number of cores."""
+    return min(_MOST, max(_FEWEST, _TASKS_PER_CORE * cores))
+
+
+def run_replay(session: SparkSession | Backend, options: ReplayOptions) -> Run:
+    """Replay events into the outcome tables and return the run's record."""
+    backend, layout = backend_of(session), Layout(options.out)
+    if not backend.delta(options.events).is_table(options.events):
         raise UserError(f"{options.events}: no Delta table of events there (ingest makes one)")
-    trace = TraceSurvey(spark, options.events)
-    if not options.follow and not delta_tables.is_table(spark, layout.table("runs")):
-        trace.look_ahead()
-    require_possible(spark, options, layout, trace)
-    run = begin(spark, options, layout, trace)
+    trace = TraceSurvey(backend, options.events)
+    runs = layout.table("runs")
+    if not options.follow and not backend.delta(runs).is_table(runs):
+        trace.start()
+    if isinstance(backend, LocalBackend):
+        require_single_batch(backend, options, layout, trace)
+    run = start_or_resume(backend, options, layout, trace)
     if run.status == run_records.FINISHED:
-        log.info("run %s is finished already; --overwrite replays it anew", run.run_id)
+        log.info("run %s has finished already; --overwrite replays it again", run.run_id)
         return run
-    # A cluster's executors are known by now: they have written the run's record.
-    spread(spark)
-    if options.follow:
-        create_tables(spark, layout, groups=True)
-        return follow(spark, options, layout, run)
+    if isinstance(backend, SparkBackend):
+        # A cluster's executors are known by now: they have written the run's record.
+        set_shuffle_partitions(backend.spark)
+        if options.follow:
+            create_tables(backend, layout, groups=True)
+            return follow(backend, options, layout, run)
     survey = trace.survey
-    source = _source(spark, options, layout, run, survey)
-    if not source.at_once:
-        # After the run is known: a run that is stopped before its tables are there goes on, too.
-        create_tables(spark, layout, groups=survey.of_groups > 0)
-    queries = _queries(spark, options, layout, run, survey, source)
-    partitions = queries.of_partitions(survey.most_bytes, closes=not survey.of_groups) if survey.operations else []
-    groups = [queries.of_groups()] if survey.of_groups else []
-    for query in (*partitions, *groups):
-        query.to_end(survey)
-    if source.at_once:
-        # Its one batch has made those that it has rows for.
-        create_tables(spark, layout, groups=survey.of_groups > 0)
-    result = _end(spark, options, layout, run, survey, partitions, groups)
-    if options.config.drain and result["open"]:
-        # Whatever it was, this run must not look whole.
+    source = _source(backend, options, layout, run, survey)
+    if not source.is_one_batch:
+        # After the run is recorded: a run that is stopped before it has tables is resumed, too.
+        create_tables(backend, layout, groups=survey.of_groups > 0)
+    queries = _queries(backend, options, layout, run, survey, source)
+    partitions = queries.partition_sinks(survey.most_bytes, closes=not survey.of_groups) if survey.operations else []
+    groups = [queries.group_sink()] if survey.of_groups else []
+    make = replay_queries(backend, source, options.config)
+    for title, sink in (*partitions, *groups):
+        make(title, sink).to_end(survey)
+    if source.is_one_batch:
+        # Its one batch has created the tables that it has rows for.
+        create_tables(backend, layout, groups=survey.of_groups > 0)
+    counts = _end(backend, options, layout, run, survey, [sink for _, sink in partitions], [sink for _, sink in groups])
+    if options.config.drain and counts["open"]:
+        # Whatever the reason, this run must not look complete.
         raise CheckFailedError(
-            f"{options.out}: {result['open']:,} operations of the trace have no end in its tables, as after a file of "
-            "theirs was lost; begin anew with --overwrite"
+            f"{options.out}: {counts['open']:,} operations of the trace have no end in its tables, as after a file of "
+            "theirs was lost; restart with --overwrite"
         )
-    done = run.finished(result)
-    run_records.save(spark, layout.table("runs"), done)
+    done = run.finished(counts)
+    run_records.save(backend, runs, done)
     return done
 
 
-def create_tables(spark: SparkSession, layout: Layout, groups: bool) -> None:
+def create_tables(backend: Backend, layout: Layout, groups: bool) -> None:
+    """Create the outcome tables that do not exist yet; with `groups`, those of consumer groups."""
     schemas = {layout.table(name): COMMENTED_TABLES[name] for name in OUTPUT_TABLES}
     if groups:
         schemas |= {
             layout.table("group_transitions"): COMMENTED_TABLES["group_transitions"],
             layout.answers: GROUP_ANSWERS,
         }
-    delta_tables.create_all(spark, schemas)
+    backend.delta(layout.out).create_all(schemas)
 
 
-def _source(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run, survey: Survey) -> TraceSource:
-    """The trace in the batches that the run was begun with."""
-    if at_once(run):
+def _source(backend: Backend, options: ReplayOptions, layout: Layout, run: Run, survey: Survey) -> TraceSource:
+    """Return the trace in the batches that the run was started with."""
+    if is_one_batch(run):
         return TraceSource(options.events)
-    return TraceSource(*staged(spark, options.events, layout, survey.events, options.config.batch_events))
+    assert isinstance(backend, SparkBackend)
+    return TraceSource(*staged(backend, options.events, layout, survey.events, options.config.batch_events))
 
 
 def _queries(
-    spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run, survey: Survey, source: TraceSource
+    backend: Backend, options: ReplayOptions, layout: Layout, run: Run, survey: Survey, source: TraceSource
 ) -> Queries:
     assert survey.first_us is not None
-    plan = Plan(run.run_id, options.config.max_disorder_ms > 0, survey.last_us, source.at_once)
-    return Queries(spark, options.config, layout, run, plan, survey.first_us // 1000, lambda: source.stream(spark))
+    plan = Plan(run.run_id, options.config.max_disorder_ms > 0, survey.last_us, source.is_one_batch)
+    return Queries(backend, options.config, layout, run, plan, survey.first_us // 1000)
 
 
 def _end(
-    spark: SparkSession,
+    backend: Backend,
     options: ReplayOptions,
     layout: Layout,
     run: Run,
     survey: Survey,
-    partitions: list[Query],
-    groups: list[Query],
+    partitions: list[Sink],
+    groups: list[Sink],
 ) -> dict[str, Any]:
-    """Let the gauges end with all the rest; what the run came to."""
-    queries, config = [*partitions, *groups], options.config
+    """Compare groups' answers, cut gauges at the end of the run, and return its counts."""
+    sinks, config = [*partitions, *groups], options.config
     of_groups: dict[str, Any] = {}
-    for query in groups:
-        _write_disagreements(spark, options.events, layout, run)
-        of_groups = group_counts(spark, layout, query)
-    with ThreadPoolExecutor(1) as beside:
-        counted = beside.submit(counts, spark, layout, survey, of_groups, written(queries))
-        if not (queries and all(query.sink.closes for query in queries)):
+    for sink in groups:
+        write_disagreements(backend, layout, run)
+        of_groups = group_counts(backend, layout, sink)
+    with ThreadPoolExecutor(1) as pool:
+        counted = pool.submit(run_counts, backend, layout, survey, of_groups, rows_written(sinks))
+        if not (sinks and all(sink.closes for sink in sinks)):
             assert survey.last_us is not None
-            close_gauges(spark, layout, config, survey.last_us, latest_us(queries))
+            close_gauges(backend, layout, config, survey.last_us, last_end_us(sinks))
         return counted.result()
-
-
-def _write_disagreements(spark: SparkSession, events: str, layout: Layout, run: Run) -> None:
-    def write(session: SparkSession) -> None:
-        write_disagreements(session, layout, run, session.read.format("delta").load(layout.answers))
-
-    if held([events, layout.answers], REPLAYED_BYTES):
-        asked(spark, layout.out, write)
-    else:
-        write(spark)

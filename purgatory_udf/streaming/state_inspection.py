@@ -1,4 +1,4 @@
-"""The watcher lists that a checkpoint holds right now, read back from the state store, by key."""
+"""The watcher lists in a checkpoint, read from the state store, by key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from purgatory_udf.backend.file_system import files_of
+from purgatory_udf.backend.backend import Backend, SparkBackend, backend_of
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.loop.arena import SETTLED
 from purgatory_udf.rules.engine.loop.codes import key_parts
@@ -51,15 +51,24 @@ class Inspection:
         return [*lines, f"{self.open:,} open watches on {self.keys:,} keys, {self.bytes:,} bytes{each}{more}"]
 
 
-def inspect(spark: SparkSession, checkpoint: str, limit: int) -> Inspection:
-    """`checkpoint` is the checkpoint of the query of partitions, or the output folder that has it."""
+def inspect(session: SparkSession | Backend, checkpoint: str, limit: int) -> Inspection:
+    """Return the watcher lists of a checkpoint.
+
+    Args:
+        session: The Spark session that reads the state store.
+        checkpoint: The checkpoint of the query of partitions, or the output folder that has it.
+        limit: Number of keys to list.
+    """
+    backend = backend_of(session)
     path = checkpoint
     inner = Layout(checkpoint).checkpoint("partitions")
-    if files_of(spark).exists(inner):
+    if backend.files.exists(inner):
         path = inner
-    if not files_of(spark).exists(f"{path.rstrip('/')}/state"):
-        raise UserError(f"{checkpoint}: {_why_there_is_none(spark, checkpoint)}")
-    # Reading a store asks its coordinator, which a session has only once its streams have been looked at.
+    if not backend.files.exists(f"{path.rstrip('/')}/state"):
+        raise UserError(f"{checkpoint}: {_why_there_is_none(backend, checkpoint)}")
+    assert isinstance(backend, SparkBackend)
+    spark = backend.spark
+    # The state store reader asks a coordinator that a session has only once its streams were listed.
     assert spark.streams.active is not None
     states = spark.read.format("statestore").load(path)
     value = "value.groupState" if "groupState" in states.select("value.*").columns else "value"
@@ -70,11 +79,11 @@ def inspect(spark: SparkSession, checkpoint: str, limit: int) -> Inspection:
     return Inspection([tuple(row) for row in listed], totals.keys, totals.open or 0, totals.bytes or 0)
 
 
-def _why_there_is_none(spark: SparkSession, out: str) -> str:
-    here = run_records.ran_here(spark, Layout(out).table("runs"), "replay")
-    if here is None:
+def _why_there_is_none(backend: Backend, out: str) -> str:
+    without_spark = run_records.ran_without_spark(backend, Layout(out).table("runs"), "replay")
+    if without_spark is None:
         return "no checkpoint of a replay there (no state folder)"
-    if here:
+    if without_spark:
         return (
             "replayed in one process, which leaves no state; a stream does: "
             "./spark-submit.sh --master 'local[*]' replay … --overwrite"

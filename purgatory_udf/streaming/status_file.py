@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.backend.file_system import LocalFiles, files_of
+from purgatory_udf.backend.file_system import LocalFiles
 from purgatory_udf.storage.output_folder import Layout, local_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from purgatory_udf.backend.backend import Backend
 
 
 OUTCOME_TABLES = ("completions", "expirations", "cancellations")
@@ -103,10 +103,10 @@ class StatusFiles:
     Batches of different queries may be added concurrently, those of one query one by one.
     """
 
-    def __init__(self, spark: SparkSession, layout: Layout, run_id: str, names: Iterable[str]) -> None:
+    def __init__(self, backend: Backend, layout: Layout, run_id: str, names: Iterable[str]) -> None:
         self._folder = status_folder(layout)
-        # `LocalFiles` replaces a file atomically, so `top` never reads half of one.
-        self._files = LocalFiles() if local_folder(self._folder) is not None else files_of(spark)
+        # On this machine a status is replaced in one step: `top` reads beside us.
+        self._files = LocalFiles() if local_folder(self._folder) is not None else backend.files
         self._statuses = {name: self._load(name) or QueryStatus(run_id) for name in names}
 
     def add_batch(self, name: str, batch: int, at_ms: int, updates: Iterable[tuple[str, Mapping[str, Any]]]) -> None:

@@ -1,4 +1,4 @@
-"""One query, whatever its rules: packed rows to groups, groups' outcomes to tables; run to its end, or followed.
+"""One streaming query, whatever its rules: packed rows to groups, groups' results to tables; to its end, or followed.
 
 arriving ─┐
           ├─► watermark ─► by group ─► adapter ─► chunks ─► sink ─► tables
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from purgatory_udf.backend.backend import SparkBackend
+from purgatory_udf.backend.delta_store import EPOCH
 from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.common.worker_memory import freeze_in_workers
-from purgatory_udf.storage import delta_tables
-from purgatory_udf.storage.checkpoints import prepared, rests_at_ms
-from purgatory_udf.storage.delta_tables import asked
+from purgatory_udf.storage.checkpoints import next_watermark_ms, prepared
 from purgatory_udf.streaming.batch_errors import shorten_errors
 from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import Survey, delta_stream
@@ -28,24 +29,33 @@ from purgatory_udf.streaming.stateful_adapter import OUTPUT_SCHEMA, STATE_SCHEMA
 from purgatory_udf.streaming.stateful_rules import CLOCK, INPUT_SCHEMA, AnyRules, input_chunk_function
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_TIMERS_ALONE = "spark.sql.streaming.noDataMicroBatches.enabled"
+# Whether Spark makes a micro-batch without data, for timers alone.
+_NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 
 def packed(events: DataFrame, rules: AnyRules) -> DataFrame:
-    """Events as one value per group and Arrow batch."""
+    """Return events as one value per group and Arrow batch."""
     work = freeze_in_workers(input_chunk_function(rules))
     return events.select(*rules.input_columns(events.columns)).mapInArrow(work, from_arrow_schema(INPUT_SCHEMA))
 
 
 @dataclass(frozen=True)
 class Query:
-    """`arriving` makes the packed rows' stream; `title` is what the progress line calls it."""
+    """A streaming query.
 
-    spark: SparkSession
+    Attributes:
+        backend: The session that streams.
+        title: What the progress line calls the query.
+        arriving: Makes the stream of packed rows.
+        max_disorder_ms: Maximum out-of-orderness of events.
+        sink: Where the results go.
+    """
+
+    backend: SparkBackend
     title: str
     arriving: Callable[[], DataFrame]
     max_disorder_ms: int
@@ -53,70 +63,69 @@ class Query:
 
     @property
     def name(self) -> str:
+        """The query's name in Spark and in the checkpoint folder."""
         return self.sink.name
 
     def start(self) -> StreamingQuery:
-        """Over a table that still grows. A batch for timers alone is only made by the process that has made the batch
-        before it; where an earlier process was killed between the two, a row that says nothing new has one made."""
-        delta_tables.create(self.spark, self._control, INPUT_SCHEMA)
+        """Start the query over a table that grows.
+
+        Spark makes a batch for timers alone only in the process that made the batch before it. Where an earlier process
+        was killed between the two, a control row without news starts one.
+        """
+        self._create_control()
         writer = self._writer()
-        watermark = rests_at_ms(self.spark, self.sink.layout.checkpoint(self.name))
+        watermark = next_watermark_ms(self.backend, self.sink.layout.checkpoint(self.name))
         if watermark:
-            self._tell((watermark + 1) * 1000)
+            self._append_clock((watermark + 1) * 1000)
         return writer.start()
 
     def to_end(self, survey: Survey) -> None:
-        """Over all events there are; then, if they came in several batches, once more with the clock run out."""
-        if self._at_once:
+        """Process all events of a finished trace; if they are several batches, run the clock out afterwards."""
+        if self._is_one_batch:
             self._run(survey, timers=False)
             return
-        delta_tables.create(self.spark, self._control, INPUT_SCHEMA)
-        if asked(self.spark, self._control, self._is_empty):
+        self._create_control()
+        store = self.backend.delta(self._control)
+        if not store.count(self._control):
             self._run(survey, timers=False)
-        # Told again if it was told before: a batch for timers alone follows a batch of the same process only, so a run
-        # that was killed between the two would never come to it.
+        # Appended again if it was before: a batch for timers alone follows only a batch of the same process, so a run
+        # that was killed between the two would never get there.
         assert survey.last_us is not None
         self._run_out_the_clock(survey.last_us)
         self._run(survey, timers=True)
 
     @property
-    def _at_once(self) -> bool:
+    def _is_one_batch(self) -> bool:
         return self.sink.rules.plan.is_one_batch
 
     @property
     def _control(self) -> str:
         return self.sink.layout.control(self.name)
 
+    def _create_control(self) -> None:
+        self.backend.delta(self._control).create(self._control, INPUT_SCHEMA)
+
     def _run(self, survey: Survey, timers: bool) -> None:
-        """Over what there is. A last batch without events, for timers alone, is worth its while only at the end."""
-        self.spark.conf.set(_TIMERS_ALONE, timers)
+        """Process what there is; with `timers`, end with a batch without events, in which timers fire."""
+        spark = self.backend.spark
+        spark.conf.set(_NO_DATA_BATCHES, timers)
         try:
             query = self._writer().trigger(availableNow=True).start()
         finally:
-            self.spark.conf.unset(_TIMERS_ALONE)
+            spark.conf.unset(_NO_DATA_BATCHES)
         monitor_query(query, self.title, survey)
 
-    def _is_empty(self, session: SparkSession) -> bool:
-        """Whether nobody was told yet that the clock has run out."""
-        return not session.read.format("delta").load(self._control).head(1)
-
     def _run_out_the_clock(self, last_us: int) -> None:
-        """One row of no key, past the last deadline that there can be, so that every timer fires. What follows from
-        that, however late, follows in the same call."""
-        self._tell(last_us + (INT32_MAX + 2000) * 1000)
+        """Append a clock row past the last possible deadline, so that every timer fires in one call."""
+        self._append_clock(last_us + (INT32_MAX + 2000) * 1000)
 
-    def _tell(self, time_us: int) -> None:
-        """That it is as late as this."""
-        time = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time_us)
-
-        def add(session: SparkSession) -> None:
-            row = session.createDataFrame([(CLOCK, time, b"")], from_arrow_schema(INPUT_SCHEMA))
-            row.write.format("delta").mode("append").save(self._control)
-
-        asked(self.spark, self._control, add)
+    def _append_clock(self, time_us: int) -> None:
+        time = EPOCH + timedelta(microseconds=time_us)
+        row = pa.Table.from_pylist([{"group": CLOCK, "event_time": time, "payload": b""}], INPUT_SCHEMA)
+        self.backend.delta(self._control).append(self._control, row)
 
     def _writer(self) -> DataStreamWriter:
-        checkpoint = prepared(self.spark, self.sink.layout.checkpoint(self.name))
+        checkpoint = prepared(self.backend, self.sink.layout.checkpoint(self.name))
         return (
             self._by_group()
             .writeStream.foreachBatch(shorten_errors(self.sink.write))
@@ -126,9 +135,9 @@ class Query:
 
     def _by_group(self) -> DataFrame:
         rows = self.arriving().select(*INPUT_SCHEMA.names)
-        if not self._at_once:
-            # A trace of one batch ends within it: nobody has to be told the time afterwards.
-            rows = rows.unionByName(delta_stream(self.spark, self._control).select(*INPUT_SCHEMA.names))
+        if not self._is_one_batch:
+            # A trace of one batch ends within it: no clock row follows.
+            rows = rows.unionByName(delta_stream(self.backend.spark, self._control).select(*INPUT_SCHEMA.names))
         return (
             rows.withWatermark("event_time", f"{self.max_disorder_ms + 1} milliseconds")
             .groupBy("group")

@@ -1,24 +1,19 @@
-"""Where the tables of a replay end: with the trace, or when everything is over."""
+"""Where the tables of a replay end: with the trace, or with the last operation that ends after it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from delta.tables import DeltaTable
 
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.dialect import local
+from purgatory_udf.backend.backend import Backend
+from purgatory_udf.backend.delta_store import EPOCH, Condition
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.purgatory.clock import STEP_MS
-from purgatory_udf.storage.delta_tables import asked
 from purgatory_udf.storage.output_folder import Layout
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-# When a row happened. A watch that did not expire has ended by then, whatever its deadline.
+# The column with the time of a row. A watch that did not expire has ended by then, whatever its deadline.
 _TIME = {
     "completions": "completed_at",
     "expirations": "expired_at",
@@ -31,58 +26,43 @@ _TIME = {
 
 
 def until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
-    """What has happened by the end of this millisecond."""
+    """Return the rows that happened by the end of this millisecond."""
     by_then = pc.less(rows.column(_TIME[table]).cast(pa.int64()), (end_ms + 1) * 1000)
     if table == "watches":
         by_then = pc.or_(by_then, pc.not_equal(rows.column("status"), "expired"))
     return rows.filter(by_then)
 
 
-def close_gauges(
-    spark: SparkSession, layout: Layout, config: Config, last_us: int, latest_us: int | None = None
-) -> None:
-    """Let the table end with the trace, or, drained, with its last operation: at `latest_us`, if that is known."""
+def close_gauges(backend: Backend, layout: Layout, config: Config, last_us: int, latest_us: int | None = None) -> None:
+    """Delete readings later than the end of the trace, or, in a drained run, than its last operation.
+
+    Args:
+        backend: Where the tables are.
+        layout: The run's tables.
+        config: The run's configuration.
+        last_us: Time of the trace's last event, in epoch microseconds.
+        latest_us: When the last operation ended; None if that must be read from the tables.
+    """
     until_ms = last_us // 1000
     if config.drain:
-        until_ms = closing_ms(last_us, _all_over_us(spark, layout) if latest_us is None else latest_us)
+        until_ms = closing_ms(last_us, _last_end_us(backend, layout) if latest_us is None else latest_us)
     table = layout.table("purgatory_gauges")
-    # A stream's last readings may come later than the last end of any operation.
-    _remove(spark, table, until_ms)
+    late = [Condition("at", ">", EPOCH + timedelta(milliseconds=until_ms))]
+    if backend.delta(table).count(table, late):
+        backend.delta(table).delete(table, late)
 
 
 def closing_ms(last_us: int, latest_us: int | None) -> int:
-    """The first reading by which the trace is over and every operation has ended."""
+    """Return the first gauge reading at which the trace is over and every operation has ended."""
     return -(-max((latest_us or 0) // 1000, last_us // 1000 + 1) // STEP_MS) * STEP_MS
 
 
-def _remove(spark: SparkSession, table: str, until_ms: int) -> None:
-    """Readings that come later."""
-
-    def has_any(session: SparkSession) -> bool:
-        late = sf.unix_micros("at") > until_ms * 1000
-        return bool(session.read.format("delta").load(table).where(late).head(1))
-
-    if not asked(spark, table, has_any):
-        return
-    if local(spark):
-        readings = spark.read.format("delta").load(table)
-        readings.where(sf.unix_micros("at") <= until_ms * 1000).write.format("delta").mode("overwrite").save(table)
-    else:
-        DeltaTable.forPath(spark, table).delete(f"at > timestamp_millis({until_ms})")
-
-
-def _all_over_us(spark: SparkSession, layout: Layout) -> int:
-    """When the last operation ended."""
-
-    def last_us(session: SparkSession) -> int:
-        over_us = 0
-        # What was cancelled ended before the trace did.
-        for table, ended_at in (("completions", "completed_at"), ("expirations", "expired_at")):
-            # Of groups, operations complete after the trace's end, too: one timer's end may be another's completion.
-            rows = session.read.format("delta").load(layout.table(table))
-            ends = rows.select(sf.max(sf.unix_micros(ended_at))).first()
-            assert ends is not None
-            over_us = max(over_us, ends[0] or 0)
-        return over_us
-
-    return asked(spark, layout.out, last_us)
+def _last_end_us(backend: Backend, layout: Layout) -> int:
+    """Return when the last operation ended, in epoch microseconds; cancelled ones end before the trace does."""
+    ends = backend.query(
+        "SELECT max(ended_at) AS ended_at FROM (SELECT completed_at AS ended_at FROM {completions} "
+        "UNION ALL SELECT expired_at AS ended_at FROM {expirations}) AS ended",
+        {name: layout.table(name) for name in ("completions", "expirations")},
+    ).to_pylist()
+    last = ends[0]["ended_at"]
+    return 0 if last is None else int((last - EPOCH) / timedelta(microseconds=1))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from purgatory_udf.backend.local.delta_files import write_files
+from purgatory_udf.backend.local_delta import create_with_files
 
 ROWS = pa.table({"time_us": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
 
@@ -21,7 +21,7 @@ def _checksum(table: Path, version: int) -> dict[str, object]:
 
 def test_spark_reads_checksum_without_job(spark: SparkSession, tmp_path: Path) -> None:
     """It needs no job to load the table, and continues the checksum in its next commit."""
-    write_files([ROWS.slice(0, 2), ROWS.slice(2)], str(tmp_path), ("time_us",), {}, ROWS.schema)
+    create_with_files([ROWS.slice(0, 2), ROWS.slice(2)], str(tmp_path), ("time_us",), {}, ROWS.schema)
     group = str(uuid.uuid4())
     spark.sparkContext.setJobGroup(group, "load")
     try:

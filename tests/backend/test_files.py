@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from purgatory_udf.backend.local.delta_files import at_borders, write_files
+from purgatory_udf.backend.local_delta import at_borders, create_with_files
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_commit_lists_files_in_order_with_statistics(tmp_path: Path) -> None:
     at = pa.array(times).cast(pa.timestamp("us", "UTC"))
     rows = pa.table({"time_us": times, "at": at, "seq": [4, 3, 2, 1], "name": ["a", "b", None, "d"]})
     parts = list(at_borders(rows, "time_us", 2, 1000))
-    write_files(parts, str(tmp_path), ("time_us", "at", "seq"), {"note": "text"}, rows.schema)
+    create_with_files(parts, str(tmp_path), ("time_us", "at", "seq"), {"note": "text"}, rows.schema)
     written = DeltaTable(str(tmp_path)).to_pyarrow_dataset()
     assert written.to_table().equals(rows)
     # Statistics must not hide a file that has a matching row.

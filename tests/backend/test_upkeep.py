@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from purgatory_udf.backend.local.compaction import LocalUpkeep
-from purgatory_udf.backend.local.session import LocalSession
+from purgatory_udf.backend.delta_store import Size
+from purgatory_udf.backend.local_delta import LocalDelta
 from purgatory_udf.common.errors import NeedsSparkError
 
 HOUR_S = 3600
@@ -41,8 +41,12 @@ def write(file: Path) -> Path:
     return file
 
 
-def upkeep(table: Path, large_enough: int = 1 << 20) -> LocalUpkeep:
-    return LocalUpkeep(LocalSession(), str(table), large_enough)
+def compact(table: Path, large_enough: int = 1 << 20) -> None:
+    LocalDelta().compact(str(table), large_enough, largest=8 * large_enough)
+
+
+def vacuum(table: Path, keep_hours: int) -> None:
+    LocalDelta().vacuum(str(table), keep_hours)
 
 
 def in_use(table: Path) -> set[str]:
@@ -55,17 +59,17 @@ def on_disk(table: Path) -> set[str]:
 
 def test_compaction_keeps_replaced_files(table: Path) -> None:
     before = in_use(table)
-    upkeep(table).compact()
-    assert upkeep(table).size() == (1, sum((table / name).stat().st_size for name in in_use(table)))
+    compact(table)
+    assert LocalDelta().size(str(table)) == Size(1, sum((table / name).stat().st_size for name in in_use(table)))
     # The files are old, but a reader may have opened the previous version just now.
-    upkeep(table).vacuum(1)
+    vacuum(table, 1)
     assert on_disk(table) == before | in_use(table)
     assert sorted(DeltaTable(str(table)).to_pyarrow_table()["number"].to_pylist()) == sorted([*range(6)] * 2)
 
 
 def test_compaction_leaves_large_files(table: Path) -> None:
     before = in_use(table)
-    upkeep(table, large_enough=100).compact()
+    compact(table, large_enough=100)
     assert in_use(table) == before
 
 
@@ -75,9 +79,9 @@ def test_vacuum_deletes_old_uncommitted_files(table: Path) -> None:
         set_age(write(file), 2)
     write(table / "part-to-be-committed.parquet")
     version = DeltaTable(str(table)).version()
-    upkeep(table).vacuum(3)
+    vacuum(table, 3)
     assert left.exists()
-    upkeep(table).vacuum(1)
+    vacuum(table, 1)
     assert on_disk(table) == in_use(table) | {"part-to-be-committed.parquet"}
     assert DeltaTable(str(table)).version() == version
 
@@ -94,7 +98,7 @@ def test_vacuum_deletes_no_file_outside_table(table: Path) -> None:
         ):
             version = DeltaTable(str(table)).version() + 1
             (table / "_delta_log" / f"{version:020}.json").write_text(json.dumps(action) + "\n")
-    upkeep(table).vacuum(1)
+    vacuum(table, 1)
     assert (outside.exists(), within.exists()) == (True, False)
 
 
@@ -102,10 +106,10 @@ def test_compaction_retries_after_concurrent_commits(table: Path, monkeypatch: p
     """After a commit of another writer it reads the table again, and gives up after three conflicts."""
     changes = 1
     stale: list[DeltaTable] = []
-    usual = LocalSession.table_at
+    usual = LocalDelta.table_at
 
-    def table_at(session: LocalSession, path: str) -> DeltaTable:
-        read = usual(session, path)
+    def table_at(store: LocalDelta, path: str) -> DeltaTable:
+        read = usual(store, path)
         assert read is not None and len(read.file_uris()) > 1
         if len(stale) < changes:
             stale.append(read)
@@ -113,12 +117,12 @@ def test_compaction_retries_after_concurrent_commits(table: Path, monkeypatch: p
             write_deltalake(path, pa.table({"number": [8, 8]}), mode="append")
         return read
 
-    monkeypatch.setattr(LocalSession, "table_at", table_at)
-    upkeep(table).compact()
+    monkeypatch.setattr(LocalDelta, "table_at", table_at)
+    compact(table)
     assert len(in_use(table)) == 1
     write_deltalake(str(table), pa.table({"number": [9, 9]}), mode="append")
     changes = 100
-    upkeep(table).compact()
+    compact(table)
     assert (len(in_use(table)), len(stale)) == (2, 4)
     with pytest.raises(CommitFailedError):
         stale[-1].optimize.compact()
@@ -127,4 +131,4 @@ def test_compaction_retries_after_concurrent_commits(table: Path, monkeypatch: p
 def test_unreadable_table_needs_spark(table: Path) -> None:
     (table / "_delta_log" / f"{9:020}.json").touch()
     with pytest.raises(NeedsSparkError):
-        upkeep(table).vacuum(1)
+        vacuum(table, 1)

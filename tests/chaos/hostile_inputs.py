@@ -98,7 +98,11 @@ def import_log(path: Path) -> LineCounts:
         for batch in import_tasks.build_timelines(lambda: context)(_batch(facts, import_rows.PARTS))
         for row in batch.to_pylist()
     ]
-    finished = [row for batch in import_tasks.finish_events(None)(_events(parts, changes)) for row in batch.to_pylist()]
+    finished = [
+        row
+        for batch in import_tasks.finish_events(None, "x{}".format)(_events(parts, changes))
+        for row in batch.to_pylist()
+    ]
     bad = [row["reason"] for row in rows if row["row"] == log_reader.BAD]
     bad += [row["event"] for row in parts if row["part"] == import_rows.BAD]
     assert all(bad) and all(row["reason"] and row["raw"] for row in finished if row["rule"])
@@ -131,22 +135,24 @@ ORDERED = pa.schema(
         *import_rows.ORDER,
         ("event", pa.string()),
         ("recorded", pa.string()),
-        ("offsets", pa.list_(pa.struct([("slot", pa.int32()), ("base", pa.int64()), ("end", pa.int64())]))),
-        ("request_id", pa.string()),
-        ("at_line", pa.int64()),
+        ("slots", pa.list_(pa.int32())),
+        ("bases", pa.list_(pa.int64())),
+        ("ends", pa.list_(pa.int64())),
     ]
 )
 
 
 def _events(parts: list[dict[str, Json]], changes: list[dict[str, Json]]) -> Iterator[pa.RecordBatch]:
-    offsets: dict[tuple[int, int], list[dict[str, Json]]] = {}
+    offsets: dict[tuple[int, int], dict[str, list[Json]]] = {}
     for row in changes:
         if row["part"] == import_rows.PRODUCED:
-            offsets.setdefault((row["file"], row["line"]), []).append({n: row[n] for n in ("slot", "base", "end")})
+            of_line = offsets.setdefault((row["file"], row["line"]), {"slots": [], "bases": [], "ends": []})
+            for name in ("slot", "base", "end"):
+                of_line[f"{name}s"].append(row[name])
     operations = [row for row in parts if row["part"] == import_rows.OPERATION]
-    operations = [{**row, "offsets": offsets.get((row["file"], row["line"])), "request_id": "x"} for row in operations]
+    operations = [{**row, **offsets.get((row["file"], row["line"]), {})} for row in operations]
     rows = [row for row in changes if row["part"] == import_rows.CHANGE]
-    return _batch([{**row, "at_line": row["line"]} for row in (*operations, *rows)], ORDERED)
+    return _batch([*operations, *rows], ORDERED)
 
 
 def random_trace(rng: Random) -> bytes:

@@ -124,7 +124,7 @@ def test_checkpoint_rests_at_last_finished_batch(
             entry = tmp_path / folder / name
             entry.parent.mkdir(exist_ok=True)
             entry.write_text(content)
-    assert checkpoints.rests_at_ms(without_spark, str(tmp_path)) == rests_at_ms
+    assert checkpoints.next_watermark_ms(without_spark, str(tmp_path)) == rests_at_ms
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def _assert_refused(out: Path, errors: list[BaseException]) -> None:
     ((sentence, status),) = map(job.describe_failure, errors)
     assert status == job.USER_ERROR
     assert sentence.startswith(f"{out}: the interrupted run keeps its state in other formats than this version (")
-    assert sentence.endswith("): finish it with the version that began it, or start it anew with --overwrite")
+    assert sentence.endswith("): finish it with the version that started it, or restart it with --overwrite")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from jobs import audit, replay
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.launch import package_archive
-from purgatory_udf.streaming.replay_run import tasks
+from purgatory_udf.streaming.replay_run import shuffle_partitions
 from tests.cluster.standalone import SMALL_JOB, Cluster, standalone
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
@@ -92,7 +92,7 @@ def test_cluster_that_loses_worker_equals_local_replay(
         assert rows(out, table) == rows(local, table), table
     assert rows(out, "completions")
     stores = [store.name for store in out.glob("_replay/checkpoints/partitions/state/0/*") if store.name.isdigit()]
-    assert len(stores) == tasks(2), "the default for two cores"
+    assert len(stores) == shuffle_partitions(2), "the default for two cores"
     with locally():
         assert audit.main.status(["--out", str(out)]) == 0
 

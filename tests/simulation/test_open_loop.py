@@ -222,7 +222,7 @@ def test_impossible_workload_is_rejected(options: dict[str, Any], message: str) 
 def test_spark_trace_does_not_depend_on_tasks(spark: SparkSession, tmp_path: Path) -> None:
     """The table's files are listed in time order."""
     from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events
-    from purgatory_udf.storage.event_staging import in_time_order
+    from purgatory_udf.storage.event_staging import is_in_time_order
 
     expected = pa.concat_tables(_slices(SMALL))
     assert {*GROUP_EVENTS, "delete_records", "create_topics"} < {*expected["type"].to_pylist()}
@@ -232,7 +232,7 @@ def test_spark_trace_does_not_depend_on_tasks(spark: SparkSession, tmp_path: Pat
     write_events(events_of(spark, SMALL, "run"), path)
     written = spark.read.format("delta").load(path).orderBy("seq").toArrow()
     assert written.cast(expected.schema).equals(expected)
-    assert in_time_order(spark, path)
+    assert is_in_time_order(spark, path)
     (log,) = Path(path, "_delta_log").glob("*.json")
     added = [json.loads(line)["add"] for line in log.read_text().splitlines() if "add" in json.loads(line)]
     first = [json.loads(add["stats"])["minValues"]["time_us"] for add in added]

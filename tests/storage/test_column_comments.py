@@ -11,6 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from purgatory_udf.backend.delta_store import SparkDelta
 from purgatory_udf.contract.tables import COMMENT, COMMENTED_TABLES, COMPLETIONS
 from purgatory_udf.storage import delta_tables
 
@@ -50,7 +51,7 @@ def _stored_columns(path: Path) -> list[tuple[str, str | None]]:
 def test_spark_creates_commented_columns(spark: SparkSession, tmp_path: Path) -> None:
     """By Delta's table builder, and by an empty write for a path with a backtick."""
     for name in ("plain", "back`tick"):
-        delta_tables._create(spark, str(tmp_path / name), COMMENTED, ())
+        SparkDelta(spark).create(str(tmp_path / name), COMMENTED)
         assert _stored(tmp_path / name) == EXPECTED
 
 

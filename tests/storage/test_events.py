@@ -10,11 +10,13 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.maintain import main
+from purgatory_udf.backend.backend import backend_of
+from purgatory_udf.backend.delta_store import SparkDelta
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.delta_tables import asked_of, commits, since_began
-from purgatory_udf.storage.event_staging import in_time_order
+from purgatory_udf.storage.delta_tables import content_commits
+from purgatory_udf.storage.event_staging import is_in_time_order
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
@@ -48,9 +50,8 @@ def files(folder: Path) -> list[Path]:
 
 def first_commit(spark: SparkSession, events: str) -> int | None:
     """With which to begin to read it commit by commit. Spark and this process read the log alike."""
-    by_spark = asked_of(spark, events)
-    assert sorted(by_spark, key=lambda commit: commit.version) == commits(spark, events)
-    since = since_began(spark, events)
+    assert SparkDelta(spark).history(events) == backend_of(spark).delta(events).history(events)
+    since = content_commits(spark, events)
     return since[0].version if since else None
 
 
@@ -68,7 +69,7 @@ def test_who_follows_goes_on_and_who_begins_later_finds_all_of_it(spark: SparkSe
     with locally():
         assert main.status(["--out", str(imported)]) == 0
     assert len(DeltaTable(events).file_uris()) == 1 < len(added)
-    assert (first_commit(spark, events), in_time_order(spark, events)) == (0, False)
+    assert (first_commit(spark, events), is_in_time_order(spark, events)) == (0, False)
 
     append_events(spark, imported, last)
     with replay_in_thread(spark, replay):  # From where it was, by commits whose files are still there.
@@ -94,10 +95,10 @@ def test_a_table_whose_log_has_lost_its_first_commits_is_not_read_commit_by_comm
     first, middle, _ = split_trace(growing_trace())
     append_events(spark, imported, first)
     events = append_events(spark, imported, middle)
-    assert (first_commit(spark, events), in_time_order(spark, events)) == (0, True)
+    assert (first_commit(spark, events), is_in_time_order(spark, events)) == (0, True)
     DeltaTable(events).create_checkpoint()
     (imported / "events/_delta_log" / f"{0:020}.json").unlink()
-    assert (first_commit(spark, events), in_time_order(spark, events)) == (None, False)
+    assert (first_commit(spark, events), is_in_time_order(spark, events)) == (None, False)
 
 
 def test_events_that_were_imported_at_once_stay_a_batch_to_a_file(spark: SparkSession, imported: Path) -> None:

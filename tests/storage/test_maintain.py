@@ -66,7 +66,7 @@ def test_rows_stay_in_few_files_and_working_files_go_when_nobody_writes_there(
     assert {files(out, name) for name in GROWN} == {12}
     with alone(str(out), "replay"):
         assert maintained(out) == 0
-    assert "taken away" not in capsys.readouterr().out
+    assert "deleted" not in capsys.readouterr().out
     assert sorted(path.name for path in (out / "_replay").iterdir()) == ["checkpoints", "events", "groups"]
     assert everything(out) == before
     assert {files(out, name) for name in GROWN} == {1}
@@ -74,15 +74,15 @@ def test_rows_stay_in_few_files_and_working_files_go_when_nobody_writes_there(
     assert maintained(out) == 0
     said = capsys.readouterr().out
     assert [path.name for path in (out / "_replay").iterdir()] == ["checkpoints"]
-    assert [line for line in said.splitlines() if line.startswith("taken away")] == [
-        f"taken away: {out}/_replay/{name}" for name in sorted(("events", "groups"))
+    assert [line for line in said.splitlines() if line.startswith("deleted")] == [
+        f"deleted: {out}/_replay/{name}" for name in sorted(("events", "groups"))
     ]
     assert everything(out) == before
 
     for name in GROWN:  # What is left of the tables says as much.
         shutil.rmtree(out / name)
     assert maintained(out) == 0
-    assert "taken away" not in capsys.readouterr().out
+    assert "deleted" not in capsys.readouterr().out
     assert everything(out) == {name: rows for name, rows in before.items() if name not in GROWN}
 
 

@@ -173,7 +173,7 @@ def test_maintain_deletes_relayed_batches_of_running_replay(followed: Followed) 
     assert deleted and deleted == before[: len(deleted)]
     assert after, "the second query may not have read the last batch yet"
     layout = Layout(str(followed.out))
-    assert f"taken away: {layout.relay}: what went through" in followed.relay.output
+    assert f"deleted: {layout.relay}: " in followed.relay.output
     assert DeltaTable(layout.answers).to_pyarrow_table().num_rows == 0
 
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.partition_engine import event_table
-from purgatory_udf.storage import delta_tables, run_records
+from purgatory_udf.storage import event_staging, run_records
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
@@ -135,7 +135,7 @@ def test_one_batch_by_shard_has_same_tables(
             events, str(tmp_path / "out"), load_config(None, ["grouping=shard", "grouping_shards=3"])
         )
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(delta_tables, "create", stop)
+            patch.setattr(event_staging, "create_relay", stop)
             run_replay(spark, options)
         again = run_replay(spark, options)
     finally:

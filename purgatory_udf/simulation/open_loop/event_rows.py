@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from purgatory_udf.backend.delta_store import with_column_comments
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENT_TOPIC, EVENTS, TIMESTAMP
 from purgatory_udf.simulation.environment import START_US
 from purgatory_udf.simulation.open_loop.event_columns import (
@@ -45,8 +46,7 @@ from purgatory_udf.simulation.open_loop.partition_requests import (
 )
 from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers, Purpose, stream
 from purgatory_udf.simulation.open_loop.workload import BROKERS, NEW_PARTITIONS, Workload
-from purgatory_udf.storage.delta_tables import commented_writer
-from purgatory_udf.storage.event_staging import IN_TIME_ORDER
+from purgatory_udf.storage.event_staging import TIME_ORDER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -326,9 +326,9 @@ def write_events(events: DataFrame, path: str) -> None:
     Each task is a slice of time, and Delta lists the tasks' files in their order.
     """
     (
-        commented_writer(events, COMMENTED_TABLES["events"])
-        .format("delta")
-        .option("userMetadata", IN_TIME_ORDER)
+        with_column_comments(events, COMMENTED_TABLES["events"])
+        .write.format("delta")
+        .option("userMetadata", TIME_ORDER)
         .option("delta.dataSkippingStatsColumns", "event_time,time_us,seq")
         .save(path)
     )

@@ -1,57 +1,49 @@
-"""A topic that grows: what has come is appended to tables, step by step, for a replay that follows them.
+"""Follows a growing topic: appends its events to tables, step by step, for a replay that follows them.
 
-Each step is one micro-batch of Spark's. What is in a message decides how it is written: `event_steps`, `log_steps`.
+Each step is one micro-batch. Messages are events or lines of request logs (`topic_steps`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from pyspark.sql.pandas.types import from_arrow_schema
-
-from purgatory_udf.backend.file_system import files_of, require_no_file
+from purgatory_udf.backend.backend import SparkBackend
+from purgatory_udf.backend.delta_store import LOG_PROPERTIES, spark_schema
+from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.tables import COMMENTED_TABLES, TABLES
+from purgatory_udf.contract.tables import COMMENTED_TABLES
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages, connect, growing
-from purgatory_udf.sources.kafka.topic_steps import EventSteps, LogSteps
+from purgatory_udf.sources.kafka.topic_steps import EventSteps, LogSteps, TopicSteps
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
-from purgatory_udf.storage import delta_tables, run_records
+from purgatory_udf.storage import run_records
 from purgatory_udf.storage.checkpoints import prepared
-from purgatory_udf.storage.event_staging import write_in_time_order
+from purgatory_udf.storage.event_staging import in_files, write_files
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_errors import shorten_errors
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 EVENTS, KAFKA = "events", "_kafka"
-# Tables that are begun empty, by what is followed.
-BESIDE = {Messages.EVENTS: ("rejected_events",), Messages.REQUEST_LOG: ("rejected_events", "recorded")}
+# Tables that are created empty, by the kind of messages.
+OTHER_TABLES = {Messages.EVENTS: ("rejected_events",), Messages.REQUEST_LOG: ("rejected_events", "recorded")}
 
 Options = IngestOptions | RequestLogOptions
 
 
-class Steps(Protocol):
-    def write(self, messages: DataFrame, step: int) -> None: ...
-
-    def summary(self) -> list[str]:
-        """Of what was written since it was begun first, and why some of it may not be as it was."""
-        ...
-
-
 def follow(spark: SparkSession, topic: KafkaTopic, options: Options) -> StreamingQuery:
-    """The running query; it goes on where an earlier one with the same `out` was stopped."""
-    return _followed(spark, topic, options)[0]
+    """Start the import and return its query; it resumes where an earlier one with the same `out` was stopped."""
+    return _followed(SparkBackend(spark), topic, options)[0]
 
 
 def follow_until_stopped(spark: SparkSession, topic: KafkaTopic, options: Options) -> None:
-    """Blocks; a line of progress for each step, and at the end what had to be supposed."""
+    """Import until interrupted, with a line of progress for each step; then print what the import had to assume."""
     connect(spark, topic)
-    query, steps = _followed(spark, topic, options)
+    query, steps = _followed(SparkBackend(spark), topic, options)
     try:
         with interrupt_on_sigterm():
             monitor_query(query, "ingest", None)
@@ -61,49 +53,50 @@ def follow_until_stopped(spark: SparkSession, topic: KafkaTopic, options: Option
         stop_queries([query])
 
 
-def _followed(spark: SparkSession, topic: KafkaTopic, options: Options) -> tuple[StreamingQuery, Steps]:
+def _followed(backend: SparkBackend, topic: KafkaTopic, options: Options) -> tuple[StreamingQuery, TopicSteps]:
     layout = Layout(options.out)
-    machinery = layout.table(KAFKA)
-    checkpoint = f"{machinery}/checkpoint"
-    run = _begin(spark, layout, topic, options, checkpoint)
-    steps: Steps
+    folder = layout.table(KAFKA)
+    checkpoint = f"{folder}/checkpoint"
+    run = _prepare(backend, layout, topic, options, checkpoint)
+    steps: TopicSteps
     if isinstance(options, RequestLogOptions):
-        steps = LogSteps(spark, layout, run, topic, options, f"{machinery}/held")
+        steps = LogSteps(backend, layout, run, topic, options, f"{folder}/held")
     else:
-        steps = EventSteps(spark, layout, run, topic, options, f"{machinery}/steps")
-    messages = growing(spark, topic).writeStream.foreachBatch(shorten_errors(steps.write))
-    return messages.option("checkpointLocation", prepared(spark, checkpoint)).start(), steps
+        steps = EventSteps(backend, layout, run, topic, options, f"{folder}/steps")
+    messages = growing(backend.spark, topic).writeStream.foreachBatch(shorten_errors(steps.write))
+    return messages.option("checkpointLocation", prepared(backend, checkpoint)).start(), steps
 
 
-def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Options, checkpoint: str) -> Run:
-    """The run's record, then the tables, empty at first so that they can be followed from now on; each of them unless
-    it is there, for the command may have been killed between any two."""
-    require_no_file(files_of(spark), layout.out)
+def _prepare(backend: SparkBackend, layout: Layout, topic: KafkaTopic, options: Options, checkpoint: str) -> Run:
+    """Write the run's record and the empty tables, each unless it exists: a kill may come between any two of them."""
+    files = backend.files
+    require_no_file(files, layout.out)
     trace = {"kafka": topic.bootstrap, "topic": topic.topic}
     if topic.messages is not Messages.EVENTS:
         trace["messages"] = str(topic.messages)
     events, record = layout.table(EVENTS), layout.table("runs")
-    run = run_records.load(spark, record, "ingest")
+    run = run_records.load(backend, record, "ingest")
     if options.overwrite:
         if run is not None:
-            run_records.forget(spark, record, run)
-        for name in (KAFKA, EVENTS, *BESIDE[Messages.REQUEST_LOG]):
-            files_of(spark).remove(layout.table(name))
+            run_records.forget(backend, record, run)
+        for name in (KAFKA, EVENTS, *OTHER_TABLES[Messages.REQUEST_LOG]):
+            files.remove(layout.table(name))
         run = None
     if run is not None and run.trace != trace:
         raise UserError(f"{events}: follows {run.trace}; choose another --out, or --overwrite")
     if run is None:
-        if files_of(spark).exists(events):
+        if files.exists(events):
             raise UserError(
                 f"{events}: exists, and follows no topic; choose another --out, or --overwrite to replace it"
             )
         run = Run(options.run_id or f"ingest-{topic.topic}", "ingest", trace, {**options.settings(), "source": "kafka"})
-        run_records.save(spark, record, run)
-    for name in BESIDE[topic.messages]:
-        delta_tables.create(spark, layout.table(name), COMMENTED_TABLES[name])
-    if not delta_tables.is_table(spark, events):
-        empty = spark.createDataFrame([], from_arrow_schema(TABLES[EVENTS]))
-        write_in_time_order(empty, events, 0, options.events_per_file, **delta_tables.OF_LOG)
-    elif not files_of(spark).exists(checkpoint) and spark.read.format("delta").load(events).head(1):
-        raise UserError(f"{checkpoint}: is gone, and with it how far the topic was read; --overwrite begins anew")
+        run_records.save(backend, record, run)
+    for name in OTHER_TABLES[topic.messages]:
+        backend.delta(layout.table(name)).create(layout.table(name), COMMENTED_TABLES[name])
+    store = backend.delta(events)
+    if not store.is_table(events):
+        empty = backend.spark.createDataFrame([], spark_schema(COMMENTED_TABLES[EVENTS]))
+        write_files(in_files(empty, 0, options.events_per_file), events, **LOG_PROPERTIES)
+    elif not files.exists(checkpoint) and store.count(events):
+        raise UserError(f"{checkpoint}: is missing, and with it how far the topic was read; restart with --overwrite")
     return run

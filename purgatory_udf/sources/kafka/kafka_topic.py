@@ -12,10 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import functions as sf
 
-from purgatory_udf.backend.file_system import files_of
+from purgatory_udf.backend.file_system import HadoopFiles
 from purgatory_udf.common import secrets
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import jars
@@ -106,8 +107,8 @@ class KafkaTopic:
         }
 
 
-# A Kafka topic as rows: one a message, with its place in the topic and its text.
-
+# A message of a topic: its place, and its text.
+MESSAGES = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
 
 _PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 ANSWERS_WITHIN_SECONDS = 10
@@ -213,7 +214,7 @@ def spooled(spark: SparkSession, topic: KafkaTopic, folder: str) -> Iterator[lis
         ordered.select("partition", sf.col("value")).write.mode("overwrite").partitionBy("partition").text(folder)
         yield sorted((_named(file, topic) for file in find_files([folder], (".txt",))), key=lambda file: file.name)
     finally:
-        files_of(spark).remove(folder)
+        HadoopFiles(spark).remove(folder)
 
 
 def _named(file: InputFile, topic: KafkaTopic) -> InputFile:

@@ -1,91 +1,58 @@
-"""Events from a growing topic: each step appends what has come, in time order, for a replay that follows the table.
+"""Steps of a followed topic: each appends the events of a micro-batch of messages to the tables.
 
-    topic ─► judged, line by line ─┬─► later than allowed, or no event ─► rejected_events
-                                   └─► in order of time, numbered ──────► events
-
-A step is written once, however often it is repeated after a crash: its rejected lines first, its events last, then
-how far the table has come, from where the next step goes on (one that is repeated must not find its own events). The
-order within a step is whole; an event that lies further back than `max_disorder_ms` before what an earlier step has
-written is rejected as late. `seq` is given here: the messages' own only orders those of one microsecond.
+`EventSteps` takes messages that are events, `LogSteps` lines of request logs. A step is written once, however often it
+is repeated after a crash: its rejected lines first, its events last, then what the next step needs.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from glob import escape
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
+import pyarrow.compute as pc
 
-from purgatory_udf.backend.dialect import Window, locally_in_this_thread
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.input_size import FOLLOWED_BYTES, held, is_here
+from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend, backend_of
+from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
+from purgatory_udf.backend.input_size import FOLLOWED_BYTES, held
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.contract import Rejection, read_line
-from purgatory_udf.contract.tables import TABLES
-from purgatory_udf.launch.spark_session import session_for
-from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic
+from purgatory_udf.contract.tables import EVENTS as EVENTS_SCHEMA
+from purgatory_udf.contract.tables import RECORDED, REJECTED_EVENTS
+from purgatory_udf.sources.kafka.kafka_topic import MESSAGES, KafkaTopic
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.following.carried_state import Carried, Remains, step_folder
-from purgatory_udf.sources.request_log.following.follow_step import Step
+from purgatory_udf.sources.request_log.following.carried_state import Carried, StepFiles, step_folder
+from purgatory_udf.sources.request_log.following.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
-from purgatory_udf.sources.request_log.importing.import_passes import mapped
 from purgatory_udf.sources.request_log.importing.import_tables import (
     EVENTS_TABLE,
     RECORDED_TABLE,
     REJECTED_TABLE,
     Finished,
-    numbered,
-    recorded,
-    rejections,
+    event_rows,
+    recorded_rows,
+    task_sizes,
 )
 from purgatory_udf.sources.request_log.importing.log_import import given_by
 from purgatory_udf.sources.request_log.lines.log_files import zone_of
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS, take
 from purgatory_udf.storage.checkpoints import Snapshots
-from purgatory_udf.storage.event_staging import write_in_time_order
+from purgatory_udf.storage.event_staging import append_dataset
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.storage.run_records import Run, once
+from purgatory_udf.storage.run_records import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
-# Steps of little text, taken in this process: what Spark plans and starts for one costs more than its lines.
-
-
-Take = Callable[["SparkSession", "DataFrame"], None]
-
-
-def taken(spark: SparkSession, messages: DataFrame, folder: str, take: Take, before: Sequence[str] = ()) -> None:
-    """The step, taken once: here, if the messages and what it goes on with, the files `before`, are few bytes and lie
-    on this machine; else by Spark."""
-    if _is_small(spark, messages, folder, before):
-        with suppress(NeedsSparkError), locally_in_this_thread():
-            here: Any = session_for("purgatory-ingest")
-            take(here, here.frame_of(messages.toArrow()))
-            return
-    take(spark, messages)
-
-
-def _is_small(spark: SparkSession, messages: DataFrame, folder: str, before: Sequence[str]) -> bool:
-    from pyspark.sql import functions
-
-    if not (spark.sparkContext.master or "").startswith("local") or not is_here(folder):
-        return False
-    gone_on_with = held(before, FOLLOWED_BYTES)
-    if gone_on_with is None:
-        return False
-    total = messages.agg(functions.sum(functions.octet_length("value"))).first()
-    return total is not None and gone_on_with + (total[0] or 0) <= FOLLOWED_BYTES
-
+log = logging.getLogger(__name__)
 
 EVENTS, REJECTED = "events", "rejected_events"
 
@@ -101,81 +68,161 @@ JUDGED = pa.schema(
 )
 
 
-class EventSteps:
-    """Writes one step after the other; remembers, in the folder, how far the table has come."""
+class TopicSteps(ABC):
+    """Writes one step after the other, each by Spark or, if it is small and local, by this process."""
 
-    def __init__(
-        self, spark: SparkSession, layout: Layout, run: Run, topic: KafkaTopic, options: IngestOptions, folder: str
-    ) -> None:
-        self._layout = layout
-        self._run = run
-        self._topic = topic
-        self._options = options
-        self._spark, self._folder = spark, folder
-        self._latest_us, self._last_seq = 0, 0
+    def __init__(self, session: SparkSession | Backend, layout: Layout, run: Run, folder: str) -> None:
+        self._backend = backend_of(session)
+        self._layout, self._run, self._folder = layout, run, folder
 
     def write(self, messages: DataFrame, step: int) -> None:
-        taken(self._spark, messages, self._folder, lambda spark, rows: self.take(spark, rows, step))
+        """Write the step of a micro-batch; the function for `foreachBatch`."""
+        if self._is_small(messages, step):
+            with suppress(NeedsSparkError):
+                self.run(LocalBackend(), LocalDataset.of(messages.toArrow().cast(MESSAGES)), step)
+                return
+        self.run(self._backend, SparkDataset(messages, MESSAGES), step)
 
-    def take(self, spark: SparkSession, messages: DataFrame, step: int) -> None:
-        """With this session, whoever took the step before."""
-        self._latest_us, self._last_seq = self._before(spark, step)
-        judged = messages.mapInArrow(_judge, from_arrow_schema(JUDGED)).persist()
-        try:
-            horizon = self._latest_us - self._options.max_disorder_ms * 1000
-            late = f"late: more than {self._options.max_disorder_ms} ms behind what was there before it"
-            decided = judged.withColumn(
-                "reason",
-                sf.coalesce("reason", sf.when(sf.col("time_us") < horizon, sf.lit(late))),
-            ).withColumns(
-                {
-                    "run_id": sf.lit(self._run.run_id),
-                    "source": sf.concat(sf.lit(f"{self._topic.topic}-"), sf.col("kafka_partition")),
-                    "line": sf.col("kafka_offset"),
-                }
-            )
-            self._reject(decided.where("reason IS NOT NULL"), step)
-            self._append(decided.where("reason IS NULL"), step)
-        finally:
-            judged.unpersist()
-        Snapshots(spark, self._folder).keep(step, json.dumps([self._latest_us, self._last_seq]).encode())
+    @abstractmethod
+    def run(self, backend: Backend, messages: Dataset, step: int) -> None:
+        """Write a step, whichever backend wrote the one before."""
+
+    @abstractmethod
+    def summary(self) -> list[str]:
+        """Return what was written since the import first started, as lines of text."""
+
+    def inputs(self, step: int) -> Sequence[str]:
+        """Return patterns of the files that a step reads besides messages."""
+        return ()
+
+    def _is_small(self, messages: DataFrame, step: int) -> bool:
+        from pyspark.sql import functions as sf
+
+        if not (isinstance(self._backend, SparkBackend) and self._backend.is_local(self._folder)):
+            return False
+        earlier = held(self.inputs(step), FOLLOWED_BYTES)
+        if earlier is None:
+            return False
+        total = messages.agg(sf.sum(sf.octet_length("value"))).first()
+        return total is not None and earlier + (total[0] or 0) <= FOLLOWED_BYTES
+
+
+class EventSteps(TopicSteps):
+    """Steps of messages that are events.
+
+        topic ─► validated, line by line ─┬─► later than allowed, or no event ─► rejected_events
+                                          └─► in time order, numbered ──────────► events
+
+    The order within a step is complete. An event that lies more than `max_disorder_ms` before the events of an earlier
+    step is rejected as late. `seq` is assigned here: the messages' own only orders events of one microsecond.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession | Backend,
+        layout: Layout,
+        run: Run,
+        topic: KafkaTopic,
+        options: IngestOptions,
+        folder: str,
+    ) -> None:
+        super().__init__(session, layout, run, folder)
+        self._topic = topic
+        self._options = options
+        self._latest_us, self._last_seq = 0, 0
+
+    def run(self, backend: Backend, messages: Dataset, step: int) -> None:
+        """Write a step."""
+        self._latest_us, self._last_seq = self._before(backend, step)
+        rows = messages.map(_judge, JUDGED).keep(f"{self._folder}/rows")
+        horizon_us = self._latest_us - self._options.max_disorder_ms * 1000
+        late = f"late: more than {self._options.max_disorder_ms} ms behind what was there before it"
+        self._reject(rows, horizon_us, late, step)
+        self._append(rows, horizon_us, step)
+        Snapshots(backend, self._folder).keep(step, json.dumps([self._latest_us, self._last_seq]).encode())
+        backend.files.remove(f"{self._folder}/rows")
 
     def summary(self) -> list[str]:
+        """Return the number of events."""
         return [f"{self._last_seq:,} events  {self._layout.table(EVENTS)}"]
 
-    def _before(self, spark: SparkSession, step: int) -> tuple[int, int]:
-        """The latest time and the last number that earlier steps have written."""
-        left = Snapshots(spark, self._folder).before(step)
+    def _before(self, backend: Backend, step: int) -> tuple[int, int]:
+        """Return the latest time and the last number that earlier steps have written."""
+        left = Snapshots(backend, self._folder).before(step)
         if left is not None:
             latest_us, last_seq = json.loads(left)
             return latest_us, last_seq
         if not step:
             return 0, 0
-        # Followed so far by a version that kept nothing of it beside the table.
-        written = spark.read.format("delta").load(self._layout.table(EVENTS))
-        latest = written.agg(sf.max("time_us"), sf.max("seq")).first()
-        assert latest is not None
-        return latest[0] or 0, latest[1] or 0
+        # The earlier steps were written by a version that kept no state next to the table.
+        path = self._layout.table(EVENTS)
+        latest = backend.query("SELECT max(time_us) AS us, max(seq) AS seq FROM {events}", {"events": path}).to_pylist()
+        return latest[0]["us"] or 0, latest[0]["seq"] or 0
 
-    def _reject(self, rows: DataFrame, step: int) -> None:
-        if rows.head(1):
-            rejected = rows.select(*TABLES[REJECTED].names).write.format("delta").mode("append")
-            rejected.options(**once(self._run, REJECTED, step)).save(self._layout.table(REJECTED))
+    def _reject(self, rows: Dataset, horizon_us: int, late: str, step: int) -> None:
+        run_id, topic = self._run.run_id, self._topic.topic
 
-    def _append(self, rows: DataFrame, step: int) -> None:
-        order = Window.orderBy("time_us", sf.col("seq").isNull(), "seq", "kafka_partition", "kafka_offset")
-        numbered = rows.withColumns(
-            {
-                "event_time": sf.timestamp_micros("time_us"),
-                "seq": sf.row_number().over(order).cast("bigint") + self._last_seq,
-            }
-        ).select(*TABLES[EVENTS].names)
-        totals = numbered.agg(sf.count("*"), sf.max("time_us"), sf.max("seq")).first()
-        assert totals is not None
-        if totals[0]:
+        def rejected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                columns = {
+                    "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows),
+                    "raw": batch.column("raw"),
+                    "reason": pc.coalesce(batch.column("reason"), pa.scalar(late)),
+                    "source": _sources(topic, batch),
+                    "line": batch.column("kafka_offset"),
+                }
+                yield pa.RecordBatch.from_arrays(
+                    [columns[name] for name in REJECTED_EVENTS.names], schema=REJECTED_EVENTS
+                )
+
+        names = ("kafka_partition", "kafka_offset", "reason", "raw")
+        invalid = rows.where_null("reason", null=False).select(*names)
+        behind = rows.where_null("reason").where_below("time_us", horizon_us).select(*names)
+        refused = invalid.union(behind)
+        if refused.count():
+            path = self._layout.table(REJECTED)
+            refused.map(rejected, REJECTED_EVENTS).save(path, REJECTED_EVENTS, self._run.step(REJECTED, step))
+
+    def _append(self, rows: Dataset, horizon_us: int, step: int) -> None:
+        run_id, topic = self._run.run_id, self._topic.topic
+
+        def numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                given = {
+                    "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows),
+                    "event_time": batch.column("time_us")
+                    .cast(pa.timestamp("us"))
+                    .cast(EVENTS_SCHEMA.field("event_time").type),
+                    "seq": batch.column("number"),
+                    "source": _sources(topic, batch),
+                    "line": batch.column("kafka_offset"),
+                }
+                columns = [given[name] if name in given else batch.column(name) for name in EVENTS_SCHEMA.names]
+                yield pa.RecordBatch.from_arrays(columns, schema=EVENTS_SCHEMA)
+
+        accepted = rows.where_null("reason").where_below("time_us", horizon_us, below=False)
+        names = ", ".join(f"r.{name}" for name in JUDGED.names)
+        order = "r.time_us, r.seq IS NULL, r.seq, r.kafka_partition, r.kafka_offset"
+        events = accepted.sql(
+            f"SELECT {names}, row_number() OVER (ORDER BY {order}) + {self._last_seq} AS number "
+            "FROM {rows} AS r ORDER BY number",
+            JUDGED.append(pa.field("number", pa.int64())),
+        ).map(numbered, EVENTS_SCHEMA)
+        events = events.keep(f"{self._folder}/events")
+        schema = pa.schema([("n", pa.int64()), ("us", pa.int64()), ("last", pa.int64())])
+        totals = events.select("time_us", "seq").sql(
+            "SELECT count(*) AS n, max(time_us) AS us, max(seq) AS last FROM {rows}", schema
+        )
+        (total,) = totals.collect().to_pylist()
+        if total["n"]:
             path, each = self._layout.table(EVENTS), self._options.events_per_file
-            write_in_time_order(numbered, path, totals[0], each, "append", **once(self._run, EVENTS, step))
-            self._latest_us, self._last_seq = max(self._latest_us, totals[1]), totals[2]
+            append_dataset(events, path, total["n"], each, self._run.step(EVENTS, step))
+            self._latest_us, self._last_seq = max(self._latest_us, total["us"]), total["last"]
+        self._backend.files.remove(f"{self._folder}/events")
+
+
+def _sources(topic: str, batch: pa.RecordBatch) -> pa.Array:
+    return pc.binary_join_element_wise(f"{topic}-", batch.column("kafka_partition").cast(pa.string()), "")
 
 
 def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -207,84 +254,78 @@ def _judged(message: dict[str, Any]) -> dict[str, Any] | None:
     return None if event is None else {**row, **event}
 
 
-# Request-log lines from a growing topic: each step appends the events that are settled by now, in their total order.
-#
-# A step of few lines is taken in this process (`small`). Steps of either kind may follow each other.
-#
-# Its rejected lines are written first, then what the brokers recorded, its events last, each once (`once`); then what
-# is left for the next step.
-
-
-log = logging.getLogger(__name__)
-
-
-class LogSteps:
-    """Takes one step after the other."""
+class LogSteps(TopicSteps):
+    """Steps of request-log lines: each appends the events that are settled by now, in their total order."""
 
     def __init__(
-        self, spark: SparkSession, layout: Layout, run: Run, topic: KafkaTopic, options: RequestLogOptions, folder: str
+        self,
+        session: SparkSession | Backend,
+        layout: Layout,
+        run: Run,
+        topic: KafkaTopic,
+        options: RequestLogOptions,
+        folder: str,
     ) -> None:
-        self._spark = spark
-        self._layout = layout
-        self._run = run
+        super().__init__(session, layout, run, folder)
         self._options = options
         self._given = given_by(options)
         self._topic = topic.topic
-        self._folder = folder
         self._carried: Carried | None = None
 
-    def write(self, messages: DataFrame, step: int) -> None:
-        before = [escape(step_folder(self._folder, step - 1))]
-        taken(self._spark, messages, self._folder, lambda spark, rows: self.take(spark, rows, step), before)
+    def inputs(self, step: int) -> Sequence[str]:
+        """Return the files that the step before left."""
+        return [escape(step_folder(self._folder, step - 1))]
 
-    def take(self, spark: SparkSession, messages: DataFrame, step: int) -> None:
-        """With this session, whoever took the step before."""
-        remains = Remains(spark, self._folder)
-        left = remains.begin(step)
-        first = left.carried.seq
+    def run(self, backend: Backend, messages: Dataset, step: int) -> None:
+        """Write a step."""
+        files = StepFiles(backend, self._folder)
+        left = files.start(step)
+        first, topic = left.carried.seq, self._topic
         read_lines = log_reader.read_messages(zone_of(self._options.zone), left.carried.until_us)
-        read = remains.stage(step, "read", mapped(messages, read_lines, log_reader.READ))
+        read = files.stage(step, "read", messages.map(read_lines, log_reader.READ))
 
-        def stage(name: str, frame: DataFrame) -> DataFrame:
-            return remains.stage(step, name, frame)
+        def stage(name: str, rows: Dataset) -> Dataset:
+            return files.stage(step, name, rows)
+
+        def source(partition: int) -> str:
+            return f"{topic}-{partition}"
 
         hold_us = self._options.hold_ms * 1000
-        source = sf.concat(sf.lit(f"{self._topic}-"), sf.col("file"))
-        taken = Step(spark, self._given, hold_us, source, stage).take(left, read)
-        carried = taken.left.carried
-        # What the contract refuses keeps its number, so that nothing else's depends on it.
-        carried.seq += taken.finished.events.count()
-        written = self._append(spark, taken.finished, first, step)
-        held_back = remains.end(step, taken.left)
+        result = FollowStep(backend, self._given, hold_us, self._run.run_id, source, stage).run(left, read)
+        carried = result.left.carried
+        written, total = self._append(result.finished, first, step, source)
+        # An event that the contract refuses keeps its number, so that no other number depends on it.
+        carried.seq += total
+        held_back = files.end(step, result.left)
         self._carried = carried
         until = datetime.fromtimestamp(max(0, carried.until_us) / 1e6, UTC)
         log.info(
-            "written up to %s: %s events more; %s requests held back",
+            "written up to %s: %s more events; %s requests held back",
             f"{until:%F %T}",
             f"{written:,}",
             f"{held_back:,}",
         )
 
     def summary(self) -> list[str]:
+        """Return the number of events, and what the import had to assume."""
         if self._carried is None:
             return []
         path = self._layout.table(EVENTS_TABLE)
         return [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
 
-    def _append(self, spark: SparkSession, finished: Finished, first: int, step: int) -> int:
-        """How many events the step had; the first is numbered `first`."""
-        events = numbered(spark, finished, self._run.run_id, first).where("rule IS NULL")
-        rejected = rejections(finished, self._run.run_id)
-        if rejected.head(1):
-            self._write(rejected, REJECTED_TABLE, step)
-        count = events.count()
+    def _append(self, finished: Finished, first: int, step: int, source: Any) -> tuple[int, int]:
+        """Append a step's rows; return the number of events written, and of all, whose numbers start at `first`."""
+        tasks = task_sizes(finished.events)
+        total = sum(task.size for task in tasks)
+        count = total - sum(task.refused for task in tasks)
+        run_id, run = self._run.run_id, self._run
+        if finished.rejected.count():
+            path = self._layout.table(REJECTED_TABLE)
+            finished.rejected.save(path, REJECTED_EVENTS, run.step(REJECTED_TABLE, step))
         if count:
-            self._write(recorded(events), RECORDED_TABLE, step)
+            recorded = finished.events.map(recorded_rows(tasks, run_id, source, first), RECORDED)
+            recorded.save(self._layout.table(RECORDED_TABLE), RECORDED, run.step(RECORDED_TABLE, step))
+            events = finished.events.map(event_rows(tasks, run_id, source, first), EVENTS_SCHEMA)
             path, each = self._layout.table(EVENTS_TABLE), self._options.events_per_file
-            rows = events.select(*TABLES[EVENTS_TABLE].names)
-            write_in_time_order(rows, path, count, each, "append", **once(self._run, EVENTS_TABLE, step))
-        return count
-
-    def _write(self, rows: DataFrame, table: str, step: int) -> None:
-        writer = rows.write.format("delta").mode("append").options(**once(self._run, table, step))
-        writer.save(self._layout.table(table))
+            append_dataset(events, path, count, each, run.step(EVENTS_TABLE, step))
+        return count, total

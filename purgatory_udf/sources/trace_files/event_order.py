@@ -18,16 +18,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.contract.tables import EVENTS, TIMESTAMP
+from purgatory_udf.backend.dataset import Dataset, SparkDataset
+from purgatory_udf.contract.tables import EVENTS, REJECTED_EVENTS, TIMESTAMP
 from purgatory_udf.sources.trace_files.line_validation import EVENTS_JUDGED, PieceEnd, pack, unpack
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
+
+Batches = Iterator[pa.RecordBatch]
+Work = Callable[[Batches], Batches]
 
 # From a line's place in its piece to its place in the input: line number, `seq`, and the times before it.
 #
@@ -56,10 +60,10 @@ class PieceStart:
     latest_before: int
 
 
-def ends_of(judged: DataFrame) -> list[PieceEnd]:
-    """The last rows of all pieces, in input order."""
-    rows = judged.where("rows IS NOT NULL").select(*END_COLUMNS).collect()
-    return sorted((PieceEnd(*row) for row in rows), key=lambda end: (end.file, end.piece))
+def ends_of(judged: Dataset) -> list[PieceEnd]:
+    """Return the last rows of all pieces, in input order."""
+    rows = judged.where_null("rows", null=False).select(*END_COLUMNS).collect().to_pylist()
+    return sorted((PieceEnd(**row) for row in rows), key=lambda end: (end.file, end.piece))
 
 
 def starts(ends: Sequence[PieceEnd]) -> list[PieceStart]:
@@ -88,29 +92,47 @@ def seq_may_repeat(ends: Sequence[PieceEnd]) -> bool:
     return any(before[1] >= after[0] for before, after in pairwise(ranges))
 
 
-def place(spark: SparkSession, judged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> DataFrame:
-    """The rows of the input's lines, with `source`, `line` and `latest` as they are in the whole input."""
+def rejections(ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) -> Work:
+    """Return the step that turns rejected lines (PLACE) into rows of `rejected_events`."""
+    before = {(start.file, start.piece): start.lines_before for start in starts(ends)}
+    names = list(sources)
+
+    def step(batches: Batches) -> Batches:
+        for batch in batches:
+            files, pieces = batch.column("file").to_pylist(), batch.column("piece").to_pylist()
+            lines_before = pa.array([before[place] for place in zip(files, pieces, strict=True)], pa.int64())
+            columns = {
+                "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows),
+                "raw": batch.column("raw"),
+                "reason": batch.column("reason"),
+                "source": pa.array([names[file] for file in files], pa.string()),
+                "line": pc.add(batch.column("line"), lines_before),
+            }
+            yield pa.RecordBatch.from_arrays([columns[name] for name in REJECTED_EVENTS.names], schema=REJECTED_EVENTS)
+
+    return step
+
+
+def place(rows: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> DataFrame:
+    """Return rows of Spark with `source`, `line` and `latest` as they are in the whole input."""
     begins = [
         (start.file, start.piece, start.lines_before, start.latest_before, sources[start.file])
         for start in starts(ends)
     ]
-    before = spark.createDataFrame(
+    before = rows.sparkSession.createDataFrame(
         begins, "file INT, piece INT, lines_before BIGINT, latest_before BIGINT, source STRING"
     )
     line = sf.col("line") + sf.col("lines_before")
     latest = sf.greatest("latest", "latest_before")
-    placed = judged.join(sf.broadcast(before), ["file", "piece"]).withColumns({"line": line, "latest": latest})
+    placed = rows.join(sf.broadcast(before), ["file", "piece"]).withColumns({"line": line, "latest": latest})
     return placed.drop("lines_before", "latest_before")
 
 
 def numbered(placed: DataFrame) -> DataFrame:
-    """Events that bring no `seq` get their place in the input; `own_seq` says whether one brought its own."""
+    """Give events without `seq` their place in the input; `own_seq` says whether one brought its own."""
     input_place = sf.col("file").cast("long") * SEQ_PER_FILE + sf.col("line")
     return placed.withColumns({"own_seq": sf.col("seq").isNotNull(), "seq": sf.coalesce("seq", input_place)})
 
-
-Batches = Iterator[pa.RecordBatch]
-Work = Callable[[Batches], Batches]
 
 CUT = pa.schema([("place", pa.int32()), ("packed", pa.binary())])
 # How much larger than asked a file may get where one millisecond holds so many events: a task sorts a file in memory.
@@ -146,19 +168,20 @@ def nothing_is_left_to_decide(ends: Sequence[PieceEnd], max_disorder_ms: int) ->
 
 
 def in_order(
-    staged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
+    staged: SparkDataset, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> DataFrame:
-    """Rows of the table, each file's in a task of its own, in the order of time."""
+    """Return the rows of the table, each file's in a task of its own, in time order."""
     work = _cut(_Whence.of(ends, sources, run_id), np.array(cuts, np.int64))
-    cut = _packed(staged).mapInArrow(work, from_arrow_schema(CUT))
-    return cut.repartitionById(len(cuts) + 1, sf.col("place")).mapInArrow(_sorted, from_arrow_schema(EVENTS))
+    cut = _packed(staged).map(work, CUT)
+    assert isinstance(cut, SparkDataset)
+    return cut.frame.repartitionById(len(cuts) + 1, sf.col("place")).mapInArrow(_sorted, from_arrow_schema(EVENTS))
 
 
 def parts_in_order(
-    staged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
+    staged: Dataset, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> list[Callable[[], pa.Table]]:
-    """The same without Spark: what makes each file's rows."""
-    packed = [piece.as_buffer() for piece in _packed(staged).toArrow().column("packed")]
+    """Return the functions that make each file's rows, for this process."""
+    packed = [piece.as_buffer() for piece in _packed(staged).collect().column("packed")]
     spans = list(map(_span, packed))
     whence = _Whence.of(ends, sources, run_id)
     parts: list[Callable[[], pa.Table]] = []
@@ -170,8 +193,8 @@ def parts_in_order(
     return parts
 
 
-def _packed(staged: DataFrame) -> DataFrame:
-    return staged.where("packed IS NOT NULL").select("packed")
+def _packed(staged: Dataset) -> Dataset:
+    return staged.where_null("packed", null=False).select("packed")
 
 
 def _span(packed: pa.Buffer) -> tuple[int, int]:
@@ -194,14 +217,16 @@ def _part(packed: Iterable[pa.Buffer], begin: int, end: int, whence: _Whence) ->
     return _in_order(batches)
 
 
-def unpacked(staged: DataFrame) -> DataFrame:
-    """The events as rows of Spark's."""
+def unpacked(staged: SparkDataset) -> DataFrame:
+    """Return the events as rows of Spark."""
 
     def work(batches: Batches) -> Batches:
         for batch in batches:
             yield from map(unpack, batch.column("packed").to_pylist())
 
-    return _packed(staged).mapInArrow(work, from_arrow_schema(EVENTS_JUDGED))
+    rows = _packed(staged).map(work, EVENTS_JUDGED)
+    assert isinstance(rows, SparkDataset)
+    return rows.frame
 
 
 def _cut(whence: _Whence, cuts: np.ndarray) -> Work:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.dialect import is_local
+from pyspark.sql import functions as sf
+
+from purgatory_udf.backend.backend import Backend, LocalBackend
+from purgatory_udf.backend.dataset import Dataset, SparkDataset
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.contract.tables import EVENTS, TABLES
+from purgatory_udf.contract.tables import EVENTS, REJECTED_EVENTS, TABLES
 from purgatory_udf.sources.trace_files.event_order import (
     borders,
     in_order,
@@ -23,6 +25,7 @@ from purgatory_udf.sources.trace_files.event_order import (
     numbered,
     parts_in_order,
     place,
+    rejections,
     seq_may_repeat,
     starts,
     unpacked,
@@ -30,10 +33,10 @@ from purgatory_udf.sources.trace_files.event_order import (
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.sources.trace_files.line_validation import PLACE, PieceEnd
 from purgatory_udf.sources.trace_files.trace_reader import Source
-from purgatory_udf.storage.event_staging import in_files, write_files, write_parts_here
+from purgatory_udf.storage.event_staging import in_files, write_files, write_parts
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 # What only the whole input can say of an event: that it is late, or that another one has its `seq` already.
@@ -62,7 +65,7 @@ def without_late(placed: DataFrame, max_disorder_ms: int) -> DataFrame:
     )
 
 
-def without_repeated_seq(spark: SparkSession, placed: DataFrame, sources: Sequence[str]) -> DataFrame:
+def without_repeated_seq(placed: DataFrame, sources: Sequence[str]) -> DataFrame:
     """Refuse every event that has the `seq` of another one, but for the first of them in input order."""
     shared = (
         placed.where("rule IS NULL")
@@ -71,7 +74,7 @@ def without_repeated_seq(spark: SparkSession, placed: DataFrame, sources: Sequen
         .where("events > 1")
         .select("seq", "first")
     )
-    names = spark.createDataFrame(list(enumerate(sources)), "first_file INT, first_source STRING")
+    names = placed.sparkSession.createDataFrame(list(enumerate(sources)), "first_file INT, first_source STRING")
     named = shared.join(sf.broadcast(names), shared["first.file"] == names["first_file"])
     compared = placed.join(named, "seq", "left")
     repeated = sf.col("rule").isNull() & (sf.struct("file", "line") != sf.col("first"))
@@ -97,44 +100,51 @@ class Counts(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """`write` makes the table of the events, in order, at a path; `rejected` has the table's columns among its own."""
+    """The counts, a function that writes the table of events at a path, and the rows of `rejected_events`."""
 
     counts: Counts
     write: Callable[[str], None]
-    rejected: DataFrame
+    rejected: Dataset
 
 
 def decided(
-    spark: SparkSession,
-    staged: DataFrame,
+    backend: Backend,
+    staged: Dataset,
     ends: Sequence[PieceEnd],
     source: Source,
     run_id: str,
     options: IngestOptions,
 ) -> Decided:
+    """Decide which events are late or repeat a `seq`, and return what becomes of every line.
+
+    Raises:
+        NeedsSparkError: If the ends of the pieces do not rule out either, and this process would have to compare
+        events.
+    """
     sources = [file.name for file in source.files]
-    refused = place(spark, staged.where("rule IS NOT NULL").select(*PLACE.names), ends, sources)
-    refused = refused.withColumn("run_id", sf.lit(run_id))
-    if nothing_is_left_to_decide(ends, options.max_disorder_ms):
-        cuts = borders(ends, options.events_per_file)
-        if cuts is not None and is_local():
-            parts = parts_in_order(staged, ends, sources, run_id, cuts)
-            return Decided(_summed(ends), lambda path: write_parts_here(parts, path, EVENTS), refused)
-        if cuts is not None:
-            return Decided(_summed(ends), partial(write_files, in_order(staged, ends, sources, run_id, cuts)), refused)
-    if is_local():
-        raise NeedsSparkError("events that are late, or whose numbers may repeat")
-    rows = numbered(place(spark, unpacked(staged), ends, sources)).withColumns(
+    lines = staged.where_null("rule", null=False).select(*PLACE.names)
+    rejected = lines.map(rejections(ends, sources, run_id), REJECTED_EVENTS)
+    is_decided = nothing_is_left_to_decide(ends, options.max_disorder_ms)
+    cuts = borders(ends, options.events_per_file) if is_decided else None
+    if isinstance(backend, LocalBackend):
+        if cuts is None:
+            raise NeedsSparkError("events that are late, or whose numbers may repeat")
+        parts = parts_in_order(staged, ends, sources, run_id, cuts)
+        return Decided(_summed(ends), lambda path: write_parts(parts, path, EVENTS), rejected)
+    assert isinstance(staged, SparkDataset)
+    if cuts is not None:
+        return Decided(_summed(ends), partial(write_files, in_order(staged, ends, sources, run_id, cuts)), rejected)
+    rows = numbered(place(unpacked(staged), ends, sources)).withColumns(
         {"run_id": sf.lit(run_id), "rule": sf.lit(None).cast("string"), "reason": sf.lit(None).cast("string")}
     )
     compared = without_late(rows, options.max_disorder_ms)
     if seq_may_repeat(ends):
-        compared = without_repeated_seq(spark, compared, sources)
+        compared = without_repeated_seq(compared, sources)
     counts = _counted(compared, ends)
     taken = compared.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
     events = in_files(taken.select(*TABLES["events"].names), counts.accepted, options.events_per_file)
-    rejected = refused.unionByName(_with_text(spark, compared, ends, source), allowMissingColumns=True)
-    return Decided(counts, partial(write_files, events), rejected)
+    texts = _with_text(backend, compared, ends, source).select(*REJECTED_EVENTS.names)
+    return Decided(counts, partial(write_files, events), rejected.union(SparkDataset(texts, REJECTED_EVENTS)))
 
 
 def _summed(ends: Sequence[PieceEnd]) -> Counts:
@@ -155,12 +165,13 @@ def _counted(compared: DataFrame, ends: Sequence[PieceEnd]) -> Counts:
     return Counts(events.n, by_rule, events.first, events.last) if events else Counts(0, by_rule, None, None)
 
 
-def _with_text(spark: SparkSession, compared: DataFrame, ends: Sequence[PieceEnd], source: Source) -> DataFrame:
+def _with_text(backend: Backend, compared: DataFrame, ends: Sequence[PieceEnd], source: Source) -> DataFrame:
     """Events that are refused after all, with their text: it has not been kept, so their pieces are read again."""
     refused = compared.where("rule IS NOT NULL").select("file", "piece", "line", "source", "reason", "run_id")
     touched = {(row.file, row.piece) for row in refused.select("file", "piece").distinct().collect()}
     before = {
         (start.file, start.piece): start.lines_before for start in starts(ends) if (start.file, start.piece) in touched
     }
-    texts = source.texts(spark, before).withColumnRenamed("text", "raw")
-    return refused.join(texts, ["file", "line"])
+    texts = source.texts(backend, before)
+    assert isinstance(texts, SparkDataset)
+    return refused.join(texts.frame.withColumnRenamed("text", "raw"), ["file", "line"])

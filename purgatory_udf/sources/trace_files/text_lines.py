@@ -18,8 +18,6 @@ from purgatory_udf.sources.trace_files.input_files import CODECS, InputFile
 
 # At about 100,000 lines/s a task reads this in a second or two: long against its start, short against a restart.
 PIECE_BYTES = 32 << 20
-# Where a task is begun by a fork, little is lost by more of them, and no core waits long for the other.
-HERE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,22 @@
-"""What is read: JSON Lines or Parquet, in pieces, each judged by itself; and the text of single lines once more."""
+"""Reads a trace in pieces, JSON Lines or Parquet: each piece is validated on its own; texts can be read again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
-from purgatory_udf.backend.dialect import is_local
-from purgatory_udf.backend.task_runner import spread
+from purgatory_udf.backend.backend import Backend
+from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import as_text, read_line, read_row
 from purgatory_udf.sources.trace_files import parquet_files
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, InputFile, find_files
 from purgatory_udf.sources.trace_files.line_validation import EACH, JUDGED, judged
-from purgatory_udf.sources.trace_files.text_lines import HERE_BYTES, Chunk, Piece, byte_pieces, in_tasks, lines_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
+from purgatory_udf.sources.trace_files.text_lines import Chunk, Piece, byte_pieces, in_tasks, lines_of
 
 # How many times of events a piece's end tells for each file of the table.
 TIMES_A_FILE = 16
@@ -69,13 +65,13 @@ class Source:
     form: _Form
     task_bytes: int
 
-    def judged(self, spark: SparkSession, per_file: int) -> DataFrame:
-        """JUDGED rows of all lines."""
+    def judged(self, backend: Backend, per_file: int) -> Dataset:
+        """Return the JUDGED rows of all lines."""
         form, each = self.form, max(1, min(EACH, per_file // TIMES_A_FILE))
-        return spread(spark, self._tasks(self.pieces), lambda piece: form.judged(piece, each), JUDGED)
+        return backend.run_tasks(self._tasks(self.pieces), lambda piece: form.judged(piece, each), JUDGED)
 
-    def texts(self, spark: SparkSession, lines_before: Mapping[tuple[int, int], int]) -> DataFrame:
-        """The text of every line of the pieces that have so many lines before them in their files (TEXTS)."""
+    def texts(self, backend: Backend, lines_before: Mapping[tuple[int, int], int]) -> Dataset:
+        """Return the text of every line (TEXTS) of the named pieces, given how many lines of its file precede each."""
         form, before = self.form, dict(lines_before)
 
         def work(piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -88,31 +84,29 @@ class Source:
                 line += len(texts)
 
         wanted = [piece for piece in self.pieces if (piece.file, piece.index) in before]
-        return spread(spark, self._tasks(wanted), work, TEXTS)
+        return backend.run_tasks(self._tasks(wanted), work, TEXTS)
 
     def _tasks(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
         return in_tasks(pieces, self.task_bytes)
 
 
-def source_of(spark: SparkSession, options: IngestOptions, files: Sequence[InputFile] | None = None) -> Source:
-    """`files` are those of the options' paths, unless they are given."""
+def source_of(backend: Backend, options: IngestOptions, files: Sequence[InputFile] | None = None) -> Source:
+    """Return the source of an import; `files` default to those of the options' paths."""
     if options.source == "jsonl":
         files = files or find_files(options.paths, JSON_LINES)
-        each = min(options.piece_bytes, HERE_BYTES) if is_local() else options.piece_bytes
+        each = min(options.piece_bytes, backend.piece_bytes or options.piece_bytes)
         return Source(files, list(byte_pieces(files, each, options.limits)), _JsonLines(), each)
     files = files or find_files(options.paths, PARQUET)
-    return Source(files, _row_groups(spark, files), _Parquet(), options.piece_bytes)
+    return Source(files, _row_groups(backend, files), _Parquet(), options.piece_bytes)
 
 
-def _row_groups(spark: SparkSession, files: Sequence[InputFile]) -> list[Piece]:
-    """The footers first: a file that is no trace ends the ingest before any row is read."""
+def _row_groups(backend: Backend, files: Sequence[InputFile]) -> list[Piece]:
+    """Return the row groups of Parquet files; a file that is no trace ends the import before any row is read."""
     footers = [[(index, file)] for index, file in enumerate(files)]
-    rows = spread(
-        spark, footers, lambda footer: iter([parquet_files.footer_of(*footer)]), parquet_files.FOOTER
+    read = backend.run_tasks(
+        footers, lambda footer: iter([parquet_files.footer_of(*footer)]), parquet_files.FOOTER
     ).collect()
-    for problem in (row.problem for row in sorted(rows, key=lambda row: row.file) if row.problem):
+    rows = read.sort_by([("file", "ascending"), ("row_group", "ascending")]).to_pylist()
+    for problem in (row["problem"] for row in rows if row["problem"]):
         raise UserError(problem)
-    return [
-        Piece(row.file, row.row_group, files[row.file], 0, row.bytes)
-        for row in sorted(rows, key=lambda row: (row.file, row.row_group))
-    ]
+    return [Piece(row["file"], row["row_group"], files[row["file"]], 0, row["bytes"]) for row in rows]

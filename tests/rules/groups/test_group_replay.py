@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 
+from purgatory_udf.backend.backend import SparkBackend
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.outcome import Gauge, Outcome, Transition
@@ -25,10 +26,11 @@ from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming import batch_sink, streaming_query
 from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import Survey, TraceSource, survey
-from purgatory_udf.streaming.query_plan import Queries
+from purgatory_udf.streaming.group_answer_check import explained, write_disagreements
+from purgatory_udf.streaming.query_plan import Queries, replay_queries
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import create_tables, run_replay
-from purgatory_udf.streaming.run_counts import explained, group_counts, write_disagreements
+from purgatory_udf.streaming.run_counts import group_counts
 from purgatory_udf.streaming.stateful_rules import Plan
 from tests.rules.groups.cells import Event, every_cell
 from tests.support.outcome_rows import outcomes_of
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 Decided = tuple[list[Outcome], list[Transition]]
 
-by_spark, by_this_process = Sink._append, Sink._append_here
+by_spark, by_this_process = Sink._spark_write, Sink._local_write
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0, "purge_interval": 50}})
 
@@ -159,13 +161,14 @@ def stop_after_first_batch(running: StreamingQuery, title: str, known: Survey | 
     raise KilledError
 
 
-def die_between_tables(write: Callable[[Sink, Any, str, int], Any]) -> Callable[[Sink, Any, str, int], Any]:
+def die_between_tables(write: Callable[..., Callable[[], None]]) -> Callable[..., Callable[[], None]]:
     """Replace the function by which a sink writes a table. Other tables may have been written."""
 
-    def dying(sink: Sink, rows: Any, table: str, number: int) -> Any:
-        if table == "expirations":
+    def dying(sink: Sink, rows: Any, table: str, *more: Any) -> Callable[[], None]:
+        def die() -> None:
             raise KilledError
-        return write(sink, rows, table, number)
+
+        return die if table == "expirations" else write(sink, rows, table, *more)
 
     return dying
 
@@ -181,23 +184,23 @@ def test_killed_and_resumed_run_matches_reference(
     events = write_trace(spark, tmp_path, cells, per_batch=len(cells) // 3)
     layout, run = Layout(str(tmp_path)), Run("run-1", "replay", {}, {"stream": "stream-1"})
     shards = CONFIG.model_copy(update={"grouping": "shard", "grouping_shards": 3})
-    create_tables(spark, layout, groups=True)
+    backend = SparkBackend(spark)
+    create_tables(backend, layout, groups=True)
 
     def resume() -> dict[str, Any]:
         """Resume as a new process does, without knowledge of the last one's writes."""
-        known = survey(spark.read.format("delta").load(events))
+        known = survey(backend, events)
         assert known.first_us is not None
         plan, source = Plan(run.run_id, False, known.last_us), TraceSource(events, 1)
-        queries = Queries(spark, shards, layout, run, plan, known.first_us // 1000, lambda: source.stream(spark))
-        of_groups = queries.of_groups()
-        of_groups.to_end(known)
-        write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.answers))
-        return group_counts(spark, layout, of_groups)
+        title, sink = Queries(backend, shards, layout, run, plan, known.first_us // 1000).group_sink()
+        replay_queries(backend, source, shards)(title, sink).to_end(known)
+        write_disagreements(backend, layout, run)
+        return group_counts(backend, layout, sink)
 
     deaths: tuple[tuple[Any, str, Any], ...] = (
         (streaming_query, "monitor_query", stop_after_first_batch),
-        (Sink, "_append", die_between_tables(by_spark)),
-        (Sink, "_append_here", die_between_tables(by_this_process)),
+        (Sink, "_spark_write", die_between_tables(by_spark)),
+        (Sink, "_local_write", die_between_tables(by_this_process)),
         (Snapshots, "keep", die_before_completion),
     )
     expected = decided_by(reference)
@@ -205,8 +208,8 @@ def test_killed_and_resumed_run_matches_reference(
     for where, name, death in deaths:
         with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
             patch.setattr(where, name, death)
-            if name == "_append":  # Otherwise Spark writes larger batches only.
-                patch.setattr(batch_sink, "MOST_ROWS", -1)
+            if name == "_spark_write":  # Otherwise Spark writes larger batches only.
+                patch.setattr(batch_sink, "MOST_LOCAL_ROWS", -1)
             resume()
         incomplete.append(decided_in(tmp_path) != expected)
     assert incomplete[:3] == [True, True, True]

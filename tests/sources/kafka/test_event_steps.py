@@ -17,7 +17,7 @@ from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.kafka.topic_steps import EventSteps
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.storage import delta_tables
-from purgatory_udf.storage.event_staging import in_time_order
+from purgatory_udf.storage.event_staging import is_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from tests.contract.examples import WHOLE
@@ -98,4 +98,4 @@ def test_event_steps_give_same_tables_without_spark(
     assert mixed == sparks
     assert len(sparks["events"]) == sum(map(len, portions)) - 2
     assert [row["reason"].partition(":")[0] for row in sparks["rejected_events"]] == ["not JSON", "late"]
-    assert in_time_order(spark, str(tmp_path / "mixed" / "events"))
+    assert is_in_time_order(spark, str(tmp_path / "mixed" / "events"))

@@ -16,7 +16,7 @@ from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.kafka.topic_steps import LogSteps
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.storage import delta_tables
-from purgatory_udf.storage.event_staging import in_time_order
+from purgatory_udf.storage.event_staging import is_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from tests.support import recorded
@@ -81,5 +81,5 @@ def test_log_steps_give_same_tables_without_spark(
     assert local == sparks
     assert mixed == sparks
     assert len(sparks["events"]) > 100 and sparks["rejected_events"]
-    assert in_time_order(spark, str(tmp_path / "mixed" / "events"))
+    assert is_in_time_order(spark, str(tmp_path / "mixed" / "events"))
     assert spark.read.format("delta").load(str(tmp_path / "mixed" / "events")).count() == len(sparks["events"])

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from jobs.maintain import main as maintain
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.launch.spark_session import session_for
-from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic
+from purgatory_udf.sources.kafka.kafka_topic import MESSAGES, KafkaTopic
 from purgatory_udf.sources.kafka.topic_steps import EventSteps
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.storage import delta_tables, run_records
@@ -47,10 +50,11 @@ def test_steady_import_does_not_grow(tmp_path: Path, capsys: pytest.CaptureFixtu
             delta_tables.create(session, layout.table(name), TABLES[name])
         topic, options = KafkaTopic("nowhere:1", "t"), IngestOptions([], layout.out)
         for step in range(STEPS):
-            # A new object, as in a new process.
-            steps = EventSteps(session, layout, run, topic, options, str(working / "steps"))
-            messages = session.createDataFrame(_messages(step), "partition INT, offset BIGINT, value STRING")
-            steps.take(session, messages, step)
+            # As from a process that has just begun.
+            steps = EventSteps(LocalBackend(), layout, run, topic, options, str(working / "steps"))
+            columns = zip(*_messages(step), strict=True)
+            messages = pa.Table.from_arrays(list(map(pa.array, columns)), MESSAGES.names).cast(MESSAGES)
+            steps.run(LocalBackend(), LocalDataset.of(messages), step)
             files.append(sum(len(DeltaTable(layout.table(name)).file_uris()) for name in tables))
             read.append(max(commits_to_read(Path(layout.table(name))) for name in tables))
             kept.append(sum(file.stat().st_size for file in working.rglob("*") if file.is_file()))

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.backend.local.session import LocalSession
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.following.carried_state import KEPT, Carried, Left
-from purgatory_udf.sources.request_log.following.follow_step import Step
+from purgatory_udf.sources.request_log.following.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
 from purgatory_udf.sources.request_log.lines.logged_request import Request
-from tests.sources.request_log.translate import Event, cache_frame, event_of, number_rows, read_rows
+from tests.sources.request_log.translate import Event, event_of, keep_rows, number_rows, read_rows
 
 
 @dataclass
@@ -37,14 +35,10 @@ class FollowedLog:
 
     def step(self, requests: Iterable[Request]) -> list[Event]:
         """Process more requests and return the events that are settled now, in order."""
-        with locally():
-            session: Any = LocalSession()
-            step = Step(
-                session, self.given, self.hold_us, sf.col("file").cast("string"), lambda _, rows: cache_frame(rows)
-            )
-            left = Left(self.carried, session.frame_of(self._requests), session.frame_of(self._rows))
-            taken = step.take(left, session.frame_of(read_rows(requests, self.carried.until_us)))
-            events = [event_of(row) for row in number_rows(taken.finished.events) if row["rule"] is None]
-            self._requests, self._rows = taken.left.requests.toArrow(), taken.left.rows.toArrow()
+        step = FollowStep(LocalBackend(), self.given, self.hold_us, "run", str, keep_rows)
+        left = Left(self.carried, LocalDataset.of(self._requests), LocalDataset.of(self._rows))
+        taken = step.run(left, LocalDataset.of(read_rows(requests, self.carried.until_us)))
+        events = [event_of(row) for row in number_rows(taken.finished.events) if row["rule"] is None]
+        self._requests, self._rows = taken.left.requests.collect(), taken.left.rows.collect()
         self.carried = Carried.resumed(json.loads(json.dumps(taken.left.carried.snapshot())))
         return events

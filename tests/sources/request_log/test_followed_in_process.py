@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.contract.tables import TABLES
-from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.kafka.topic_steps import LogSteps
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
@@ -46,9 +46,8 @@ def whole(topics: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for broker in BROKERS:
         lines = "".join(f"{line}\n" for line in _lines(broker))
         (folder / f"request-{broker}.log").write_text(lines, encoding="utf-8")
-    with locally():
-        options = RequestLogOptions([str(folder)], str(folder / "out"), topics=topics)
-        ingest_request_log(session_for("test"), options)
+    options = RequestLogOptions([str(folder)], str(folder / "out"), topics=topics)
+    ingest_request_log(LocalBackend(), options)
     return folder / "out"
 
 
@@ -60,17 +59,15 @@ def _lines(broker: int) -> Iterator[str]:
 def _steps(out: Path, topics: str) -> LogSteps:
     layout = Layout(str(out))
     for name in ("events", "recorded", "rejected_events"):
-        delta_tables.create(session_for("test"), layout.table(name), TABLES[name])
+        delta_tables.create(LocalBackend(), layout.table(name), TABLES[name])
     options = RequestLogOptions(["lines"], str(out), topics=topics, hold_ms=HOLD_MS, events_per_file=1_000)
     topic = KafkaTopic("localhost:1", "lines", Messages.REQUEST_LOG)
-    no_spark = cast(Any, None)
-    return LogSteps(no_spark, layout, Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/held")
+    return LogSteps(LocalBackend(), layout, Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/held")
 
 
 def _take_step(steps: LogSteps, portion: Sequence[Message], step: int) -> None:
-    session: Any = session_for("test")
     columns = [pa.array(values, field.type) for values, field in zip(zip(*portion, strict=True), MESSAGES, strict=True)]
-    steps.take(session, session.frame_of(pa.Table.from_arrays(columns, schema=MESSAGES)), step)
+    steps.run(LocalBackend(), LocalDataset.of(pa.Table.from_arrays(columns, schema=MESSAGES)), step)
 
 
 def _rows(out: Path, name: str, until_us: int) -> list[str]:

@@ -112,21 +112,22 @@ def test_marker_becomes_produce_after_its_appends() -> None:
 def test_produces_of_one_line_get_own_offsets() -> None:
     """Spark collects the offsets of a line's markers in one row."""
     translated = translate(parse(LINES), GivenMetadata({}))
-    offsets = [{"slot": slot, "base": base, "end": base + 1} for slot, base in ((0, 5), (first_slot(1), 6), (1, 9))]
+    slots, bases = [0, first_slot(1), 1], [5, 6, 9]
     rows = [
         {
             "file": 0,
-            "at_line": 3,
+            "line": 3,
             "sub": sub,
-            "request_id": "log:3",
             "time_us": event["time_us"],
             "recorded": "{}",
             "event": json.dumps(event),
-            "offsets": offsets,
+            "slots": slots,
+            "bases": bases,
+            "ends": [base + 1 for base in bases],
         }
         for sub, event in enumerate(_produces(translated))
     ]
-    (batch,) = finish_events(None)(iter([pa.RecordBatch.from_pylist(rows)]))
+    (batch,) = finish_events(None, "log-{}".format)(iter([pa.RecordBatch.from_pylist(rows)]))
     given = [[part["base_offset"] for part in partitions] for partitions in batch.column("partitions").to_pylist()]
     assert given == [[5, 9], [6]]
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from jobs import fidelity, ingest, report
 from purgatory_udf.backend.dialect import locally
-from purgatory_udf.storage.event_staging import in_time_order
+from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.backend.test_replay import TABLES, rows_of, run_of, run_replay_job
 from tests.sources.request_log.conftest import broker_options
 from tests.support.run_twice import Answer, answer_twice
@@ -47,7 +47,7 @@ def test_import_equals_spark(
         assert rows(tmp_path, name) == rows(replayed.out, name)
     assert len(rows(tmp_path, "events")) > 1_000
     assert not (tmp_path / "_ingest").exists()
-    assert in_time_order(spark, f"{tmp_path}/events")
+    assert is_in_time_order(spark, f"{tmp_path}/events")
     events = spark.read.format("delta").load(f"{tmp_path}/events")
     assert events.schema == spark.read.format("delta").load(f"{replayed.out}/events").schema
 

@@ -125,10 +125,13 @@ def test_topic_growth_waits_for_all_partitions() -> None:
 def test_topic_creation_becomes_event() -> None:
     translation = translate(parse([_update_metadata(5, {0: 1}), _create_topics(30, {"new": OK}, remote=20)]))
     (event,) = (event for event in translation.events if event["type"] == "create_topics")
-    row = {"file": 0, "at_line": 2, "sub": 0, "time_us": event["time_us"], "event": json.dumps(event)}
-    row |= {"recorded": "{}", "offsets": None, "request_id": "request-1.log:2"}
+    row = {"file": 0, "line": 2, "sub": 0, "time_us": event["time_us"], "event": json.dumps(event)}
+    row |= {"recorded": "{}", "slots": None, "bases": None, "ends": None}
     rename = pseudonyms("k")
-    for name, work in (("new", finish_events(None)), (rename("topic", "new"), finish_events(rename))):
+    for name, work in (
+        ("new", finish_events(None, "request-{}.log".format)),
+        (rename("topic", "new"), finish_events(rename, "request-{}.log".format)),
+    ):
         (batch,) = work(iter([pa.RecordBatch.from_pylist([row])]))
         (finished,) = batch.to_pylist()
         assert (finished["type"], finished["timeout_ms"], finished["reason"]) == ("create_topics", 5000, None)

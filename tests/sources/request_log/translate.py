@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.backend.local.session import LocalSession
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.backend.dataset import Dataset, LocalDataset
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
-from purgatory_udf.sources.request_log.importing.log_import import WholeLog, told_together
+from purgatory_udf.sources.request_log.importing.log_import import WholeLog, overview_of
 from purgatory_udf.sources.request_log.importing.log_reader import Row, Rows, Tally, in_time, row_of
 from purgatory_udf.sources.request_log.lines.log_line import BadLine
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
 from purgatory_udf.sources.request_log.requests.recorded_operation import RecordedOutcome
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 Event = dict[str, Any]
 
@@ -45,22 +41,26 @@ def translate(
 ) -> Translation:
     """Convert requests into events; `sources` has names of files, and other files are called by their number."""
     log = list(requests)
-    with locally():
-        session: Any = LocalSession()
-        whole = WholeLog(session, given or GivenMetadata(), _source(log, sources), lambda _, frame: cache_frame(frame))
-        taken = whole.take(session.frame_of(read_rows(log)))
-        rows = number_rows(taken.finished.events)
-        bad = [BadLine(Place(row.file, row.line), "", row.reason, row.raw) for row in taken.finished.rejected.collect()]
+    backend = LocalBackend()
+
+    def source(file: int) -> str:
+        return sources.get(file, str(file))
+
+    whole = WholeLog(backend, given or GivenMetadata(), "run", str, keep_rows, None)
+    named = WholeLog(backend, given or GivenMetadata(), "run", source, keep_rows, None)
+    read = LocalDataset.of(read_rows(log))
+    converted = named.convert(read)
+    rows = number_rows(converted.finished.events)
+    rejected = whole.convert(read).finished.rejected.collect().to_pylist()
+    bad = [BadLine(Place(int(row["source"]), row["line"]), "", row["reason"], row["raw"]) for row in rejected]
     accepted = [row for row in rows if row["rule"] is None]
     recorded = {row["number"]: RecordedOutcome(**json.loads(row["recorded"])) for row in accepted if row["recorded"]}
-    return Translation([event_of(row) for row in accepted], recorded, bad, taken.report)
+    return Translation([event_of(row) for row in accepted], recorded, bad, converted.report)
 
 
 def context_of_log(requests: Iterable[Request], given: GivenMetadata) -> Context:
     """Return the cluster facts of a log."""
-    with locally():
-        session: Any = LocalSession()
-        return told_together(session.frame_of(read_rows(requests))).context(given)
+    return overview_of(LocalDataset.of(read_rows(requests))).context(given)
 
 
 def read_rows(requests: Iterable[Request], since_us: int = 0) -> pa.Table:
@@ -75,20 +75,15 @@ def read_rows(requests: Iterable[Request], since_us: int = 0) -> pa.Table:
     return pa.Table.from_batches([*rows.batches(), *ends])
 
 
-def _source(log: Iterable[Request], sources: Mapping[int, str]) -> Column:
-    """Return a column with the name of a row's file."""
-    numbers = range(max((request.place.file for request in log), default=0) + 1)
-    names = [sf.lit(sources.get(number, str(number))) for number in numbers]
-    return sf.element_at(sf.array(*names), sf.col("file") + 1)
+def keep_rows(_: str, rows: Dataset) -> Dataset:
+    """Compute rows once."""
+    return rows.keep("")
 
 
-def cache_frame(frame: DataFrame) -> DataFrame:
-    return frame.cache()
-
-
-def number_rows(events: DataFrame) -> list[Row]:
+def number_rows(events: Dataset) -> list[Row]:
     """Number all rows; tasks number only their own."""
-    rows: list[Row] = events.orderBy("task", "number").toArrow().to_pylist()
+    ordered = events.collect().sort_by([("task", "ascending"), ("number", "ascending")])
+    rows: list[Row] = ordered.to_pylist()
     return [{**row, "number": number} for number, row in enumerate(rows)]
 
 

@@ -15,7 +15,7 @@ from jobs import ingest
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.backend.input_size import LOG_BYTES
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.storage.event_staging import in_time_order
+from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.support.outcome_folder import SAMPLE
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def test_import_equals_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert len(_comparable_rows(tmp_path / "ours", "events")) == len(lines)
     reasons = [row["reason"] for row in _comparable_rows(tmp_path / "ours", "rejected_events")]
     assert len(reasons) > 500 and "truncated gzip: the data breaks off" in reasons
-    assert in_time_order(spark, f"{tmp_path}/ours/events")
+    assert is_in_time_order(spark, f"{tmp_path}/ours/events")
 
 
 def _comparable_rows(out: Path, name: str) -> list[dict[str, Any]]:

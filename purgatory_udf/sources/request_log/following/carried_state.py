@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.backend.dialect import local
-from purgatory_udf.backend.file_system import files_of
+from purgatory_udf.backend.backend import Backend
+from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import (
@@ -36,10 +35,6 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     ReaderPosition,
     RecordDeletion,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 # Which facts of a partition the next step still needs, and what of them is fixed by now.
 
@@ -228,6 +223,7 @@ KEPT = PARTS
 # was taken by Spark or in this process, either may take the next.
 
 
+_STATE = pa.schema([("json", pa.string())])
 _CARRIED, _REQUESTS, _ROWS, _STAGES = "carried", "requests", "rows", "stages"
 
 
@@ -237,64 +233,51 @@ def step_folder(folder: str, step: int) -> str:
 
 @dataclass(frozen=True)
 class Left:
-    """`requests` that are not settled yet; `rows` are all else that is kept (KEPT)."""
+    """What a step leaves: its state, `requests` that are not settled yet, and all other rows (KEPT)."""
 
     carried: Carried
-    requests: DataFrame
-    rows: DataFrame
+    requests: Dataset
+    rows: Dataset
 
 
-class Remains:
-    """Each step is begun, staged and ended, in this order; one that was not ended can be begun again."""
+class StepFiles:
+    """The files of steps. A step starts, stages rows and ends, in this order; one that did not end can start again."""
 
-    def __init__(self, spark: SparkSession, folder: str) -> None:
-        self._spark, self._files = spark, files_of(spark)
+    def __init__(self, backend: Backend, folder: str) -> None:
+        self._backend, self._files = backend, backend.files
         self._folder = folder
 
-    def begin(self, step: int) -> Left:
-        """What the step before has left."""
+    def start(self, step: int) -> Left:
+        """Return what the step before left."""
         self._files.remove(self._of(step))
         if not step:
-            return Left(Carried(), self._empty(REQUESTS), self._empty(KEPT))
+            empty = self._backend.dataset_of
+            return Left(Carried(), empty(REQUESTS.empty_table()), empty(KEPT.empty_table()))
         before = self._of(step - 1)
         if not self._files.exists(f"{before}/{_CARRIED}"):
-            raise UserError(f"{before}: what was held back there is gone; --overwrite begins anew")
-        return Left(self.carried(step - 1), self._read(f"{before}/{_REQUESTS}"), self._read(f"{before}/{_ROWS}"))
+            raise UserError(f"{before}: the rows held back by the last step are gone; restart with --overwrite")
+        requests = self._backend.read_rows(f"{before}/{_REQUESTS}", REQUESTS)
+        return Left(self.carried(step - 1), requests, self._backend.read_rows(f"{before}/{_ROWS}", KEPT))
 
     def carried(self, step: int) -> Carried:
-        row = self._read(f"{self._of(step)}/{_CARRIED}").first()
-        assert row is not None
-        return Carried.resumed(json.loads(row[0]))
+        """Return the state that a step left."""
+        text = self._backend.read_rows(f"{self._of(step)}/{_CARRIED}", _STATE).collect().column("json")[0].as_py()
+        return Carried.resumed(json.loads(text))
 
-    def stage(self, step: int, name: str, frame: DataFrame) -> DataFrame:
-        """The same rows, worked out once."""
-        if local(self._spark):
-            return frame.cache()
-        return self._kept(f"{self._of(step)}/{_STAGES}/{name}", frame)
+    def stage(self, step: int, name: str, rows: Dataset) -> Dataset:
+        """Compute rows once, for several uses within a step."""
+        return rows.keep(f"{self._of(step)}/{_STAGES}/{name}")
 
     def end(self, step: int, left: Left) -> int:
-        """How many requests are held back."""
-        held = self._kept(f"{self._of(step)}/{_REQUESTS}", left.requests).count()
-        self._kept(f"{self._of(step)}/{_ROWS}", left.rows)
-        text = json.dumps(left.carried.snapshot())
-        self._kept(f"{self._of(step)}/{_CARRIED}", self._spark.createDataFrame([(text,)], "json STRING").coalesce(1))
+        """Write what a step leaves; return the number of requests that are held back."""
+        write = self._backend.write_rows
+        held = write(left.requests, f"{self._of(step)}/{_REQUESTS}")
+        write(left.rows, f"{self._of(step)}/{_ROWS}")
+        state = pa.table({"json": [json.dumps(left.carried.snapshot())]}, _STATE)
+        write(self._backend.dataset_of(state), f"{self._of(step)}/{_CARRIED}")
         self._files.remove(f"{self._of(step)}/{_STAGES}")
         self._files.remove(self._of(step - 2))
-        return held
+        return held.count()
 
     def _of(self, step: int) -> str:
         return step_folder(self._folder, step)
-
-    def _empty(self, schema: pa.Schema) -> DataFrame:
-        return self._spark.createDataFrame([], from_arrow_schema(schema))
-
-    def _read(self, path: str) -> DataFrame:
-        return self._spark.read.parquet(path)
-
-    def _kept(self, path: str, frame: DataFrame) -> DataFrame:
-        if local(self._spark):
-            frame = frame.cache()
-            frame.write.mode("overwrite").parquet(path)
-            return frame
-        frame.write.mode("overwrite").parquet(path)
-        return self._spark.read.schema(frame.schema).parquet(path)

@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from purgatory_udf.backend.dialect import functions as sf
+import pyarrow as pa
+
+from purgatory_udf.backend.backend import Backend
+from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.sources.request_log.assumptions import SESSION_IDLE_US, Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
@@ -27,14 +30,13 @@ from purgatory_udf.sources.request_log.following.carried_state import (
 from purgatory_udf.sources.request_log.importing import import_rows, log_reader
 from purgatory_udf.sources.request_log.importing.import_passes import (
     Keep,
-    Leavings,
-    Tasks,
-    counted,
-    held,
+    Remains,
+    SourceName,
+    Steps,
+    counts,
     in_order,
-    own_thread,
-    rejected,
-    work,
+    rejections,
+    run_passes,
 )
 from purgatory_udf.sources.request_log.importing.import_rows import (
     REQUESTS,
@@ -67,10 +69,6 @@ from purgatory_udf.sources.request_log.requests.request_conversion import (
     convert_requests,
     follower_facts,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
 
 # What the tasks of a step do: as `importing.tasks`, but each goes on where the step before has stopped.
 
@@ -241,96 +239,146 @@ def _fixed(
 
 
 @dataclass(frozen=True)
-class TakenStep:
-    """`finished` is to be written, but for events that the contract refuses (they have a `rule`): these only keep their
-    numbers. `left` is for the next step."""
+class FollowedStep:
+    """What a step writes, and what it leaves for the next.
+
+    An event that the contract refuses has a `rule` in `finished` and is not written, but keeps its number.
+    """
 
     finished: Finished
     left: Left
 
 
 @dataclass(frozen=True)
-class Step:
-    """`source` names a row's `file`, which is the topic's partition; `keep` keeps what is used more than once."""
+class FollowStep:
+    """One step of following a log.
 
-    spark: SparkSession
+    Attributes:
+        backend: What executes the step.
+        given: Metadata given along with the log.
+        hold_us: How long lines are held back, for what later lines show of the same moment.
+        run_id: The import's name.
+        source: The name of a row's `file`, which is the topic's partition.
+        keep: Computes rows once, for several uses.
+    """
+
+    backend: Backend
     given: GivenMetadata
     hold_us: int
-    source: Column
+    run_id: str
+    source: SourceName
     keep: Keep
 
-    def take(self, left: Left, read: DataFrame) -> TakenStep:
-        """`read` are READ rows of the new lines."""
+    def run(self, left: Left, read: Dataset) -> FollowedStep:
+        """Convert the READ rows of the new lines."""
         carried = left.carried
-        ends = read.where(sf.col("row") == log_reader.END).select("counts", "body").collect()
-        tally = log_reader.Tally.of(map(tuple, ends))
+        ends = read.where_in("row", [log_reader.END]).select("counts", "body").collect().to_pylist()
+        tally = log_reader.Tally.of((row["counts"], row["body"]) for row in ends)
         carried.asked = log_reader.most_partitions([carried.asked, tally.partitions])
         carried.modern = sorted({*carried.modern, *tally.modern})
         report = Report(dict(tally.counts))
-        fresh = read.where(sf.col("row") == log_reader.REQUEST).select(*REQUESTS.names)
-        requests = left.requests.unionByName(fresh)
-        span = requests.agg(sf.min("arrival_us"), sf.max("answered_us")).first()
-        if span is not None and span[0] is not None:
-            carried.first_us, carried.last_us = min(carried.first_us, span[0]), max(carried.last_us, span[1])
-        stretch = carried.stretch(carried.last_us, self.hold_us)
-        telling, votes, settled_votes = _telling(requests), _votes(requests), _votes(requests, stretch.until_us)
+        fresh = read.where_in("row", [log_reader.REQUEST]).select(*REQUESTS.names)
+        requests = self.keep("requests", left.requests.union(fresh))
+        first_us, last_us = _span(requests)
+        if first_us is not None and last_us is not None:
+            carried.first_us, carried.last_us = min(carried.first_us, first_us), max(carried.last_us, last_us)
+        span = carried.stretch(carried.last_us, self.hold_us)
+        telling, votes = _cluster_requests(requests), _votes(requests)
+        settled_votes = _votes(requests.where_below("start_us", span.until_us))
         racked = bool(carried.counts.get("racked", 0) + report.counts["racked"])
         context = carried.context(telling, self.given, votes, racked)
-        passed = work(requests, _tasks(self.spark, context, stretch), self.keep, stretch, _leavings(left.rows))
-        parts, said, operations = passed.parts, passed.said, passed.operations
-        due = operations.where(sf.col("at_us") < stretch.until_us)
+        passed = run_passes(requests, _steps(self.backend, context, span), self.keep, span, _remains(left.rows))
+        parts, said, operations = passed.parts, passed.said, self.keep("operations", passed.operations)
+        due = operations.where_below("at_us", span.until_us)
         events = self.keep("events", in_order(due, said, self.source))
-        finished = Finished(events, rejected(read, parts.where("settled"), events), self.source)
-        topics = said.where(sf.col("part") == SWEEP).select("topic").distinct().collect()
-        settled = (request for request in telling if request.start_us < stretch.until_us)
-        carried.settle(stretch.until_us, settled, settled_votes, (row.topic for row in topics), context)
+        settled_parts = parts.where_in("settled", [True])
+        rejected = rejections(read, settled_parts, events, self.run_id, self.source, {}, anonymised=False)
+        topics = set(said.where_in("part", [SWEEP]).select("topic").collect().column("topic").to_pylist())
+        settled = (request for request in telling if request.start_us < span.until_us)
+        carried.settle(span.until_us, settled, settled_votes, topics, context)
         carried.count(_counted(report, parts, said, events))
-        waiting = operations.where("settled").where(sf.col("at_us") >= stretch.until_us)
+        waiting = operations.where_in("settled", [True]).where_below("at_us", span.until_us, below=False)
         remaining = _remaining(parts, said, waiting)
-        return TakenStep(finished, Left(carried, requests.where(sf.col("start_us") >= stretch.until_us), remaining))
+        later = requests.where_below("start_us", span.until_us, below=False)
+        return FollowedStep(Finished(events, rejected), Left(carried, later, remaining))
 
 
-def _counted(report: Report, parts: DataFrame, said: DataFrame, events: DataFrame) -> Report:
-    for part in (parts, said):
-        for cause, number in counted(part).items():
-            report.count(cause, number)
-    report.count("operations", events.where("recorded IS NOT NULL AND rule IS NULL").count())
+def _span(requests: Dataset) -> tuple[int | None, int | None]:
+    schema = pa.schema([("first_us", pa.int64()), ("last_us", pa.int64())])
+    spans = requests.select("arrival_us", "answered_us").sql(
+        "SELECT min(arrival_us) AS first_us, max(answered_us) AS last_us FROM {rows}", schema
+    )
+    (row,) = spans.collect().to_pylist()
+    return row["first_us"], row["last_us"]
+
+
+def _counted(report: Report, parts: Dataset, said: Dataset, events: Dataset) -> Report:
+    for cause, number in counts(parts, said).items():
+        report.count(cause, number)
+    accepted = events.where_null("recorded", null=False).where_null("rule")
+    report.count("operations", accepted.select("number").count())
     return report
 
 
-def _telling(requests: DataFrame) -> list[Request]:
-    telling = requests.where(sf.col("api").isin(*CLUSTER_APIS)).orderBy("start_us", "file", "line")
-    return [request_of(RequestRow(*row)) for row in telling.select(*REQUESTS.names).collect()]
+def _cluster_requests(requests: Dataset) -> list[Request]:
+    found = requests.where_in("api", CLUSTER_APIS).select(*REQUESTS.names).collect()
+    rows = sorted(request_rows_in(found.to_batches()), key=lambda row: (row.start_us, row.file, row.line))
+    return list(map(request_of, rows))
 
 
-def _votes(requests: DataFrame, until_us: int | None = None) -> Votes:
-    if until_us is not None:
-        requests = requests.where(sf.col("start_us") < until_us)
-    at_once = sf.sum(own_thread(sf.col("remote_us"))).alias("at_once")
-    votes = requests.where(sf.col("api") == "HEARTBEAT").groupBy("broker").agg(at_once, sf.count("*").alias("all"))
-    return {row.broker: (row.at_once, row["all"]) for row in votes.collect()}
-
-
-def _tasks(spark: SparkSession, context: Context, stretch: TimeRange) -> Tasks:
-    handed, until_us = held(spark, context), stretch.until_us
-    apart = take_sessions_apart(handed, until_us), take_requests_apart(handed, until_us)
-    return Tasks(*apart, say_timelines(handed, stretch), TAKEN_APART, SAID)
-
-
-def _leavings(remains: DataFrame) -> Leavings:
-    def of(*parts: str) -> DataFrame:
-        return remains.where(sf.col("part").isin(*parts)).withColumn("settled", sf.lit(True))
-
-    states = of(SESSION).select(
-        "broker", sf.col("kind").alias("session"), sf.lit(SESSION).alias("api"), sf.col("event").alias("body")
+def _votes(requests: Dataset) -> Votes:
+    """Count, by broker, heartbeats answered by the thread that handled them, and all heartbeats."""
+    schema = pa.schema([("broker", pa.int32()), ("own_thread", pa.int64()), ("heartbeats", pa.int64())])
+    counted = requests.where_in("api", ["HEARTBEAT"]).select("broker", "remote_us")
+    votes = counted.sql(
+        """
+        SELECT broker, count(CASE WHEN remote_us = 0 THEN 1 END) AS own_thread, count(*) AS heartbeats
+        FROM {rows} GROUP BY broker
+        """,
+        schema,
     )
-    return Leavings(states, of(import_rows.FACT, SWEEP), of(import_rows.OPERATION))
+    return {row["broker"]: (row["own_thread"], row["heartbeats"]) for row in votes.collect().to_pylist()}
 
 
-def _remaining(parts: DataFrame, said: DataFrame, waiting: DataFrame) -> DataFrame:
-    sessions = parts.where(sf.col("part") == SESSION).select(*KEPT.names)
-    partitions = said.where(sf.col("part").isin(import_rows.FACT, SWEEP)).select(
-        *(name for name in KEPT.names if name in SAID.names)
+def _steps(backend: Backend, context: Context, span: TimeRange) -> Steps:
+    shared, until_us = backend.broadcast(context), span.until_us
+    apart = take_sessions_apart(shared, until_us), take_requests_apart(shared, until_us)
+    return Steps(*apart, say_timelines(shared, span), TAKEN_APART, SAID)
+
+
+def _remains(rows: Dataset) -> Remains:
+    def settled(*parts: str) -> Dataset:
+        return rows.where_in("part", parts).map(_settled_rows, TAKEN_APART)
+
+    return Remains(
+        rows.where_in("part", [SESSION]).map(_session_states, REQUESTS),
+        settled(import_rows.FACT, SWEEP),
+        settled(import_rows.OPERATION),
     )
-    together = sessions.unionByName(waiting.select(*KEPT.names))
-    return together.unionByName(partitions, allowMissingColumns=True).select(*KEPT.names)
+
+
+def _settled_rows(batches: Batches) -> Batches:
+    for batch in batches:
+        columns = [*batch.columns, pa.repeat(pa.scalar(True), batch.num_rows)]
+        yield pa.RecordBatch.from_arrays(columns, schema=TAKEN_APART)
+
+
+def _session_states(batches: Batches) -> Batches:
+    """Make requests of sessions' states, which sort before their fetches because they have no time."""
+    for batch in batches:
+        given = {
+            "broker": batch.column("broker"),
+            "session": batch.column("kind"),
+            "api": pa.repeat(pa.scalar(SESSION), batch.num_rows),
+            "body": batch.column("event"),
+        }
+        columns = [given.get(field.name, pa.nulls(batch.num_rows, field.type)) for field in REQUESTS]
+        yield pa.RecordBatch.from_arrays(columns, schema=REQUESTS)
+
+
+def _remaining(parts: Dataset, said: Dataset, waiting: Dataset) -> Dataset:
+    sessions = parts.where_in("part", [SESSION]).select(*KEPT.names)
+    names = [name for name in KEPT.names if name in SAID.names]
+    partitions = said.where_in("part", [import_rows.FACT, SWEEP]).select(*names)
+    operations = waiting.select(*(name for name in KEPT.names if name in waiting.schema.names))
+    return sessions.union(operations, partitions).select(*KEPT.names)

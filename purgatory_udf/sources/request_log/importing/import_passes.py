@@ -1,201 +1,213 @@
-"""The order of work, whether a log is read whole or step by step: who is taken apart, which facts say what, and what
-dates an operation.
+"""The passes of an import, whether a log is read whole or step by step.
 
-    requests ─┬─ fetches, by session ─┬─► parts ─┬─ facts, by partition ─► said ──┐
-              └─ others, one by one ──┘          └─ operations ───────────────────┴─► dated
+    requests ─┬─ fetches, by session ─┬─► parts ─┬─ facts, by partition ─► timelines ─┐
+              └─ others, one by one ──┘          └─ operations ───────────────────────┴─► dated operations
 
-What a step has left comes in where its like is made: sessions' states before their fetches, facts and partitions'
-states beside new facts, operations that wait beside new ones. A whole log is one step that nothing has been left to.
+A step of a followed log starts from what the step before left: sessions' states before their fetches, facts and
+partitions' states next to new facts, operations that wait next to new ones. A whole log is one step with nothing
+before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from itertools import chain
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
+import pyarrow.compute as pc
 
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.dialect import is_local, local
-from purgatory_udf.backend.task_runner import without_collection
+from purgatory_udf.backend.dataset import Dataset, Step
+from purgatory_udf.contract.tables import REJECTED_EVENTS
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.import_options import Rename
 from purgatory_udf.sources.request_log.partitions.partition_status import ALL_TIME, TimeRange
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-
-# Spark frames of an import's rows, as both ways to read a log need them: whole, and step by step.
-
-
-ORDER = [name for name, _ in import_rows.ORDER]
 PARTITION = ("broker", "topic", "partition")
+SESSION = ("broker", "session")
+_ORDER = [name for name, _ in import_rows.ORDER]
 
+# An operation, or a change: what becomes an event. The lists are the offsets of a produce, by partition.
+UNORDERED = pa.schema(
+    [
+        *import_rows.ORDER,
+        ("event", pa.string()),
+        ("recorded", pa.string()),
+        ("slots", pa.list_(pa.int32())),
+        ("bases", pa.list_(pa.int64())),
+        ("ends", pa.list_(pa.int64())),
+    ]
+)
 
-Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-def mapped(frame: DataFrame, work: Work, schema: pa.Schema, together: Sequence[str] = (), task: str = "") -> DataFrame:
-    """Rows that have the columns `together` in common lie side by side, and are worked on by one task. `task` names a
-    column for its number; tasks have the frame's order."""
-    here: Any = frame
-    if is_local():
-        return here.mapApart(without_collection(work), schema, together, task)
-    made = frame.mapInArrow(without_collection(work), from_arrow_schema(schema))
-    return made.withColumn(task, sf.spark_partition_id()) if task else made
-
-
-@dataclass(frozen=True)
-class Mapping:
-    """As of `mapped`."""
-
-    frame: DataFrame
-    work: Work
-    together: Sequence[str] = ()
-
-
-def mapped_side_by_side(mappings: Sequence[Mapping], schema: pa.Schema) -> DataFrame:
-    """The rows of all of them, worked on by the same processes: one core need not wait until the other is done with one
-    of them."""
-    if not is_local():
-        return reduce(
-            lambda above, below: above.unionByName(below),
-            (mapped(each.frame, each.work, schema, each.together) for each in mappings),
-        )
-    from purgatory_udf.backend.local.frame import mapped_apart
-
-    frames: list[Any] = [each.frame for each in mappings]
-    made = mapped_apart(
-        [(frame, without_collection(each.work), each.together) for frame, each in zip(frames, mappings, strict=True)]
-    )
-    batches = list(chain.from_iterable(chain.from_iterable(made)))
-    made_of: Any = frames[0].sparkSession.createDataFrame(pa.Table.from_batches(batches, schema))
-    return made_of
-
-
-def held(spark: SparkSession, value: Any) -> Callable[[], Any]:
-    """The value, handed to each worker once."""
-    if local(spark):
-        return lambda: value
-    broadcast = spark.sparkContext.broadcast(value)
-    return lambda: broadcast.value
-
-
-def own_thread(remote_us: Column) -> Column:
-    """1 for a heartbeat that was answered by the thread that handled it, else 0."""
-    return sf.when(remote_us == 0, 1).otherwise(0)
-
-
-def in_order(operations: DataFrame, said: DataFrame, source: Column, rename: Rename | None = None) -> DataFrame:
-    """All events in their total order: `task` and `number` in it say where each stands. `source` names a row's file."""
-    changes = said.where(sf.col("part") == import_rows.CHANGE).select(*ORDER, "event")
-    operations = operations.withColumn("time_us", sf.col("at_us"))
-    together = operations.select(*ORDER, "event", "recorded", "offsets").unionByName(changes, allowMissingColumns=True)
-    # Most changes were caused by no single request.
-    name = sf.when(sf.col("line") >= 0, sf.concat(source, sf.lit(":"), sf.col("line")))
-    together = together.withColumns({"request_id": name, "at_line": sf.col("line")})
-    ordered = together.repartitionByRange(*ORDER).sortWithinPartitions(*ORDER)
-    return mapped(ordered, import_tasks.finish_events(rename), import_rows.FINISHED, task="task")
-
-
-def rejected(read: DataFrame, parts: DataFrame, events: DataFrame) -> DataFrame:
-    """Lines that could not be read, bodies that could not be taken apart, events that the contract refuses."""
-    lines = read.where(sf.col("row") == log_reader.BAD).select("file", "line", "reason", "raw")
-    bodies = parts.where(sf.col("part") == import_rows.BAD).select(
-        "file", "line", sf.col("event").alias("reason"), sf.col("recorded").alias("raw")
-    )
-    refused = events.where("rule IS NOT NULL").select("file", sf.col("at_line").alias("line"), "reason", "raw")
-    return lines.unionByName(bodies).unionByName(refused)
-
-
-def counted(frame: DataFrame) -> dict[str, int]:
-    """What the tasks have counted, by cause."""
-    counts = frame.where(sf.col("part") == import_rows.COUNT).select("kind", sf.col("numbers")[0].alias("number"))
-    return {row.kind: row.number for row in counts.groupBy("kind").agg(sf.sum("number").alias("number")).collect()}
-
-
-# Keeps, by its name, what is used more than once.
-Keep = Callable[[str, "DataFrame"], "DataFrame"]
-
-_SESSION = ("broker", "session")
+# Computes rows once, by name, for several uses.
+Keep = Callable[[str, Dataset], Dataset]
+# The name of a file, by its number.
+SourceName = Callable[[int], str]
 
 
 @dataclass(frozen=True)
-class Tasks:
-    """What takes sessions' fetches apart, and all other requests; and what says the partitions' timelines. `parts` and
-    `said` are the rows that they make."""
+class Steps:
+    """The steps that convert sessions' fetches, convert other requests, and build partitions' timelines.
 
-    sessions: Work
-    others: Work
-    timelines: Work
+    `parts` and `said` are the schemas of what they return.
+    """
+
+    sessions: Step
+    others: Step
+    timelines: Step
     parts: pa.Schema
     said: pa.Schema
 
 
 @dataclass(frozen=True)
-class Leavings:
-    """Rows that a step has left: sessions' states, as requests come; facts and partitions' states; operations."""
+class Remains:
+    """What the step before left: sessions' states as requests, facts and partitions' states, operations."""
 
-    sessions: DataFrame
-    facts: DataFrame
-    operations: DataFrame
+    sessions: Dataset
+    facts: Dataset
+    operations: Dataset
 
 
 @dataclass(frozen=True)
 class Passed:
-    """`operations` are all those that are not written yet: `at_us` is when each is tried."""
+    """Results of the passes; `operations` are all that are not written yet, and `at_us` is when each is first tried."""
 
-    parts: DataFrame
-    said: DataFrame
-    operations: DataFrame
+    parts: Dataset
+    said: Dataset
+    operations: Dataset
 
 
-def work(
-    requests: DataFrame, tasks: Tasks, keep: Keep, stretch: TimeRange = ALL_TIME, left: Leavings | None = None
+def run_passes(
+    requests: Dataset, steps: Steps, keep: Keep, span: TimeRange = ALL_TIME, remains: Remains | None = None
 ) -> Passed:
-    parts = keep("parts", _parts(requests, tasks, left))
-    said = keep("said", _said(parts, tasks, left))
-    return Passed(parts, said, _dated(parts, said, stretch, left))
+    """Convert requests, build timelines and date operations."""
+    parts = keep("parts", _parts(requests, steps, remains))
+    said = keep("said", _timelines(parts, steps, remains))
+    return Passed(parts, said, _dated(parts, said, span, remains))
 
 
-def _parts(requests: DataFrame, tasks: Tasks, left: Leavings | None) -> DataFrame:
-    fetches = requests.where("session IS NOT NULL")
-    if left is not None:
-        fetches = fetches.unionByName(left.sessions, allowMissingColumns=True)
-    # A session's state comes before its fetches: it has no time.
-    by_session = fetches.repartition(*_SESSION).sortWithinPartitions(
-        *_SESSION, sf.col("start_us").asc_nulls_first(), "file", "line"
+def in_order(operations: Dataset, said: Dataset, source: SourceName, rename: Rename | None = None) -> Dataset:
+    """Return all events in their total order; `task` and `number` in it say where each stands."""
+    changes = said.where_in("part", [import_rows.CHANGE]).select(*_ORDER, "event")
+    names = ["at_us" if name == "time_us" else name for name in UNORDERED.names]
+    unordered = operations.select(*names).rename("at_us", "time_us").union(changes)
+    return unordered.map_in_order(_ORDER, import_tasks.finish_events(rename, source), import_rows.FINISHED, "task")
+
+
+def rejections(
+    read: Dataset, parts: Dataset, events: Dataset, run_id: str, source: SourceName, begins: Begins, anonymised: bool
+) -> Dataset:
+    """Return rows of `rejected_events`: unreadable lines, malformed bodies, and events that the contract refuses."""
+    # Lines of a followed topic are not cut into pieces.
+    place = ["file", *(["piece"] if begins else []), "line", "reason", "raw"]
+    lines = read.where_in("row", [log_reader.BAD]).select(*place)
+    bodies = parts.where_in("part", [import_rows.BAD]).select("file", "line", "event", "recorded")
+    refused = events.where_null("rule", null=False).select("file", "at_line", "reason", "raw")
+
+    def step(line: str, reason: str, raw: str) -> Step:
+        return rejected_rows(run_id, source, begins, anonymised, line, reason, raw)
+
+    return lines.map(step("line", "reason", "raw"), REJECTED_EVENTS).union(
+        bodies.map(step("line", "event", "recorded"), REJECTED_EVENTS),
+        refused.map(step("at_line", "reason", "raw"), REJECTED_EVENTS),
     )
-    others = requests.where("session IS NULL")
-    return mapped_side_by_side(
-        [Mapping(by_session, tasks.sessions, _SESSION), Mapping(others, tasks.others)], tasks.parts
-    )
 
 
-def _said(parts: DataFrame, tasks: Tasks, left: Leavings | None) -> DataFrame:
-    facts = parts.where(sf.col("part") == import_rows.FACT)
+# Lines before each piece of a file, by (file, piece).
+Begins = Mapping[tuple[int, int], int]
+
+
+def rejected_rows(
+    run_id: str, source: SourceName, begins: Begins, anonymised: bool, line: str, reason: str, raw: str
+) -> Step:
+    """Return the step that makes rows of `rejected_events` from the columns named."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            batch = with_lines(batch, begins)
+            reasons, texts = batch.column(reason), batch.column(raw)
+            if anonymised:
+                # The text has names in it; a reason starts with the kind of fault.
+                reasons = pc.replace_substring_regex(reasons, "(?s):.*", "")
+                texts = pa.repeat(pa.scalar(""), batch.num_rows)
+            columns = {
+                "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows),
+                "raw": texts,
+                "reason": reasons,
+                "source": sources_of(batch.column("file"), source),
+                "line": batch.column(line),
+            }
+            yield pa.RecordBatch.from_arrays([columns[name] for name in REJECTED_EVENTS.names], schema=REJECTED_EVENTS)
+
+    return run
+
+
+def with_lines(batch: pa.RecordBatch, begins: Begins) -> pa.RecordBatch:
+    """Return a batch without `piece`, whose `line` counts from the start of the file."""
+    if "piece" not in batch.schema.names:
+        return batch
+    places = zip(batch.column("file").to_pylist(), batch.column("piece").to_pylist(), strict=True)
+    lines = pc.add(batch.column("line"), pa.array([begins[place] for place in places], pa.int64()))
+    names = [name for name in batch.schema.names if name != "piece"]
+    return pa.RecordBatch.from_arrays([lines if name == "line" else batch.column(name) for name in names], names)
+
+
+def sources_of(files: pa.Array, source: SourceName) -> pa.Array:
+    """Return the names of files."""
+    numbers = files.to_pylist()
+    names = {number: source(number) for number in set(numbers) if number is not None and number >= 0}
+    return pa.array([names.get(number) for number in numbers], pa.string())
+
+
+def counts(*datasets: Dataset) -> Counter[str]:
+    """Add up what the steps counted, by cause."""
+    total: Counter[str] = Counter()
+    for dataset in datasets:
+        rows = dataset.where_in("part", [import_rows.COUNT]).select("kind", "numbers").collect()
+        for kind, numbers in zip(rows.column("kind").to_pylist(), rows.column("numbers").to_pylist(), strict=True):
+            total[kind] += numbers[0]
+    return total
+
+
+def _parts(requests: Dataset, steps: Steps, remains: Remains | None) -> Dataset:
+    fetches = requests.where_null("session", null=False)
+    if remains is not None:
+        fetches = fetches.union(remains.sessions)
+    # A session's state sorts before its fetches: it has no time.
+    order = [name for name in ("start_us", "file", "piece", "line") if name in requests.schema.names]
+    others = requests.where_null("session")
+    by_session = fetches.map_groups(SESSION, order, steps.sessions, steps.parts)
+    return by_session.union(others.map(steps.others, steps.parts))
+
+
+def _timelines(parts: Dataset, steps: Steps, remains: Remains | None) -> Dataset:
+    facts = parts.where_in("part", [import_rows.FACT])
     columns = [*PARTITION, "part", "packed"]
-    if left is not None:
-        facts = left.facts.unionByName(facts)
+    if remains is not None:
+        facts = remains.facts.union(facts)
         columns += ["event", "settled"]
-    by_partition = facts.select(*columns).repartition(*PARTITION).sortWithinPartitions(*PARTITION)
-    return mapped(by_partition, tasks.timelines, tasks.said, PARTITION)
+    return facts.select(*columns).map_groups(PARTITION, (), steps.timelines, steps.said)
 
 
-def _dated(parts: DataFrame, said: DataFrame, stretch: TimeRange, left: Leavings | None) -> DataFrame:
-    """A produce is tried when all of its partitions have been appended, at the offsets that their timelines found."""
-    operations = parts.where(sf.col("part") == import_rows.OPERATION)
-    if left is not None:
-        operations = left.operations.unionByName(operations)
-    offsets = (
-        said.where(sf.col("part") == import_rows.PRODUCED)
-        .groupBy("file", "line")
-        .agg(sf.collect_list(sf.struct("slot", "base", "end")).alias("offsets"), sf.max("time_us").alias("appended_us"))
+def _dated(parts: Dataset, said: Dataset, span: TimeRange, remains: Remains | None) -> Dataset:
+    """Return operations with the time at which each is first tried.
+
+    A produce is tried when all of its partitions have been appended, at the offsets that their timelines found.
+    """
+    operations = parts.where_in("part", [import_rows.OPERATION])
+    if remains is not None:
+        operations = remains.operations.union(operations)
+    produced = said.where_in("part", [import_rows.PRODUCED])
+    plain = [name for name in operations.schema.names if name not in ("numbers", "packed")]
+    columns = ", ".join(f"o.{name}" for name in plain)
+    tried = f"greatest(o.time_us, coalesce(p.appended_us, o.time_us), {span.from_us})"
+    lists = [UNORDERED.field(name) for name in ("slots", "bases", "ends")]
+    schema = pa.schema([*(operations.schema.field(name) for name in plain), ("at_us", pa.int64()), *lists])
+    return operations.sql(
+        f"SELECT {columns}, {tried} AS at_us, p.slots, p.bases, p.ends FROM {{rows}} AS o LEFT JOIN ("
+        "SELECT file, line, collect_list(slot) AS slots, collect_list(base) AS bases, collect_list(q.end) AS ends, "
+        "max(time_us) AS appended_us FROM {produced} AS q GROUP BY file, line) AS p "
+        "ON o.file = p.file AND o.line = p.line",
+        schema,
+        produced=produced.select("file", "line", "slot", "base", "end", "time_us"),
     )
-    tried = sf.greatest("time_us", "appended_us", sf.lit(stretch.from_us))
-    return operations.join(offsets, ["file", "line"], "left").withColumn("at_us", tried)

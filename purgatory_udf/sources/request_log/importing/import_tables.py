@@ -1,146 +1,199 @@
-"""The tables of an import, written from what its tasks have finished."""
+"""The tables of an import, written from the events that its steps have finished."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.file_system import files_of, require_no_file
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from purgatory_udf.backend.backend import Backend
+from purgatory_udf.backend.dataset import Dataset, Step
+from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.tables import COMMENTED_TABLES, RECORDED, TABLES
-from purgatory_udf.storage import delta_tables
-from purgatory_udf.storage.event_staging import write_last_in_time_order
+from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENTS, RECORDED, TIMESTAMP
+from purgatory_udf.sources.request_log.importing.import_passes import SourceName, sources_of
+from purgatory_udf.sources.request_log.importing.import_rows import from_json
+from purgatory_udf.storage.event_staging import write_dataset
 from purgatory_udf.storage.output_folder import Layout
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 EVENTS_TABLE, REJECTED_TABLE, RECORDED_TABLE = "events", "rejected_events", "recorded"
 NAMES = (EVENTS_TABLE, REJECTED_TABLE, RECORDED_TABLE)
 
-_TOLD = (
-    "api STRING, kind STRING, outcome STRING, remote_ms DOUBLE, local_ms DOUBLE, written_us BIGINT, "
-    "error STRING, bytes BIGINT, timed_out INT, generation INT, complete BOOLEAN"
+# What a request's record holds, as JSON.
+_RECORD = pa.schema(
+    [
+        ("api", pa.string()),
+        ("kind", pa.string()),
+        ("outcome", pa.string()),
+        ("remote_ms", pa.float64()),
+        ("local_ms", pa.float64()),
+        ("written_us", pa.int64()),
+        ("error", pa.string()),
+        ("bytes", pa.int64()),
+        ("timed_out", pa.int32()),
+        ("generation", pa.int32()),
+        ("complete", pa.bool_()),
+    ]
 )
+_TASKS = pa.schema([("task", pa.int32()), ("last", pa.int64()), ("refused", pa.int64())])
 
 
 @dataclass(frozen=True)
 class Finished:
-    """`events` in their total order (`task` and `number` in it say where each stands), `rejected` (file, line, reason,
-    raw); `source` names a row's file."""
+    """Events in their total order (FINISHED, with their `task`), and the rows of `rejected_events`."""
 
-    events: DataFrame
-    rejected: DataFrame
-    source: Column
+    events: Dataset
+    rejected: Dataset
 
 
-def source_of(sources: Sequence[str]) -> Column:
-    """The name of a row's `file`."""
-    return sf.element_at(sf.array(*map(sf.lit, sources)), sf.col("file") + 1)
-
-
-def require_room(spark: SparkSession, layout: Layout, overwrite: bool, staging: str) -> None:
-    require_no_file(files_of(spark), layout.out)
-    # Where rows are still staged, an import was interrupted: what is there was its own, and is made anew.
-    if files_of(spark).exists(layout.table(staging)):
-        return
-    for path in map(layout.table, NAMES):
-        if files_of(spark).exists(path) and not delta_tables.is_table(spark, path):
-            raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")
-    events = layout.table(EVENTS_TABLE)
-    if not overwrite and delta_tables.is_table(spark, events):
-        raise UserError(f"{events}: exists; choose another --out, or --overwrite to replace it")
-
-
-def write(
-    spark: SparkSession, layout: Layout, run_id: str, finished: Finished, bad_lines: int, per_file: int
-) -> tuple[int, int]:
-    """The tables, `events` last. How many events there are, and how many were rejected: `bad_lines` lines, and what the
-    contract refuses."""
-    for name in NAMES:
-        files_of(spark).remove(layout.table(name))
-    tasks = _tasks(finished)
-    refused = sum(task.refused for task in tasks)
-    # What the contract refuses keeps its number, so that nothing else's depends on it.
-    events = _numbered(spark, finished, run_id, tasks, 0).where("rule IS NULL")
-    accepted = sum(task.size for task in tasks) - refused
-    rows = events.select(*TABLES[EVENTS_TABLE].names)
-
-    def write_others() -> None:
-        if bad_lines + refused:
-            _save(rejections(finished, run_id), layout, REJECTED_TABLE)
-        else:
-            delta_tables.create(spark, layout.table(REJECTED_TABLE), COMMENTED_TABLES[REJECTED_TABLE])
-        _save(recorded(events), layout, RECORDED_TABLE)
-
-    write_last_in_time_order(rows, layout.table(EVENTS_TABLE), accepted, per_file, write_others)
-    return accepted, bad_lines + refused
-
-
-def _save(rows: DataFrame, layout: Layout, table: str) -> None:
-    delta_tables.commented_writer(rows, COMMENTED_TABLES[table]).format("delta").save(layout.table(table))
-
-
-class _Task(NamedTuple):
-    """How many events a task has finished, and how many of these the contract refuses."""
+class TaskSize(NamedTuple):
+    """How many events a task finished, and how many of these the contract refuses."""
 
     task: int
     size: int
     refused: int
 
 
-def _tasks(finished: Finished) -> list[_Task]:
-    refused = sf.count("rule").alias("refused")
-    last = sf.max("number").alias("last")
-    sizes = finished.events.groupBy("task").agg(last, refused).orderBy("task")
-    return [_Task(row.task, row.last + 1, row.refused) for row in sizes.collect()]
+def require_room(backend: Backend, layout: Layout, overwrite: bool, staging: str) -> None:
+    """Raise `UserError` if the tables cannot be written; an interrupted import may be repeated."""
+    files = backend.files
+    require_no_file(files, layout.out)
+    # Staged rows show that an import was interrupted: what is there was its own.
+    if files.exists(layout.table(staging)):
+        return
+    for path in map(layout.table, NAMES):
+        if files.exists(path) and not backend.delta(path).is_table(path):
+            raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")
+    events = layout.table(EVENTS_TABLE)
+    if not overwrite and backend.delta(events).is_table(events):
+        raise UserError(f"{events}: exists; choose another --out, or --overwrite to replace it")
 
 
-def numbered(spark: SparkSession, finished: Finished, run_id: str, first: int = 0) -> DataFrame:
-    """Events with their `seq`, from `first` on: tasks hold ranges of the order, one after the other, and count within
-    themselves."""
-    return _numbered(spark, finished, run_id, _tasks(finished), first)
+def write_tables(
+    backend: Backend, layout: Layout, run_id: str, finished: Finished, source: SourceName, bad_lines: int, per_file: int
+) -> tuple[int, int]:
+    """Write the tables, `events` last.
+
+    Returns:
+        The number of events, and of rejected lines: `bad_lines`, and what the contract refuses.
+    """
+    for name in NAMES:
+        backend.files.remove(layout.table(name))
+    tasks = task_sizes(finished.events)
+    refused = sum(task.refused for task in tasks)
+    accepted = sum(task.size for task in tasks) - refused
+    events = finished.events.map(event_rows(tasks, run_id, source), EVENTS)
+
+    def write_others() -> None:
+        path = layout.table(REJECTED_TABLE)
+        if bad_lines + refused:
+            finished.rejected.save(path, COMMENTED_TABLES[REJECTED_TABLE])
+        else:
+            backend.delta(path).create(path, COMMENTED_TABLES[REJECTED_TABLE])
+        recorded = finished.events.map(recorded_rows(tasks, run_id, source), RECORDED)
+        recorded.save(layout.table(RECORDED_TABLE), COMMENTED_TABLES[RECORDED_TABLE])
+
+    write_dataset(events, layout.table(EVENTS_TABLE), accepted, per_file, write_others)
+    return accepted, bad_lines + refused
 
 
-def _numbered(spark: SparkSession, finished: Finished, run_id: str, tasks: Sequence[_Task], first: int) -> DataFrame:
-    begins: list[tuple[int, int]] = []
+def task_sizes(events: Dataset) -> list[TaskSize]:
+    """Count the events of each task, in the order of the tasks."""
+    sizes = events.select("task", "number", "rule").sql(
+        "SELECT task, max(number) AS last, count(rule) AS refused FROM {rows} GROUP BY task ORDER BY task", _TASKS
+    )
+    rows = sizes.collect().sort_by("task").to_pylist()
+    return [TaskSize(row["task"], row["last"] + 1, row["refused"]) for row in rows]
+
+
+def event_rows(tasks: Sequence[TaskSize], run_id: str, source: SourceName, first: int = 0) -> Step:
+    """Return the step that makes rows of `events`, numbered from `first`.
+
+    An event that the contract refuses keeps its number, so that no other number depends on it.
+    """
+    return _numbered(tasks, first, lambda batch, seq: _event_rows(batch, seq, run_id, source))
+
+
+def recorded_rows(tasks: Sequence[TaskSize], run_id: str, source: SourceName, first: int = 0) -> Step:
+    """Return the step that makes rows of `recorded`: what brokers recorded of the numbered events."""
+
+    def rows(batch: pa.RecordBatch, seq: pa.Array) -> pa.RecordBatch:
+        is_recorded = batch.column("recorded").is_valid()
+        return _recorded_rows(batch.filter(is_recorded), seq.filter(is_recorded), run_id, source)
+
+    return _numbered(tasks, first, rows)
+
+
+def _numbered(
+    tasks: Sequence[TaskSize], first: int, rows: Callable[[pa.RecordBatch, pa.Array], pa.RecordBatch]
+) -> Step:
+    before: dict[int, int] = {}
     total = first
     for task in tasks:
-        begins.append((task.task, total))
+        before[task.task] = total
         total += task.size
-    before = spark.createDataFrame(begins, "task INT, before BIGINT")
-    # What is no request's comes from no line.
-    placed = sf.col("at_line") >= 0
-    return finished.events.join(sf.broadcast(before), "task").withColumns(
-        {
-            "seq": sf.col("before") + sf.col("number"),
-            "run_id": sf.lit(run_id),
-            "event_time": sf.timestamp_micros("time_us"),
-            "source": sf.when(placed, finished.source),
-            "line": sf.when(placed, sf.col("at_line")),
-        }
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            accepted = batch.filter(pc.is_null(batch.column("rule")))
+            if accepted.num_rows:
+                starts = pa.array([before[task] for task in accepted.column("task").to_pylist()], pa.int64())
+                yield rows(accepted, pc.add(starts, accepted.column("number")))
+
+    return step
+
+
+def _event_rows(batch: pa.RecordBatch, seq: pa.Array, run_id: str, source: SourceName) -> pa.RecordBatch:
+    # A change was caused by no line.
+    placed = pc.greater_equal(batch.column("at_line"), 0)
+    given = {
+        "seq": seq,
+        "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows),
+        "event_time": _time(batch.column("time_us")),
+        "source": pc.if_else(placed, sources_of(batch.column("file"), source), None),
+        "line": pc.if_else(placed, batch.column("at_line"), None),
+    }
+    columns = [given[name] if name in given else batch.column(name) for name in EVENTS.names]
+    return pa.RecordBatch.from_arrays(columns, schema=EVENTS)
+
+
+def _recorded_rows(batch: pa.RecordBatch, seq: pa.Array, run_id: str, source: SourceName) -> pa.RecordBatch:
+    records = _parsed(batch.column("recorded"))
+    events = _event_rows(batch, seq, run_id, source)
+    given = {
+        "operation_id": seq,
+        "started_at": events.column("event_time"),
+        "written_at": _time(records.column("written_us")),
+    }
+    columns = []
+    for field in RECORDED:
+        name = field.name.removeprefix("recorded_")
+        if field.name in given:
+            columns.append(given[field.name])
+        elif field.name.startswith("recorded_") or field.name in ("api", "kind"):
+            columns.append(records.column(name))
+        else:
+            columns.append(events.column(field.name))
+    return pa.RecordBatch.from_arrays(columns, schema=RECORDED)
+
+
+def _parsed(texts: pa.Array) -> pa.RecordBatch:
+    """Parse JSON objects, one per row, into columns; a field that an object lacks is null."""
+    if not len(texts) or pc.any(pc.match_substring(texts, "\n")).as_py():
+        return pa.RecordBatch.from_pylist([from_json(text) for text in texts.to_pylist()], schema=_RECORD)
+    lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")[0].as_buffer()
+    longest = pc.max(pc.binary_length(texts)).as_py()
+    table = pj.read_json(
+        pa.BufferReader(lines),
+        pj.ReadOptions(use_threads=False, block_size=max(1 << 20, 2 * longest)),
+        pj.ParseOptions(explicit_schema=_RECORD, unexpected_field_behavior="ignore"),
     )
+    return table.select(_RECORD.names).combine_chunks().to_batches(max_chunksize=len(texts))[0]
 
 
-def rejections(finished: Finished, run_id: str) -> DataFrame:
-    """Rows of the table."""
-    rows = finished.rejected.withColumns({"run_id": sf.lit(run_id), "source": finished.source})
-    return rows.select(*TABLES[REJECTED_TABLE].names)
-
-
-def recorded(events: DataFrame) -> DataFrame:
-    """What the brokers recorded of the numbered events, as rows of the table."""
-    parsed = events.where("recorded IS NOT NULL").withColumn("told", sf.from_json("recorded", _TOLD))
-    fields = {
-        name: sf.col(f"told.{name.removeprefix('recorded_')}")
-        for name in RECORDED.names
-        if name.startswith("recorded_") or name in ("api", "kind")
-    }
-    placed = {
-        "operation_id": sf.col("seq"),
-        "started_at": sf.col("event_time"),
-        "written_at": sf.timestamp_micros("told.written_us"),
-    }
-    return parsed.withColumns({**placed, **fields}).select(*RECORDED.names)
+def _time(us: pa.Array) -> pa.Array:
+    return us.cast(pa.timestamp("us")).cast(TIMESTAMP)

@@ -123,19 +123,29 @@ def build_timelines(context: Callable[[], Context]) -> Work:
     return work
 
 
-def finish_events(rename: Rename | None) -> Work:
-    """Events as JSON, in their order, with the offsets of produces → events of the contract, numbered in each task.
+def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:
+    """Return the step that makes events of the contract (FINISHED) from ordered JSON, numbered within each task.
 
-    What the contract refuses is no event: it keeps its reason. `rename` makes names into pseudonyms.
+    An event that the contract refuses keeps the reason instead. Produces get their offsets; requests are named by
+    source and line; `rename`, if given, replaces names by pseudonyms.
     """
 
     def work(batches: Batches) -> Batches:
         first = 0
         for batch in batches:
-            yield from _finished(batch, first, rename)
+            yield from _finished(_named(batch, source), first, rename)
             first += batch.num_rows
 
     return work
+
+
+def _named(batch: pa.RecordBatch, source: Callable[[int], str]) -> pa.RecordBatch:
+    """Return a batch with `request_id`, made of source and line; most changes were caused by no single request."""
+    files, lines = batch.column("file").to_pylist(), batch.column("line").to_pylist()
+    names = {file: source(file) for file in set(files) if file is not None and file >= 0}
+    ids = [f"{names[file]}:{line}" if line >= 0 else None for file, line in zip(files, lines, strict=True)]
+    named = batch.append_column("request_id", pa.array(ids, pa.string()))
+    return named.append_column("at_line", batch.column("line"))
 
 
 def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batches:
@@ -176,13 +186,14 @@ def _texts(batch: pa.RecordBatch) -> list[bytes]:
     names = batch.column("request_id").is_valid().to_pylist()
     events = batch.column("event").cast(pa.binary()).to_pylist()
     texts = [_NAMED + text[1:] if has_name else text for text, has_name in zip(events, names, strict=True)]
-    offsets, subs = (batch.column(name).to_pylist() for name in ("offsets", "sub"))
-    for number, spans in enumerate(offsets):
-        if not spans:
+    lists = (batch.column(name).to_pylist() for name in ("slots", "bases", "ends"))
+    subs = batch.column("sub").to_pylist()
+    for number, (of_slots, bases, ends) in enumerate(zip(*lists, strict=True)):
+        if not of_slots:
             continue
         event = from_json(texts[number])
         slots = first_slot(subs[number])
-        for slot, base, end in (tuple(span.values()) for span in spans):
+        for slot, base, end in zip(of_slots, bases, ends, strict=True):
             if 0 <= slot - slots < len(event["partitions"]):
                 event["partitions"][slot - slots]["base_offset"] = base
                 event["partitions"][slot - slots]["last_offset"] = end - 1

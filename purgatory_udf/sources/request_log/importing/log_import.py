@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.dialect import local
-from purgatory_udf.backend.file_system import files_of
-from purgatory_udf.backend.task_runner import spread
+import pyarrow as pa
+
+from purgatory_udf.backend.backend import Backend, backend_of
+from purgatory_udf.backend.dataset import Dataset, Step
 from purgatory_udf.common import secrets
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.assumptions import Report
@@ -41,25 +41,28 @@ from purgatory_udf.sources.request_log.importing.import_options import (
     pseudonyms,
 )
 from purgatory_udf.sources.request_log.importing.import_passes import (
+    Begins,
     Keep,
     Passed,
-    Tasks,
-    held,
+    SourceName,
+    Steps,
+    counts,
     in_order,
-    rejected,
-    work,
+    rejections,
+    run_passes,
+    with_lines,
 )
-from purgatory_udf.sources.request_log.importing.import_tables import NAMES, Finished, require_room, source_of, write
+from purgatory_udf.sources.request_log.importing.import_tables import NAMES, Finished, require_room, write_tables
 from purgatory_udf.sources.request_log.lines.log_files import find_logs, zone_of
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 from purgatory_udf.sources.trace_files.input_files import InputFile
-from purgatory_udf.sources.trace_files.text_lines import HERE_BYTES, byte_pieces, in_tasks
+from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -67,68 +70,93 @@ STAGING = "_ingest"
 
 
 def ingest_request_log(
-    spark: SparkSession,
+    session: SparkSession | Backend,
     options: RequestLogOptions,
     say: Callable[[str], None] = log.info,
     logs: Sequence[InputFile] | None = None,
 ) -> ImportReport:
-    """Read the logs and write `events`, `rejected_events` and `recorded` below `options.out`.
+    """Read request logs and write `events`, `rejected_events` and `recorded` below `options.out`.
 
-    `logs` are those of the options' paths, unless they are given.
+    The tables depend on the input and the options only, not on how the input was cut or how many tasks read it.
+    `events` is written last: where it exists, the import that wrote it has finished.
 
-    The tables are a function of the input and the options: not of how the input was cut, or how many tasks read it.
-    `events` is written last, so where there is one, the import that wrote it was finished. `say` hears each phase.
+    Args:
+        session: What executes the import.
+        options: What to import, and where to.
+        say: Called with a line of text at the start of each phase.
+        logs: The logs to read; those of the options' paths if None.
     """
-    layout = Layout(options.out)
-    require_room(spark, layout, options.overwrite, STAGING)
+    backend, layout = backend_of(session), Layout(options.out)
+    require_room(backend, layout, options.overwrite, STAGING)
     files = logs or find_logs(options.paths)
     given = given_by(options)
-    # A path may tell whose a file is: with pseudonyms only its number is left.
+    # A path may tell whose log it is: with pseudonyms only a number is left.
     sources = [f"log-{number}" if options.anonymise else file.name for number, file in enumerate(files)]
     named = sources if options.anonymise else list(map(str, options.paths))
     run = Run(options.run(files), "ingest", {"paths": named}, options.settings())
-    with _staging(spark, layout.table(STAGING)) as keep:
+    with _staging(backend, layout.table(STAGING)) as keep:
         say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
-        read = keep("read", _read(spark, files, options))
+        read = keep("read", _read(backend, files, options))
         rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
-        taken = WholeLog(spark, given, source_of(sources), keep, rename, say).take(read)
-        finished, bad_lines = taken.finished, taken.report.counts["bad_lines"]
-        written = write(spark, layout, run.run_id, finished, bad_lines, options.events_per_file)
-        done = ImportReport(run.run_id, len(files), taken.report, *written, *map(layout.table, NAMES))
-        run_records.save(spark, layout.table("runs"), run.finished(done.counts()))
+        converted = WholeLog(backend, given, run.run_id, sources.__getitem__, keep, rename, say).convert(read)
+        bad_lines = converted.report.counts["bad_lines"]
+        written = write_tables(
+            backend,
+            layout,
+            run.run_id,
+            converted.finished,
+            sources.__getitem__,
+            bad_lines,
+            options.events_per_file,
+        )
+        done = ImportReport(run.run_id, len(files), converted.report, *written, *map(layout.table, NAMES))
+        run_records.save(backend, layout.table("runs"), run.finished(done.counts()))
     return done
 
 
 @dataclass(frozen=True)
-class TakenLog:
+class ConvertedLog:
+    """The events of a whole log, and what was counted on the way."""
+
     finished: Finished
     report: Report
 
 
 @dataclass(frozen=True)
 class WholeLog:
-    """`source` names a row's file; `keep` keeps what is used more than once; `rename` makes names into pseudonyms."""
+    """The conversion of a log that is read whole.
 
-    spark: SparkSession
+    Attributes:
+        backend: What executes the steps.
+        given: Metadata given along with the log.
+        run_id: The import's name.
+        source: The name of a file, by its number.
+        keep: Computes rows once, for several uses.
+        rename: Replaces names by pseudonyms.
+        say: Called with a line of text at the start of each phase.
+    """
+
+    backend: Backend
     given: GivenMetadata
-    source: Column
+    run_id: str
+    source: SourceName
     keep: Keep
     rename: Rename | None = None
     say: Callable[[str], None] = log.info
 
-    def take(self, read: DataFrame) -> TakenLog:
-        """`read` are READ rows of all lines."""
-        overview = told_together(read)
-        placed, context = _placed(self.spark, read, overview.begins), overview.context(self.given)
-        self.say("taking requests apart, and rebuilding the logs of the partitions")
-        passed = work(_requests(placed), _tasks(self.spark, context), self.keep)
+    def convert(self, read: Dataset) -> ConvertedLog:
+        """Convert the READ rows of all lines."""
+        overview = overview_of(read)
+        context = overview.context(self.given)
+        self.say("converting requests, and rebuilding the logs of the partitions")
+        requests = read.where_in("row", [log_reader.REQUEST]).select("piece", *import_rows.REQUESTS.names)
+        passed = run_passes(requests, _steps(self.backend, context, overview.begins), self.keep)
         self.say("putting the events in order")
         events = self.keep("events", in_order(passed.operations, passed.said, self.source, self.rename))
-        refused = rejected(placed, passed.parts, events)
-        if self.rename is not None:
-            # What was refused still has the names in it; a reason begins with the kind of fault.
-            refused = refused.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
-        return TakenLog(Finished(events, refused, self.source), _report(overview.tally.counts, passed, context))
+        rejected = rejections(
+            read, passed.parts, events, self.run_id, self.source, overview.begins, self.rename is not None
+        )
+        return ConvertedLog(Finished(events, rejected), _report(overview.tally.counts, passed, context))
 
 
 def given_by(options: RequestLogOptions) -> GivenMetadata:
@@ -141,107 +169,97 @@ def given_by(options: RequestLogOptions) -> GivenMetadata:
     )
 
 
-def _read(spark: SparkSession, files: Sequence[InputFile], options: RequestLogOptions) -> DataFrame:
+def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptions) -> Dataset:
     zone = zone_of(options.zone)
-    each = min(options.piece_bytes, HERE_BYTES) if local(spark) else options.piece_bytes
-    pieces = in_tasks(byte_pieces(files, each, options.limits), each)
-    return spread(spark, pieces, lambda piece: log_reader.read_piece(piece, zone), log_reader.READ)
+    each = min(options.piece_bytes, backend.piece_bytes or options.piece_bytes)
+    tasks = in_tasks(byte_pieces(files, each, options.limits), each)
+    return backend.run_tasks(tasks, lambda piece: log_reader.read_piece(piece, zone), log_reader.READ)
 
 
 @dataclass(frozen=True)
-class ToldTogether:
-    """What the stretches tell together, and the requests that tell of the cluster, in the order of time."""
+class Overview:
+    """What all pieces show together, and the requests that tell of the cluster, in time order.
 
-    begins: list[tuple[int, int, int]]
+    `begins` are the lines before each piece of its file.
+    """
+
+    begins: Begins
     tally: log_reader.Tally
-    telling: list[Request]
+    cluster_requests: list[Request]
 
     def context(self, given: GivenMetadata) -> Context:
+        """Return what the conversion must know of the cluster."""
         classic = [broker for broker, (at_once, every) in self.tally.votes.items() if at_once * 2 > every]
         racked = bool(self.tally.counts["racked"])
         span = self.tally.span_us or (0, 0)
-        return build_context(self.telling, given, span, classic, self.tally.partitions, racked, self.tally.modern)
+        return build_context(
+            self.cluster_requests, given, span, classic, self.tally.partitions, racked, self.tally.modern
+        )
 
 
-def told_together(read: DataFrame) -> ToldTogether:
-    """`begins`: (file, piece, the lines before it in its file)."""
-    wanted = (sf.col("row") == log_reader.END) | sf.col("api").isin(*CLUSTER_APIS)
-    beside = ("row", "piece", "counts")
-    collected = read.where(wanted).select(*beside, *import_rows.REQUESTS.names).collect()
-    ends = sorted((row for row in collected if row.row == log_reader.END), key=lambda row: (row.file, row.piece))
-    tally = log_reader.Tally.of((end.counts, end.body) for end in ends)
+def overview_of(read: Dataset) -> Overview:
+    """Collect the pieces' ends, and the requests that tell of the cluster."""
+    columns = ("file", "piece", "line", "counts", "body")
+    ends = read.where_in("row", [log_reader.END]).select(*columns).collect()
+    rows = ends.sort_by([("file", "ascending"), ("piece", "ascending")]).to_pylist()
+    tally = log_reader.Tally.of((row["counts"], row["body"]) for row in rows)
     if not tally.counts["lines"]:
         raise UserError("the logs hold not one line")
-    begins: list[tuple[int, int, int]] = []
+    begins: dict[tuple[int, int], int] = {}
     file, lines = -1, 0
-    for end in ends:
-        lines = lines if end.file == file else 0
-        begins.append((end.file, end.piece, lines))
-        file, lines = end.file, lines + end.line
-    before = {(file, piece): lines for file, piece, lines in begins}
-    telling = [
-        import_rows.RequestRow(*row[len(beside) :])._replace(line=row.line + before[row.file, row.piece])
-        for row in collected
-        if row.row != log_reader.END
-    ]
-    telling.sort(key=lambda row: (row.start_us, row.file, row.line))
-    return ToldTogether(begins, tally, list(map(import_rows.request_of, telling)))
+    for row in rows:
+        lines = lines if row["file"] == file else 0
+        begins[row["file"], row["piece"]] = lines
+        file, lines = row["file"], lines + row["line"]
+    wanted = read.where_in("row", [log_reader.REQUEST]).where_in("api", CLUSTER_APIS)
+    batches = wanted.select("piece", *import_rows.REQUESTS.names).collect().to_batches()
+    requests = list(import_rows.request_rows_in(with_lines(batch, begins) for batch in batches))
+    requests.sort(key=lambda row: (row.start_us, row.file, row.line))
+    return Overview(begins, tally, list(map(import_rows.request_of, requests)))
 
 
-def _placed(spark: SparkSession, read: DataFrame, begins: list[tuple[int, int, int]]) -> DataFrame:
-    """All rows but the stretches' ends, with their line in the whole file."""
-    before = spark.createDataFrame(begins, "file INT, piece INT, lines_before BIGINT")
-    placed = read.where(sf.col("row") != log_reader.END).join(sf.broadcast(before), ["file", "piece"])
-    return placed.withColumn("line", sf.col("line") + sf.col("lines_before")).drop("lines_before")
+def _steps(backend: Backend, context: Context, begins: Begins) -> Steps:
+    shared = backend.broadcast((context, begins))
 
+    def placed(step: Step) -> Step:
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            begins = shared()[1]
+            return step(with_lines(batch, begins) for batch in batches)
 
-def _requests(placed: DataFrame) -> DataFrame:
-    return placed.where(sf.col("row") == log_reader.REQUEST).select(*import_rows.REQUESTS.names)
+        return run
 
+    def known() -> Context:
+        return shared()[0]
 
-def _tasks(spark: SparkSession, context: Context) -> Tasks:
-    handed = held(spark, context)
-    works = (
-        import_tasks.take_sessions_apart(handed),
-        import_tasks.take_requests_apart(handed),
-        import_tasks.build_timelines(handed),
+    return Steps(
+        placed(import_tasks.take_sessions_apart(known)),
+        placed(import_tasks.take_requests_apart(known)),
+        import_tasks.build_timelines(known),
+        import_rows.PARTS,
+        import_rows.CHANGES,
     )
-    return Tasks(*works, import_rows.PARTS, import_rows.CHANGES)
 
 
-def _report(counts: Mapping[str, int], passed: Passed, context: Context) -> Report:
-    report = Report(dict(counts))
-    columns = ("part", "kind", "topic", sf.col("numbers")[0].alias("number"))
-    both = passed.parts.select(*columns).unionByName(passed.said.select(*columns))
-    counted = both.where(sf.col("part").isin(import_rows.COUNT, import_rows.FACT)).groupBy("part", "kind", "topic")
-    summed = counted.agg(sf.sum("number").alias("number")).collect()
-    for row in summed:
-        if row.part == import_rows.COUNT:
-            report.count(row.kind, row.number)
-    topics = {row.topic for row in summed if row.part == import_rows.FACT}
-    report.count("unnamed_topic", len(unnamed_topics(topics, context)))
+def _report(counted: Mapping[str, int], passed: Passed, context: Context) -> Report:
+    report = Report(dict(counted))
+    for cause, number in counts(passed.parts, passed.said).items():
+        report.count(cause, number)
+    facts = passed.parts.where_in("part", [import_rows.FACT]).select("topic")
+    topics = facts.sql("SELECT DISTINCT topic FROM {rows}", facts.schema).collect().column("topic").to_pylist()
+    report.count("unnamed_topic", len(unnamed_topics(set(topics), context)))
     return report
 
 
 @contextmanager
-def _staging(spark: SparkSession, path: str) -> Iterator[Callable[[str, DataFrame], DataFrame]]:
-    """Rows in files for a while: each phase runs once, and later ones read only the columns they need.
+def _staging(backend: Backend, path: str) -> Iterator[Keep]:
+    """Keep rows in files for a while: each phase runs once, and later ones read only the columns they need.
 
-    They stay if anything but a mistake of the user's ends the import: so the next one knows that it was interrupted.
+    The staging folder stays if anything but a user's mistake ends the import, so that the next one knows.
     """
-
-    def keep(name: str, frame: DataFrame) -> DataFrame:
-        if local(spark):
-            return frame.cache()
-        place = f"{path}/{name}"
-        frame.write.mode("overwrite").parquet(place)
-        return spark.read.schema(frame.schema).parquet(place)
-
-    files = files_of(spark)
-    files.make_folder(path)
+    backend.files.make_folder(path)
     try:
-        yield keep
+        yield lambda name, rows: rows.keep(f"{path}/{name}")
     except UserError:
-        files.remove(path)
+        backend.files.remove(path)
         raise
-    files.remove(path)
+    backend.files.remove(path)

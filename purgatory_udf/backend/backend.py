@@ -1,0 +1,214 @@
+"""The backend of a job: Spark, or this process. It is chosen once, when the job starts, and handed down.
+
+A backend has three parts. `delta` reads and writes Delta tables by path, `files` other files, and datasets execute the
+steps of imports. Answers run SQL in a database of the backend (`backend.sql_database`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset, without_garbage_collection
+from purgatory_udf.backend.delta_store import DeltaStore, FallbackDelta, SparkDelta
+from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles
+from purgatory_udf.backend.input_size import REPLAYED_BYTES, held, is_here
+from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.common.local_paths import require_local_path
+from purgatory_udf.common.worker_memory import freeze_in_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Part = TypeVar("Part")
+Value = TypeVar("Value")
+
+
+class Backend(ABC):
+    """Executes queries, imports and writes."""
+
+    files: Files
+    # Most bytes of one piece of an input that a task reads; None leaves it to the job's options.
+    piece_bytes: int | None = None
+
+    @abstractmethod
+    def delta(self, path: str) -> DeltaStore:
+        """Return the store for a table at this path."""
+
+    @abstractmethod
+    def run_tasks(
+        self, tasks: Sequence[Sequence[Part]], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: pa.Schema
+    ) -> Dataset:
+        """Return the rows that `work` makes of each part; each task works on its parts in their order."""
+
+    @abstractmethod
+    def dataset_of(self, rows: pa.Table) -> Dataset:
+        """Return a dataset of rows that are in memory."""
+
+    @abstractmethod
+    def read_rows(self, folder: str, schema: pa.Schema) -> Dataset:
+        """Return the rows that `write_rows` wrote to a folder."""
+
+    @abstractmethod
+    def write_rows(self, rows: Dataset, folder: str) -> Dataset:
+        """Write rows as Parquet files to a folder, replacing it, and return them."""
+
+    @abstractmethod
+    def broadcast(self, value: Value) -> Callable[[], Value]:
+        """Return a function by which steps read a value that is sent to each worker once."""
+
+    @abstractmethod
+    def select(self, sql: str, tables: Mapping[str, str]) -> Dataset:
+        """Return the rows of a query.
+
+        Args:
+            sql: Text that both DuckDB and Spark SQL understand, with `{name}` for each table; `explode` unnests arrays.
+            tables: The paths of the Delta tables by name.
+        """
+
+    def query(self, sql: str, tables: Mapping[str, str]) -> pa.Table:
+        """Return the rows of a query to this process; see `select`."""
+        return self.select(sql, tables).collect()
+
+    @abstractmethod
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of what executes."""
+
+
+class LocalBackend(Backend):
+    """This process and its forks, DuckDB and deltalake: for inputs and tables of the local disk."""
+
+    # Pieces are read by a few forked processes: small ones keep all of them busy until the end.
+    piece_bytes = 4 << 20
+
+    def __init__(self) -> None:
+        # Spark's workers import this module too, and have no deltalake.
+        from purgatory_udf.backend.local_delta import LocalDelta
+
+        self.files = LocalFiles()
+        self._delta = LocalDelta()
+
+    def delta(self, path: str) -> DeltaStore:
+        return self._delta
+
+    def run_tasks(
+        self, tasks: Sequence[Sequence[Part]], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: pa.Schema
+    ) -> Dataset:
+        def part_of(task: Sequence[Part]) -> Callable[[], Iterator[pa.RecordBatch]]:
+            return lambda: without_garbage_collection(lambda: chain.from_iterable(map(work, task)))()
+
+        return LocalDataset(schema, [part_of(task) for task in tasks])
+
+    def dataset_of(self, rows: pa.Table) -> Dataset:
+        return LocalDataset.of(rows)
+
+    def broadcast(self, value: Value) -> Callable[[], Value]:
+        return lambda: value
+
+    def select(self, sql: str, tables: Mapping[str, str]) -> Dataset:
+        from purgatory_udf.backend.duckdb_connection import query
+
+        return LocalDataset.of(query(sql, {name: self._delta.dataset(path) for name, path in tables.items()}))
+
+    def read_rows(self, folder: str, schema: pa.Schema) -> Dataset:
+        from purgatory_udf.backend.local_delta import needing_spark
+
+        with needing_spark():
+            return LocalDataset.of(pq.read_table(str(require_local_path(folder))).select(schema.names).cast(schema))
+
+    def write_rows(self, rows: Dataset, folder: str) -> Dataset:
+        from purgatory_udf.backend.local_delta import needing_spark
+
+        kept = rows.keep(folder)
+        self.files.remove(folder)
+        self.files.make_folder(folder)
+        with needing_spark():
+            pq.write_table(kept.collect(), require_local_path(folder) / "part-0.parquet")
+        return kept
+
+    def versions(self) -> Mapping[str, str]:
+        return {name: version(name) for name in ("duckdb", "deltalake")}
+
+
+class SparkBackend(Backend):
+    """A Spark session.
+
+    Where the session runs on this machine (`local[*]`), small reads and writes of local Delta tables do not go through
+    Spark: deltalake does in milliseconds what takes Spark most of a second.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.files = HadoopFiles(spark)
+        self._spark_delta = SparkDelta(spark)
+        self._is_local_master = (spark.sparkContext.master or "").startswith("local")
+
+    def delta(self, path: str) -> DeltaStore:
+        if not self.is_local(path):
+            return self._spark_delta
+        from purgatory_udf.backend.local_delta import LocalDelta
+
+        return FallbackDelta(LocalDelta(), self._spark_delta)
+
+    def is_local(self, *paths: str) -> bool:
+        """Whether Spark runs on this machine and all paths are on its disk."""
+        return self._is_local_master and all(map(is_here, paths))
+
+    def run_tasks(
+        self, tasks: Sequence[Sequence[Part]], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: pa.Schema
+    ) -> Dataset:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for task in batch.column("id").to_pylist():
+                    for part in tasks[task]:
+                        yield from work(part)
+
+        # A range of n rows in n partitions has row i in partition i: the task's number, without a shuffle.
+        numbers = self.spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        step = freeze_in_workers(without_garbage_collection(run))
+        return SparkDataset(numbers.mapInArrow(step, from_arrow_schema(schema)), schema)
+
+    def dataset_of(self, rows: pa.Table) -> Dataset:
+        return SparkDataset(self.spark.createDataFrame(rows), rows.schema)
+
+    def broadcast(self, value: Value) -> Callable[[], Value]:
+        sent = self.spark.sparkContext.broadcast(value)
+        return lambda: sent.value
+
+    def select(self, sql: str, tables: Mapping[str, str]) -> Dataset:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        # Larger tables could fill memory or disk; Spark reads those.
+        if self.is_local(*tables.values()) and held(tables.values(), REPLAYED_BYTES) is not None:
+            with suppress(NeedsSparkError):
+                return LocalBackend().select(sql, tables)
+        frames = {name: self.spark.read.format("delta").load(path) for name, path in tables.items()}
+        rows = self.spark.sql(sql, None, **frames)
+        return SparkDataset(rows, to_arrow_schema(rows.schema, timezone="UTC"))
+
+    def read_rows(self, folder: str, schema: pa.Schema) -> Dataset:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return SparkDataset(self.spark.read.schema(from_arrow_schema(schema)).parquet(folder), schema)
+
+    def write_rows(self, rows: Dataset, folder: str) -> Dataset:
+        return rows.keep(folder)
+
+    def versions(self) -> Mapping[str, str]:
+        return {"spark": self.spark.version, "delta": version("delta-spark")}
+
+
+def backend_of(session: Any) -> Backend:
+    """Return the backend of a session: the one given, Spark's, or this process's."""
+    if isinstance(session, Backend):
+        return session
+    return SparkBackend(session) if hasattr(session, "sparkContext") else LocalBackend()

@@ -1,0 +1,390 @@
+"""Rows spread over tasks, and the few ways to transform them: what imports are made of.
+
+A step is a function from record batches to record batches. It does not know who runs it: `SparkDataset` has Spark call
+it in a task (`mapInArrow`), `LocalDataset` in one of a few forked processes. Columns that a step does not need are
+dropped before it by `select`, and rows by `where_in` and `where_null`, so that they never cross into Python.
+"""
+
+from __future__ import annotations
+
+import gc
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, reduce
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory_udf.backend.delta_store import SparkDelta, Transaction, with_column_comments
+from purgatory_udf.backend.process_pool import cores, side_by_side
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Batches = Iterator[pa.RecordBatch]
+Step = Callable[[Batches], Batches]
+Arguments = ParamSpec("Arguments")
+
+# Rows handed to a step at once; a step that makes Python objects of rows has those of one batch at a time.
+BATCH_ROWS = 10_000
+# Parts per core, so that no process waits long for another at the end.
+_PARTS_PER_CORE = 4
+# Estimated bytes of a row without its strings.
+_ROW_BYTES = 64
+# Smallest part that is worth a process of its own: grouped rows are more work than independent ones.
+_LEAST_GROUPED_BYTES, _LEAST_BYTES = 1 << 19, 1 << 21
+
+
+class Dataset(ABC):
+    """Rows of one schema, computed when they are collected, kept or written."""
+
+    schema: pa.Schema
+
+    @abstractmethod
+    def map(self, step: Step, schema: pa.Schema) -> Dataset:
+        """Apply a step to the rows of each task, in their order."""
+
+    @abstractmethod
+    def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> Dataset:
+        """Apply a step to rows sorted by `keys`, then `order` (nulls first); equal keys reach the same call."""
+
+    @abstractmethod
+    def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> Dataset:
+        """Apply a step to all rows in one total order, cut into tasks.
+
+        Args:
+            order: Columns of the order, ascending.
+            step: Called for each task with its stretch of the order.
+            schema: What the step returns.
+            task: Name of an int32 column added to the result: the number of the task, ascending in the order.
+        """
+
+    @abstractmethod
+    def select(self, *names: str) -> Dataset:
+        """Keep these columns, in this order."""
+
+    @abstractmethod
+    def rename(self, column: str, to: str) -> Dataset:
+        """Give a column another name."""
+
+    @abstractmethod
+    def where_in(self, column: str, values: Iterable[str | int]) -> Dataset:
+        """Keep rows whose column has one of these values."""
+
+    @abstractmethod
+    def where_null(self, column: str, null: bool = True) -> Dataset:
+        """Keep rows whose column is null, or, with `null=False`, is not."""
+
+    @abstractmethod
+    def where_below(self, column: str, value: int, below: bool = True) -> Dataset:
+        """Keep rows whose column is less than the value, or, with `below=False`, is not."""
+
+    @abstractmethod
+    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> Dataset:
+        """Return the rows of a query over these rows, `{rows}` in the text, and others by name.
+
+        The text must mean the same to DuckDB and Spark SQL; the result has the names and types of `schema`.
+        """
+
+    @abstractmethod
+    def union(self, *others: Dataset) -> Dataset:
+        """All rows of several datasets; a column that one of them lacks is null there."""
+
+    @abstractmethod
+    def keep(self, folder: str) -> Dataset:
+        """Compute the rows once, for several uses; Spark writes them as Parquet below `folder`."""
+
+    @abstractmethod
+    def collect(self) -> pa.Table:
+        """Return all rows to this process."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """Return the number of rows."""
+
+    @abstractmethod
+    def save(self, path: str, schema: pa.Schema, transaction: Transaction | None = None) -> None:
+        """Append the rows to a Delta table, creating it with the column comments of `schema` if needed."""
+
+
+class LocalDataset(Dataset):
+    """Rows of this process: parts that are computed by forked processes, or an Arrow table once they are."""
+
+    def __init__(self, schema: pa.Schema, parts: Sequence[Callable[[], Iterable[pa.RecordBatch]]]) -> None:
+        self.schema = schema
+        self._parts = list(parts)
+        self._table: pa.Table | None = None
+
+    @classmethod
+    def of(cls, table: pa.Table) -> LocalDataset:
+        """Wrap a table that is in memory."""
+        dataset = cls(table.schema, ())
+        dataset._table = table
+        return dataset
+
+    def map(self, step: Step, schema: pa.Schema) -> LocalDataset:
+        step = without_garbage_collection(step)
+        return LocalDataset(schema, [partial(_apply, step, part) for part in self._ungrouped_parts()])
+
+    def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> LocalDataset:
+        rows = self.collect()
+        places = _sorted_places(rows, [*keys, *order])
+        parts = _cut(rows, places, keys)
+        step = without_garbage_collection(step)
+        return LocalDataset(schema, [partial(_apply, step, part) for part in parts])
+
+    def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> LocalDataset:
+        rows = self.collect()
+        parts = _cut(rows, _sorted_places(rows, order), ())
+        step = without_garbage_collection(step)
+        numbered = [partial(_apply_numbered, step, part, number, task) for number, part in enumerate(parts)]
+        return LocalDataset(schema.append(pa.field(task, pa.int32())), numbered)
+
+    def select(self, *names: str) -> LocalDataset:
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return self._derived(lambda batch: batch.select(list(names)), schema)
+
+    def rename(self, column: str, to: str) -> LocalDataset:
+        schema = _renamed(self.schema, column, to)
+        return self._derived(lambda batch: batch.rename_columns(schema.names), schema)
+
+    def where_in(self, column: str, values: Iterable[str | int]) -> LocalDataset:
+        wanted = pa.array(list(values), self.schema.field(column).type)
+        return self._derived(lambda batch: batch.filter(pc.is_in(batch.column(column), wanted)), self.schema)
+
+    def where_null(self, column: str, null: bool = True) -> LocalDataset:
+        keep = pc.is_null if null else pc.is_valid
+        return self._derived(lambda batch: batch.filter(keep(batch.column(column))), self.schema)
+
+    def where_below(self, column: str, value: int, below: bool = True) -> LocalDataset:
+        compare = pc.less if below else pc.greater_equal
+        return self._derived(lambda batch: batch.filter(compare(batch.column(column), value)), self.schema)
+
+    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> LocalDataset:
+        from purgatory_udf.backend.duckdb_connection import query
+
+        rows = query(text, {name: each.collect() for name, each in {"rows": self, **others}.items()})
+        return LocalDataset.of(rows.cast(schema))
+
+    def union(self, *others: Dataset) -> LocalDataset:
+        schema = _united(self, others)
+        tables: list[pa.Table] = []
+        parts: list[Callable[[], Iterable[pa.RecordBatch]]] = []
+        for each in (self, *others):
+            assert isinstance(each, LocalDataset)
+            if each._table is not None:
+                tables.append(_widened(each._table, schema))
+            widen = partial(_widened, schema=schema)
+            parts += [partial(_mapped, widen, part) for part in each._ungrouped_parts()]
+        if len(tables) == 1 + len(others):
+            return LocalDataset.of(pa.concat_tables(tables))
+        return LocalDataset(schema, parts)
+
+    def keep(self, folder: str) -> LocalDataset:
+        return LocalDataset.of(self.collect())
+
+    def collect(self) -> pa.Table:
+        if self._table is None:
+            # The last part first: it may be large, and all would wait for it if it were started last.
+            made = side_by_side(lambda part: part(), self._parts[::-1])[::-1]
+            self._table = pa.Table.from_batches([batch for part in made for batch in part], self.schema)
+            self._parts = []
+        return self._table
+
+    def count(self) -> int:
+        return self.collect().num_rows
+
+    def save(self, path: str, schema: pa.Schema, transaction: Transaction | None = None) -> None:
+        from purgatory_udf.backend.local_delta import LocalDelta
+
+        LocalDelta().append(path, self.collect().select(schema.names).cast(schema), transaction)
+
+    def _derived(self, change: Callable[[Any], Any], schema: pa.Schema) -> LocalDataset:
+        if self._table is not None:
+            return LocalDataset.of(change(self._table))
+        return LocalDataset(schema, [partial(_mapped, change, part) for part in self._parts])
+
+    def _ungrouped_parts(self) -> Sequence[Callable[[], Iterable[pa.RecordBatch]]]:
+        return self._parts if self._table is None else _cut(self._table, None, ())
+
+
+class SparkDataset(Dataset):
+    """Rows of a Spark DataFrame."""
+
+    def __init__(self, frame: DataFrame, schema: pa.Schema) -> None:
+        self.frame = frame
+        self.schema = schema
+
+    def map(self, step: Step, schema: pa.Schema) -> SparkDataset:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        made = self.frame.mapInArrow(without_garbage_collection(step), from_arrow_schema(schema))
+        return SparkDataset(made, schema)
+
+    def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> SparkDataset:
+        from pyspark.sql import functions as sf
+
+        columns = [sf.col(name).asc_nulls_first() for name in (*keys, *order)]
+        return SparkDataset(self.frame.repartition(*keys).sortWithinPartitions(*columns), self.schema).map(step, schema)
+
+    def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> SparkDataset:
+        from pyspark.sql import functions as sf
+
+        ordered = SparkDataset(self.frame.repartitionByRange(*order).sortWithinPartitions(*order), self.schema)
+        numbered = ordered.map(step, schema).frame.withColumn(task, sf.spark_partition_id())
+        return SparkDataset(numbered, schema.append(pa.field(task, pa.int32())))
+
+    def select(self, *names: str) -> SparkDataset:
+        return SparkDataset(self.frame.select(*names), pa.schema([self.schema.field(name) for name in names]))
+
+    def rename(self, column: str, to: str) -> SparkDataset:
+        return SparkDataset(self.frame.withColumnRenamed(column, to), _renamed(self.schema, column, to))
+
+    def where_in(self, column: str, values: Iterable[str | int]) -> SparkDataset:
+        from pyspark.sql import functions as sf
+
+        return SparkDataset(self.frame.where(sf.col(column).isin(*values)), self.schema)
+
+    def where_null(self, column: str, null: bool = True) -> SparkDataset:
+        from pyspark.sql import functions as sf
+
+        wanted = sf.col(column).isNull() if null else sf.col(column).isNotNull()
+        return SparkDataset(self.frame.where(wanted), self.schema)
+
+    def where_below(self, column: str, value: int, below: bool = True) -> SparkDataset:
+        from pyspark.sql import functions as sf
+
+        compared = sf.col(column) < value if below else sf.col(column) >= value
+        return SparkDataset(self.frame.where(compared), self.schema)
+
+    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> SparkDataset:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        frames = {"rows": self.frame}
+        for name, each in others.items():
+            assert isinstance(each, SparkDataset)
+            frames[name] = each.frame
+        rows = self.frame.sparkSession.sql(text, None, **frames)
+        typed = from_arrow_schema(schema)
+        return SparkDataset(rows.select(*(rows[field.name].cast(field.dataType) for field in typed.fields)), schema)
+
+    def union(self, *others: Dataset) -> SparkDataset:
+        frames = [self.frame]
+        for each in others:
+            assert isinstance(each, SparkDataset)
+            frames.append(each.frame)
+        united = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+        return SparkDataset(united, _united(self, others))
+
+    def keep(self, folder: str) -> SparkDataset:
+        self.frame.write.mode("overwrite").parquet(folder)
+        return SparkDataset(self.frame.sparkSession.read.schema(self.frame.schema).parquet(folder), self.schema)
+
+    def collect(self) -> pa.Table:
+        return self.frame.toArrow().cast(self.schema)
+
+    def count(self) -> int:
+        return self.frame.count()
+
+    def save(self, path: str, schema: pa.Schema, transaction: Transaction | None = None) -> None:
+        rows = with_column_comments(self.frame.select(*schema.names), schema)
+        SparkDelta(self.frame.sparkSession).append_frame(path, rows, transaction)
+
+
+def without_garbage_collection(step: Callable[Arguments, Batches]) -> Callable[Arguments, Batches]:
+    """Wrap a step so that it runs without cycle detection, which takes a third of its time and finds no cycles."""
+
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Batches:
+        gc.disable()
+        try:
+            yield from step(*args, **kwargs)
+        finally:
+            gc.enable()
+
+    return run
+
+
+def _apply(step: Step, part: Callable[[], Iterable[pa.RecordBatch]]) -> Batches:
+    return step(iter(part()))
+
+
+def _apply_numbered(step: Step, part: Callable[[], Iterable[pa.RecordBatch]], number: int, task: str) -> Batches:
+    for batch in step(iter(part())):
+        yield batch.append_column(pa.field(task, pa.int32()), pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows))
+
+
+def _mapped(change: Callable[[Any], Any], part: Callable[[], Iterable[pa.RecordBatch]]) -> Batches:
+    return map(change, part())
+
+
+def _renamed(schema: pa.Schema, column: str, to: str) -> pa.Schema:
+    return pa.schema([field.with_name(to) if field.name == column else field for field in schema])
+
+
+def _united(first: Dataset, others: Sequence[Dataset]) -> pa.Schema:
+    """Return the columns of all datasets, in the order in which they first appear."""
+    fields = {field.name: field for each in (*others[::-1], first) for field in each.schema}
+    names = dict.fromkeys(name for each in (first, *others) for name in each.schema.names)
+    return pa.schema([fields[name] for name in names])
+
+
+def _widened(rows: Any, schema: pa.Schema) -> Any:
+    """Return a table or batch with the columns of the schema, nulls where it has none."""
+    columns = [
+        rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return type(rows).from_arrays(columns, schema=schema)
+
+
+def _sorted_places(rows: pa.Table, order: Sequence[str]) -> npt.NDArray[np.uint64]:
+    keys = [(name, "ascending") for name in order]
+    # Ties keep the order of the input.
+    numbered = rows.select(list(order)).append_column("_row", pa.array(np.arange(rows.num_rows)))
+    return pc.sort_indices(numbered, [*keys, ("_row", "ascending")], null_placement="at_start").to_numpy()
+
+
+def _cut(
+    rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]
+) -> list[Callable[[], Iterable[pa.RecordBatch]]]:
+    """Cut rows into parts of about equal size for the machine's cores; rows of equal keys stay together."""
+    return [partial(_taken, rows, places, begin, end) for begin, end in pairwise(_borders(rows, places, keys))]
+
+
+def _taken(rows: pa.Table, places: npt.NDArray[np.uint64] | None, begin: int, end: int) -> list[pa.RecordBatch]:
+    part = rows.slice(begin, end - begin) if places is None else rows.take(places[begin:end])
+    return part.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]) -> list[int]:
+    sizes = np.full(rows.num_rows, _ROW_BYTES, np.int64)
+    for column in rows.columns:
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            sizes += pc.binary_length(column).fill_null(0).to_numpy()
+    ends = np.cumsum(sizes if places is None else sizes[places])
+    least = _LEAST_GROUPED_BYTES if keys else _LEAST_BYTES
+    count = min(_PARTS_PER_CORE * cores(), int(ends[-1]) // least) if len(ends) else 0
+    if count < 2:
+        return [0, rows.num_rows]
+    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count)
+    if keys:
+        # A cut moves to the border before and the border after: a large group becomes a part of its own.
+        begins = np.array([0, *np.flatnonzero(_key_changes(rows, places, keys)), rows.num_rows])
+        after = np.searchsorted(begins, cuts, side="right")
+        cuts = begins[np.concatenate([after - 1, after])]
+    borders: list[int] = np.unique([0, *cuts, rows.num_rows]).tolist()
+    return borders
+
+
+def _key_changes(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Mark the rows whose keys differ from the row before."""
+    changes = np.zeros(rows.num_rows, bool)
+    for name in keys:
+        numbers = rows.column(name).combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+        numbers = numbers if places is None else numbers[places]
+        changes[1:] |= numbers[1:] != numbers[:-1]
+    return changes

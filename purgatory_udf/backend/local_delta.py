@@ -1,0 +1,409 @@
+"""Delta tables of the local disk, by deltalake: the `DeltaStore` of a process without Spark.
+
+What deltalake cannot read or write raises `NeedsSparkError`: Spark supports more of Delta's features.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, WriterProperties, write_deltalake
+from deltalake import Transaction as _Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from purgatory_udf.backend.delta_store import (
+    LOG_PROPERTIES,
+    Commit,
+    Condition,
+    DeltaStore,
+    Identity,
+    Size,
+    Transaction,
+    has_log,
+)
+from purgatory_udf.backend.process_pool import side_by_side
+from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.common.local_paths import require_local_path
+
+# A table's rows of one file, or a function that makes them in the process that writes the file.
+Part: TypeAlias = pa.Table | Callable[[], pa.Table]
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {"=": pc.equal, "<": pc.less, ">": pc.greater}
+# How often a compaction is tried again because other commits changed the table meanwhile; the next one will do as well.
+_COMPACTION_TRIES = 3
+
+
+@contextmanager
+def needing_spark() -> Iterator[None]:
+    """Turn errors of Arrow, deltalake and the disk into `NeedsSparkError`."""
+    try:
+        yield
+    except (pa.ArrowException, DeltaError, OSError) as error:
+        raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
+
+
+class LocalDelta(DeltaStore):
+    """Delta tables of the local disk."""
+
+    def table_at(self, path: str) -> DeltaTable | None:
+        """Return the table at its newest version; None if there is none."""
+        with needing_spark():
+            try:
+                table = DeltaTable(str(require_local_path(path)))
+            except TableNotFoundError:
+                return None
+            _require_whole_log(require_local_path(path))
+            return table
+
+    def is_table(self, path: str) -> bool:
+        return self.table_at(path) is not None
+
+    def create(self, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
+        if self.is_table(path):
+            return
+        place = require_local_path(path)
+        log = place / "_delta_log"
+        if has_log([file.name for file in log.iterdir()] if log.is_dir() else []):
+            raise NeedsSparkError(f"{path}: the table's log cannot be read without Spark")
+        # What a kill left of a first commit.
+        _remove(place)
+        with needing_spark():
+            DeltaTable.create(
+                str(place),
+                Schema.from_arrow(schema),
+                mode="error",
+                partition_by=[*partitioned_by],
+                configuration=dict(LOG_PROPERTIES),
+            )
+
+    def identity(self, path: str) -> Identity:
+        with needing_spark():
+            table = self._table(path)
+            return Identity(str(table.metadata().id), table.version(), len(table.file_uris()))
+
+    def history(self, path: str) -> list[Commit]:
+        with needing_spark():
+            commits = [
+                Commit(
+                    entry["version"],
+                    entry.get("operation") or "",
+                    (entry.get("operationParameters") or {}).get("mode"),
+                    entry.get("userMetadata"),
+                )
+                for entry in self._table(path).history()
+            ]
+        return sorted(commits, key=lambda commit: commit.version)
+
+    def dataset(self, path: str) -> Any:
+        """Return the table's rows as an Arrow dataset."""
+        with needing_spark():
+            return dataset_of(self._table(path))
+
+    def read(self, path: str, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
+        with needing_spark():
+            rows = dataset_of(self._table(path))
+            chosen = None if columns is None else list(columns)
+            return _in_utc(rows.to_table(columns=chosen, filter=_filter(where)))
+
+    def count(self, path: str, where: Sequence[Condition] = ()) -> int:
+        with needing_spark():
+            return int(dataset_of(self._table(path)).count_rows(filter=_filter(where)))
+
+    def append(
+        self,
+        path: str,
+        rows: pa.Table,
+        transaction: Transaction | None = None,
+        partitioned_by: Sequence[str] = (),
+    ) -> None:
+        place = str(require_local_path(path))
+        with needing_spark():
+            if has_taken(place, transaction):
+                return
+            write_deltalake(
+                place,
+                rows,
+                mode="append",
+                partition_by=[*partitioned_by] or None,
+                commit_properties=_commit(transaction),
+            )
+
+    def overwrite(
+        self, path: str, rows: pa.Table, where: Sequence[Condition] = (), replace_schema: bool = False
+    ) -> None:
+        predicate = _predicate(where) if where and self.is_table(path) else None
+        with needing_spark():
+            write_deltalake(
+                str(require_local_path(path)),
+                rows,
+                mode="overwrite",
+                schema_mode="overwrite" if replace_schema else None,
+                predicate=predicate,
+            )
+
+    def delete(self, path: str, where: Sequence[Condition]) -> None:
+        if any(isinstance(each.value, datetime) for each in where):
+            # deltalake's predicates have no literal for a time.
+            rows = self.read(path)
+            matching = ds.dataset(rows).scanner(columns={"matching": _filter(where)}).to_table().column("matching")
+            self.overwrite(path, rows.filter(pc.invert(matching.fill_null(False))))
+            return
+        with needing_spark():
+            self._table(path).delete(_predicate(where))
+
+    def size(self, path: str) -> Size:
+        with needing_spark():
+            sizes = self._table(path).get_add_actions(flatten=True).column("size_bytes").to_pylist()
+        return Size(len(sizes), sum(sizes))
+
+    def compact(self, path: str, large_enough: int, largest: int) -> None:
+        with needing_spark():
+            for _ in range(_COMPACTION_TRIES):
+                with suppress(CommitFailedError):
+                    self._table(path).optimize.compact(
+                        target_size=large_enough, writer_properties=WriterProperties(compression="SNAPPY")
+                    )
+                    return
+
+    def vacuum(self, path: str, keep_hours: int) -> None:
+        with needing_spark():
+            folder = require_local_path(path)
+            names = self._table(path).vacuum(keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
+            # Names are those of an object store: none leads out of the folder, whatever a log may contain.
+            for name in names:
+                file = folder / name
+                file.unlink(missing_ok=True)
+                # Hadoop's checksum file.
+                file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+
+    def _table(self, path: str) -> DeltaTable:
+        table = self.table_at(path)
+        if table is None:
+            raise NeedsSparkError(f"{path}: no Delta table that can be read without Spark")
+        return table
+
+
+def dataset_of(table: DeltaTable) -> Any:
+    """Return the table's rows as an Arrow dataset that reads every file, whatever statistics the log has.
+
+    Skipping some of so few files gains nothing, and statistics whose writer truncated microseconds would lose rows.
+    """
+    stored = table.to_pyarrow_dataset()
+    if table.metadata().partition_columns:
+        return stored
+    if not stored.files:
+        return ds.dataset(stored.schema.empty_table())
+    return ds.dataset(stored.files, schema=stored.schema, format="parquet", filesystem=stored.filesystem)
+
+
+def has_taken(path: str, transaction: Transaction | None) -> bool:
+    """Whether the table has already taken this transaction, as a kill between write and checkpoint may leave it."""
+    if transaction is None:
+        return False
+    try:
+        known = DeltaTable(path).transaction_version(transaction.application)
+    except TableNotFoundError:
+        return False
+    return known is not None and known >= transaction.version
+
+
+def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[pa.Table]:
+    """Cut rows that are ordered by `column` into about `count` parts.
+
+    Rows whose values lie in the same interval of `width` stay in one part.
+    """
+    intervals = rows.column(column).to_numpy() // width
+    changes = np.flatnonzero(np.diff(intervals)) + 1
+    wanted = np.arange(1, count) * (-(-rows.num_rows // count)) if len(changes) else np.arange(0)
+    cuts = sorted({0, rows.num_rows, *changes[np.minimum(np.searchsorted(changes, wanted), len(changes) - 1)].tolist()})
+    for begin, end in pairwise(cuts):
+        yield rows.slice(begin, end - begin)
+
+
+def create_with_files(
+    parts: Sequence[Part],
+    path: str,
+    indexed: Sequence[str],
+    metadata: Mapping[str, str],
+    schema: pa.Schema,
+    before: Callable[[], None] | None = None,
+) -> None:
+    """Create a table of one file per part, in their order, written by as many processes as there are cores.
+
+    Args:
+        parts: The rows of each file.
+        path: Where the table is created.
+        indexed: Columns whose minimum and maximum the log has for each file, for data skipping. Other columns must not
+            be configured for skipping: a reader takes a column without statistics for all null.
+        metadata: Remarks kept with the commit.
+        schema: The table's columns.
+        before: Called while files are written, and before the table has a log.
+    """
+    place = str(require_local_path(path))
+    with needing_spark():
+        Path(place).mkdir(parents=True, exist_ok=True)
+        written = _written(parts, place, indexed) if before is None else _while(before, parts, place, indexed)
+        create_table_with_add_actions(
+            place,
+            Schema.from_arrow(schema),
+            written,
+            mode="error",
+            configuration={"delta.dataSkippingStatsColumns": ",".join(indexed)},
+            commit_properties=CommitProperties(custom_metadata=dict(metadata)),
+        )
+        _write_first_checksum(Path(place))
+
+
+def append_files(
+    parts: Sequence[Part],
+    path: str,
+    indexed: Sequence[str],
+    metadata: Mapping[str, str],
+    schema: pa.Schema,
+    transaction: Transaction | None,
+) -> None:
+    """Append one file per part to a table, as `create_with_files` writes them; a taken transaction is skipped."""
+    place = str(require_local_path(path))
+    with needing_spark():
+        if has_taken(place, transaction):
+            return
+        DeltaTable(place).create_write_transaction(
+            [*_written(parts, place, indexed)],
+            mode="append",
+            schema=Schema.from_arrow(schema),
+            commit_properties=_commit(transaction, metadata),
+        )
+
+
+def _commit(transaction: Transaction | None, metadata: Mapping[str, str] | None = None) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata=dict(metadata or {}),
+        app_transactions=[_Transaction(*transaction)] if transaction is not None else None,
+    )
+
+
+def _require_whole_log(table: Path) -> None:
+    """Refuse an empty commit file, which deltalake reads as a commit that changed nothing."""
+    for commit in (table / "_delta_log").glob("*.json"):
+        if not commit.stat().st_size:
+            raise OSError(f"{commit}: is empty")
+
+
+def _filter(where: Sequence[Condition]) -> Any:
+    made = None
+    for column, operator, value in where:
+        each = _COMPARE[operator](pc.field(column), pa.scalar(value))
+        made = each if made is None else made & each
+    return made
+
+
+def _predicate(where: Sequence[Condition]) -> str:
+    """Return the conditions as deltalake's SQL, in which only a quote ends a quoted string."""
+
+    def literal(value: Any) -> str:
+        if isinstance(value, int):
+            return str(value)
+        quoted = value.replace("'", "''")
+        return f"'{quoted}'"
+
+    return " AND ".join(f"{column} {operator} {literal(value)}" for column, operator, value in where)
+
+
+def _in_utc(rows: pa.Table) -> pa.Table:
+    """Return times as microseconds in UTC, whatever the writer chose."""
+    utc = pa.timestamp("us", "UTC")
+    fields = [field.with_type(utc) if pa.types.is_timestamp(field.type) else field for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _while(before: Callable[[], None], parts: Sequence[Part], path: str, indexed: Sequence[str]) -> list[AddAction]:
+    """Call `before` while a single file is written; forking processes for several allows no other thread."""
+    if len(parts) > 1:
+        before()
+        return _written(parts, path, indexed)
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(_written, parts, path, indexed)
+        before()
+        return written.result()
+
+
+def _written(parts: Sequence[Part], path: str, indexed: Sequence[str]) -> list[AddAction]:
+    def work(numbered: tuple[int, Part]) -> Iterator[pa.RecordBatch]:
+        number, part = numbered
+        rows = part() if callable(part) else part
+        # A table without rows has one file all the same.
+        if rows.num_rows or len(parts) == 1:
+            yield _write_file(rows, number, path, indexed)
+
+    made = chain.from_iterable(side_by_side(work, list(enumerate(parts))))
+    rows = [row for batch in made for row in batch.to_pylist()]
+    now = int(time.time() * 1000)
+    return [AddAction(row["name"], row["size"], {}, now, True, row["stats"]) for row in rows]
+
+
+def _write_file(rows: pa.Table, number: int, path: str, indexed: Sequence[str]) -> pa.RecordBatch:
+    """Write one Parquet file and return what the table's log says about it."""
+    name = f"part-{number:05}-{uuid.uuid4()}.parquet"
+    place = os.path.join(path, name)
+    pq.write_table(rows, place, compression="snappy")
+    ranges = {column: pc.min_max(rows.column(column)) for column in indexed}
+    stats = {
+        "numRecords": rows.num_rows,
+        "minValues": {column: _as_json(extremes["min"]) for column, extremes in ranges.items()},
+        "maxValues": {column: _as_json(extremes["max"]) for column, extremes in ranges.items()},
+        "nullCount": {column: rows.column(column).null_count for column in indexed},
+    }
+    file = {"name": name, "size": os.path.getsize(place), "stats": json.dumps(stats)}
+    return pa.RecordBatch.from_pylist([file])
+
+
+def _as_json(value: pa.Scalar) -> Any:
+    """Return a value as the log has it; times to the microsecond, because truncated ones would skip rows."""
+    plain = value.as_py()
+    return plain.isoformat(timespec="microseconds").replace("+00:00", "Z") if isinstance(plain, datetime) else plain
+
+
+def _write_first_checksum(table: Path) -> None:
+    """Write the checksum file that Delta's own writer leaves next to a first commit.
+
+    Spark learns the schema of a table from this file; without it, by a query over the log, which takes a job that has
+    just started most of a second. Nothing depends on it.
+    """
+    log, first = table / "_delta_log", f"{0:020}"
+    actions = [json.loads(line) for line in (log / f"{first}.json").read_text(encoding="utf-8").splitlines()]
+    known = {name: [action[name] for action in actions if name in action] for name in ("metaData", "protocol", "add")}
+    (metadata,), (protocol,), files = known["metaData"], known["protocol"], known["add"]
+    checksum = {
+        "txnId": str(uuid.uuid4()),
+        "tableSizeBytes": sum(file["size"] for file in files),
+        "numFiles": len(files),
+        "numMetadata": 1,
+        "numProtocol": 1,
+        "setTransactions": [],
+        "domainMetadata": [],
+        "metadata": metadata,
+        "protocol": protocol,
+    }
+    (log / f"{first}.crc").write_text(json.dumps(checksum), encoding="utf-8")

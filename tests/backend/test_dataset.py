@@ -1,0 +1,124 @@
+"""Datasets of this process and of Spark have the same rows after every operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend
+from purgatory_udf.backend.dataset import Dataset
+
+SCHEMA = pa.schema([("key", pa.string()), ("place", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+ROWS = pa.table(
+    {
+        "key": ["b", None, "a", "b", "a", "c", None],
+        "place": [5, 1, None, 3, 2, 4, 0],
+        "at": [1, 2, None, 4, 5, 6, 7],
+    },
+    pa.schema([("key", pa.string()), ("place", pa.int64()), ("at", pa.int64())]),
+).cast(SCHEMA)
+OTHERS = pa.table({"key": ["a", "d"], "more": [1, 2]}, pa.schema([("key", pa.string()), ("more", pa.int32())]))
+COUNTED = pa.schema([("key", pa.string()), ("rows", pa.int64())])
+
+
+@pytest.fixture
+def backends(spark: SparkSession) -> list[Backend]:
+    return [LocalBackend(), SparkBackend(spark)]
+
+
+def _firsts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return every key with the place of its first row and the number of its rows."""
+    found: dict[str | None, list[int | None]] = {}
+    for batch in batches:
+        for row in batch.to_pylist():
+            found.setdefault(row["key"], []).append(row["place"])
+    rows = [{"key": key, "first": places[0], "rows": len(places)} for key, places in found.items()]
+    yield pa.RecordBatch.from_pylist(rows, FIRSTS)
+
+
+def _running_sum(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    total = 0
+    for batch in batches:
+        rows = []
+        for place in batch.column("place").to_pylist():
+            total += place
+            rows.append({"place": place, "total": total})
+        yield pa.RecordBatch.from_pylist(rows, SUMS)
+
+
+FIRSTS = pa.schema([("key", pa.string()), ("first", pa.int64()), ("rows", pa.int64())])
+SUMS = pa.schema([("place", pa.int64()), ("total", pa.int64())])
+
+OPERATIONS: dict[str, Callable[[Dataset, Dataset], Dataset]] = {
+    "select": lambda rows, _: rows.select("place", "key"),
+    "rename": lambda rows, _: rows.rename("key", "name"),
+    "where_in": lambda rows, _: rows.where_in("key", ["a", "c"]),
+    "where_null": lambda rows, _: rows.where_null("key"),
+    "where_not_null": lambda rows, _: rows.where_null("place", null=False),
+    "where_below": lambda rows, _: rows.where_below("place", 3),
+    "where_not_below": lambda rows, _: rows.where_below("place", 3, below=False),
+    "union": lambda rows, others: rows.union(others),
+    "union_before_step": lambda rows, others: rows.union(others).map_groups(["key"], ["place"], _firsts, FIRSTS),
+    "map_groups": lambda rows, _: rows.map_groups(["key"], ["place"], _firsts, FIRSTS),
+    "sql": lambda rows, _: rows.sql("SELECT key, count(*) AS rows FROM {rows} GROUP BY key", COUNTED),
+    "sql_join": lambda rows, others: rows.sql(
+        "SELECT r.key, count(*) AS rows FROM {rows} r JOIN {others} o ON r.key = o.key GROUP BY r.key",
+        COUNTED,
+        others=others,
+    ),
+}
+
+
+def _sorted(rows: pa.Table) -> list[dict[str, object]]:
+    return sorted(rows.to_pylist(), key=repr)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_operations_agree(operation: str, backends: list[Backend]) -> None:
+    made = [OPERATIONS[operation](each.dataset_of(ROWS), each.dataset_of(OTHERS)) for each in backends]
+    ours, theirs = (each.collect() for each in made)
+    assert ours.num_rows
+    assert ours.schema == theirs.schema == made[0].schema
+    assert _sorted(ours) == _sorted(theirs)
+    assert [each.count() for each in made] == [ours.num_rows] * 2
+
+
+def test_groups_are_sorted_nulls_first() -> None:
+    firsts = LocalBackend().dataset_of(ROWS).map_groups(["key"], ["place"], _firsts, FIRSTS).collect()
+    assert firsts.to_pylist() == [
+        {"key": None, "first": 0, "rows": 2},
+        {"key": "a", "first": None, "rows": 2},
+        {"key": "b", "first": 3, "rows": 2},
+        {"key": "c", "first": 4, "rows": 1},
+    ]
+
+
+def test_total_order_is_kept_across_tasks(backends: list[Backend]) -> None:
+    """Each task sums its own stretch; the stretches follow each other in the order of their numbers."""
+    numbers = pa.table({"place": [(7 * number) % 1000 for number in range(1000)]})
+    for backend in backends:
+        made = backend.dataset_of(numbers).map_in_order(["place"], _running_sum, SUMS, task="task").collect()
+        rows = sorted(made.to_pylist(), key=lambda row: (row["task"], row["total"], row["place"]))
+        assert [row["place"] for row in rows] == [*range(1000)]
+        assert sum(row["place"] for row in rows) == 499_500
+
+
+def test_kept_rows_are_computed_once(backends: list[Backend], tmp_path: Path) -> None:
+    for number, backend in enumerate(backends):
+        kept = backend.dataset_of(ROWS).keep(str(tmp_path / str(number)))
+        assert _sorted(kept.collect()) == _sorted(ROWS)
+
+
+def test_saved_tables_agree(backends: list[Backend], tmp_path: Path) -> None:
+    commented = pa.schema([field.with_metadata({"comment": f"The {field.name}."}) for field in SCHEMA])
+    for number, backend in enumerate(backends):
+        path = str(tmp_path / str(number))
+        for _ in range(2):
+            backend.dataset_of(ROWS).save(path, commented)
+        stored = backend.delta(path).read(path)
+        assert stored.num_rows == 2 * ROWS.num_rows
+        assert _sorted(stored.select(SCHEMA.names).cast(SCHEMA)) == _sorted(pa.concat_tables([ROWS, ROWS]))
