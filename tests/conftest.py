@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process that need one; everything else runs without a JVM."""
+"""Markers, the order of tests, and fixtures that all tests can use, such as the Spark session of a process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from tests.support import browser, scheduling, small_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Commands that tests run start a Spark each, and are over before an archive of its classes was worth making.
+# Creating a class archive takes longer than the commands that tests run.
 os.environ[class_archive.DISABLE_VARIABLE] = "1"
 
-# Traces and recordings are some hundred thousand objects that stay; by default Python looks through them all again and
-# again, for a fifth of the time.
+# Traces are some hundred thousand objects that stay. Scanning them with the default thresholds takes a fifth of the
+# test time.
 gc.set_threshold(100_000, 50, 50)
 
-# What takes longest is begun first, so that no process is left alone with it at the end.
-_LONG_FIRST = (
+# Tests that use one of these fixtures get the marker.
+_MARKERS = {"spark": pytest.mark.spark, "bootstrap": pytest.mark.kafka}
+
+# The order of folders among the tests with a JVM, the slowest first, so that all processes end at about the same time.
+_JVM_FOLDERS = (
     "streaming",
     "request_log",
     "kafka",
@@ -36,14 +39,11 @@ _LONG_FIRST = (
     "answers",
     "simulation",
 )
-_THEN = (scheduling.WITHOUT_JVM, "request_log", "timeline")
 
-
-_JVM = "spark.driver.extraJavaOptions"
-# Tests' tables are hardly there: nothing that is learnt of them on the way would make a plan better. And a session that
-# lives for hundreds of tests is spared collections by room for what is soon gone.
-_SMALLEST = {
-    _JVM: f"{small_spark.SETTINGS[_JVM]} -Xmn320m",
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
+# Settings for tiny tables: adaptive execution does not pay off, and a large young generation saves garbage collections.
+_TEST_SETTINGS = {
+    _JVM_OPTIONS: f"{small_spark.SETTINGS[_JVM_OPTIONS]} -Xmn320m",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.python.daemon.module": "tests.support.spark_worker_daemon",
@@ -51,19 +51,16 @@ _SMALLEST = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Whoever asks for the session is marked by it, and then what is long, or runs a whole command: `-m "not spark"` is
-    what one waits for between two changes. What looks at a page in a browser runs where there is one."""
+    """Mark tests by their fixtures, put slow files first, and deselect `browser` tests if there is no browser."""
     if browser.find_browser() is None:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("browser")])
         items[:] = [item for item in items if not item.get_closest_marker("browser")]
     for item in items:
-        asked: tuple[str, ...] = getattr(item, "fixturenames", ())
-        if "spark" in asked:
-            item.add_marker(pytest.mark.spark)
-    items.sort(key=_rank)
-    for item in items:
-        if item.get_closest_marker("long") or item.get_closest_marker("end_to_end"):
-            item.add_marker(pytest.mark.spark)
+        fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
+        for name in _MARKERS.keys() & {*fixtures}:
+            item.add_marker(_MARKERS[name])
+    long_files = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: _rank(item, long_files))
     scheduling.lower_priority()
 
 
@@ -77,17 +74,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.F
     return scheduling.FileScheduling(config, log)
 
 
-def _rank(item: pytest.Item) -> int:
-    """First what starts a JVM, or other processes, then all else."""
-    slow = item.get_closest_marker("spark") or item.get_closest_marker("end_to_end")
-    order, before = (_LONG_FIRST, 0) if slow else (_THEN, len(_LONG_FIRST) + 1)
+def _rank(item: pytest.Item, long_files: set[Path]) -> tuple[bool, int]:
+    """Return the place of a test: those with a JVM by folder, then `WITHOUT_JVM`, files with long tests, and others."""
     folder = item.path.parent.name
-    return before + (order.index(folder) if folder in order else len(order))
+    if item.get_closest_marker("spark"):
+        return False, _JVM_FOLDERS.index(folder) if folder in _JVM_FOLDERS else len(_JVM_FOLDERS)
+    if folder == scheduling.WITHOUT_JVM:
+        return True, 0
+    return True, 1 if item.path in long_files else 2
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with the settings of small jobs, UTC, Delta, and no UI; its scratch files are the tests' own."""
+    """The Spark session of the process: two local cores, settings for small jobs, temporary folders."""
     from purgatory_udf.launch.spark_session import build_session
 
     scratch: Path = tmp_path_factory.mktemp("spark")
@@ -96,7 +95,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         {
             "spark.master": "local[2]",
             **small_spark.SETTINGS,
-            **_SMALLEST,
+            **_TEST_SETTINGS,
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
         },
@@ -106,14 +105,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process hides the secrets that it was told for as long as it lives, whichever test told them."""
+def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the secrets of earlier tests, which a process otherwise hides in its output until it exits."""
     monkeypatch.setattr(secrets, "_known_secrets", set())
 
 
 @pytest.fixture
 def without_spark() -> Iterator[SparkSession]:
-    """What stands for Spark's session, while the test lasts; other tests hold its answers to Spark's."""
+    """The session that replaces Spark's in jobs without Spark. `tests/backend` compares the two."""
     from purgatory_udf.backend.dialect import locally
     from purgatory_udf.launch.spark_session import session_for
 

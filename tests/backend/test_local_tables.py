@@ -63,7 +63,6 @@ def no_java(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(home)
 
 
-@pytest.mark.end_to_end
 def test_query_of_small_tables_needs_no_java(folder: Path, no_java: str) -> None:
     without_spark = _submit("metrics", "--out", str(folder), JAVA_HOME=no_java)
     assert without_spark.returncode == 0 and "no java" not in without_spark.stderr
@@ -73,7 +72,6 @@ def test_query_of_small_tables_needs_no_java(folder: Path, no_java: str) -> None
     assert in_spark.returncode != 0 and "no java" in in_spark.stderr
 
 
-@pytest.mark.end_to_end
 def test_job_that_needs_spark_restarts_in_spark(folder: Path, tmp_path: Path, no_java: str) -> None:
     words = ("replay", "--events", f"{folder}/events", "--out", str(tmp_path / "out"), "--set", "grouping=partition")
     in_spark = _submit(*words, JAVA_HOME=no_java)

@@ -15,7 +15,7 @@ from tests.chaos.killed_commands import Command, Victim, differences, kill_at_mo
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.long
 
 
 def _run_import(command: Command, out: Path) -> None:

@@ -17,8 +17,6 @@ from purgatory_udf.launch.job import Job
 from tests.backend.test_replay import run_replay_job
 from tests.support.outcome_folder import sample_with_group, write_folder
 
-pytestmark = pytest.mark.long
-
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -17,7 +17,7 @@ from purgatory_udf.launch import package_archive
 from purgatory_udf.streaming.replay_run import shuffle_partitions
 from tests.cluster.standalone import SMALL_JOB, Cluster, standalone
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"

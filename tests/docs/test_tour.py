@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs import pages
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.long
 
 OUT = "/tmp/tour"
 STEPS = re.findall(r"```bash\n([^\n]*)\n```\n\n```text\n(.*?)```", pages.text("README.md"), re.DOTALL)

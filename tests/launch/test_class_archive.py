@@ -150,6 +150,7 @@ def test_archive_is_created_after_replacing_program_exits(tmp_path: Path) -> Non
     assert (tmp_path / "log").read_text() == "job\nmade\n"
 
 
+@pytest.mark.spark
 def test_java_ignores_foreign_archive_silently(tmp_path: Path) -> None:
     runtime = runtimes.find_java()
     assert runtime

@@ -13,8 +13,6 @@ from tests.support import small_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.end_to_end
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -59,6 +57,7 @@ def test_audit_of_missing_output_returns_two(folder: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_without_job_the_demo_runs(folder: Path) -> None:
     done = _submit(folder)
     assert done.returncode == 0, done.stderr

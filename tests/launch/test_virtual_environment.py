@@ -51,14 +51,14 @@ def set_up(tmp_path_factory: pytest.TempPathFactory) -> SetUp:
     return SetUp(folder, [process.returncode for process in both], output, leftover)
 
 
-@pytest.mark.end_to_end
+@pytest.mark.long
 def test_concurrent_set_ups_repair_once(set_up: SetUp) -> None:
     assert set_up.statuses == [0, 0]
     assert set_up.output.count("Setting up") == 1
     assert not set_up.leftover.exists()
 
 
-@pytest.mark.end_to_end
+@pytest.mark.long
 def test_environment_follows_requirements(set_up: SetUp, capfd: pytest.CaptureFixture[str]) -> None:
     environment = VirtualEnvironment(set_up.folder)
     assert "Setting up" in set_up.output and "Installing the pinned dependencies" in set_up.output

@@ -11,8 +11,6 @@ from jobs import fit, tune, what_if
 from purgatory_udf.prediction.prediction_commands import write_scenario
 from tests.prediction.scenarios import small_scenario
 
-pytestmark = pytest.mark.long
-
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:

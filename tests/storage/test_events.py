@@ -55,6 +55,7 @@ def first_commit(spark: SparkSession, events: str) -> int | None:
     return since[0].version if since else None
 
 
+@pytest.mark.long
 def test_who_follows_goes_on_and_who_begins_later_finds_all_of_it(spark: SparkSession, imported: Path) -> None:
     first, middle, last = split_trace(growing_trace())
     followed, anew, whole = (imported / name for name in ("followed", "anew", "whole"))

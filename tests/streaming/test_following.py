@@ -48,6 +48,8 @@ from tests.support.delta_lake import Lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 # Broker of the cases of the coordinator's state table, and broker of events with fields that only newer traces have.
 COORDINATOR, NEWER = 1, 2

@@ -27,6 +27,8 @@ from tests.support.outcome_rows import outcomes_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 Tables = dict[str, pa.Table]
 
 TABLES = ("completions", "expirations", "watches", "purgatory_gauges")
@@ -110,7 +112,6 @@ def test_trace_without_groups_has_no_group_query(resumed: tuple[Run, Tables], ki
     assert sorted(entry.name for entry in checkpoints.iterdir()) == ["brokers", "partitions"]
 
 
-@pytest.mark.end_to_end
 def test_killed_replay_resumes_with_kafkas_outcomes(
     trace: oracle_traces.OracleTrace, resumed: tuple[Run, Tables]
 ) -> None:

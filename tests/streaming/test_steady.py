@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.maintain import main as maintain
@@ -28,6 +29,8 @@ from tests.support.delta_lake import commits_to_read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.long
 
 START_US = 1_790_000_000_000_000
 SECONDS, PORTIONS = 120, 9

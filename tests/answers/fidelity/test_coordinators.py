@@ -25,8 +25,6 @@ from tests.rules.groups.batches import Batches
 from tests.sources.request_log.translate import translate
 from tests.support import recorded
 
-pytestmark = pytest.mark.long
-
 # Kafka 3.9's coordinator has the purgatories that are replayed; that of 4.3 has the same rules, with timers of its own.
 # How far the waits of joins lie apart at the median: the newer coordinator's answers pass through a queue.
 JOINS_APART_MS = {"3.9.2": 2.0, "4.3.1": 3.0}

@@ -116,7 +116,6 @@ def test_parsers_agree_on_timestamps(monkeypatch: pytest.MonkeyPatch, stamp: str
         assert [fast.get(name) for name in times] == [plain.get(name) for name in times]
 
 
-@pytest.mark.long
 def test_no_input_aborts_import(tmp_path: Path) -> None:
     trials = [hostile_inputs.try_input(f"suite/{number}", tmp_path) for number in range(150)]
     assert sum(trial.accepted for trial in trials) > 1_000 and sum(trial.rejected for trial in trials) > 1_000

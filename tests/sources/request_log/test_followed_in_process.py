@@ -23,8 +23,6 @@ from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from tests.support import recorded
 
-pytestmark = pytest.mark.long
-
 RECORDING, LINES, BROKERS = "W3-groups-k39", 1_400, (1, 2, 3)
 # Longer than the wait of joins, which is 6 s.
 HOLD_MS = 8_000

@@ -25,6 +25,8 @@ from tests.sources.request_log.translate import Translation, translate
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 Rows = list[dict[str, Any]]
 # Lowest percentage of operations that must end as recorded, and largest difference of their waits at the median and the
 # 95th percentile, in ms. The log has whole milliseconds, and freshly started JVMs are slow.

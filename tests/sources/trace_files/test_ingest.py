@@ -251,6 +251,7 @@ def test_max_disorder_is_exact(
     assert [row["line"] for row in events(folder / "out") if row["source"].endswith("c.jsonl")] == [2, 1, 3, 5]
 
 
+@pytest.mark.long
 def test_many_files_are_in_time_order(spark: SparkSession, out: Path) -> None:
     times = [(START + seq * 950, seq) for seq in range(1_100)]
     # Generated in Spark, because the rows are read twice, and a Python worker would generate them twice.
