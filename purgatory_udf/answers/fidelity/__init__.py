@@ -1,1 +1,5 @@
-"""How near a replay comes to what the recorded brokers did, with a cause for every operation that ended otherwise."""
+"""Comparison of a replay with the brokers that were recorded, with a cause for each operation that ended differently.
+
+Read `fidelity_run` first, then `outcome_comparison` and the queries of `answers/sql/fidelity`; `timer_delays`,
+`broker_readings` and `coordinator_comparison` are the parts that need Python, and `fidelity_figures` is the report.
+"""

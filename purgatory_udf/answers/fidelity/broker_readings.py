@@ -1,7 +1,14 @@
-"""The brokers' own counts of expirations, from readings of their MBeans.
+"""What brokers report themselves: expirations, in readings of their MBeans, and events of groups, in their logs.
 
 A reading is a JSON object by broker id: `{"1": {"mbeans": {NAME: {"Count": 12, "readAtMs": 1795229776260}}}}`, plain or
-packed. The names are those of JMX; attributes other than `Count` and `readAtMs` are ignored.
+compressed. The names are those of JMX; attributes other than `Count` and `readAtMs` are ignored.
+
+The server logs of the brokers (`server.log`, in any log4j layout) have the lines of group coordinators:
+
+    [GroupCoordinator 2]: Preparing to rebalance group g in state PreparingRebalance with old generation 4 (…)
+    [GroupCoordinator 2]: Stabilized group g generation 5 (__consumer_offsets-0) with 3 members
+
+The classic coordinator and the one of Kafka 4 use the same words, all of them at INFO.
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ CONSUMERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherTyp
 FOLLOWERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=follower"
 PRODUCES = "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec"
 
-# What each of them counts: requests, but for produces, where it is partitions.
+# The MBean of each kind of operation. They count requests; that of produces counts partitions.
 COUNTERS = {
     "consumer fetch": CONSUMERS,
     "follower fetch": FOLLOWERS,
@@ -31,7 +38,7 @@ COUNTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How often `kind` expired at a broker after `since_us` up to `until_us`."""
+    """The number of expirations of `kind` at a broker, after `since_us` and up to `until_us`."""
 
     broker: int
     kind: str
@@ -47,9 +54,9 @@ class _Reading:
 
 
 def counted(before: str | Path | None, after: str | Path) -> list[Counted]:
-    """The increase of each counter between two readings, or since the broker started.
+    """Return the increase of each counter between two readings, or since the broker started.
 
-    A broker has no counter of what has not happened yet: one that is only in the later reading began at 0.
+    A broker creates a counter with its first event: one that only the later reading has was 0 in the earlier one.
     """
     last = _readings(after)
     if not last:
@@ -79,7 +86,7 @@ def _readings(path: str | Path) -> dict[tuple[int, str], _Reading]:
 
 
 def _moments(path: str | Path) -> dict[int, int]:
-    """When each broker was first read."""
+    """Return the time of each broker's first reading, in microseconds."""
     return {
         broker: min((int(bean.get("readAtMs", 0)) for bean in named.values()), default=0) * 1000
         for broker, named in _beans(path).items()
@@ -93,22 +100,16 @@ def _beans(path: str | Path) -> dict[int, dict[str, dict[str, Any]]]:
         raise UserError(f"{path}: not a reading of MBeans by broker: {error!r}") from None
 
 
-# What coordinators wrote of their groups into the brokers' ordinary logs (`server.log`), in any log4j layout.
-#
-#     [GroupCoordinator 2]: Preparing to rebalance group g in state PreparingRebalance with old generation 4 (…)
-#     [GroupCoordinator 2]: Stabilized group g generation 5 (__consumer_offsets-0) with 3 members
-#
-# The classic coordinator and the one of Kafka 4 use the same words, all of them at INFO.
-
-
-# A group prepares to rebalance; it has another generation; a member's session, the joins, the syncs have expired.
+# A group prepares to rebalance; a new generation; expiration of a member's session, of joins, of syncs.
 REBALANCE, GENERATION, SESSION, JOIN, SYNC = "rebalance", "generation", "session", "join", "sync"
 KINDS = (REBALANCE, GENERATION, SESSION, JOIN, SYNC)
 
 
 class Fact(NamedTuple):
-    """One thing that happened to a group. `detail` is the old generation of a rebalance, the number of a generation,
-    the member of a session."""
+    """An event of a group.
+
+    `detail` is the old generation of a rebalance, the number of a generation, or the member of a session.
+    """
 
     broker: int
     group: str
@@ -136,7 +137,7 @@ _SYNC_EXPIRED = "on pending sync request expiration"
 
 
 def facts_in_logs(paths: Sequence[str], zone: tzinfo = UTC) -> list[Fact]:
-    """Of all files, in the order of time. Raises UserError where no coordinator has written."""
+    """Return the events in all files in the order of time. Raises `UserError` if no line is a coordinator's."""
     facts: list[Fact] = []
     for file in find_logs(paths):
         with open_text(file.path) as lines:
@@ -147,6 +148,7 @@ def facts_in_logs(paths: Sequence[str], zone: tzinfo = UTC) -> list[Fact]:
 
 
 def facts_in(lines: Iterable[str], zone: tzinfo = UTC) -> Iterator[Fact]:
+    """Yield the events in the lines of one log; `zone` is that of times without a zone."""
     for line in lines:
         coordinator = _BROKER.search(line)
         if coordinator is None:

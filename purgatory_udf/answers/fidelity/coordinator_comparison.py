@@ -1,4 +1,4 @@
-"""Groups as their coordinators logged them, held against the replay's.
+"""Groups as their coordinators logged them, compared with those of the replay.
 
 logged    rebalance 0 ── generation 1 ───────── session m ── rebalance 1 ── generation 2
 replayed  rebalance 0 ─── generation 1 ──────── session m ── rebalance 1 ─ generation 2
@@ -14,17 +14,14 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from purgatory_udf.answers.fidelity.broker_readings import GENERATION, JOIN, KINDS, REBALANCE, SESSION, SYNC, Fact
-from purgatory_udf.answers.fidelity.group_answers import COMPLETING, EMPTY, PREPARING
-from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.contract.outcome import Transition
-from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from purgatory_udf.answers.run_tables import RunTables
 
-
-# How much later than its cause a line may be written.
+EMPTY, PREPARING, COMPLETING = "Empty", "PreparingRebalance", "CompletingRebalance"
+# Maximum delay between an event and its log line.
 LATEST_US = 1_000_000
 MISSED = " did not rejoin"
 HEADS = {
@@ -37,7 +34,7 @@ HEADS = {
 
 
 class Expired(NamedTuple):
-    """A heartbeat, join or sync that expired; the key is the group, a heartbeat's the group and the member."""
+    """A heartbeat, join or sync that expired; the key is the group, for a heartbeat `group-member`."""
 
     broker: int
     kind: str
@@ -46,14 +43,18 @@ class Expired(NamedTuple):
 
 
 class Span(NamedTuple):
+    """The times of a broker's first and last recorded request, in microseconds."""
+
     from_us: int
     to_us: int
 
 
 @dataclass(slots=True)
 class ComparedGroup:
-    """One group: how often each kind of fact was logged and replayed, and how far those on both sides lie apart, in ms
-    (above 0: it was logged later than replayed)."""
+    """How often each kind of event of a group was logged and replayed.
+
+    `apart_ms` are the differences in time of events on both sides, in milliseconds; positive if the log is later.
+    """
 
     broker: int
     group: str
@@ -68,7 +69,7 @@ class ComparedGroup:
 
 
 def facts_of(transitions: Iterable[Transition], expired: Iterable[Expired]) -> Iterator[Fact]:
-    """What a coordinator would have logged of the replay."""
+    """Yield the events that a coordinator would have logged in the replay."""
     groups: dict[int, set[str]] = defaultdict(set)
     lossy: set[tuple[int, str, int]] = set()
     for transition in transitions:
@@ -90,7 +91,7 @@ def facts_of(transitions: Iterable[Transition], expired: Iterable[Expired]) -> I
 
 
 def _loses(generation: Transition) -> bool:
-    """Whether an expired join has cost members: static ones that were missing stay."""
+    """Return whether an expired join removed members; static members that are missing stay."""
     if not generation.reason.endswith(MISSED):
         return generation.to_state == EMPTY
     return not set(generation.reason.removesuffix(MISSED).split(", ")) <= set(generation.members)
@@ -101,9 +102,9 @@ def _group_of(key: str, groups: Iterable[str]) -> str:
 
 
 def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int, Span]) -> list[ComparedGroup]:
-    """By broker and group, of what was replayed within the broker's span: from its first recorded request to its last.
+    """Return the groups by broker and name, with the events within the span of their broker.
 
-    A line is written a little after what it tells, so that of the last request may be later.
+    A line is written a little after its event, so that of the last request may be later.
     """
     groups: dict[tuple[int, str], ComparedGroup] = {}
     replayed_at = _moments(fact for fact in replayed if _within(fact, spans))
@@ -128,7 +129,7 @@ def _within(fact: Fact, spans: Mapping[int, Span], late_us: int = 0) -> bool:
 
 
 def _moments(facts: Iterable[Fact]) -> dict[tuple[Fact, int], int]:
-    """When each fact happened, for the how manieth time."""
+    """Return the time of each event, by the event without its time and its number among equal ones."""
     seen: Counter[Fact] = Counter()
     moments = {}
     for fact in sorted(facts, key=lambda fact: fact.at_us):
@@ -139,7 +140,7 @@ def _moments(facts: Iterable[Fact]) -> dict[tuple[Fact, int], int]:
 
 
 def table(groups: Iterable[ComparedGroup]) -> Table:
-    """A row a group; "found again" counts what is on both sides, with the same generation or member."""
+    """Return a row for each group; "found again" counts events on both sides with the same generation or member."""
     return Table(
         "Groups, as their coordinators logged them / as replayed",
         ("group", "broker", *HEADS.values(), "found again", "median ms apart", "worst"),
@@ -155,41 +156,13 @@ def _row(group: ComparedGroup) -> Iterator[Cell]:
     yield from (round(median(apart), 1), round(max(apart), 1)) if apart else (None, None)
 
 
-# A replay's groups from its tables, held against what their coordinators logged.
+def logged_groups(tables: RunTables, logged: Iterable[Fact]) -> Table:
+    """Compare the replayed groups with what their coordinators logged between a broker's first and last request."""
+    spans = {row["broker"]: Span(row["from_us"], row["to_us"]) for row in tables.rows("fidelity/log_spans")}
+    expired = (Expired(**row) for row in tables.rows("fidelity/group_expirations"))
+    return table(compare(logged, facts_of(_transitions(tables), expired), spans))
 
 
-OPERATION_KINDS = ("heartbeat", "join", "sync")
-
-
-def logged_groups(spark: SparkSession, layout: Layout, logged: Iterable[Fact]) -> Table:
-    """Of what comes after a broker's last request the broker had other news."""
-    started = sf.unix_micros("started_at")
-    requests = _load(spark, layout, "recorded").groupBy("broker")
-    ends = requests.agg(sf.min(started).alias("first"), sf.max(started).alias("last")).collect()
-    spans = {row["broker"]: Span(row["first"], row["last"]) for row in ends}
-    replayed = facts_of(_transitions(_load(spark, layout, "group_transitions")), _expired(spark, layout))
-    return table(compare(logged, replayed, spans))
-
-
-def _transitions(rows: DataFrame) -> Iterator[Transition]:
-    for row in rows.withColumn("at_us", sf.unix_micros("at")).toLocalIterator():
-        yield Transition(
-            row["group"],
-            row["broker"],
-            row["at_us"],
-            row["from_state"],
-            row["to_state"],
-            row["reason"],
-            row["generation"],
-            tuple(row["members"] or ()),
-        )
-
-
-def _expired(spark: SparkSession, layout: Layout) -> Iterator[Expired]:
-    rows = _load(spark, layout, "expirations").where(sf.col("kind").isin(*OPERATION_KINDS) & ~sf.col("after_end"))
-    for row in rows.select("broker", "kind", "key", sf.unix_micros("expired_at").alias("at_us")).toLocalIterator():
-        yield Expired(row["broker"], row["kind"], row["key"], row["at_us"])
-
-
-def _load(spark: SparkSession, layout: Layout, name: str) -> DataFrame:
-    return spark.read.format("delta").load(layout.table(name))
+def _transitions(tables: RunTables) -> Iterator[Transition]:
+    for row in tables.rows("fidelity/transitions"):
+        yield Transition(**{**row, "members": tuple(row["members"] or ())})

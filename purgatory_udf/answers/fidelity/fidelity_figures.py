@@ -1,199 +1,210 @@
-"""The tables of a fidelity report, from the rows of the comparison."""
+"""The tables of a fidelity report, from the rows of the table `fidelity`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.answers.fidelity.broker_readings import COUNTERS, Counted
-from purgatory_udf.answers.fidelity.outcome_comparison import ACCURACY, AT_ONCE, BY_ID, CAUSES, COMPLETED, EXPIRED, NONE
-from purgatory_udf.backend.dialect import functions as sf
+import pyarrow as pa
+
+from purgatory_udf.answers.fidelity.broker_readings import Counted
+from purgatory_udf.answers.fidelity.outcome_comparison import AT_ONCE, BY_ID, CAUSES, COMPLETED, EXPIRED, NONE
 from purgatory_udf.common.console import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from purgatory_udf.answers.run_tables import RunTables
+
+Rows = Sequence[Mapping[str, Any]]
 
 ALL = "all"
 CLASSES = (AT_ONCE, COMPLETED, EXPIRED)
+# Operations of each kind in the table of the worst differences.
 WORST = 3
 
 
-def agreement(pairs: DataFrame) -> Table:
-    """By kind and broker: how many ended alike, and how many in each way on either side."""
-    sides = [(f"{side}_{outcome}", side, outcome) for outcome in CLASSES for side in ("recorded", "replayed")]
-    counts = [sf.count_if(sf.col(f"{side}_outcome") == outcome).alias(name) for name, side, outcome in sides]
-    same = sf.count_if("agrees").alias("same")
-    rows = _by_kind_and_broker(pairs.where(sf.col("kind").isin(*BY_ID)), [same, *counts])
+def figures(tables: RunTables, phases: Mapping[int, float], counted: Iterable[Counted]) -> list[Table]:
+    """Return all tables that need no server log, in the order of the report."""
+    counts = tables.rows("fidelity/counts")
+    return [
+        agreement(counts),
+        two_way(counts),
+        waits(tables.rows("fidelity/waits")),
+        lateness(tables.rows("fidelity/lateness"), phases),
+        worst(tables.rows("fidelity/worst", of_each=WORST)),
+        causes(counts),
+        expirations(tables, counted),
+        group_answers(counts),
+    ]
+
+
+def agreement(counts: Rows) -> Table:
+    """Return how many operations ended alike, and how many ended in each way on either side, by kind and broker."""
+    totals: Counter[tuple[str, int | None, str]] = Counter()
+    for row in counts:
+        counted = ["n", f"recorded {row['recorded_outcome']}", f"replayed {row['replayed_outcome']}"]
+        for name in [*counted, *(["same"] if row["agrees"] else [])]:
+            for broker in (None, row["broker"]):
+                totals[row["kind"], broker, name] += row["operations"]
+    keys = {(kind, broker) for kind, broker, _ in totals if kind in BY_ID}
     return Table(
         "Operations recorded / replayed, by how they ended",
         ("kind", "broker", "operations", "end alike", "%", "at once", "completed", "expired"),
         [
             (
-                *_names(row),
-                row.n,
-                row.same,
-                round(100 * row.same / row.n, 2),
-                *(f"{row[f'recorded_{outcome}']:,} / {row[f'replayed_{outcome}']:,}" for outcome in CLASSES),
+                *_names(kind, broker),
+                totals[kind, broker, "n"],
+                totals[kind, broker, "same"],
+                round(100 * totals[kind, broker, "same"] / totals[kind, broker, "n"], 2),
+                *(
+                    f"{totals[kind, broker, f'recorded {end}']:,} / {totals[kind, broker, f'replayed {end}']:,}"
+                    for end in CLASSES
+                ),
             )
-            for row in rows
+            for kind, broker in sorted(keys, key=_place)
         ],
     )
 
 
-def two_way(pairs: DataFrame) -> Table:
-    """Recorded ends down, replayed ends across."""
-    across = (*CLASSES, NONE)
-    counts = [sf.count_if(sf.col("replayed_outcome") == outcome).alias(outcome) for outcome in across]
-    by = pairs.where(sf.col("kind").isin(*BY_ID)).groupBy("kind", "recorded_outcome").agg(*counts)
-    rows = sorted(by.collect(), key=lambda row: (BY_ID.index(row.kind), CLASSES.index(row.recorded_outcome)))
+def two_way(counts: Rows) -> Table:
+    """Return the recorded ends, one in each row, against the replayed ends."""
+    totals = _sums(counts, "kind", "recorded_outcome", "replayed_outcome")
+    keys = {(kind, recorded) for kind, recorded, _ in totals if kind in BY_ID}
     return Table(
         "Recorded end, down, against replayed end, across",
         ("kind", "recorded", "at once", "completed", "expired", "no outcome"),
-        [(row.kind, row.recorded_outcome, *(row[outcome] for outcome in across)) for row in rows],
+        [
+            (kind, recorded, *(totals[kind, recorded, replayed] for replayed in (*CLASSES, NONE)))
+            for kind, recorded in sorted(keys, key=lambda key: (BY_ID.index(key[0]), CLASSES.index(key[1])))
+        ],
     )
 
 
-def waits(pairs: DataFrame) -> Table:
-    """How far the waits lie apart, of all that both sides know."""
-    apart = sf.abs("difference_ms")
-    shares = {"median": 0.5, "p95": 0.95, "p99": 0.99}
-    figures = [sf.percentile_approx(apart, share, ACCURACY).alias(name) for name, share in shares.items()]
-    rows = _by_kind_and_broker(pairs.where("difference_ms IS NOT NULL"), [*figures, sf.max(apart).alias("worst")])
+def waits(rows: Rows) -> Table:
+    """Return the quantiles of the differences of waits; `rows` are those of `fidelity/waits`."""
     return Table(
         "Difference of waits, recorded against replayed, in ms",
         ("kind", "broker", "operations", "median", "p95", "p99", "worst"),
-        [(*_names(row), row.n, *(round(row[name], 2) for name in (*shares, "worst"))) for row in rows],
+        [
+            (
+                *_names(row["kind"], row["broker"]),
+                row["operations"],
+                *(round(row[name], 2) for name in ("median", "p95", "p99", "worst")),
+            )
+            for row in sorted(rows, key=lambda row: _place((row["kind"], row["broker"])))
+        ],
     )
 
 
-def lateness(pairs: DataFrame, phases: Mapping[int, float]) -> Table:
-    """By how much brokers missed the deadlines of what expired on both sides, the phase of each one's timer where it is
-    known, and what is left of a difference when what these explain is taken off."""
-    expired = pairs.where((sf.col("recorded_outcome") == EXPIRED) & (sf.col("replayed_outcome") == EXPIRED))
-    late = sf.col("recorded_ms") - sf.col("replayed_ms")
-    figures = {"median": (late, 0.5), "p95": (late, 0.95), "left": (sf.abs("difference_ms"), 0.5)}
-    named = [sf.percentile_approx(of, share, ACCURACY).alias(name) for name, (of, share) in figures.items()]
-    rows = expired.groupBy("broker").agg(sf.count("*").alias("n"), *named).orderBy("broker").collect()
+def lateness(rows: Rows, phases: Mapping[int, float]) -> Table:
+    """Return how late brokers ended what expired on both sides, with the phase of each broker's timer if it is known.
+
+    `rows` are those of `fidelity/lateness`.
+    """
     return Table(
         "How late brokers ended what expired, in ms: what is usual for its timer is taken off differences of waits",
         ("broker", "operations", "median", "p95", "phase of the timer", "left, median"),
         [
             (
-                str(row.broker),
-                row.n,
-                round(row.median, 2),
-                round(row.p95, 2),
-                round(phases[row.broker], 2) if row.broker in phases else None,
-                round(row.left, 2),
+                str(row["broker"]),
+                row["operations"],
+                round(row["median"], 2),
+                round(row["p95"], 2),
+                round(phases[row["broker"]], 2) if row["broker"] in phases else None,
+                round(row["remaining"], 2),
             )
             for row in rows
         ],
     )
 
 
-def worst(pairs: DataFrame) -> Table:
-    """The operations behind the worst differences, of each kind."""
-    rows = [
-        row
-        for kind in _kinds(pairs)
-        for row in pairs.where((sf.col("kind") == kind) & sf.col("difference_ms").isNotNull())
-        .orderBy(sf.desc(sf.abs("difference_ms")), "operation_id")
-        .limit(WORST)
-        .collect()
-    ]
+def worst(rows: Rows) -> Table:
+    """Return the operations of each kind whose waits differ most; `rows` are those of `fidelity/worst`."""
     return Table(
         "Worst differences of waits",
         ("kind", "request", "operation", "recorded", "ms", "replayed", "ms"),
         [
             (
-                row.kind,
-                row.request_id,
-                str(row.operation_id),
-                row.recorded_outcome,
-                round(row.recorded_ms, 2),
-                row.replayed_outcome,
-                round(row.replayed_ms, 2),
+                row["kind"],
+                row["request_id"],
+                str(row["operation_id"]),
+                row["recorded_outcome"],
+                round(row["recorded_ms"], 2),
+                row["replayed_outcome"],
+                round(row["replayed_ms"], 2),
             )
-            for row in rows
+            for row in sorted(rows, key=lambda row: _kind_place(row["kind"]))
         ],
     )
 
 
-def causes(pairs: DataFrame) -> Table:
-    """Every disagreement, by the cause it falls under."""
-    grouped = pairs.where("NOT agrees").groupBy("kind", "recorded_outcome", "replayed_outcome", "cause").count()
-    rows = grouped.orderBy("kind", sf.desc("count"), "recorded_outcome", "replayed_outcome", "cause").collect()
+def causes(counts: Rows) -> Table:
+    """Return the number of disagreements by their causes."""
+    differing = [row for row in counts if not row["agrees"]]
+    totals = _sums(differing, "kind", "recorded_outcome", "replayed_outcome", "cause")
     return Table(
         "Disagreements and their causes",
         ("kind", "recorded", "replayed", "operations", "cause"),
         [
-            (row.kind, row.recorded_outcome, row.replayed_outcome, row["count"], f"{row.cause}: {CAUSES[row.cause]}")
-            for row in rows
+            (kind, recorded, replayed, operations, f"{cause}: {CAUSES[cause]}")
+            for (kind, recorded, replayed, cause), operations in sorted(
+                totals.items(), key=lambda item: (item[0][0], -item[1], *item[0][1:])
+            )
         ],
     )
 
 
-def expirations(ends: DataFrame, counted: Sequence[Counted]) -> Table:
-    """How often operations expired, as recorded, as replayed, and as the broker counted if it was asked.
-
-    `ends` has a row an operation of the kinds that are counted: `recorded_expired` and `replayed_expired` (how often,
-    at `recorded_end_us` and `replayed_end_us`): produces count by partition.
-    """
-    by_broker = ends.groupBy("kind", "broker").agg(
-        *(sf.sum(f"{side}_expired").alias(side) for side in ("recorded", "replayed"))
+def expirations(tables: RunTables, counted: Iterable[Counted]) -> Table:
+    """Return how often operations expired, as recorded, as replayed, and as counted by the broker if that is known."""
+    schema = pa.schema(
+        [
+            ("broker", pa.int32()),
+            ("kind", pa.string()),
+            ("counted", pa.int64()),
+            ("since_us", pa.int64()),
+            ("until_us", pa.int64()),
+        ]
     )
-    beans = {(bean.kind, bean.broker): bean for bean in counted}
-    rows = []
-    for row in sorted(by_broker.collect(), key=lambda row: (BY_ID.index(row.kind), row.broker)):
-        bean = beans.get((row.kind, row.broker))
-        recorded, replayed = row.recorded, row.replayed
-        if bean is not None:
-            recorded, replayed = (_within(ends, bean, side) for side in ("recorded", "replayed"))
-        rows.append((row.kind, str(row.broker), recorded, replayed, bean.count if bean else None))
+    readings = [(bean.broker, bean.kind, bean.count, bean.since_us, bean.until_us) for bean in counted]
+    columns = list(zip(*readings, strict=True)) or [()] * len(schema)
+    tables.add_rows("counter_readings", pa.table([list(column) for column in columns], schema=schema))
+    rows = sorted(tables.rows("fidelity/expirations"), key=lambda row: _place((row["kind"], row["broker"])))
     return Table(
         "Expirations (of produces: partitions timed out)",
         ("kind", "broker", "recorded", "replayed", "counted by the broker"),
-        rows,
+        [(row["kind"], str(row["broker"]), row["recorded"], row["replayed"], row["counted"]) for row in rows],
     )
 
 
-def _within(ends: DataFrame, bean: Counted, side: str) -> int:
-    """Between the broker's two readings."""
-    its_ends = ends.where((sf.col("kind") == bean.kind) & (sf.col("broker") == bean.broker))
-    ended = sf.col(f"{side}_end_us")
-    total = its_ends.where((ended > bean.since_us) & (ended <= bean.until_us)).agg(sf.sum(f"{side}_expired")).first()
-    return int(total[0] or 0) if total else 0
-
-
-def group_answers(pairs: DataFrame) -> Table:
-    """Joins, syncs and heartbeats: were they answered alike."""
-    answers = pairs.where(~sf.col("kind").isin(*BY_ID))
-    rows = answers.groupBy("kind").agg(sf.count("*").alias("n"), sf.count_if("agrees").alias("same")).orderBy("kind")
+def group_answers(counts: Rows) -> Table:
+    """Return how many joins, syncs and heartbeats got the same response."""
+    of_groups = [row for row in counts if row["kind"] not in BY_ID]
+    answers, same = _sums(of_groups, "kind"), _sums([row for row in of_groups if row["agrees"]], "kind")
     return Table(
         "Answers of group coordinators",
         ("kind", "answers", "alike", "%"),
-        [(row.kind, row.n, row.same, round(100 * row.same / row.n, 2)) for row in rows.collect()],
+        [(kind, total, same[kind,], round(100 * same[kind,] / total, 2)) for (kind,), total in sorted(answers.items())],
     )
 
 
-def _by_kind_and_broker(pairs: DataFrame, figures: Sequence[Column]) -> list[Row]:
-    """A row for each kind and broker, and first one for all brokers together, whose `broker` is null."""
-    counted = [sf.count("*").alias("n"), *figures]
-    single = pairs.groupBy("kind", "broker").agg(*counted)
-    together = pairs.groupBy("kind", sf.lit(None).cast("int").alias("broker")).agg(*counted)
-    order = {kind: place for place, kind in enumerate(_kinds(pairs))}
-    rows = together.unionByName(single).collect()
-    return sorted(rows, key=lambda row: (order[row.kind], -1 if row.broker is None else row.broker))
+def _sums(counts: Rows, *columns: str) -> Counter[tuple[Any, ...]]:
+    """Return the number of operations by the values of these columns."""
+    totals: Counter[tuple[Any, ...]] = Counter()
+    for row in counts:
+        totals[tuple(row[column] for column in columns)] += row["operations"]
+    return totals
 
 
-def _kinds(pairs: DataFrame) -> list[str]:
-    """Those that occur, groups last."""
-    kinds = {row.kind for row in pairs.select("kind").distinct().collect()}
-    return [kind for kind in BY_ID if kind in kinds] + sorted(kinds.difference(BY_ID))
+def _place(key: tuple[str, int | None]) -> tuple[tuple[int, str], int]:
+    """Return the sort key of a kind and a broker; all brokers together come first."""
+    kind, broker = key
+    return _kind_place(kind), -1 if broker is None else broker
 
 
-def _names(row: Row) -> tuple[str, str]:
-    return row.kind, ALL if row.broker is None else str(row.broker)
+def _kind_place(kind: str) -> tuple[int, str]:
+    """Return the sort key of a kind: those of groups come last, in the order of their names."""
+    return (BY_ID.index(kind), "") if kind in BY_ID else (len(BY_ID), kind)
 
 
-__all__ = ["COUNTERS", "agreement", "causes", "expirations", "group_answers", "lateness", "two_way", "waits", "worst"]
+def _names(kind: str, broker: int | None) -> tuple[str, str]:
+    return kind, ALL if broker is None else str(broker)

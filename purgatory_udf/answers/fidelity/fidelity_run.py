@@ -1,4 +1,4 @@
-"""A fidelity run: compare, keep the comparison as a table, and say it in text, as a page and in a picture."""
+"""A fidelity run: write the comparison as a table, and report it as text, as a page and as a chart."""
 
 from __future__ import annotations
 
@@ -11,26 +11,21 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 
-from purgatory_udf.answers.fidelity import fidelity_figures
-from purgatory_udf.answers.fidelity.broker_readings import COUNTERS, Counted, Fact, counted, facts_in_logs
+from purgatory_udf.answers.fidelity.broker_readings import Counted, Fact, counted, facts_in_logs
 from purgatory_udf.answers.fidelity.coordinator_comparison import logged_groups
-from purgatory_udf.answers.fidelity.group_answers import compared_groups
-from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, compared
-from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.answers.fidelity.fidelity_figures import figures
+from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, write_comparison
+from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.file_system import files_of, write_whole
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_paths import local_path
-from purgatory_udf.contract.tables import COMMENTED_TABLES, FIDELITY
-from purgatory_udf.storage import delta_tables, run_records
+from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame, SparkSession
-
-
-# The report as one HTML file that needs nothing beside it.
+    from pyspark.sql import SparkSession
 
 
 _STYLE = """
@@ -44,7 +39,7 @@ svg { max-width: 100%; height: auto; }
 
 
 def page(title: str, tables: Iterable[Table], picture: str) -> str:
-    """`picture` is SVG, put after the tables."""
+    """Return the report as one HTML file without links to others. `picture` is SVG, put after the tables."""
     parts = [_table(table) for table in tables if table.rows]
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
@@ -67,27 +62,25 @@ def _cell(value: str | int | float | None) -> str:
     return f'<td class="number">{value:,}</td>'
 
 
-# Recorded against replayed waits: a point an operation; what the replay got right lies on the diagonal.
-
-
-# More points than this neither fit on a screen nor into a handy file.
+# Maximum number of points of the chart, for readability and for the size of the page.
 MOST_POINTS = 4_000
 ALIKE, OTHERWISE = "ended alike", "ended otherwise"
-# Told apart by colour-blind eyes too.
+# Distinguishable with colour blindness.
 COLOURS = {ALIKE: "#0072b2", OTHERWISE: "#d55e00"}
 
 
-def points(pairs: DataFrame, most: int = MOST_POINTS) -> pd.DataFrame:
-    """All that disagree, and of the others as many as fit, chosen by their ids alone."""
-    known = pairs.where(sf.col("kind").isin(*BY_ID) & sf.col("replayed_ms").isNotNull())
-    waited = known.where("recorded_ms > 0 OR replayed_ms > 0")
-    chosen = waited.orderBy("agrees", sf.xxhash64("operation_id"), "operation_id").limit(most)
-    end = sf.when(sf.col("agrees"), ALIKE).otherwise(OTHERWISE).alias("end")
-    return chosen.select("kind", "recorded_ms", "replayed_ms", end, "request_id").toPandas()
+def points(tables: RunTables, most: int = MOST_POINTS) -> pd.DataFrame:
+    """Return the operations of the chart: all disagreements if they fit, and a sample of the others."""
+    frame = tables.query("fidelity/points", most=most).to_pandas()
+    frame["end"] = frame["agrees"].map({True: ALIKE, False: OTHERWISE})
+    return frame[["kind", "recorded_ms", "replayed_ms", "end", "request_id"]]
 
 
 def recorded_against_replayed(frame: pd.DataFrame) -> alt.Chart:
-    """One square a kind; the root scale shows short waits beside long ones."""
+    """Return a chart of the waits of operations, a square for each kind. Equal waits are on the diagonal.
+
+    The scale is a square root, which shows short waits next to long ones.
+    """
     scale = alt.Scale(type="sqrt", zero=True)
     return (
         alt.Chart(frame, width=260, height=260)
@@ -106,7 +99,7 @@ def recorded_against_replayed(frame: pd.DataFrame) -> alt.Chart:
 
 
 def as_svg(chart: alt.Chart) -> str:
-    """Drawn here: neither making nor seeing it needs a network."""
+    """Return the chart as SVG, drawn without a network."""
     import vl_convert
 
     return str(vl_convert.vegalite_to_svg(chart.to_json()))
@@ -118,8 +111,11 @@ PAGE = "fidelity.html"
 
 @dataclass(frozen=True)
 class FidelityOptions:
-    """`out` holds the tables of an import and of its replay; the JMX files are readings of the brokers' counters, the
-    server logs what their coordinators wrote, `zone` that of its times without one."""
+    """Inputs and outputs of a comparison.
+
+    `out` has the tables of an import and of its replay. The JMX files are readings of the brokers' counters. `zone` is
+    the time zone of times without one in the server logs. `html` is the page's file, by default one in `out`.
+    """
 
     out: str
     jmx_before: str | None = None
@@ -139,7 +135,7 @@ class FidelityOptions:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """The report's tables; `page` is where the HTML is, if there is a local folder for it."""
+    """The report's tables; `page` is the path of the HTML page, None if `out` is remote and no path was given."""
 
     tables: list[Table]
     page: Path | None
@@ -150,77 +146,25 @@ class Fidelity:
 
 
 def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
+    """Compare the replay under `options.out` with the request log, write the table `fidelity`, and report it."""
     layout = Layout(options.out)
     beans, logged = options.counted(), options.logged()
     for name, maker in NEEDED.items():
         if not delta_tables.is_table(spark, layout.table(name)):
             raise UserError(f"{layout.table(name)}: no such table ({maker} makes it)")
-    replay = run_records.load(spark, layout.table("runs"), "replay")
-    run_id = replay.run_id if replay else "unknown"
-    rows, phases = compared(spark, options.out, run_id)
-    has_groups = delta_tables.is_table(spark, layout.table("group_transitions"))
-    if has_groups:
-        rows = rows.unionByName(compared_groups(spark, options.out, run_id, _classic(spark, layout)))
+    tables = RunTables(spark, options.out, require_all_rows=False)
     files_of(spark).remove(layout.table("fidelity"))
-    rows = rows.select(*FIDELITY.names)
-    delta_tables.commented_writer(rows, COMMENTED_TABLES["fidelity"]).format("delta").save(layout.table("fidelity"))
-    pairs = spark.read.format("delta").load(layout.table("fidelity")).cache()
-    tables = [
-        fidelity_figures.agreement(pairs),
-        fidelity_figures.two_way(pairs),
-        fidelity_figures.waits(pairs),
-        fidelity_figures.lateness(pairs, phases),
-        fidelity_figures.worst(pairs),
-        fidelity_figures.causes(pairs),
-        fidelity_figures.expirations(_expiring(spark, layout), beans),
-        fidelity_figures.group_answers(pairs),
-    ]
-    if logged and has_groups:
-        tables.append(logged_groups(spark, layout, logged))
-    written = _write_page(options, run_id, tables, pairs)
-    pairs.unpersist()
-    return Fidelity(tables, written)
+    report = figures(tables, write_comparison(tables), beans)
+    if logged and tables.has("group_transitions"):
+        report.append(logged_groups(tables, logged))
+    return Fidelity(report, _write_page(options, tables, report))
 
 
-def _classic(spark: SparkSession, layout: Layout) -> bool:
-    """Whether the recorded coordinator is the one that the replay has: it answers heartbeats in the handling thread."""
-    recorded = spark.read.format("delta").load(layout.table("recorded")).where("kind = 'heartbeat'")
-    share = recorded.agg(sf.avg(sf.when(sf.col("recorded_outcome") == "at_once", 1.0).otherwise(0.0))).first()
-    return share is None or share[0] is None or share[0] > 0.5
-
-
-def _expiring(spark: SparkSession, layout: Layout) -> DataFrame:
-    """What `figures.expirations` counts: a row an operation."""
-    recorded = spark.read.format("delta").load(layout.table("recorded")).where(sf.col("kind").isin(*COUNTERS))
-    timed_out = sf.size(sf.filter("partitions", lambda partition: partition["error"] == "REQUEST_TIMED_OUT"))
-    expired = (
-        spark.read.format("delta")
-        .load(layout.table("expirations"))
-        .where("NOT after_end AND NOT (kind = 'fetch' AND wait_ms = 0)")
-    )
-    replayed = expired.select(
-        "operation_id",
-        sf.when(sf.col("kind") == "produce", timed_out).otherwise(1).alias("replayed_expired"),
-        sf.unix_micros("expired_at").alias("replayed_end_us"),
-    )
-    is_expired = sf.when(sf.col("recorded_outcome") == "expired", 1).otherwise(0)
-    return recorded.join(replayed, "operation_id", "left").select(
-        "kind",
-        "broker",
-        sf.when(sf.col("kind").startswith("produce"), sf.col("recorded_timed_out"))
-        .otherwise(is_expired)
-        .alias("recorded_expired"),
-        (sf.unix_micros("started_at") + sf.col("recorded_remote_ms") * 1000).alias("recorded_end_us"),
-        sf.coalesce("replayed_expired", sf.lit(0)).alias("replayed_expired"),
-        "replayed_end_us",
-    )
-
-
-def _write_page(options: FidelityOptions, run_id: str, tables: list[Table], pairs: DataFrame) -> Path | None:
+def _write_page(options: FidelityOptions, tables: RunTables, report: list[Table]) -> Path | None:
     folder = local_path(options.out)
     path = options.html or (folder / PAGE if folder is not None else None)
     if path is None:
         return None
-    drawn = as_svg(recorded_against_replayed(points(pairs)))
-    write_whole(path, page(f"Fidelity of {run_id}", tables, drawn))
+    drawn = as_svg(recorded_against_replayed(points(tables)))
+    write_whole(path, page(f"Fidelity of {tables.run.run_id}", report, drawn))
     return path

@@ -1,66 +1,91 @@
-"""The phase of a broker's timer, from what expired at it."""
+"""The phase of a broker's timer, estimated from what expired at it."""
 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from statistics import stdev
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import functions as sf
 
-from purgatory_udf.answers.fidelity.timer_delays import FEWEST, PARTS, phase_of, phases, started_within
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from purgatory_udf.answers.fidelity.timer_delays import FEWEST, PARTS, phase_of, phases
+from tests.answers.fidelity.conftest import RunQuery
 
 PHASE = 0.3
 
 
 def _late(start: float, phase: float, asleep: float) -> float:
-    """By the timer an operation ends that much before its deadline; the reaper wakes and answers later."""
+    """Return the lateness of an operation: the timer ends before the deadline, the reaper answers later."""
     return asleep + 0.1 - (start + phase) % 1
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.08, 0.3, 0.5, 0.72, 0.97])
-def test_a_sawtooth_over_the_millisecond_tells_where_the_clocks_own_begins(phase: float) -> None:
+def test_sawtooth_gives_the_phase(phase: float) -> None:
     estimate = phase_of([_late((part + 0.5) / PARTS, phase, asleep=0.5) for part in range(PARTS)])
     assert estimate is not None
     assert (estimate - phase + 0.5) % 1 - 0.5 == pytest.approx(0, abs=0.5 / PARTS)
 
 
-def test_lateness_that_does_not_follow_the_start_tells_no_phase() -> None:
-    chance = random.Random(7)
-    assert phase_of([0.4 + chance.uniform(-0.2, 0.2) for _ in range(PARTS)]) is None
+def test_lateness_without_sawtooth_gives_no_phase() -> None:
+    random_ = random.Random(7)
+    assert phase_of([0.4 + random_.uniform(-0.2, 0.2) for _ in range(PARTS)]) is None
     assert phase_of([0.4] * PARTS) is None
 
 
-def _expired(spark: SparkSession) -> DataFrame:
-    """Broker 1 writes microseconds; broker 2 whole milliseconds; of broker 3 too little expired; broker 4 has another
-    timer than Kafka's."""
-    chance, rows = random.Random(11), []
+def _expired() -> pa.Table:
+    """Return pairs of four brokers.
+
+    Broker 1 logs microseconds, broker 2 whole milliseconds. Broker 3 has too few pairs. The timer of broker 4 differs
+    from Kafka's.
+    """
+    random_ = random.Random(11)
+    columns: tuple[list[int], list[int], list[int], list[float]] = ([], [], [], [])
     for broker, operations in ((1, 2_000), (2, 2_000), (3, FEWEST - 1), (4, 2_000)):
         for _ in range(operations):
-            start = chance.randrange(1_000_000_000)
-            late = chance.random() if broker == 4 else _late(start / 1000, PHASE, asleep=chance.random())
+            start = random_.randrange(1_000_000_000)
+            late = random_.random() if broker == 4 else _late(start / 1000, PHASE, asleep=random_.random())
             written = start + 500_200 + round(late * 1000)
-            rows.append((broker, start, written // 1000 * 1000 if broker == 2 else written, late))
-    frame = spark.createDataFrame(rows, "broker INT, start BIGINT, written BIGINT, difference_ms DOUBLE")
-    return frame.withColumns(
-        {"started_at": sf.timestamp_micros("start"), "written_at": sf.timestamp_micros("written")}
-    ).cache()
+            columns[0].append(broker)
+            columns[1].append(start)
+            columns[2].append(written // 1000 * 1000 if broker == 2 else written)
+            columns[3].append(late)
+    brokers, starts, ends, late_ms = columns
+    time = pa.timestamp("us", "UTC")
+    rows = {
+        "operation_id": pa.array(range(len(brokers)), pa.int64()),
+        "broker": pa.array(brokers, pa.int32()),
+        "started_at": pa.array(starts, time),
+        "written_at": pa.array(ends, time),
+        "difference_ms": late_ms,
+        "late_ms": late_ms,
+        **dict.fromkeys(("recorded_outcome", "replayed_outcome"), ["expired"] * len(brokers)),
+        **dict.fromkeys(("kind", "request_id"), [""] * len(brokers)),
+        **dict.fromkeys(("recorded_ms", "replayed_ms"), [500.0] * len(brokers)),
+        "agrees": [True] * len(brokers),
+    }
+    return pa.table(rows)
 
 
-def test_the_phase_is_told_by_microseconds_and_enough_operations_and_takes_the_sawtooth_off(
-    spark: SparkSession,
-) -> None:
-    expired = _expired(spark)
-    estimates = phases(expired)
+def test_phase_removes_the_sawtooth(run_query: RunQuery) -> None:
+    """A phase needs enough operations, with times in microseconds."""
+    given = {"operation_pairs": _expired()}
+    estimates = phases(run_query("fidelity/timer_parts", given, parts=PARTS))
     assert list(estimates) == [1]
     assert estimates[1] == pytest.approx(PHASE, abs=0.04)
-    spread = sf.std(sf.col("difference_ms") + started_within(estimates)).alias("spread")
-    spreads = {row.broker: row.spread for row in expired.groupBy("broker").agg(spread).collect()}
-    expired.unpersist()
-    # What stays of broker 1 is the reaper's millisecond (0.29), but for those whose millisecond is taken for the next;
-    # of two such spreads at once, 0.41 stays.
+    given["timer_phases"] = pa.table({"broker": pa.array([1], pa.int32()), "phase_ms": [estimates[1]]})
+    rows = run_query("views/timed_pairs", given)
+    spreads = {broker: stdev(row["late_ms"] for row in rows if row["broker"] == broker) for broker in (1, 2, 4)}
+    # What remains of broker 1 is the reaper's millisecond (0.29), except for operations whose millisecond is taken for
+    # the next one. Two such spreads together are 0.41.
     assert spreads[1] < 0.36 < 0.38 < spreads[2]
     assert spreads[4] == pytest.approx(0.29, abs=0.02)
+
+
+def test_log_without_written_times_gives_no_phase(run_query: RunQuery) -> None:
+    """Early imports do not have the column."""
+    pairs = _expired()
+    at = pairs.column_names.index("written_at")
+    pairs = pairs.set_column(at, "written_at", pa.nulls(pairs.num_rows, pa.timestamp("us", "UTC")))
+    rows = run_query("fidelity/timer_parts", {"operation_pairs": pairs}, parts=PARTS)
+    assert {row["fine"] for row in rows} == {0}
+    assert phases(rows) == {}

@@ -1,0 +1,7 @@
+-- The changes of state of all groups, in the fields of `contract.outcome.Transition`.
+--
+-- Reads:  group_changes
+
+SELECT c.group AS group, broker, at_us, from_state, to_state, reason, generation, members
+FROM group_changes c
+ORDER BY broker, c.group, place

@@ -1,0 +1,36 @@
+-- Each operation of the request log whose id is that of its event, with its end in the replay.
+--
+-- Reads:    recorded, ended
+-- Columns:  outcomes are at_once, completed (after a wait), expired, or none: the replay has no end of the operation.
+--           `difference_ms` is the recorded wait minus the replayed one; `late_ms` is the same for operations that
+--           expired on both sides, null for others.
+
+WITH replayed AS (
+    SELECT operation_id,
+        CASE
+            -- The broker answers a fetch that must not wait at once, and does not count it as expired.
+            WHEN expired AND NOT (kind = 'fetch' AND wait_ms = 0) THEN 'expired'
+            WHEN watched AND NOT expired THEN 'completed'
+            ELSE 'at_once'
+        END AS outcome,
+        -- A deadline is a whole millisecond, but a start is not: what expired has waited its whole timeout.
+        CASE
+            WHEN expired THEN CAST(wait_ms AS DOUBLE) ELSE (unix_micros(ended_at) - unix_micros(started_at)) / 1e3
+        END AS waited_ms
+    FROM ended
+)
+SELECT r.operation_id, r.broker, r.kind, r.request_id, r.started_at, r.written_at,
+    r.recorded_outcome,
+    coalesce(e.outcome, 'none') AS replayed_outcome,
+    r.recorded_remote_ms AS recorded_ms,
+    e.waited_ms AS replayed_ms,
+    r.recorded_remote_ms - e.waited_ms AS difference_ms,
+    CASE WHEN r.recorded_outcome = 'expired' AND e.outcome = 'expired' THEN r.recorded_remote_ms - e.waited_ms END
+        AS late_ms,
+    r.recorded_outcome = coalesce(e.outcome, 'none') AS agrees
+FROM recorded r
+LEFT JOIN replayed e ON e.operation_id = r.operation_id
+WHERE r.kind IN (
+    'consumer fetch', 'follower fetch', 'produce acks=-1', 'produce acks=1', 'produce acks=0', 'transaction markers',
+    'delete_records', 'create_topics'
+)
