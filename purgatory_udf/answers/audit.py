@@ -4,7 +4,7 @@ The queries of `sql/audit` select an invariant, an operation and whether it hold
 
 | query | invariants |
 |---|---|
-| operations | each operation of the trace ended at most once; no operation id twice; which operations are open |
+| operations | each operation of the trace ended at most once; operation ids are unique; which operations are open |
 | times | completed or cancelled by the deadline; expired at the deadline; `wait_ms` is the time from start to end |
 | watches | each watch belongs to an operation of the trace and ends by its deadline |
 
@@ -31,9 +31,9 @@ MAX_EXAMPLES = 5
 
 END_ONCE = "each operation of the trace ended at most once"
 OPEN = "open"
-UNIQUE_IDS = "no operation id twice"
-TIMES = ("completed or cancelled no later than the deadline", "expired at the deadline", "waited from start to end")
-WATCHES = "a watch is an operation's, and ends by its deadline"
+UNIQUE_IDS = "operation ids are unique"
+TIMES = ("completed or cancelled by the deadline", "expired at the deadline", "wait_ms is the time from start to end")
+WATCHES = "each watch belongs to an operation and ends by its deadline"
 
 # A null result is a violation.
 _COUNTS = """
@@ -50,7 +50,7 @@ _EXAMPLES = """
 class Finding:
     """An invariant, the number of rows that it was checked on, how many violate it, and some of these by operation."""
 
-    law: str
+    invariant: str
     checked: int
     broken: int
     examples: tuple[int, ...] = ()
@@ -64,15 +64,15 @@ def audit(spark: SparkSession, out: str) -> list[Finding]:
 
 def report(findings: list[Finding]) -> list[str]:
     """Return the findings as a table in lines."""
-    rows = [(finding.law, finding.checked, finding.broken, _remark(finding)) for finding in findings]
-    return Table("Laws", ("law", "checked", "broken", "for example"), rows).lines()
+    rows = [(finding.invariant, finding.checked, finding.broken, _remark(finding)) for finding in findings]
+    return Table("Invariants", ("invariant", "checked", "violated", "examples"), rows).lines()
 
 
 def require_all(findings: list[Finding]) -> None:
     """Raise `CheckFailedError` if an invariant is violated."""
     broken = [finding for finding in findings if finding.broken]
     if broken:
-        raise CheckFailedError(f"{len(broken)} of {len(findings)} laws are broken")
+        raise CheckFailedError(f"{len(broken)} of {len(findings)} invariants are violated")
 
 
 def _remark(finding: Finding) -> str:
@@ -145,7 +145,7 @@ class _Audit:
         if wrong:
             note += f", {expected:,} expected"
         examples = open_operations.examples if wrong else ()
-        return Finding("open are those that the run left open", found, wrong, examples, note)
+        return Finding("open operations are those that the run counted", found, wrong, examples, note)
 
     def _lines(self) -> Finding | None:
         """Compare the lines of the import with its events; None if the lines were not counted, or not yet."""
@@ -159,7 +159,7 @@ class _Audit:
             self._rows(f"SELECT count(*) AS rows FROM {name}")[0]["rows"] for name in ("events", "rejected_events")
         )
         note = f"{accepted:,} accepted, {rejected:,} rejected"
-        return Finding("accepted and rejected lines are all lines", lines, abs(lines - accepted - rejected), (), note)
+        return Finding("every line was accepted or rejected", lines, abs(lines - accepted - rejected), (), note)
 
     def _rows(self, query: str, **parameters: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._tables.database.query(query, parameters).to_pylist()

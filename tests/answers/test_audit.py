@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 END_ONCE = "each operation of the trace ended at most once"
-OPEN = "open are those that the run left open"
-NO_ID_TWICE = "no operation id twice"
-IN_TIME = "completed or cancelled no later than the deadline"
+OPEN = "open operations are those that the run counted"
+NO_ID_TWICE = "operation ids are unique"
+IN_TIME = "completed or cancelled by the deadline"
 AT_DEADLINE = "expired at the deadline"
-WAIT = "waited from start to end"
-WATCHES = "a watch is an operation's, and ends by its deadline"
-LINES = "accepted and rejected lines are all lines"
+WAIT = "wait_ms is the time from start to end"
+WATCHES = "each watch belongs to an operation and ends by its deadline"
+LINES = "every line was accepted or rejected"
 
 
 def _at(ms: float) -> datetime:
@@ -155,7 +155,7 @@ def test_open_operations_of_groups_are_not_counted(without_spark: SparkSession, 
 def test_unfinished_run_may_lack_tables_and_ends(without_spark: SparkSession, out: Path) -> None:
     _record(out, drain=True, finished=False)
     shutil.rmtree(out / "expirations")
-    findings = {finding.law: finding for finding in audit(without_spark, str(out))}
+    findings = {finding.invariant: finding for finding in audit(without_spark, str(out))}
     assert findings[OPEN] == Finding(OPEN, 3, 0, note="3 open; the run has not finished")
     assert findings[AT_DEADLINE] == Finding(AT_DEADLINE, 0, 0)
     assert LINES not in findings
@@ -169,11 +169,11 @@ def test_folder_without_a_run_is_reported(without_spark: SparkSession, tmp_path:
 def test_report_is_a_table_and_a_violation_an_error() -> None:
     findings = [Finding(OPEN, 1, 0, note="1 open"), Finding(NO_ID_TWICE, 12345, 2, (3, 4))]
     assert report(findings) == [
-        "Laws",
-        "  law                                    checked  broken  for example",
-        "  open are those that the run left open        1       0  1 open",
-        "  no operation id twice                   12,345       2  operation 3, 4",
+        "Invariants",
+        "  invariant                                       checked  violated  examples",
+        "  open operations are those that the run counted        1         0  1 open",
+        "  operation ids are unique                         12,345         2  operation 3, 4",
     ]
-    with pytest.raises(CheckFailedError, match="1 of 2 laws are broken"):
+    with pytest.raises(CheckFailedError, match="1 of 2 invariants are violated"):
         require_all(findings)
     require_all(findings[:1])

@@ -72,7 +72,7 @@ def _tree(root: Path) -> Path:
     (root / "jobs").mkdir()
     (root / "jobs" / "__init__.py").write_text('"""Jobs."""\n')
     (root / "jobs" / "what_if.py").write_text('"""Module."""\ndef main():\n    """Compare runs.\n\n    More."""\n')
-    (root / "jobs" / "audit.py").write_text('"""Check the laws."""\nimport missing_module\n')
+    (root / "jobs" / "audit.py").write_text('"""Check the invariants."""\nimport missing_module\n')
     return root
 
 
@@ -84,7 +84,7 @@ def test_no_job_hides_standard_library_module() -> None:
 
 def test_jobs_are_listed_without_import(tmp_path: Path) -> None:
     listed = [(entry.name, entry.file.name, entry.summary) for entry in command_line.list_jobs(_tree(tmp_path))]
-    assert listed == [("audit", "audit.py", "Check the laws"), ("what-if", "what_if.py", "Compare runs")]
+    assert listed == [("audit", "audit.py", "Check the invariants"), ("what-if", "what_if.py", "Compare runs")]
 
 
 def test_unknown_job_suggests_closest_name(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ AGAIN = "run the same command again to resume (Read-only file system) (--verbose
     ("error", "status", "message"),
     [
         (UserError("t.jsonl: line 3: no time_us"), 2, "t.jsonl: line 3: no time_us"),
-        (CheckFailedError("1 of 9 laws is broken"), 1, "1 of 9 laws is broken"),
+        (CheckFailedError("1 of 9 invariants are violated"), 1, "1 of 9 invariants are violated"),
         (FileNotFoundError(2, "No such file or directory", "x.gz"), 2, "x.gz: No such file or directory"),
         (FROM_THE_JVM, 2, "[PATH_NOT_FOUND] Path does not exist: /x."),
         (FROM_A_WORKER, 2, "out: not a folder"),

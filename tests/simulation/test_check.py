@@ -51,7 +51,7 @@ def test_check_reports_differences_from_truth(
     operations = sum(table.to_pyarrow_table().num_rows for table in truth.values())
     assert truth["cancellations"].to_pyarrow_table().num_rows > 0, "a broker crashed"
     with locally():
-        assert [law for law in audit(session_for("tests"), out) if law.broken] == []
+        assert [finding for finding in audit(session_for("tests"), out) if finding.broken] == []
     assert f"check     the replay agrees on all {operations:,} operations" in shown
     assert reported[0].startswith("simulate: 100%")
     assert reported[-1] == "replaying the trace"

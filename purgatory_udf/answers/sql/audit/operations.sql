@@ -25,6 +25,6 @@ SELECT 'each operation of the trace ended at most once' AS invariant, operation_
 FROM rows_of_each
 WHERE requests > 0 OR answers > 0
 UNION ALL
-SELECT 'no operation id twice', operation_id, ends = 1 FROM rows_of_each WHERE ends > 0
+SELECT 'operation ids are unique', operation_id, ends = 1 FROM rows_of_each WHERE ends > 0
 UNION ALL
 SELECT 'open', operation_id, false FROM rows_of_each WHERE requests = 1 AND ends = 0

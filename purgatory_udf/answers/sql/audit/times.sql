@@ -8,13 +8,13 @@ WITH answered AS (
     UNION ALL
     SELECT operation_id, started_at, cancelled_at, deadline, wait_ms FROM cancellations
 )
-SELECT 'completed or cancelled no later than the deadline' AS invariant, operation_id,
+SELECT 'completed or cancelled by the deadline' AS invariant, operation_id,
     unix_millis(ended_at) <= unix_millis(deadline) AS holds
 FROM answered
 UNION ALL
 SELECT 'expired at the deadline', operation_id, expired_at = deadline FROM expirations
 UNION ALL
-SELECT 'waited from start to end', operation_id, wait_ms = unix_millis(ended_at) - unix_millis(started_at) FROM answered
+SELECT 'wait_ms is the time from start to end', operation_id, wait_ms = unix_millis(ended_at) - unix_millis(started_at) FROM answered
 UNION ALL
-SELECT 'waited from start to end', operation_id, wait_ms = unix_millis(expired_at) - unix_millis(started_at)
+SELECT 'wait_ms is the time from start to end', operation_id, wait_ms = unix_millis(expired_at) - unix_millis(started_at)
 FROM expirations

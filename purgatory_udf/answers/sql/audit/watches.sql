@@ -4,7 +4,7 @@
 -- Reads:    watches, requests
 -- Columns:  invariant, operation_id, and whether it `holds` for this watch
 
-SELECT 'a watch is an operation''s, and ends by its deadline' AS invariant, w.operation_id,
+SELECT 'each watch belongs to an operation and ends by its deadline' AS invariant, w.operation_id,
     r.operation_id IS NOT NULL AND unix_millis(w.ended_at) <= unix_millis(w.deadline) AS holds
 FROM watches w
 LEFT JOIN requests r ON r.operation_id = w.operation_id
