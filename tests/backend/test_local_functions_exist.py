@@ -21,5 +21,5 @@ def _used_functions(file: Path) -> Iterator[str]:
 def test_used_functions_exist() -> None:
     files = [file for file in PACKAGE.rglob("*.py") if IMPORT in file.read_text(encoding="utf-8").splitlines()]
     used = {name for file in files for name in _used_functions(file)}
-    assert len(used) > 30
+    assert used
     assert not {name for name in used if not hasattr(functions, name)}
