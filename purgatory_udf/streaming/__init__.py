@@ -5,7 +5,8 @@
 - `query_plan`, `streaming_query`: the queries of a run, and one of them
 - `stateful_rules`, `partition_rules`, `group_rules`: the interface to Spark, and its two implementations
 - `stateful_adapter`, `batch_sink`: Spark's group state to rules, and results to tables
-- `trace_end`, `run_counts`, `state_inspection`: the end of a run, its counts, its checkpoints
+- `trace_end`, `run_counts`, `group_answer_check`: the end of a run, its counts, differences from recorded responses
+- `state_inspection`: the watches in a checkpoint
 - `query_monitor`, `batch_errors`: the progress of running queries, and their errors
 - `status_update`, `status_file`, `top_screen`: what `top` shows
 """

@@ -105,7 +105,7 @@ class StatusFiles:
 
     def __init__(self, backend: Backend, layout: Layout, run_id: str, names: Iterable[str]) -> None:
         self._folder = status_folder(layout)
-        # On this machine a status is replaced in one step: `top` reads beside us.
+        # `LocalFiles` replaces a file atomically, so `top` never reads half of one.
         self._files = LocalFiles() if local_folder(self._folder) is not None else backend.files
         self._statuses = {name: self._load(name) or QueryStatus(run_id) for name in names}
 

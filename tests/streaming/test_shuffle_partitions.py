@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_two_a_core_within_bounds() -> None:
+def test_two_tasks_per_core_within_bounds() -> None:
     assert [shuffle_partitions(cores) for cores in (1, 2, 4, 5, 16, 100, 5000)] == [8, 8, 8, 10, 32, 200, 200]
 
 
@@ -19,6 +19,6 @@ def test_explicit_setting_is_kept(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", "200")
     try:
         set_shuffle_partitions(spark)
-        assert spark.conf.get("spark.sql.shuffle.partitions") == "200", "for the session was begun with a number"
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "200", "the session was started with a number"
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", str(before))
