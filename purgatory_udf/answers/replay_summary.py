@@ -1,156 +1,113 @@
-"""What came of a replay, in some lines to read: how operations ended, what ended them, which waited longest."""
+"""The summary of a replay: how operations ended, what ended them, the longest waits, and a chart of all waits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.common.console import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import SparkSession
 
     from purgatory_udf.storage.run_records import Run
 
+Row = dict[str, Any]
 
 SLOWEST = 5
-_COMMON = ("operation_id", "kind", "request_id", "key", "wait_ms", "watched", "completed_by", "trigger")
+# More points do not fit on a screen, and make a large file.
+MAX_POINTS = 5_000
+# Distinct for colour-blind readers.
+COLOURS = {"completed on arrival": "#999999", "completed after a wait": "#0072b2", "expired": "#d55e00"}
 
 
 def summary(spark: SparkSession, out: str, run: Run) -> list[str]:
-    """The lines that a replay ends with; `run` is its record, `out` the folder of its tables."""
-    ends = outcomes(spark, out)
-    groups = _groups(ends)
-    counts = run.counts
-    took = f" in {run.wall_seconds:,.1f} s" if run.wall_seconds is not None else ""
-    events, rejected = counts.get("events", 0), counts.get("rejected", 0)
-    left_out = f" ({rejected:,} lines rejected)" if rejected else ""
-    tables = "completions, expirations, cancellations, watches, runs"
+    """Return the lines that a replay prints at its end; `run` is its record, `out` the folder of its tables."""
+    tables = RunTables(spark, out)
+    causes, counts = tables.rows("summary/causes"), run.counts
+    time = f" in {run.wall_seconds:,.1f} s" if run.wall_seconds is not None else ""
+    rejected = f" ({counts['rejected']:,} lines rejected)" if counts.get("rejected") else ""
+    operations, events = counts.get("operations", 0), counts.get("events", 0)
     blocks = [
-        [f"Run {run.run_id}: {counts.get('operations', 0):,} operations in {events:,} events{left_out}{took}"],
-        _by_kind(groups, counts.get("open", 0), counts.get("cancellations", 0)).lines(),
-        _by_rule(groups).lines(),
-        _slowest(ends).lines(),
-        [f"Tables: {tables} in {out.removeprefix('file://')}"],
+        [f"Run {run.run_id}: {operations:,} operations in {events:,} events{rejected}{time}"],
+        _by_kind(causes, counts.get("open", 0), counts.get("cancellations", 0)).lines(),
+        _by_cause(causes).lines(),
+        _slowest(tables.rows("summary/slowest", top=SLOWEST)).lines(),
+        [f"Tables: completions, expirations, cancellations, watches, runs in {out.removeprefix('file://')}"],
     ]
     return [line for block in blocks for line in ["", *block]][1:]
 
 
-def outcomes(spark: SparkSession, out: str) -> DataFrame:
-    """Completions and expirations in one frame, told apart by `expired`."""
-    completed, expired = (spark.read.format("delta").load(f"{out.rstrip('/')}/{name}") for name in _TABLES)
-    return completed.select(*_COMMON, sf.col("completed_at").alias("ended_at"), sf.lit(False).alias("expired")).union(
-        expired.select(*_COMMON, sf.col("expired_at").alias("ended_at"), sf.lit(True).alias("expired"))
-    )
+def _by_kind(causes: list[Row], still_open: int, cancelled: int) -> Table:
+    def total(rows: Sequence[Row]) -> int:
+        return sum(row["operations"] for row in rows)
 
-
-_TABLES = ("completions", "expirations")
-
-
-def _groups(ends: DataFrame) -> list[Row]:
-    wait = sf.col("wait_ms")
-    return (
-        ends.groupBy("kind", "expired", "watched", "completed_by")
-        .agg(
-            sf.count("*").alias("operations"),
-            sf.percentile_approx(wait, 0.5).alias("median_ms"),
-            sf.max(wait).alias("longest_ms"),
-        )
-        .orderBy("kind", "expired", sf.desc("operations"), "completed_by", "watched")
-        .collect()
-    )
-
-
-def _by_kind(groups: list[Row], still_open: int, cancelled: int) -> Table:
-    def total(kind: str, watched: bool | None, expired: bool) -> int:
-        return sum(
-            group.operations
-            for group in groups
-            if (group.kind, group.expired) == (kind, expired) and (expired or group.watched == watched)
-        )
-
-    kinds = list(dict.fromkeys(group.kind for group in groups))
-    rows = [
-        (
-            kind,
-            sum(group.operations for group in groups if group.kind == kind),
-            total(kind, False, False),
-            total(kind, True, False),
-            total(kind, None, True),
-        )
-        for kind in kinds
-    ]
+    cells = []
+    for kind in dict.fromkeys(row["kind"] for row in causes):
+        ended = [row for row in causes if row["kind"] == kind]
+        completed = [row for row in ended if not row["expired"]]
+        waited = [row for row in completed if row["watched"]]
+        on_arrival = total(completed) - total(waited)
+        cells.append((kind, total(ended), on_arrival, total(waited), total(ended) - total(completed)))
     more = [f"{still_open:,} more were still open at the end"] if still_open else []
     more += [f"{cancelled:,} more waited at a broker that stopped"] if cancelled else []
     title = "Operations" + (f" ({'; '.join(more)})" if more else "")
-    return Table(title, ("kind", "ended", "completed on arrival", "completed after a wait", "expired"), rows)
+    return Table(title, ("kind", "ended", "completed on arrival", "completed after a wait", "expired"), cells)
 
 
-def _by_rule(groups: list[Row]) -> Table:
-    rows = [
+def _by_cause(causes: list[Row]) -> Table:
+    cells = [
         (
-            group.kind,
-            "expired" if group.expired else "completed" if group.watched else "completed on arrival",
-            group.completed_by,
-            group.operations,
-            group.median_ms,
-            group.longest_ms,
+            row["kind"],
+            "expired" if row["expired"] else "completed" if row["watched"] else "completed on arrival",
+            row["completed_by"],
+            row["operations"],
+            row["median_ms"],
+            row["longest_ms"],
         )
-        for group in groups
+        for row in causes
     ]
-    return Table("What ended them", ("kind", "end", "by", "operations", "median wait ms", "longest wait ms"), rows)
+    return Table("What ended them", ("kind", "end", "by", "operations", "median wait ms", "longest wait ms"), cells)
 
 
-def _slowest(ends: DataFrame) -> Table:
-    rows = [
+def _slowest(operations: list[Row]) -> Table:
+    cells = [
         (
-            row.request_id or f"operation {row.operation_id}",
-            row.kind,
-            row.key,
-            row.wait_ms,
-            "expired" if row.expired else f"{row.completed_by} at {row.trigger}" if row.trigger else row.completed_by,
+            row["request_id"] or f"operation {row['operation_id']}",
+            row["kind"],
+            row["key"],
+            row["wait_ms"],
+            "expired"
+            if row["expired"]
+            else f"{row['completed_by']} at {row['trigger']}"
+            if row["trigger"]
+            else row["completed_by"],
         )
-        for row in ends.orderBy(sf.desc("wait_ms"), "ended_at", "operation_id").limit(SLOWEST).collect()
+        for row in operations
     ]
-    return Table("Slowest waits", ("request", "kind", "key", "wait ms", "ended by"), rows)
-
-
-# One picture of a run: every operation a point, when it began against how long it waited, in the colour of its end.
-
-
-# More points than this neither fit on a screen nor into a handy file.
-MOST_POINTS = 5_000
-
-ON_ARRIVAL, AFTER_A_WAIT, EXPIRED = "completed on arrival", "completed after a wait", "expired"
-# Told apart by colour-blind eyes too.
-COLOURS = {ON_ARRIVAL: "#999999", AFTER_A_WAIT: "#0072b2", EXPIRED: "#d55e00"}
+    return Table("Slowest waits", ("request", "kind", "key", "wait ms", "ended by"), cells)
 
 
 def save_waits(spark: SparkSession, out: str, file: Path) -> Path:
-    """Draw the run under `out` into an SVG (or PNG) that needs no network to be made or seen."""
-    ends = outcomes(spark, out)
-    total = ends.count()
-    chart = waits(points(ends), total)
+    """Draw the waits of the run under `out` as an SVG or PNG file, without a network."""
+    tables = RunTables(spark, out)
+    total = sum(row["operations"] for row in tables.rows("summary/causes"))
+    chart = waits(tables.query("summary/waits", most=MAX_POINTS).to_pandas(), total)
     file.parent.mkdir(parents=True, exist_ok=True)
     chart.save(str(file))
     return file
 
 
-def points(ends: DataFrame, most: int = MOST_POINTS) -> pd.DataFrame:
-    """The operations to draw: all, or as many as `most`, chosen by their ids alone."""
-    end = sf.when(sf.col("expired"), EXPIRED).when(sf.col("watched"), AFTER_A_WAIT).otherwise(ON_ARRIVAL).alias("end")
-    # Milliseconds since the epoch: neither Spark's nor the browser's time zone has a say.
-    began = (sf.unix_millis("ended_at") - sf.col("wait_ms")).alias("began")
-    chosen = ends.orderBy(sf.xxhash64("operation_id"), "operation_id").limit(most)
-    return chosen.select("kind", began, "wait_ms", end).toPandas()
-
-
 def waits(frame: pd.DataFrame, total: int) -> alt.Chart:
-    """A row a kind of operation, the most frequent first; the root scale shows short waits beside long ones."""
+    """Return a chart with one point per operation: its start, its wait, and how it ended.
+
+    Kinds have a row each, the most frequent first. The square-root scale shows short waits next to long ones.
+    """
     shown = f"{len(frame):,} of {total:,}" if len(frame) < total else f"{total:,}"
     return (
         alt.Chart(frame, title=f"How long {shown} operations waited, and how they ended", width=900, height=150)

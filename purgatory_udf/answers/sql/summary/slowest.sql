@@ -1,0 +1,9 @@
+-- The operations that waited longest.
+--
+-- Reads:       ended
+-- Parameters:  :top, maximum number of rows
+
+SELECT operation_id, request_id, kind, key, wait_ms, expired, completed_by, trigger
+FROM ended
+ORDER BY wait_ms DESC, ended_at, operation_id
+LIMIT :top
