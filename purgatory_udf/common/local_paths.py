@@ -1,7 +1,8 @@
-"""Local paths: which names refer to files of this machine."""
+"""Local paths: which names refer to files of this machine, and the user's cache folder."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from purgatory_udf.common.errors import NeedsSparkError
@@ -26,3 +27,11 @@ def require_local_path(name: str) -> Path:
     if path is None:
         raise NeedsSparkError(f"{name}: is not on this machine")
     return path
+
+
+def user_cache_folder() -> Path:
+    """Return the user's folder for files that can be recreated; it may be missing or read-only.
+
+    It is `purgatory-replay` in `$XDG_CACHE_HOME` or `~/.cache`.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "purgatory-replay")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from html import escape
 from typing import Any
 
+from purgatory_udf.answers.report.vega_bundle import vega_bundle
 from purgatory_udf.common.console import Cell, Table
 
 # The page's looks and its script: one set of colours for light, one for dark, as the reader's system asks.
@@ -100,7 +100,7 @@ def page(title: str, said: str, top: str, sections: Iterable[Section], specs: di
 {top}
 {parts}
 <script type="application/json" id="pictures">{_data(specs)}</script>
-<script>{_library()}</script>
+<script>{vega_bundle()}</script>
 <script>{SCRIPT}</script>
 </body>
 </html>
@@ -155,15 +155,3 @@ def _cell(tag: str, value: Cell, number: bool) -> str:
 def _data(specs: dict[str, dict[str, Any]]) -> str:
     """JSON in which nothing can end the element that it stands in."""
     return json.dumps(specs, separators=(",", ":")).replace("<", "\\u003c")
-
-
-@cache
-def _library() -> str:
-    """Vega, Vega-Lite and vega-embed, as a Python package ships them; to put them together takes more than a second."""
-    import altair as alt
-    import vl_convert
-
-    version = alt.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
-    # In a script element, an end tag would end it wherever it stands.
-    return bundle.replace("</script", "<\\/script")
