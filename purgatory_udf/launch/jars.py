@@ -43,8 +43,8 @@ KNOWN_CHECKSUMS = {
     "org.apache.spark_spark-sql-kafka-0-10_2.13-4.2.0.jar": (
         "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705"
     ),
-    "org.apache.spark_spark-token-provider-kafka-0-10_2.13-4.1.0-preview1.jar": (
-        "ab6e27a8a47ce63348dd0ecbd5543dc6212b4783180305cde5749e79684ea97b"
+    "org.apache.spark_spark-token-provider-kafka-0-10_2.13-4.2.0.jar": (
+        "641c7947afc8aa1189e433b7c2d305293993c8691bc1c2062d6d4f513b12518c"
     ),
 }
 
@@ -223,8 +223,8 @@ def fetch_delta(
     return require_verified(what, delta_jar_paths(spark_version, ivy), ivy)
 
 
-# The latest version in Maven Central; the connector of Spark 4.2 works with it.
-TOKEN_PROVIDER_VERSION = "4.1.0-preview1"
+# Pinned apart from the connector: Maven Central lacks the token provider of some Spark releases, such as 4.1.0.
+TOKEN_PROVIDER_VERSION = "4.2.0"
 CLIENTS_VERSION, POOL_VERSION = "3.9.2", "2.13.1"
 
 _CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
