@@ -2,6 +2,7 @@
 
 - `records`: tables of records, and accessors for compiled code
 - `compiled_functions`: the decorators; `code_cache`: where compiled code is cached
+- `numba_version`, `helper_pipeline`: a faster compilation of helpers, with the pinned version of numba
 - `intrinsics`: single instructions; `record_arrays`: copying records in numpy
 
 Only this package imports numba.

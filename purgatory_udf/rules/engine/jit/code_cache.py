@@ -29,6 +29,9 @@ import numba
 import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 
+from purgatory_udf.common.local_paths import user_cache_folder
+from purgatory_udf.rules.engine.jit.numba_version import HELPER_PIPELINE
+
 # Packages with compiled functions.
 _COMPILED_PACKAGES = (
     "purgatory_udf.rules.engine.jit",
@@ -58,7 +61,8 @@ class CacheLocator(UserProvidedCacheLocator):
 
 def fingerprint() -> str:
     """Return a hash of everything that the compiled code depends on."""
-    digest = hashlib.sha256(f"{numba.__version__} {np.__version__} {sys.version}".encode())
+    pipeline = HELPER_PIPELINE.__name__ if HELPER_PIPELINE else "default"
+    digest = hashlib.sha256(f"{numba.__version__} {pipeline} {np.__version__} {sys.version}".encode())
     for package in _COMPILED_PACKAGES:
         sources = [path for path in resources.files(package).iterdir() if path.name.endswith(".py")]
         for source in sorted(sources, key=lambda path: path.name):
@@ -88,11 +92,10 @@ def mark_complete() -> None:
 def _candidate_folders() -> list[Path]:
     configured = os.environ.get("NUMBA_CACHE_DIR")
     package = Path(__file__).parent
-    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return [
         *([Path(configured)] if configured else []),
         *([package / "__pycache__"] if package.is_dir() else []),
-        Path(user_cache) / "purgatory-replay",
+        user_cache_folder(),
         _temporary_folder(),
     ]
 
