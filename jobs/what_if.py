@@ -162,7 +162,7 @@ def main(
     ] = None,
 ) -> None:
     """Compare settings: on a recorded trace, on a simulated cluster, or by a model of a recorded cluster."""
-    from purgatory_udf.answers.what_if.variant_replays import Stage
+    from purgatory_udf.answers.what_if.variant_replays import ScenarioOptions
     from purgatory_udf.answers.what_if.what_if_run import what_if, what_if_simulated
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
     from purgatory_udf.launch.spark_session import build_session
@@ -182,7 +182,7 @@ def main(
         comparison = what_if(spark, events, out, chosen, file)
     else:
         assert closed_loop is not None
-        stage = Stage(load_scenario(closed_loop), seed, duration, scale)
+        stage = ScenarioOptions(load_scenario(closed_loop), seed, duration, scale)
         with Phases(running_tasks(spark)) as say:
             comparison = what_if_simulated(spark, stage, out, chosen, file, say)
     print("\n".join(comparison.lines()))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from purgatory_udf.backend.sql_database import Parameters, open_database
+from purgatory_udf.backend.sql_database import Parameters, SqlDatabase, open_database
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import ENDS, TABLES
 from purgatory_udf.storage import run_records
@@ -50,10 +50,19 @@ def _views() -> frozenset[str]:
 class RunTables:
     """The latest replay under `out`.
 
-    With `require_all_rows`, a table that has fewer rows than the finished run wrote is an error.
+    With `require_all_rows`, a table that has fewer rows than the finished run wrote is an error. To query two runs
+    together, both use one `database`; a `prefix` distinguishes their tables and views, also in the text of queries.
     """
 
-    def __init__(self, spark: SparkSession, out: str, *, require_all_rows: bool = True) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        out: str,
+        *,
+        require_all_rows: bool = True,
+        database: SqlDatabase | None = None,
+        prefix: str = "",
+    ) -> None:
         self.spark = spark
         self.layout = Layout(out)
         run = run_records.load(spark, self.layout.table("runs"), "replay")
@@ -62,7 +71,8 @@ class RunTables:
         self.run = run
         self._require_all_rows = require_all_rows
         self.finished = run.status == run_records.FINISHED
-        self.database = open_database(spark)
+        self.database = database or open_database(spark)
+        self._prefix = prefix
         # By view, whether there is such a table.
         self._added: dict[str, bool] = {}
 
@@ -87,27 +97,30 @@ class RunTables:
             if name in self._added:
                 continue
             if name in _views():
-                view = sql_file(f"views/{name}")
-                self.add(*view.reads)
-                self.database.add_view(name, view.text)
-                self._added[name] = True
+                self.add_view(name, f"views/{name}")
             else:
                 self.add_table(name, self.events_path if name == "events" else self.layout.table(name), TABLES[name])
 
+    def add_view(self, name: str, query: str) -> None:
+        """Make a query of `sql/` available as `name`."""
+        self.database.add_view(f"{self._prefix}{name}", self.text(query))
+        self._added[name] = True
+
     def add_table(self, name: str, path: str, schema: pa.Schema) -> None:
         """Make the table at `path` available as `name`."""
-        exists = self.database.add_table(name, path, schema, is_growing=not self.finished)
+        view = f"{self._prefix}{name}"
+        exists = self.database.add_table(view, path, schema, is_growing=not self.finished)
         # A running replay has not counted its rows yet.
         counts = self.run.counts if self.finished and self._require_all_rows else {}
         written = counts.get(name, 0) if name in ENDS else 0
         if written:
-            counted = self.database.query(f"SELECT count(*) AS rows FROM {name}")
+            counted = self.database.query(f"SELECT count(*) AS rows FROM {view}")
             _require_all(path, written, counted.column("rows")[0].as_py() if exists else 0)
         self._added[name] = exists
 
     def add_rows(self, name: str, rows: pa.Table) -> None:
         """Make an Arrow table available as `name`, in place of an earlier one."""
-        self.database.add_rows(name, rows)
+        self.database.add_rows(f"{self._prefix}{name}", rows)
         self._added[name] = True
 
     def prepare(self, *names: str) -> None:
@@ -133,7 +146,9 @@ class RunTables:
         """Return the text of a query of `sql/`, with everything that it reads available."""
         file = sql_file(name)
         self.add(*file.reads)
-        return file.text
+        if not self._prefix:
+            return file.text
+        return re.sub(rf"\b(FROM|JOIN) ({'|'.join(file.reads)})\b", rf"\1 {self._prefix}\2", file.text)
 
 
 def _require_all(path: str, written: int, there: int) -> None:

@@ -13,10 +13,13 @@ from purgatory_udf.answers.explain.evidence import collect
 from purgatory_udf.answers.fidelity.timer_delays import PARTS
 from purgatory_udf.answers.metrics.metrics_run import Metrics, read_metrics
 from purgatory_udf.answers.run_tables import RunTables, sql_file
+from purgatory_udf.answers.what_if.variant_comparison import VariantChanges
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.backend.sql_database import parameters_of
+from purgatory_udf.common.configuration import load_config
 from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.rules.purgatory.clock import STEP_MS
+from tests.support.outcome_folder import sample_with_group, write_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,8 +51,11 @@ def _tables_of(name: str) -> set[str]:
     return reads.union(*(_tables_of(f"views/{read}") for read in reads if f"views/{read}" in NAMES))
 
 
-# The story is no request log: `tests/answers/fidelity` has tests of these queries.
-OF_REQUEST_LOGS = {name for name in NAMES if {"recorded", "fidelity"} & _tables_of(name)}
+# The story is no request log and no simulation: tests of `fidelity` and `what-if` have such tables.
+OF_OTHERS = {name for name in NAMES if {"recorded", "fidelity", "truth_requests"} & _tables_of(name)}
+# Queries of two runs.
+OF_CHANGES = ["changes", "counts", "differing", "trust"]
+ALONE = sorted({*NAMES} - OF_OTHERS - {f"what_if/{name}" for name in OF_CHANGES})
 
 
 def _open(spark: SparkSession, out: Path) -> RunTables:
@@ -70,7 +76,7 @@ def by_duckdb(metrics: Metrics, story_folder: Path) -> RunTables:
         return _open(session_for("tests"), story_folder)
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - OF_REQUEST_LOGS))
+@pytest.mark.parametrize("name", ALONE)
 def test_both_engines_return_the_same_rows(name: str, by_spark: RunTables, by_duckdb: RunTables) -> None:
     in_spark = by_spark.query(name, **PARAMETERS)
     with locally():
@@ -78,6 +84,28 @@ def test_both_engines_return_the_same_rows(name: str, by_spark: RunTables, by_du
     assert in_duckdb.column_names == in_spark.column_names
     assert _rows(name, in_duckdb) == _rows(name, in_spark)
     assert in_duckdb.num_rows or name == "views/cancelled"
+
+
+@pytest.fixture(scope="module")
+def half_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A replay of the story with half the timeouts."""
+    out = tmp_path_factory.mktemp("half") / "out"
+    write_folder(out, sample_with_group(), load_config(None, ["produce.timeout_ms=x0.5", "fetch.max_wait_ms=x0.5"]))
+    return out
+
+
+@pytest.mark.parametrize("reacting", [False, True])
+def test_both_engines_find_the_same_changes(
+    reacting: bool, spark: SparkSession, story_folder: Path, half_folder: Path
+) -> None:
+    folders = str(story_folder), str(half_folder)
+    in_spark = VariantChanges(spark, *folders, reacting=reacting)
+    with locally():
+        in_duckdb = VariantChanges(session_for("tests"), *folders, reacting=reacting)
+        assert in_duckdb.trust() == in_spark.trust() != []
+        for name in OF_CHANGES:
+            ours, theirs = (sorted(changes.rows(name), key=repr) for changes in (in_duckdb, in_spark))
+            assert ours == theirs != []
 
 
 def _rows(name: str, table: pa.Table) -> list[dict[str, Any]]:
@@ -99,6 +127,7 @@ def test_header_lists_what_the_query_needs(name: str) -> None:
 
 def _sources(query: str) -> set[str]:
     """What the query selects from, without its own common table expressions."""
+    query = query.replace("DISTINCT FROM", "<>")
     words = query.replace("(", " ( ").replace(")", " ) ").replace(",", " ").split()
     after = {word for before, word in pairwise(words) if before in ("FROM", "JOIN") and word != "("}
     own = {words[at - 1] for at, word in enumerate(words) if word == "AS" and words[at + 1 : at + 2] == ["("]}

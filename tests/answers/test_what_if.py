@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from purgatory_udf.answers.what_if import HELD_FIXED, variant_replays
+from purgatory_udf.answers.what_if.variant_comparison import TRUST
 from purgatory_udf.answers.what_if.variants import Variant, variants
-from purgatory_udf.answers.what_if.what_if_run import CLIENT, FOLLOWER, SURE, WhatIf, what_if
+from purgatory_udf.answers.what_if.what_if_run import WhatIf, what_if
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.streaming.replay_options import ReplayOptions
@@ -21,6 +22,7 @@ from tests.support.outcome_folder import sample_with_group, write_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SURE, CLIENT, FOLLOWER = TRUST.values()
 HALF = ["half", "produce.timeout_ms=x0.5", "fetch.max_wait_ms=x0.5", "fetch.follower.max_wait_ms=x0.5"]
 # Written otherwise, and yet the same: every recorded value, once.
 UNCHANGED = ["unchanged", "produce.timeout_ms=x1"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from purgatory_udf.answers.what_if import REACTING, variant_replays
-from purgatory_udf.answers.what_if.variant_comparison import SAME, pairs
-from purgatory_udf.answers.what_if.variant_replays import Stage
+from purgatory_udf.answers.what_if.variant_comparison import VariantChanges
+from purgatory_udf.answers.what_if.variant_replays import ScenarioOptions
 from purgatory_udf.answers.what_if.variants import variants
 from purgatory_udf.answers.what_if.what_if_run import WhatIf, what_if_simulated
 from purgatory_udf.common.configuration import load_config
@@ -19,7 +19,6 @@ from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.simulation_run import ScenarioRun
-from purgatory_udf.storage.run_tables import RunFrames
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from tests.support.delta_lake import Lake
 from tests.support.outcome_folder import write_folder, write_simulation
@@ -66,12 +65,12 @@ def comparison(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(variant_replays, "run_replay", replay)
-        patch.setattr(variant_replays, "play_and_write", write)
+        patch.setattr(variant_replays, "simulate_and_write", write)
         chosen = variants([*PATIENT, *UNCHANGED, *GROUPED], None, [])
-        folders = variant_replays.play_variants(spark, Stage(SCENARIO), str(out), chosen, said.append)
+        folders = variant_replays.simulate_variants(spark, ScenarioOptions(SCENARIO), str(out), chosen, said.append)
         assert folders["grouped"] == folders["baseline"]
         said.append("again")
-        return what_if_simulated(spark, Stage(SCENARIO), str(out), chosen[:2], None, said.append)
+        return what_if_simulated(spark, ScenarioOptions(SCENARIO), str(out), chosen[:2], None, said.append)
 
 
 def test_each_variant_is_simulated_once_and_kept(comparison: WhatIf, said: list[str], out: Path) -> None:
@@ -90,9 +89,9 @@ def test_a_variant_equal_to_the_baseline_shows_no_difference(
     spark: SparkSession, comparison: WhatIf, out: Path
 ) -> None:
     assert next(comparison.lines()) == REACTING
-    before, after = (RunFrames(spark, f"{out}/_what_if/{name}") for name in ("baseline", "unchanged"))
-    changes = Counter(row.change for row in pairs(before, after, reacting=True).select("change").collect())
-    assert changes == {SAME: len(ClosedLoop(SCENARIO).run().truth.outcomes)}
+    before, after = (f"{out}/_what_if/{name}" for name in ("baseline", "unchanged"))
+    changes = Counter(row["change"] for row in VariantChanges(spark, before, after, reacting=True).rows("changes"))
+    assert changes == {"same": len(ClosedLoop(SCENARIO).run().truth.outcomes)}
 
 
 def test_clients_that_wait_longer_ask_less_often(comparison: WhatIf) -> None:

@@ -1,16 +1,20 @@
-"""Each variant replayed, once: a folder that holds the same trace under the same settings is taken as it is."""
+"""Replays, or simulations and replays, of the variants.
+
+Settings that mean the same are replayed once, and a folder that has the replay of an earlier run is reused.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as sf
-
+from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.answers.what_if.variants import Variant
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import Table
+from purgatory_udf.contract.tables import TRUTH_REQUESTS
 from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.simulation_run import ReportPhase, ScenarioRun, simulate_and_write
@@ -20,7 +24,7 @@ from purgatory_udf.streaming.replay_options import ReplayOptions, semantic_setti
 from purgatory_udf.streaming.replay_run import run_replay
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
     from purgatory_udf.storage.run_records import Run
 
@@ -28,32 +32,34 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def replays(spark: SparkSession, events: str, out: str, variants: list[Variant]) -> dict[str, str]:
-    """The folder of each variant's tables, by name: the baseline's may be `out` itself."""
-    here = Layout(out)
-    known = run_records.load(spark, here.table("runs"), "replay")
+def replay_variants(spark: SparkSession, events: str, out: str, variants: list[Variant]) -> dict[str, str]:
+    """Replay the events under each variant; return the folder of each variant, which may be `out` for the baseline."""
+    layout = Layout(out)
+    known = run_records.load(spark, layout.table("runs"), "replay")
     identity = _identity(spark, events)
     folders: dict[str, str] = {}
     done: list[tuple[dict[str, Any], str]] = []
-    if known and known.status == run_records.FINISHED and _is_of(known, events, identity):
-        done.append((_asked(known), out))
+    if known and known.status == run_records.FINISHED and _is_replay_of(known, events, identity):
+        done.append((_settings_of(known), out))
     for variant in variants:
-        asked = semantic_settings(variant.config)
-        same = next((folder for settings, folder in done if settings == asked), None)
-        if same is None:
-            same = here.table(f"_what_if/{variant.name}")
+        settings = semantic_settings(variant.config)
+        folder = next((folder for known_settings, folder in done if known_settings == settings), None)
+        if folder is None:
+            folder = layout.table(f"_what_if/{variant.name}")
             log.info("variant %s", variant.name)
-            replay_once(spark, events, same, variant.config)
-            done.append((asked, same))
-        folders[variant.name] = same
+            replay_once(spark, events, folder, variant.config)
+            done.append((settings, folder))
+        folders[variant.name] = folder
     return folders
 
 
 def replay_once(spark: SparkSession, events: str, out: str, config: Config) -> None:
-    """A folder of another trace, or of other settings, is one of our own of an earlier time: it is replaced."""
+    """Replay the events to `out`, in place of an earlier replay of other events or settings."""
     identity = _identity(spark, events)
     known = run_records.load(spark, Layout(out).table("runs"), "replay")
-    stale = known is not None and (not _is_of(known, events, identity) or _asked(known) != semantic_settings(config))
+    stale = known is not None and (
+        not _is_replay_of(known, events, identity) or _settings_of(known) != semantic_settings(config)
+    )
     run_replay(spark, ReplayOptions(events, out, config, overwrite=stale))
 
 
@@ -61,84 +67,70 @@ def _identity(spark: SparkSession, events: str) -> dict[str, Any]:
     return delta_tables.identity(spark, events) if delta_tables.is_table(spark, events) else {}
 
 
-def _asked(run: Run) -> dict[str, Any]:
+def _settings_of(run: Run) -> dict[str, Any]:
     return {key: run.configuration.get(key) for key in semantic_settings(Config())}
 
 
-def _is_of(run: Run, events: str, identity: dict[str, Any]) -> bool:
-    """Whether the run replayed this table as it is now; one that ingested it itself has only its path to tell."""
+def _is_replay_of(run: Run, events: str, identity: dict[str, Any]) -> bool:
+    """Whether the run replayed this version of the table; a run that also ingested it has recorded its path only."""
     trace = run.trace
     return same_place(str(trace.get("events")), events) and (
         "ingest" in trace or all(trace.get(key) == identity.get(key) for key in ("table", "version"))
     )
 
 
-# A scenario played once under each variant, its clients reacting, and replayed: a trace and its tables for each.
-
-
 @dataclass(frozen=True)
-class Stage:
-    """What all variants have in common."""
+class ScenarioOptions:
+    """What the simulations of all variants have in common."""
 
     scenario: Scenario
     seed: int | None = None
     duration_s: float | None = None
     scale: float = 1.0
 
-    def played(self, variant: Variant) -> ScenarioRun:
+    def run_of(self, variant: Variant) -> ScenarioRun:
+        """Return the simulation of a variant."""
         return ScenarioRun(self.scenario, self.seed, self.duration_s, self.scale, variant.config)
 
 
-def play_variants(
-    spark: SparkSession, stage: Stage, out: str, variants: list[Variant], say: ReportPhase
+def simulate_variants(
+    spark: SparkSession, stage: ScenarioOptions, out: str, variants: list[Variant], say: ReportPhase
 ) -> dict[str, str]:
-    """The folder of each variant's trace and tables, by name; settings that mean the same are played once.
-
-    A folder that holds the same play of an earlier time is taken as it is.
-    """
+    """Simulate and replay each variant; return the folder of each variant's trace and tables."""
     folders: dict[str, str] = {}
     done: list[tuple[dict[str, Any], str]] = []
     for variant in variants:
-        asked = semantic_settings(variant.config)
-        same = next((folder for settings, folder in done if settings == asked), None)
-        if same is None:
-            same = Layout(out).table(f"_what_if/{variant.name}")
-            done.append((asked, same))
-            _play(spark, stage.played(variant), same, variant, say)
-        folders[variant.name] = same
+        settings = semantic_settings(variant.config)
+        folder = next((folder for known_settings, folder in done if known_settings == settings), None)
+        if folder is None:
+            folder = Layout(out).table(f"_what_if/{variant.name}")
+            done.append((settings, folder))
+            _simulate_and_replay(spark, stage.run_of(variant), folder, variant, say)
+        folders[variant.name] = folder
     return folders
 
 
-def _play(spark: SparkSession, played: ScenarioRun, folder: str, variant: Variant, say: ReportPhase) -> None:
+def _simulate_and_replay(
+    spark: SparkSession, simulation: ScenarioRun, folder: str, variant: Variant, say: ReportPhase
+) -> None:
     known = run_records.load(spark, Layout(folder).table("runs"), "simulate")
-    if known is None or known.run_id != played.run_id or known.status != run_records.FINISHED:
+    if known is None or known.run_id != simulation.run_id or known.status != run_records.FINISHED:
         say(f"variant {variant.name}: simulating")
-        simulate_and_write(spark, played, Output(folder, played.run_id, overwrite=True), say)
+        simulate_and_write(spark, simulation, Output(folder, simulation.run_id, overwrite=True), say)
     say(f"variant {variant.name}: replaying")
     replay_once(spark, Layout(folder).table("events"), folder, variant.config)
 
 
-# How simulated clients reacted: what they sent under each variant, and how long an answer was on its way.
-
-
-def clients_table(spark: SparkSession, folders: dict[str, str]) -> Table:
-    """A row for each type of request under each variant; times are those that the client saw."""
-    sent = [(row, name) for name, folder in folders.items() for row in _requests(spark, folder)]
+def clients_table(runs: Mapping[str, RunTables]) -> Table:
+    """Return what simulated clients sent under each variant, and how long they waited for answers."""
+    sent = []
+    for name, tables in runs.items():
+        tables.add_table("truth_requests", tables.layout.table("truth_requests"), TRUTH_REQUESTS)
+        sent += [(row, name) for row in tables.rows("what_if/clients")]
+    figures = ("requests", "unanswered", "p50_ms", "p99_ms", "throttled_ms")
     rows = [
-        (row.type, name, row.requests, row.unanswered, row.p50, row.p99, row.throttled_ms)
-        for row, name in sorted(sent, key=lambda pair: str(pair[0].type))
+        (row["type"], name, *(row[figure] for figure in figures))
+        for row, name in sorted(sent, key=lambda pair: str(pair[0]["type"]))
     ]
     columns = ("request", "variant", "sent", "never answered", "p50 ms", "p99 ms", "throttled, ms in all")
     return Table("Clients", columns, rows)
-
-
-def _requests(spark: SparkSession, folder: str) -> list[Row]:
-    layout = Layout(folder)
-    types = spark.read.format("delta").load(layout.table("events")).select(sf.col("seq").alias("operation_id"), "type")
-    asked = spark.read.format("delta").load(layout.table("truth_requests"))
-    micros = sf.unix_micros("received_at") - sf.unix_micros("sent_at")
-    times = [sf.round(sf.percentile(micros / 1000, share), 1).alias(f"p{int(100 * share)}") for share in (0.5, 0.99)]
-    unanswered = sf.count_if(sf.col("received_at").isNull()).alias("unanswered")
-    throttled = sf.sum("throttle_ms").alias("throttled_ms")
-    grouped = asked.join(types, "operation_id").groupBy("type")
-    return grouped.agg(sf.count("*").alias("requests"), unanswered, *times, throttled).collect()

@@ -1,18 +1,7 @@
--- How many operations waited from `low` to `high` milliseconds, by kind and cause. Each range is twice as wide as the
--- one before; 0 has a range of its own, because the timer counts whole milliseconds.
+-- How many operations waited from `low` to `high` milliseconds, by kind and cause; kinds with most waits first.
 --
--- Reads:  ended
+-- Reads:  wait_ranges
 
-WITH ranges AS (
-    SELECT kind, CASE WHEN completed_by = 'timeout' THEN 'expired' ELSE completed_by END AS cause,
-        CASE WHEN wait_ms = 0 THEN 0 ELSE CAST(pow(2, floor(log2(wait_ms))) AS BIGINT) END AS low
-    FROM ended
-    WHERE watched
-),
-counted AS (
-    SELECT kind, cause, low, count(*) AS operations FROM ranges GROUP BY kind, cause, low
-)
-SELECT kind, cause, low, CASE WHEN low = 0 THEN 0 ELSE 2 * low - 1 END AS high, operations,
-    sum(operations) OVER (PARTITION BY kind) AS of_kind
-FROM counted
+SELECT kind, cause, low, high, operations, sum(operations) OVER (PARTITION BY kind) AS of_kind
+FROM wait_ranges
 ORDER BY of_kind DESC, kind, low, cause

@@ -1,0 +1,13 @@
+-- How many operations waited from `low` to `high` milliseconds, by kind and cause. Each range is twice as wide as the
+-- one before; 0 has a range of its own, because the timer counts whole milliseconds.
+--
+-- Reads:  ended
+
+SELECT kind, cause, low, CASE WHEN low = 0 THEN 0 ELSE 2 * low - 1 END AS high, count(*) AS operations
+FROM (
+    SELECT kind, CASE WHEN completed_by = 'timeout' THEN 'expired' ELSE completed_by END AS cause,
+        CASE WHEN wait_ms = 0 THEN 0 ELSE CAST(pow(2, floor(log2(wait_ms))) AS BIGINT) END AS low
+    FROM ended
+    WHERE watched
+) ranges
+GROUP BY kind, cause, low

@@ -1,0 +1,11 @@
+-- The ended operations of a replay of a simulated trace. Another simulation has other ids: the n-th operation of a kind
+-- that a request of a client led to is the same in both. Rebalances have no client, and a join may lead to several.
+--
+-- Reads:    ended
+-- Columns:  those of `ended`; who, request and nth identify an operation in both replays
+
+SELECT e.*, coalesce(client_id, '') AS who, coalesce(request_id, key, '') AS request,
+    row_number() OVER (
+        PARTITION BY kind, coalesce(client_id, ''), coalesce(request_id, key, '') ORDER BY started_at, operation_id
+    ) AS nth
+FROM ended e

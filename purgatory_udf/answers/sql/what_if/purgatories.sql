@@ -1,0 +1,8 @@
+-- The greatest readings of each purgatory's gauges, and the watches that purges removed.
+--
+-- Reads:  purgatory_gauges
+
+SELECT purgatory, broker, max(watched) AS size, max(delayed) AS delayed, sum(purged) AS purged
+FROM purgatory_gauges
+GROUP BY purgatory, broker
+ORDER BY purgatory, broker

@@ -1,0 +1,5 @@
+-- When the first and the last operation ended, in milliseconds since the epoch.
+--
+-- Reads:  ended
+
+SELECT min(unix_millis(ended_at)) AS first_ms, max(unix_millis(ended_at)) AS last_ms FROM ended
