@@ -1,13 +1,13 @@
-"""A request log that is still being written, imported step by step: what is settled becomes events, the rest is kept.
+"""Import of a growing request log in steps: settled requests become events, later ones wait for the next step.
 
-    lines ─► requests ─┬─ older than what is written: late ─────────► rejected
-                       └─ others ─► taken apart, as far as is known ─► operations, facts ─► timelines ─► events
+    lines ─► requests ─┬─ older than the events written: late ──────► rejected
+                       └─ others ─► converted ───────────────────────► operations, facts ─► timelines ─► events
                                                                                                        │
       ◄─── written so far ───┤◄──────── settled by this step ────────┤◄────── held back ───────┤ newest line
                            from                                    until                    until + hold
 
-What a request did shows in later lines: a follower's next offset, the next produce's first. So all requests up to the
-newest are looked at, but only what lies before `until` is written, and it is never taken back. A step keeps for the
-next: the requests that begin after `until`; where each session and each partition was at that moment; the facts of the
-last seconds; what was told of the cluster; and operations that began before and are tried after it.
+Later lines show what a request did: a follower's next offset, the base offset of the next produce. A step therefore
+converts all requests up to the newest line, but writes only events before `until`, and never revises them. It keeps for
+the next step: requests that start after `until`; the state of each session and partition at `until`; the facts of the
+last seconds before it; metadata of the cluster; and operations that started before `until` and are tried after it.
 """

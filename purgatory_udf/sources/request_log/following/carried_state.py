@@ -1,4 +1,4 @@
-"""What a step leaves to the next beside its rows: how far all is written, and what was told of the cluster."""
+"""State that a step leaves to the next: the time up to which events are written, cluster metadata, rows in files."""
 
 from __future__ import annotations
 
@@ -36,14 +36,11 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     RecordDeletion,
 )
 
-# Which facts of a partition the next step still needs, and what of them is fixed by now.
-
-
-# How far back the rules look from what they date.
+# Longest time from an event back to a fact that the conversion rules use for it.
 LOOK_BACK_US = 15_000_000
 
 
-# A fact that tells of one moment.
+# A fact about one moment.
 Single = (
     Append
     | ReaderPosition
@@ -57,16 +54,19 @@ Single = (
 
 
 def moment_of(fact: Single) -> int:
-    """Of what a fact tells."""
-    # Of all that a step does it is done most often: no pattern is matched.
+    """Return the time that a fact is about."""
+    # The most frequent call of a step: `isinstance` is faster than `match`.
     if isinstance(fact, Append):
         return fact.start_us
     return fact.until_us if isinstance(fact, HighWatermarkReading) else fact.at_us
 
 
 def kept(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
-    """Those of the last seconds before `until_us`; of older ones the last that say where a reader, the log and the
-    leadership were."""
+    """Yield the facts that the next step needs.
+
+    These are the facts of the last `LOOK_BACK_US` before `until_us`, and of the older ones the latest position of each
+    reader, the latest append and the latest error.
+    """
     before_us = until_us - LOOK_BACK_US
     last: dict[tuple[object, ...], Single] = {}
     for fact in _parted(facts, before_us):
@@ -80,7 +80,7 @@ def kept(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
 
 
 def _parted(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
-    """Tries do not lie before and after."""
+    """Yield the facts, runs of fetch attempts cut off before `at_us`."""
     for fact in facts:
         if isinstance(fact, AttemptRun):
             yield from fact.since(at_us)
@@ -105,20 +105,29 @@ def _later(fact: Single, than: Single) -> bool:
 
 
 def is_said(append: Append, stretch: TimeRange) -> bool:
-    """Whether its place in the log has been told, and stays."""
+    """Whether the offsets of an append are known and its event is settled."""
     return append.end >= 0 and append.base >= 0 and stretch.clamp(append.check_us) < stretch.until_us
 
 
-# Of each broker: how many heartbeats it answered in the thread that handled them, and how many in all.
+# By broker: the number of heartbeats answered by the thread that handled them, and of all heartbeats.
 Votes = Mapping[int, tuple[int, int]]
 
 
 @dataclass(slots=True)
 class Carried:
-    """All before `until_us` is written, up to the event numbered `seq`.
+    """State after a step; JSON can store its `snapshot`.
 
-    `nameless` are topic ids that stand for their topics in what is written, whatever name is told of them later;
-    `asked`: how many partitions of a topic followers have asked for. `modern`: groups of newer protocols.
+    Attributes:
+        until_us: All events before this time are written.
+        seq: Number of the last event written.
+        first_us: Earliest arrival of a request.
+        last_us: Latest response.
+        told: Snapshot of the cluster's metadata.
+        votes: Heartbeats by broker.
+        nameless: Ids of topics that were written without a name; they keep the id even if a name is found later.
+        asked: By topic, the number of partitions that followers have fetched.
+        modern: Groups of newer protocols.
+        counts: Counts by cause.
     """
 
     until_us: int = -NEVER
@@ -133,11 +142,18 @@ class Carried:
     counts: dict[str, int] = field(default_factory=dict)
 
     def stretch(self, newest_us: int, hold_us: int) -> TimeRange:
-        """What a step settles whose newest line was answered at `newest_us`."""
+        """Return the time range that a step settles if its latest response was sent at `newest_us`."""
         return TimeRange(self.until_us, max(self.until_us, newest_us - hold_us))
 
     def context(self, telling: Iterable[Request], given: GivenMetadata, votes: Votes, racked: bool) -> Context:
-        """As far as is known: `telling` and `votes` are of all requests that are not settled yet."""
+        """Return the context of a step, from the carried state and all requests that are not settled yet.
+
+        Args:
+            telling: Requests with metadata of the cluster, in time order.
+            given: Metadata given along with the log.
+            votes: Heartbeats of these requests.
+            racked: Whether consumers with `client.rack` were found.
+        """
         telling_so_far = ClusterFacts.resumed(self.told)
         for request in telling:
             telling_so_far.read(request)
@@ -156,8 +172,10 @@ class Carried:
     def settle(
         self, until_us: int, telling: Iterable[Request], votes: Votes, topics: Iterable[str], context: Context
     ) -> None:
-        """Go on to `until_us`: `telling` and `votes` are of the requests that this settles, `topics` are those of which
-        something is said by now."""
+        """Advance to `until_us`.
+
+        `telling` and `votes` come from the requests that this step settles; `topics` are the topics with timelines.
+        """
         telling_so_far = ClusterFacts.resumed(self.told)
         for request in telling:
             telling_so_far.read(request)
@@ -180,7 +198,7 @@ class Carried:
         return summed
 
     def snapshot(self) -> dict[str, Any]:
-        """What JSON can keep."""
+        """Return the state as a JSON object."""
         return {
             "until_us": self.until_us,
             "seq": self.seq,
@@ -196,31 +214,25 @@ class Carried:
 
     @classmethod
     def resumed(cls, state: dict[str, Any]) -> Carried:
-        """From a `snapshot`."""
+        """Return the state of a `snapshot`."""
         return cls(**{**state, "votes": {broker: (at_once, all_) for broker, at_once, all_ in state["votes"]}})
 
 
-# Rows of one step on their way between its tasks, and of what it keeps for the next.
-
-
-# What is kept besides facts and operations: a session's state and a partition's, as JSON in `event`; `kind` names the
-# session.
+# Kinds of rows (`part`) with the state of a session or of a partition, as JSON in `event`; `kind` names the session.
 SESSION, SWEEP = "session", "sweep"
 
-# `settled`: it comes from a request that begins before the end of the step, and will not be read again.
+# `settled`: the row comes from a request that starts before the end of the step, and is not converted again.
 TAKEN_APART = PARTS.append(pa.field("settled", pa.bool_()))
 
-# Facts are among them: what is kept of a partition.
+# Rows of timelines, and in `packed` the facts that the next step needs.
 SAID = CHANGES.append(pa.field("packed", pa.binary()))
 
-# All that is kept but requests.
+# Rows that a step keeps for the next, other than requests.
 KEPT = PARTS
 
 
-# What steps leave to the next in files: one folder a step, of which the last two stay.
-#
-# The step before the last is needed when the last is taken again, because its end was not yet on record. Whether one
-# was taken by Spark or in this process, either may take the next.
+# Each step has a folder; the last two are kept. Spark repeats the last micro-batch if its commit is missing from the
+# checkpoint, and then needs the step before it. Spark and this process may take turns.
 
 
 _STATE = pa.schema([("json", pa.string())])
@@ -233,7 +245,7 @@ def step_folder(folder: str, step: int) -> str:
 
 @dataclass(frozen=True)
 class Left:
-    """What a step leaves: its state, `requests` that are not settled yet, and all other rows (KEPT)."""
+    """Result of a step for the next: its state, `requests` that are not settled yet, and all other rows (KEPT)."""
 
     carried: Carried
     requests: Dataset
@@ -241,14 +253,14 @@ class Left:
 
 
 class StepFiles:
-    """The files of steps. A step starts, stages rows and ends, in this order; one that did not end can start again."""
+    """Files of the steps. A step calls `start`, `stage` and `end`; after a crash, it is repeated."""
 
     def __init__(self, backend: Backend, folder: str) -> None:
         self._backend, self._files = backend, backend.files
         self._folder = folder
 
     def start(self, step: int) -> Left:
-        """Return what the step before left."""
+        """Return the result of the step before."""
         self._files.remove(self._of(step))
         if not step:
             empty = self._backend.dataset_of
@@ -260,7 +272,7 @@ class StepFiles:
         return Left(self.carried(step - 1), requests, self._backend.read_rows(f"{before}/{_ROWS}", KEPT))
 
     def carried(self, step: int) -> Carried:
-        """Return the state that a step left."""
+        """Return the state after a step."""
         text = self._backend.read_rows(f"{self._of(step)}/{_CARRIED}", _STATE).collect().column("json")[0].as_py()
         return Carried.resumed(json.loads(text))
 
@@ -269,7 +281,7 @@ class StepFiles:
         return rows.keep(f"{self._of(step)}/{_STAGES}/{name}")
 
     def end(self, step: int, left: Left) -> int:
-        """Write what a step leaves; return the number of requests that are held back."""
+        """Write the result of a step; return the number of requests held back."""
         write = self._backend.write_rows
         held = write(left.requests, f"{self._of(step)}/{_REQUESTS}")
         write(left.rows, f"{self._of(step)}/{_ROWS}")

@@ -1,4 +1,4 @@
-"""One step of following a log: what Spark reads, takes apart, dates and puts in order, and what it leaves behind."""
+"""One step of following a request log: convert new lines, write settled events, keep the rest for the next step."""
 
 from __future__ import annotations
 
@@ -70,14 +70,13 @@ from purgatory_udf.sources.request_log.requests.request_conversion import (
     follower_facts,
 )
 
-# What the tasks of a step do: as `importing.tasks`, but each goes on where the step before has stopped.
-
+# The tasks of a step do the same as `importing.import_tasks`, but start from the state that the step before left.
 
 IN_SYNC_CAUSES = ("isr_given", "isr_reported", "isr_supposed")
 
 
 def take_requests_apart(context: Callable[[], Context], until_us: int) -> Work:
-    """Requests other than fetches, in any order → TAKEN_APART."""
+    """Return the step that converts requests other than fetches, in any order, to TAKEN_APART."""
 
     def work(batches: Batches) -> Batches:
         yield from batches_of(requests_apart(request_rows_in(batches), context(), until_us), TAKEN_APART)
@@ -86,8 +85,10 @@ def take_requests_apart(context: Callable[[], Context], until_us: int) -> Work:
 
 
 def take_sessions_apart(context: Callable[[], Context], until_us: int) -> Work:
-    """Fetches in the order of broker, session and handling, after the state that was kept of the session →
-    TAKEN_APART, each session's new state among them."""
+    """Return the step that converts fetches to TAKEN_APART, with the new state of each session.
+
+    Rows are in the order of broker, session and start; the kept state of a session comes before its fetches.
+    """
 
     def work(batches: Batches) -> Batches:
         yield from batches_of(sessions_apart(request_rows_in(batches), context(), until_us), TAKEN_APART)
@@ -96,7 +97,7 @@ def take_sessions_apart(context: Callable[[], Context], until_us: int) -> Work:
 
 
 def say_timelines(context: Callable[[], Context], stretch: TimeRange) -> Work:
-    """Facts, and what was kept of each partition, in the order of broker, topic and partition → SAID."""
+    """Return the step that converts facts and kept states, by broker, topic and partition, to SAID."""
 
     def work(batches: Batches) -> Batches:
         yield from batches_of(timelines(facts_and_rows_in(batches), context(), stretch), SAID)
@@ -137,7 +138,7 @@ def _session(
             settled = False
             yield from _settled(ConvertedRequest(broker, [], reader.take_empty_attempts()), True, report)
             yield _state(broker, session, reader, seen_us)
-            # What is read from here on is read again, and counted then.
+            # Requests from here on are converted again by the next step, which counts them.
             reader.report = Report()
         seen_us = request.start_us
         for parts in [_read(reader, request), *follower_facts(reader)]:
@@ -178,7 +179,7 @@ def timelines(rows: Iterable[Facts | Row], context: Context, stretch: TimeRange)
 
 
 def partition_of(row: Facts | Row) -> tuple[int, str, int]:
-    """Whose facts or state it is: (broker, topic, partition)."""
+    """Return (broker, topic, partition) of a row with facts or a state."""
     return row[:3] if isinstance(row, Facts) else (row["broker"], row["topic"], row["partition"])
 
 
@@ -200,10 +201,10 @@ def _partition(
             continue
         known += row.facts
         if row.settled:
-            # A timeline moves its facts about: the next one is to begin with them as they were.
+            # A timeline changes the times of its facts; the next step needs them unchanged.
             settled += [(copied(fact), fact) for fact in row.facts]
     if before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in known):
-        # A coordinator may have written here, or to another partition: as long as nobody asks for it, none is known.
+        # Possible appends of a coordinator: without a request for this partition, it is unknown whether they were here.
         since_us = stretch.until_us - LOOK_BACK_US
         yield of_now([fact for fact, _ in settled if isinstance(fact, Append) and fact.start_us >= since_us])
         return
@@ -213,7 +214,7 @@ def _partition(
         facts = PartitionFacts.of(broker, key, known)
         timeline = build_timeline(facts, context, counted, stretch, before)
         if before is None:
-            # Whence the in-sync set is known is counted once; all else would be counted with every step.
+            # The source of the in-sync set is counted once, by the first step of a partition.
             for cause in IN_SYNC_CAUSES:
                 report.count(cause, counted.counts[cause])
         yield from rows_of_timeline(timeline, facts)
@@ -227,7 +228,7 @@ def _partition(
 def _fixed(
     settled: Iterable[tuple[Fact, Fact]], given: Iterable[Fact], appends: Iterable[Append], stretch: TimeRange
 ) -> Iterator[Fact]:
-    """Facts as they were, but appends that have been said with the offsets that they were said to have."""
+    """Yield the unchanged facts; appends with settled events keep the offsets of these events."""
     for fact, used in settled:
         if isinstance(fact, Append) and isinstance(used, Append) and is_said(used, stretch):
             fact.base, fact.end = used.base, used.end
@@ -240,9 +241,9 @@ def _fixed(
 
 @dataclass(frozen=True)
 class FollowedStep:
-    """What a step writes, and what it leaves for the next.
+    """Rows that a step writes, and its result for the next step.
 
-    An event that the contract refuses has a `rule` in `finished` and is not written, but keeps its number.
+    An event that the contract rejects has a `rule` in `finished` and is not written, but keeps its number.
     """
 
     finished: Finished
@@ -254,11 +255,11 @@ class FollowStep:
     """One step of following a log.
 
     Attributes:
-        backend: What executes the step.
+        backend: Backend that executes the step.
         given: Metadata given along with the log.
-        hold_us: How long lines are held back, for what later lines show of the same moment.
-        run_id: The import's name.
-        source: The name of a row's `file`, which is the topic's partition.
+        hold_us: Time for which requests are held back, until later lines complete the facts.
+        run_id: Name of the import.
+        source: Returns the name of a row's `file`, which is a partition of the topic.
         keep: Computes rows once, for several uses.
     """
 
@@ -327,7 +328,7 @@ def _cluster_requests(requests: Dataset) -> list[Request]:
 
 
 def _votes(requests: Dataset) -> Votes:
-    """Count, by broker, heartbeats answered by the thread that handled them, and all heartbeats."""
+    """Return by broker the number of heartbeats answered by the thread that handled them, and of all heartbeats."""
     schema = pa.schema([("broker", pa.int32()), ("own_thread", pa.int64()), ("heartbeats", pa.int64())])
     counted = requests.where_in("api", ["HEARTBEAT"]).select("broker", "remote_us")
     votes = counted.sql(
@@ -364,7 +365,7 @@ def _settled_rows(batches: Batches) -> Batches:
 
 
 def _session_states(batches: Batches) -> Batches:
-    """Make requests of sessions' states, which sort before their fetches because they have no time."""
+    """Yield the states of sessions as request rows, which sort before fetches because they have no time."""
     for batch in batches:
         given = {
             "broker": batch.column("broker"),

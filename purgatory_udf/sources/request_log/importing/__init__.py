@@ -1,1 +1,1 @@
-"""The import on Spark: rows between its tasks, the order of all events, names made pseudonyms, the tables written."""
+"""Parallel import of request logs: rows between tasks, the total order of events, pseudonyms, output tables."""

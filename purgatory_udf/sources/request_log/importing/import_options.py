@@ -1,4 +1,4 @@
-"""What an import of request logs was asked for, and what came of it."""
+"""Options of an import of request logs, pseudonyms for names, and the import's report."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, USUAL, Fil
 
 # Stable pseudonyms for topics, groups, clients and members: the same name has the same pseudonym in every import.
 #
-# A pseudonym is a keyed hash of the name. Who knows the key, or guesses the name and nobody gave a key, can confirm
-# the guess; so give a key of your own before you share an import, and keep it. Kafka's own topics and assignors keep
-# their names: they tell nothing, and what they mean to a broker is worth knowing.
+# A pseudonym is a keyed hash of the name. With the key, or with the default key, a guessed name can be confirmed: use a
+# secret key (`--anonymise-key`) for an import that leaves your organization. Kafka's internal topics and built-in
+# assignors keep their names: these identify no user, and decide how a broker treats them.
 
 
 DEFAULT_KEY = "purgatory-replay"
 DIGITS = 12
 
-# How the clients of Kafka's own project share out a group's work; an assignor of somebody else's may bear their name.
+# Protocols of Kafka's own clients. A third-party assignor with one of these names keeps it, too.
 OWN_PROTOCOLS = frozenset(
     {
         *("range", "roundrobin", "sticky", "cooperative-sticky"),  # consumers
@@ -41,7 +41,7 @@ Rename = Callable[[str, str], str]
 
 
 def pseudonyms(key: str = DEFAULT_KEY) -> Rename:
-    """A function of (kind, name): `topic-3f9a…`. An empty name stays empty."""
+    """Return a function from (kind, name) to a pseudonym, as `topic-3f9a…`. An empty name stays empty."""
     secret = key.encode()
 
     def rename(kind: str, name: str) -> str:
@@ -53,7 +53,7 @@ def pseudonyms(key: str = DEFAULT_KEY) -> Rename:
     return rename
 
 
-# Which field holds a name of which kind. A member's id begins with its client's name.
+# Kind of name by field. A member id starts with the client id, so it is replaced as well.
 FIELDS = {
     "topic": "topic",
     "group": "group",
@@ -66,7 +66,7 @@ FIELDS = {
 
 
 def anonymised(event: dict[str, Any], rename: Rename) -> dict[str, Any]:
-    """The event with pseudonyms for names, in its partitions, topics and protocols as well."""
+    """Return the event with pseudonyms for names, also in its partitions, topics and protocols."""
     changed = {
         field: rename(FIELDS[field], value) if field in FIELDS and value is not None else value
         for field, value in event.items()
@@ -80,16 +80,17 @@ def anonymised(event: dict[str, Any], rename: Rename) -> dict[str, Any]:
     return changed
 
 
-# How long the lines of a growing log are held back: what they tell of a moment is there by then.
+# How long the requests of a growing log are held back, until later lines complete the facts.
 HOLD_MS = 60_000
 
 
 @dataclass(frozen=True)
 class RequestLogOptions:
-    """`topics`, `batches` and `isr` are files beside the log; `zone` is that of times without one; `hold_ms` is for a
-    log that grows.
+    """Options of an import of request logs.
 
-    `piece_bytes` is how much a task reads at once; nothing in the tables depends on it.
+    `topics`, `batches` and `isr` are paths of files with metadata; `zone` is the time zone of times without one;
+    `hold_ms` applies to a growing log. `piece_bytes` is the size of the pieces that tasks read; the tables do not
+    depend on it.
     """
 
     paths: Sequence[str]
@@ -117,33 +118,33 @@ class RequestLogOptions:
         except ValueError as error:
             raise UserError(f"--zone {self.zone}: {error}") from None
         try:
-            self.classic  # noqa: B018 (it is read to be refused here)
+            self.classic  # noqa: B018 (the property validates the version)
         except ValueError as error:
             raise UserError(f"--kafka-version: {error}") from None
 
     @property
     def classic(self) -> bool | None:
-        """Of the brokers' group coordinators; None: the log tells."""
+        """Whether the brokers have classic group coordinators; None without `kafka_version`: the log shows it."""
         return None if self.kafka_version is None else has_classic_coordinator(self.kafka_version)
 
     def require_files(self) -> None:
-        """The files beside the log can be opened; what they hold is seen when they are read."""
+        """Raise `UserError` if a file with metadata cannot be opened. The contents are validated when it is read."""
         for path in filter(None, (self.topics, self.batches, self.isr)):
             with open_text(path):
                 pass
 
     def run(self, files: Sequence[InputFile]) -> str:
-        """The run's name: the given one, or one that the same input and options have again."""
+        """Return the given name of the run, or one derived from input and options."""
         if self.run_id:
             return self.run_id
         asked = [self.settings(), [(file.name, file.size, file.modified) for file in files]]
         return f"ingest-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}"
 
     def settings(self) -> dict[str, Any]:
-        """What decides the tables, given the input. The key of pseudonyms stays with who gave it."""
+        """Return the options that affect the tables, without the secret key of the pseudonyms."""
         beside = {name: getattr(self, name) for name in ("topics", "batches", "isr")}
         if self.anonymise:
-            # A path may tell whose the logs are.
+            # A path may identify the owner of the logs.
             beside = {name: bool(path) for name, path in beside.items()}
         others = {name: getattr(self, name) for name in ("zone", "anonymise", "events_per_file")}
         if self.kafka_version is not None:
@@ -153,7 +154,7 @@ class RequestLogOptions:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """`report` counts by cause what was read, and what could not be derived or had to be supposed."""
+    """Result of an import; `report` counts by cause the input, assumptions and omissions."""
 
     run_id: str
     files: int
@@ -165,7 +166,7 @@ class ImportReport:
     recorded: str
 
     def counts(self) -> dict[str, Any]:
-        """The counts that the `runs` table keeps."""
+        """Return the counts for the `runs` table."""
         return {
             "files": self.files,
             "events": self.accepted,
@@ -174,7 +175,7 @@ class ImportReport:
         }
 
     def summary(self) -> list[str]:
-        """What went in, what came out and where it is, then every cause that occurred."""
+        """Return lines of text: input, output with the tables' paths, and every cause that occurred."""
         counts = self.report.counts
         return [
             f"input     {counts['lines']:,} lines of {self.files:,} files",
@@ -186,7 +187,7 @@ class ImportReport:
         ]
 
     def require_few_rejected(self, max_rejected: float) -> None:
-        """`max_rejected` is in percent of the requests in the log."""
+        """Raise `CheckFailedError` if more than `max_rejected` percent of the requests were rejected."""
         meant = self.report.counts["requests"] + self.report.counts["bad_lines"]
         if self.rejected * 100 > max_rejected * meant:
             raise CheckFailedError(

@@ -3,9 +3,9 @@
     requests ─┬─ fetches, by session ─┬─► parts ─┬─ facts, by partition ─► timelines ─┐
               └─ others, one by one ──┘          └─ operations ───────────────────────┴─► dated operations
 
-A step of a followed log starts from what the step before left: sessions' states before their fetches, facts and
-partitions' states next to new facts, operations that wait next to new ones. A whole log is one step with nothing
-before.
+A step of a followed log starts from the results of the step before: the state of a session comes before its fetches,
+kept facts and the state of a partition join its new facts, and waiting operations join the new ones. A whole log is one
+step without predecessor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTITION = ("broker", "topic", "partition")
 SESSION = ("broker", "session")
 _ORDER = [name for name, _ in import_rows.ORDER]
 
-# An operation, or a change: what becomes an event. The lists are the offsets of a produce, by partition.
+# An operation or a change, each an event to be. The lists are the offsets of a produce, by partition.
 UNORDERED = pa.schema(
     [
         *import_rows.ORDER,
@@ -49,7 +49,7 @@ SourceName = Callable[[int], str]
 class Steps:
     """The steps that convert sessions' fetches, convert other requests, and build partitions' timelines.
 
-    `parts` and `said` are the schemas of what they return.
+    `parts` is the schema of converted requests, `said` that of timelines.
     """
 
     sessions: Step
@@ -61,7 +61,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Remains:
-    """What the step before left: sessions' states as requests, facts and partitions' states, operations."""
+    """Results of the step before: states of sessions as requests, facts and states of partitions, operations."""
 
     sessions: Dataset
     facts: Dataset
@@ -70,7 +70,7 @@ class Remains:
 
 @dataclass(frozen=True)
 class Passed:
-    """Results of the passes; `operations` are all that are not written yet, and `at_us` is when each is first tried."""
+    """Results of the passes; `operations` are not written yet, and `at_us` is the time at which each is first tried."""
 
     parts: Dataset
     said: Dataset
@@ -87,7 +87,7 @@ def run_passes(
 
 
 def in_order(operations: Dataset, said: Dataset, source: SourceName, rename: Rename | None = None) -> Dataset:
-    """Return all events in their total order; `task` and `number` in it say where each stands."""
+    """Return all events in their total order, with their position in `task` and `number`."""
     changes = said.where_in("part", [import_rows.CHANGE]).select(*_ORDER, "event")
     names = ["at_us" if name == "time_us" else name for name in UNORDERED.names]
     unordered = operations.select(*names).rename("at_us", "time_us").union(changes)
@@ -97,7 +97,7 @@ def in_order(operations: Dataset, said: Dataset, source: SourceName, rename: Ren
 def rejections(
     read: Dataset, parts: Dataset, events: Dataset, run_id: str, source: SourceName, begins: Begins, anonymised: bool
 ) -> Dataset:
-    """Return rows of `rejected_events`: unreadable lines, malformed bodies, and events that the contract refuses."""
+    """Return rows of `rejected_events`: unreadable lines, malformed bodies, and events that the contract rejects."""
     # Lines of a followed topic are not cut into pieces.
     place = ["file", *(["piece"] if begins else []), "line", "reason", "raw"]
     lines = read.where_in("row", [log_reader.BAD]).select(*place)
@@ -127,7 +127,7 @@ def rejected_rows(
             batch = with_lines(batch, begins)
             reasons, texts = batch.column(reason), batch.column(raw)
             if anonymised:
-                # The text has names in it; a reason starts with the kind of fault.
+                # The text contains names; the part of a reason before the colon does not.
                 reasons = pc.replace_substring_regex(reasons, "(?s):.*", "")
                 texts = pa.repeat(pa.scalar(""), batch.num_rows)
             columns = {
@@ -143,7 +143,7 @@ def rejected_rows(
 
 
 def with_lines(batch: pa.RecordBatch, begins: Begins) -> pa.RecordBatch:
-    """Return a batch without `piece`, whose `line` counts from the start of the file."""
+    """Return a batch without `piece`, and with `line` counted from the start of the file."""
     if "piece" not in batch.schema.names:
         return batch
     places = zip(batch.column("file").to_pylist(), batch.column("piece").to_pylist(), strict=True)
@@ -173,7 +173,7 @@ def _parts(requests: Dataset, steps: Steps, remains: Remains | None) -> Dataset:
     fetches = requests.where_null("session", null=False)
     if remains is not None:
         fetches = fetches.union(remains.sessions)
-    # A session's state sorts before its fetches: it has no time.
+    # The state of a session sorts before its fetches, because it has no time.
     order = [name for name in ("start_us", "file", "piece", "line") if name in requests.schema.names]
     others = requests.where_null("session")
     by_session = fetches.map_groups(SESSION, order, steps.sessions, steps.parts)

@@ -1,4 +1,4 @@
-"""Requests, facts and operations as rows, on their way between Spark's tasks."""
+"""Requests, facts and operations as rows of Arrow, between the tasks of an import."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from purgatory_udf.sources.request_log.partitions.event_sweep import REQUEST_RAN
 from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, FollowerCopy, ReaderPosition
 from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation
 
-# The total order of an import's events: time, then rank, then where each comes from. It decides their `seq`.
-
-
+# Sort key of a change that no single request caused.
 NOBODY = Place(-1, -1)
 
 
 class Order(NamedTuple):
-    """Simultaneous events: state before what it makes possible, requests last; by partition, or by line."""
+    """Sort key of an event; the order decides its `seq`.
+
+    Simultaneous events are sorted by rank (changes of partitions, then requests), then by partition or line.
+    """
 
     time_us: int
     rank: int
@@ -39,7 +40,7 @@ class Order(NamedTuple):
 
 
 def order_of_change(broker: int, topic: str, partition: int, number: int, timed: TimedEvent) -> Order:
-    """`number`: the event's place in its partition's timeline."""
+    """Return the sort key of a change; `number` is its position in the timeline of the partition."""
     return Order(timed.at_us, timed.rank, broker, topic, partition, *(timed.cause or NOBODY), number)
 
 
@@ -71,7 +72,7 @@ REQUESTS = pa.schema(
     ]
 )
 
-# The places of an event in the total order (`order.Order`), which all rows that become events have.
+# Columns of the sort key `Order`, in all rows that become events.
 ORDER = [
     ("time_us", pa.int64()),
     ("rank", pa.int32()),
@@ -85,8 +86,8 @@ ORDER = [
 
 OPERATION, FACT, CHANGE, PRODUCED, BAD, COUNT = "operation", "fact", "change", "produced", "bad", "count"
 
-# One row an operation, some facts of a partition, a bad line or a count. A bad line has its rule in `kind`, its reason
-# in `event`, its text in `recorded`.
+# Each row is an operation, facts of a partition, a bad line or a count. A bad line has its rule in `kind`, the reason
+# in `event` and the text in `recorded`.
 PARTS = pa.schema(
     [
         ("part", pa.string()),
@@ -99,7 +100,7 @@ PARTS = pa.schema(
     ]
 )
 
-# One row an event of a partition, the offsets of one partition of one produce, or a count.
+# Each row is an event of a partition, the offsets of one partition of a produce, or a count.
 CHANGES = pa.schema(
     [
         ("part", pa.string()),
@@ -113,10 +114,10 @@ CHANGES = pa.schema(
     ]
 )
 
-# What an event's row takes from its place in the input or from the run, not from its own fields.
+# Columns of `events` that come from the input or the run, not from fields of the event.
 _PLACED = ("run_id", "event_time", "seq", "source", "line")
 
-# An event, or why it is none; `number` counts within the task, whose rows are in order.
+# An event, or the reason for its rejection; `number` counts the ordered rows of a task.
 FINISHED = pa.schema(
     [
         ("number", pa.int64()),
@@ -144,7 +145,7 @@ def from_json(text: str | bytes) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        # Constants and numbers that only Python reads.
+        # Constants and numbers that Python's decoder accepts and msgspec does not.
         return json.loads(text)
 
 
@@ -156,7 +157,7 @@ def to_json(value: Any) -> bytes:
 
 
 class RequestRow(NamedTuple):
-    """A row of REQUESTS: body and answer are text."""
+    """A row of REQUESTS; body and answer are JSON text."""
 
     file: int
     line: int
@@ -182,7 +183,7 @@ _plain = attrgetter(*(name for name in REQUESTS.names if name not in ("file", "l
 
 
 def request_row(request: Request, session: str | None) -> RequestRow:
-    """A fetch is told by what was read of it."""
+    """Return the row of a request; a decoded fetch is encoded compactly."""
     if request.fetch is not None:
         return row_of_texts(request, session, *encode_fetch(*request.fetch))
     answer = json.dumps(request.answer) if request.answer is not None else None
@@ -190,7 +191,7 @@ def request_row(request: Request, session: str | None) -> RequestRow:
 
 
 def row_of_texts(request: Request, session: str | None, body: str, answer: str | None) -> RequestRow:
-    """Of a request whose body and answer are text."""
+    """Return the row of a request, given body and answer as text."""
     broker, *others = _plain(request)
     return RequestRow._make((*request.place, broker, session, *others, body, answer))
 
@@ -202,7 +203,7 @@ def request_rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
 
 
 def request_batch(rows: Sequence[RequestRow], beside: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """In all rows the same is `beside`; what else the schema has is null."""
+    """Return a batch of request rows; `beside` has the constant columns, and columns without a value are null."""
     columns = dict(zip(REQUESTS.names, zip(*rows, strict=True), strict=True)) if rows else {}
     arrays = [
         pa.array(columns[field.name], field.type)
@@ -231,7 +232,7 @@ def request_of(row: RequestRow) -> Request:
         row.remote_us,
         row.answered_us,
         row.written_us,
-        # What is known of a fetch already is not decoded again.
+        # A compactly encoded fetch needs no body and no answer.
         {} if fetch else from_json(body),
         None if fetch or answer is None else from_json(answer),
         fetch,
@@ -239,8 +240,10 @@ def request_of(row: RequestRow) -> Request:
 
 
 class Facts(NamedTuple):
-    """Some facts of a partition at a broker, within a task; between tasks they lie together in a row, `packed`.
-    `settled` is told where a log is read step by step: see `following.rows.TAKEN_APART`."""
+    """Facts of a partition at a broker, within a task; between tasks, a row holds them serialized in `packed`.
+
+    `settled` is null unless a log is followed, see `following.carried_state.TAKEN_APART`.
+    """
 
     broker: int
     topic: str
@@ -250,7 +253,7 @@ class Facts(NamedTuple):
 
 
 def copied(fact: Fact) -> Fact:
-    """As it is now: a timeline moves such facts about, and leaves others as they are."""
+    """Return a copy of a fact of the types that a timeline modifies, and any other fact itself."""
     return copy(fact) if type(fact) in _MOVED else fact
 
 
@@ -258,7 +261,7 @@ def packed_facts(facts: Sequence[Fact]) -> bytes:
     try:
         return _pack(facts)
     except OverflowError:
-        # Of a request that the contract refuses: what it shows counts for nothing.
+        # Only a request that the contract rejects has such numbers; its facts are dropped.
         return _pack([fact for fact in facts if _has_64_bits(fact)])
 
 
@@ -270,11 +273,11 @@ def facts_in(packed: bytes) -> list[Fact]:
     try:
         return _unpack(packed)
     except msgspec.ValidationError:
-        # Of a request that names its transaction by what is no text.
+        # A request with a transactional id that is not text.
         return [_KINDS[number](*values) for number, *values in msgspec.msgpack.decode(packed)]
 
 
-# What a row of PARTS has of an operation, and one of CHANGES of a partition's event: its place in the order, and texts.
+# Columns of an operation in PARTS, and of a partition's event in CHANGES.
 OPERATION_FIELDS = (*Order._fields, "kind", "event", "recorded")
 CHANGE_FIELDS = (*Order._fields, "event")
 
@@ -282,7 +285,7 @@ CHANGE_FIELDS = (*Order._fields, "event")
 def batch_of_part(
     part: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Rows that have the same columns, and no others: most are of such a part."""
+    """Return a batch of rows with the same columns; faster than rows as dictionaries."""
     columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
     columns["part"] = [part] * len(rows)
     arrays = [

@@ -1,4 +1,4 @@
-"""The tables of an import, written from the events that its steps have finished."""
+"""Output tables of an import, written from the finished events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from purgatory_udf.storage.output_folder import Layout
 EVENTS_TABLE, REJECTED_TABLE, RECORDED_TABLE = "events", "rejected_events", "recorded"
 NAMES = (EVENTS_TABLE, REJECTED_TABLE, RECORDED_TABLE)
 
-# What a request's record holds, as JSON.
+# Fields of the JSON in `recorded`.
 _RECORD = pa.schema(
     [
         ("api", pa.string()),
@@ -51,7 +51,7 @@ class Finished:
 
 
 class TaskSize(NamedTuple):
-    """How many events a task finished, and how many of these the contract refuses."""
+    """Number of events that a task finished, and number of events that the contract rejects."""
 
     task: int
     size: int
@@ -62,7 +62,7 @@ def require_room(backend: Backend, layout: Layout, overwrite: bool, staging: str
     """Raise `UserError` if the tables cannot be written; an interrupted import may be repeated."""
     files = backend.files
     require_no_file(files, layout.out)
-    # Staged rows show that an import was interrupted: what is there was its own.
+    # Staged rows show that an import was interrupted: the tables are its own.
     if files.exists(layout.table(staging)):
         return
     for path in map(layout.table, NAMES):
@@ -79,7 +79,7 @@ def write_tables(
     """Write the tables, `events` last.
 
     Returns:
-        The number of events, and of rejected lines: `bad_lines`, and what the contract refuses.
+        The number of events, and of rejected lines: `bad_lines` and events that the contract rejects.
     """
     for name in NAMES:
         backend.files.remove(layout.table(name))
@@ -113,7 +113,7 @@ def task_sizes(events: Dataset) -> list[TaskSize]:
 def event_rows(tasks: Sequence[TaskSize], run_id: str, source: SourceName, first: int = 0) -> Step:
     """Return the step that makes rows of `events`, numbered from `first`.
 
-    An event that the contract refuses keeps its number, so that no other number depends on it.
+    An event that the contract rejects keeps its number, so that no other number depends on it.
     """
     return _numbered(tasks, first, lambda batch, seq: _event_rows(batch, seq, run_id, source))
 
@@ -148,7 +148,7 @@ def _numbered(
 
 
 def _event_rows(batch: pa.RecordBatch, seq: pa.Array, run_id: str, source: SourceName) -> pa.RecordBatch:
-    # A change was caused by no line.
+    # No line caused this change.
     placed = pc.greater_equal(batch.column("at_line"), 0)
     given = {
         "seq": seq,

@@ -1,6 +1,6 @@
-"""What the tasks of an import do: each a function from batches of rows to batches of rows, in no need of the others.
+"""The tasks of an import: independent functions from record batches to record batches.
 
-The context comes as a function, because Spark hands a large value to tasks once, and not with each of them.
+The context is passed as a function, because Spark broadcasts it once to each executor.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from purgatory_udf.sources.trace_files.typed_columns import Taken, take
 
 _outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-# How a request's text begins.
+# Start of a request's JSON.
 _NAMED = b'{"request_id":"-",'
 
-# What becomes of a row but for its event's own text.
+# Columns that a finished event takes from its row.
 _BESIDE = ["file", "at_line", "recorded", "request_id", "time_us"]
 
 Batches = Iterator[pa.RecordBatch]
@@ -69,13 +69,13 @@ Work = Callable[[Batches], Batches]
 Row = dict[str, Any]
 
 ROWS = 10_000
-# How many facts a task gathers before it packs them: the more, the fewer rows.
+# Number of facts after which a task serializes them; a larger number makes fewer rows.
 FACTS = 200_000
 _FACT_PLACE = ("broker", "topic", "partition", "settled")
 
 
 def take_requests_apart(context: Callable[[], Context]) -> Work:
-    """Requests other than fetches, in any order → PARTS."""
+    """Return the step that converts requests other than fetches, in any order, to PARTS."""
 
     def work(batches: Batches) -> Batches:
         report = Report()
@@ -86,7 +86,7 @@ def take_requests_apart(context: Callable[[], Context]) -> Work:
 
 
 def take_sessions_apart(context: Callable[[], Context]) -> Work:
-    """Fetches in the order of broker, session and handling → PARTS."""
+    """Return the step that converts fetches, in the order of broker, session and start, to PARTS."""
 
     def work(batches: Batches) -> Batches:
         report = Report()
@@ -97,7 +97,7 @@ def take_sessions_apart(context: Callable[[], Context]) -> Work:
 
 
 def build_timelines(context: Callable[[], Context]) -> Work:
-    """Facts in the order of broker, topic and partition → CHANGES."""
+    """Return the step that makes CHANGES of facts in the order of broker, topic and partition."""
 
     def work(batches: Batches) -> Batches:
         report = Report()
@@ -126,8 +126,8 @@ def build_timelines(context: Callable[[], Context]) -> Work:
 def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:
     """Return the step that makes events of the contract (FINISHED) from ordered JSON, numbered within each task.
 
-    An event that the contract refuses keeps the reason instead. Produces get their offsets; requests are named by
-    source and line; `rename`, if given, replaces names by pseudonyms.
+    An event that the contract rejects is replaced by the reason. Produces get their offsets, requests the id
+    `SOURCE:LINE`, and `rename`, if given, replaces names by pseudonyms.
     """
 
     def work(batches: Batches) -> Batches:
@@ -140,7 +140,7 @@ def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:
 
 
 def _named(batch: pa.RecordBatch, source: Callable[[int], str]) -> pa.RecordBatch:
-    """Return a batch with `request_id`, made of source and line; most changes were caused by no single request."""
+    """Return a batch with `request_id`, made of source and line, and null for changes without a request."""
     files, lines = batch.column("file").to_pylist(), batch.column("line").to_pylist()
     names = {file: source(file) for file in set(files) if file is not None and file >= 0}
     ids = [f"{names[file]}:{line}" if line >= 0 else None for file, line in zip(files, lines, strict=True)]
@@ -182,7 +182,7 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
 
 
 def _texts(batch: pa.RecordBatch) -> list[bytes]:
-    """The events' JSON, a produce's with its offsets, a request's with a name for `_tried` to replace."""
+    """Return the events' JSON: produces with their offsets, requests with a placeholder id that `_tried` replaces."""
     names = batch.column("request_id").is_valid().to_pylist()
     events = batch.column("event").cast(pa.binary()).to_pylist()
     texts = [_NAMED + text[1:] if has_name else text for text, has_name in zip(events, names, strict=True)]
@@ -202,7 +202,7 @@ def _texts(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _tried(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, pa.Array]:
-    """A request's name for people, the moment at which it is tried, and what is left of its wait then."""
+    """Return the columns of requests: id, time of the first try, and the record with the wait that remains after it."""
     name, tried, came = rows.column("request_id"), rows.column("time_us"), events.column("time_us")
     later = pc.if_else(pc.and_(name.is_valid(), pc.greater(tried, came)), pc.subtract(tried, came), 0)
     recorded, waited = rows.column("recorded"), pc.not_equal(later, 0)
@@ -216,10 +216,10 @@ def _tried(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _event(row: Row, text: bytes) -> bytes:
-    """The same of one event; the row keeps what is left of its wait."""
+    """Return the JSON of one event with id and time of the first try; update the wait in the row's record."""
     if row["request_id"] is None:
         return text
-    # What lies deeper stays text.
+    # Nested values are not decoded.
     event = _outermost(text)
     later = row["time_us"] - int(bytes(event["time_us"]))
     event["request_id"] = row["request_id"]
@@ -265,7 +265,7 @@ def _that_can_be(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[Any,
 
 
 def rows_of_parts(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
-    """All but the facts."""
+    """Yield the operations and the bad line of a converted request."""
     for operation in parts.operations:
         yield {"part": OPERATION, **dict(zip(OPERATION_FIELDS, _row_of(operation), strict=True))}
     yield from _bad_row(parts, report)
@@ -285,7 +285,7 @@ def _bad_row(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
 
 
 class Shown(NamedTuple):
-    """What one request shows of its partitions at a broker. `settled` as of `Facts`."""
+    """Facts of a request about partitions at a broker; `settled` as in `Facts`."""
 
     broker: int
     settled: bool | None
@@ -293,7 +293,7 @@ class Shown(NamedTuple):
 
 
 def _can_be(broker: int, key: Key) -> bool:
-    """What is asked of a partition that cannot be is refused with its event."""
+    """Whether broker and partition are valid; otherwise, the contract rejects the event."""
     return -1 <= broker <= INT32 and 0 <= key[1] <= INT32
 
 
@@ -325,7 +325,7 @@ def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
 
 
 def batches_of(rows: Iterable[Facts | Shown | Row], schema: pa.Schema) -> Batches:
-    """The facts of a partition lie together in one row, or a few."""
+    """Yield batches of the rows, with the facts of a partition serialized together."""
     held: list[Row] = []
     facts: dict[tuple[Any, ...], list[Fact]] = {}
     waiting = 0

@@ -1,12 +1,12 @@
-"""`ingest --from request-log`: request logs of any number of brokers, read and taken apart by Spark in parallel.
+"""`ingest --from request-log`: imports request logs of any number of brokers in parallel.
 
-    stretches of lines ─► requests ─┬─ fetches, by session ─┬─► operations ─────────────────┬─► in order ─► events
+    pieces of log files ─► requests ─┬─ fetches, by session ─┬─► operations ─────────────────┬─► in order ─► events
                                     └─ others, one by one ──┤          ▲ offsets            │               recorded
                                                             └─► facts ─┴─► timelines ─► changes
                                                                 by broker and partition
 
-Nothing is gathered in one place but what `context` needs (topics, leadership, transactions). A task holds one session's
-state, or the facts of one partition at one broker, at a time.
+Only the requests that `context` needs (topics, leadership, transactions) are collected on the driver. A task holds the
+state of one session, or the facts of one partition at one broker, at a time.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ def ingest_request_log(
     `events` is written last: where it exists, the import that wrote it has finished.
 
     Args:
-        session: What executes the import.
-        options: What to import, and where to.
+        session: Spark session or backend that executes the import.
+        options: Input, output and settings.
         say: Called with a line of text at the start of each phase.
-        logs: The logs to read; those of the options' paths if None.
+        logs: The logs to read; by default, those of the options' paths.
     """
     backend, layout = backend_of(session), Layout(options.out)
     require_room(backend, layout, options.overwrite, STAGING)
     files = logs or find_logs(options.paths)
     given = given_by(options)
-    # A path may tell whose log it is: with pseudonyms only a number is left.
+    # A path may identify the owner of the log: pseudonymous imports number the files.
     sources = [f"log-{number}" if options.anonymise else file.name for number, file in enumerate(files)]
     named = sources if options.anonymise else list(map(str, options.paths))
     run = Run(options.run(files), "ingest", {"paths": named}, options.settings())
@@ -116,7 +116,7 @@ def ingest_request_log(
 
 @dataclass(frozen=True)
 class ConvertedLog:
-    """The events of a whole log, and what was counted on the way."""
+    """Events of a whole log, and counts by cause."""
 
     finished: Finished
     report: Report
@@ -127,10 +127,10 @@ class WholeLog:
     """The conversion of a log that is read whole.
 
     Attributes:
-        backend: What executes the steps.
+        backend: Backend that executes the steps.
         given: Metadata given along with the log.
-        run_id: The import's name.
-        source: The name of a file, by its number.
+        run_id: Name of the import.
+        source: Returns the name of a file by its number.
         keep: Computes rows once, for several uses.
         rename: Replaces names by pseudonyms.
         say: Called with a line of text at the start of each phase.
@@ -160,7 +160,7 @@ class WholeLog:
 
 
 def given_by(options: RequestLogOptions) -> GivenMetadata:
-    """The files beside the log."""
+    """Return the metadata in the files of the options."""
     return GivenMetadata(
         names=topic_names_in_file(options.topics) if options.topics else {},
         cluster=read_metadata_dump(options.isr) if options.isr else ClusterMetadata(),
@@ -178,9 +178,9 @@ def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptio
 
 @dataclass(frozen=True)
 class Overview:
-    """What all pieces show together, and the requests that tell of the cluster, in time order.
+    """Totals of all pieces, and the requests with metadata of the cluster, in time order.
 
-    `begins` are the lines before each piece of its file.
+    `begins` has the number of lines before each piece in its file.
     """
 
     begins: Begins
@@ -188,7 +188,7 @@ class Overview:
     cluster_requests: list[Request]
 
     def context(self, given: GivenMetadata) -> Context:
-        """Return what the conversion must know of the cluster."""
+        """Return the cluster's metadata for the conversion."""
         classic = [broker for broker, (at_once, every) in self.tally.votes.items() if at_once * 2 > every]
         racked = bool(self.tally.counts["racked"])
         span = self.tally.span_us or (0, 0)
@@ -198,7 +198,7 @@ class Overview:
 
 
 def overview_of(read: Dataset) -> Overview:
-    """Collect the pieces' ends, and the requests that tell of the cluster."""
+    """Collect the totals of the pieces, and the requests with metadata of the cluster."""
     columns = ("file", "piece", "line", "counts", "body")
     ends = read.where_in("row", [log_reader.END]).select(*columns).collect()
     rows = ends.sort_by([("file", "ascending"), ("piece", "ascending")]).to_pylist()
@@ -252,9 +252,10 @@ def _report(counted: Mapping[str, int], passed: Passed, context: Context) -> Rep
 
 @contextmanager
 def _staging(backend: Backend, path: str) -> Iterator[Keep]:
-    """Keep rows in files for a while: each phase runs once, and later ones read only the columns they need.
+    """Stage rows in files: each phase runs once, and later phases read only the columns they need.
 
-    The staging folder stays if anything but a user's mistake ends the import, so that the next one knows.
+    The staging folder stays if the import fails with another error than `UserError`; the next import recognizes by it
+    that the tables are incomplete.
     """
     backend.files.make_folder(path)
     try:

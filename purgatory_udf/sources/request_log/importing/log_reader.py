@@ -1,6 +1,7 @@
-"""Stretches of log files in, requests out: one row a request that matters, one a bad line, one the end of a stretch.
+"""Reader of log files in pieces: a row for each relevant request, each bad line, and the end of each piece.
 
-A request's line is counted within its stretch, because a task knows no other; the ends tell where each stretch begins.
+Lines are counted within their piece, because pieces are read in parallel. The last row of a piece has its number of
+lines, from which the lines before each piece follow.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from purgatory_udf.sources.trace_files.text_lines import Piece, lines_of
 Row = dict[str, Any]
 
 REQUEST, BAD, END = "request", "bad", "end"
-LATE = "late: what its broker did at that time is written already; hold lines back for longer (--hold-ms)"
+LATE = "late: events of that time are already written; increase --hold-ms"
 
-# `rule`, `reason` and `raw` of a bad line; of a stretch's end `line`, `counts`, and all else in `body` (JSON both).
+# A bad line has `rule`, `reason` and `raw`; the end of a piece has `line`, and JSON in `counts` and `body`.
 READ = pa.schema(
     [
         ("row", pa.string()),
@@ -64,9 +65,15 @@ READ = pa.schema(
 
 @dataclass
 class Tally:
-    """What a stretch's lines come to: counts by cause, how many partitions of each topic (or its id) followers have
-    asked for, the groups of newer protocols, the first arrival and the last answer, and of each broker how many
-    heartbeats it answered in the thread that handled them, and how many in all."""
+    """Totals of the lines of a piece.
+
+    Attributes:
+        counts: Counts by cause.
+        partitions: By topic or topic id, the number of partitions that followers fetch.
+        modern: Groups of newer protocols.
+        span_us: First arrival and last response.
+        votes: By broker, the number of heartbeats answered by the thread that handled them, and of all heartbeats.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     partitions: dict[str, int] = field(default_factory=dict)
@@ -75,7 +82,7 @@ class Tally:
     votes: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def not_kept(self, request: Request) -> None:
-        """A line that is none of a broker's purgatories."""
+        """Count a request that has nothing to do with a purgatory of a broker."""
         if request.api in NON_CLASSIC_HEARTBEATS and isinstance(request.body.get("groupId"), str):
             self.modern.add(request.body["groupId"])
             self.counts["modern_group"] += 1
@@ -89,7 +96,7 @@ class Tally:
                 self.partitions[part.topic] = max(part.partition + 1, self.partitions.get(part.topic, 0))
 
     def kept(self, request: Request) -> None:
-        """A request that becomes a row."""
+        """Count a request that becomes a row."""
         first, last = self.span_us or (request.arrival_us, request.answered_us)
         self.span_us = min(first, request.arrival_us), max(last, request.answered_us)
         if request.api == "HEARTBEAT":
@@ -108,7 +115,7 @@ class Tally:
 
     @classmethod
     def of(cls, ends: Iterable[tuple[str, str]]) -> Tally:
-        """Of all stretches, by `counts` and `body` of their ends."""
+        """Return the totals of all pieces, given `counts` and `body` of their last rows."""
         whole = cls()
         for counts, body in ends:
             totals = json.loads(body)
@@ -152,8 +159,10 @@ def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
 
 
 def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Messages (partition, offset, value), each a line, for a file's stretch: what was handled before `since_us` is
-    late, a bad line."""
+    """Return the step that reads messages (partition, offset, value), one line each.
+
+    A request that a broker handled before `since_us` is rejected as late.
+    """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tally = Tally()
@@ -171,7 +180,7 @@ def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBa
 
 
 class Rows:
-    """Those of a chunk: requests', and bad lines'."""
+    """Rows of a chunk: requests and bad lines."""
 
     def __init__(self, piece: int | None = None) -> None:
         self._piece = piece
@@ -191,7 +200,7 @@ class Rows:
 
 
 def in_time(row: RequestRow | Row | None, since_us: int, text: str, tally: Tally) -> RequestRow | Row | None:
-    """The row, unless it is of a request that was handled before."""
+    """Return the row, or a bad line if the request was handled before `since_us`."""
     if not isinstance(row, RequestRow) or row.start_us >= since_us:
         return row
     tally.counts["late_lines"] += 1
@@ -199,7 +208,7 @@ def in_time(row: RequestRow | Row | None, since_us: int, text: str, tally: Tally
 
 
 def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
-    """The row of a line, None for one that only counts."""
+    """Return the row of a line, or None if the line is only counted."""
     texts = parse_line(line, place, zone)
     if texts is not None and (row := _quick_row(texts, by_path, tally)) is not None:
         return row or None
@@ -207,14 +216,17 @@ def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Ta
 
 
 def _quick_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> RequestRow | tuple[()] | None:
-    """As `_plain_row` makes it, without its decoding; empty for a request that only counts, None where that must tell
-    and nothing has been counted yet."""
+    """Return the same row as `_plain_row`, without decoding the JSON.
+
+    An empty tuple means a request that is only counted; None means that `_plain_row` must decide, and that nothing has
+    been counted yet.
+    """
     request, body, answer = texts
     named = request.broker != NO_BROKER
     if not named and by_path is None:
         return None
     if request.api == HEARTBEAT:
-        # Its answer says whether it matters.
+        # Its response decides whether it is relevant, and must be decoded.
         return None
     session = fetch = None
     if request.api == "FETCH":
@@ -254,14 +266,14 @@ def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally
         counts["no_broker"] += 1
         if by_path is None:
             counts["bad_lines"] += 1
-            reason = "no broker: neither the line's thread nor a number in the file's path names it"
+            reason = "no broker: neither the thread of the line nor the path of the file has the broker's id"
             return _bad(BadLine(place, "no broker", reason, text))
         read.broker = by_path
     return row_of(read, tally)
 
 
 def row_of(request: Request, tally: Tally) -> RequestRow | Row | None:
-    """The row of a request, or of a bad line, None for one that only counts."""
+    """Return the row of a request or of a bad line, or None if the request is only counted."""
     try:
         if not matters(request):
             tally.not_kept(request)
@@ -275,7 +287,7 @@ def row_of(request: Request, tally: Tally) -> RequestRow | Row | None:
 
 
 def _cut(line: bytes, place: Place, why: Rejection, tally: Tally) -> Row:
-    """Of a line of which only the beginning is there."""
+    """Return the bad line of a truncated line."""
     tally.counts["bad_lines"] += 1
     return _bad(BadLine(place, why.rule, why.reason, line.decode("utf-8", errors="replace")))
 
