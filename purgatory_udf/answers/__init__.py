@@ -1,1 +1,1 @@
-"""From tables to answers: metrics, audit, explain, report, fidelity, what-if."""
+"""Answers from the tables of a replay: metrics, audit, explain, report, fidelity, what-if."""

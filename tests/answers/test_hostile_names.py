@@ -86,4 +86,4 @@ def test_a_question_for_such_a_name_finds_that_name_alone(
 ) -> None:
     for never in ("' OR '1'='1", "x' OR 1=1 --", "%"):
         assert explain.main.status(["--out", str(folder), "--request-id", never]) == 2
-        assert capsys.readouterr().err == f"explain: {folder}: no request {never} there\n"
+        assert capsys.readouterr().err == f"explain: {folder}: no request {never} found\n"

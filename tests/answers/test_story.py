@@ -1,4 +1,4 @@
-"""Stories told from evidence made by hand: every kind of end has its sentence."""
+"""Stories of hand-written evidence; every rule has its sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _end(**fields: Any) -> dict[str, Any]:
     return times | named | how | {"bytes": 12, "partitions": [_part()]} | fields
 
 
-def test_a_fetch_that_expires_says_how_many_bytes_it_lacked() -> None:
+def test_expired_fetch_names_missing_bytes() -> None:
     request = {"type": "fetch", "replica_id": -1, "min_bytes": 100, "max_wait_ms": 500}
     request |= {"partitions": [_part(fetch_offset=3)]}
     end = _end(expired=True, completed_by="timeout", trigger=None, after_end=True)
@@ -37,65 +37,65 @@ def test_a_fetch_that_expires_says_how_many_bytes_it_lacked() -> None:
         "fetch f-1 of c at broker 1 (operation 7): expired after 500 ms",
         "  09:00:00.000000  arrived from a consumer: at least 100 bytes within 500 ms, of t-0 from offset 3",
         "                   had to wait, at most until 09:00:00.500000: watched on t-0",
-        "                   meanwhile on t-0: 2 × an append",
+        "                   during the wait on t-0: 2 × an append",
         "  09:00:00.500000  expired at its deadline, after the last event of the trace",
-        "                   because only 12 bytes of the 100 that it wanted had become readable",
+        "                   because only 12 bytes of the requested 100 had become readable",
     ]
 
 
-def test_an_answer_on_arrival_waited_for_nothing() -> None:
+def test_completion_on_arrival_has_no_wait() -> None:
     end = _end(watched=False, wait_ms=0, ended_us=DAY_US, trigger=None, completed_by="offset_out_of_range")
     end |= {"partitions": [_part(error="OFFSET_OUT_OF_RANGE"), _part(partition=1)]}
     assert story(Evidence(7, end)) == [
         "fetch f-1 of c at broker 1 (operation 7): completed on arrival",
-        "  09:00:00.000000  began",
-        "  09:00:00.000000  offset_out_of_range: its offset lies outside the log",
+        "  09:00:00.000000  started",
+        "  09:00:00.000000  offset_out_of_range: its offset was outside the log",
         "                   answered with errors: t-0 OFFSET_OUT_OF_RANGE",
     ]
 
 
-def test_a_produce_waits_for_replicas_that_were_never_heard_of() -> None:
+def test_expired_produce_lists_replicas_without_progress() -> None:
     parts = [_part(partition=number, error="REQUEST_TIMED_OUT") for number in range(7)]
     end = _end(kind="produce", expired=True, completed_by="timeout", trigger=None, partitions=parts)
     lines = story(Evidence(7, end, in_sync={("t", 0): [1, 2]}))
     assert lines[4:6] == [
-        "                   because t-0 had to be at every in-sync replica, and the trace says:",
-        "                     replica 2 was not heard of at all",
+        "                   because t-0 had to be at every in-sync replica:",
+        "                     replica 2 has no recorded progress",
     ]
-    assert lines[7] == "                     nothing of who is in sync; its high watermark did not get there"
-    assert lines[-1] == "                   and so on for 2 more partitions"
+    assert lines[7].strip() == "the in-sync replicas are unknown; the high watermark did not reach the offset"
+    assert lines[-1] == "                   and 2 more partitions"
 
 
-def test_who_was_parked_at_a_broker_that_stopped_was_answered_by_nobody() -> None:
+def test_stopped_broker_cancels_waiting_operation() -> None:
     end = _end(completed_by="broker_stopped", bytes=None, partitions=[_part(error=None), _part(partition=1)])
     change = {"what": "stopped", "replica": None, "request_id": None}
     assert story(Evidence(7, end, watches=[{"topic": "t", "partition": 0}], deciding=change)) == [
         "fetch f-1 of c at broker 1 (operation 7): cancelled after 500 ms",
-        "  09:00:00.000000  began",
+        "  09:00:00.000000  started",
         "                   had to wait, at most until 09:00:00.500000: watched on t-0",
-        "  09:00:00.500000  broker_stopped: the broker stopped: nobody was answered",
+        "  09:00:00.500000  broker_stopped: the broker stopped before it responded",
         "                   decided on t-0 by the broker's stop",
     ]
 
 
-def test_an_open_operation_is_told_as_far_as_it_goes() -> None:
+def test_open_operation_has_request_only() -> None:
     topic = {"topic": "new", "partitions": 3}
     request = {"type": "create_topics", "seq": 9, "broker": None, "time_us": DAY_US, "timeout_ms": 5000}
     named = {"request_id": None, "client_id": None, "partitions": None, "topics": [topic]}
     assert story(Evidence(9, None, {**request, **named})) == [
-        "create_topics without a name at broker 0 (operation 9)",
+        "create_topics without a request id at broker 0 (operation 9)",
         "  09:00:00.000000  arrived: may wait 5,000 ms, to create new (3 partitions)",
-        "                   still open: it is in no table of ends",
+        "                   still open: not completed, expired or cancelled",
     ]
 
 
 @pytest.mark.parametrize("rule", [rule.name.lower() for rule in Rule if rule is not Rule.TIMEOUT])
-def test_every_rule_of_a_partition_has_its_meaning(rule: str) -> None:
+def test_every_partition_rule_has_meaning(rule: str) -> None:
     kinds = ("produce", "fetch", "delete_records", "create_topics")
     assert any(meaning(kind, rule) != rule.replace("_", " ") for kind in kinds)
 
 
 @pytest.mark.parametrize("rule", sorted({*RULES} - {"timeout"}))
-def test_every_rule_of_a_group_has_its_meaning(rule: str) -> None:
+def test_every_group_rule_has_meaning(rule: str) -> None:
     kinds = ("heartbeat", "join", "initial_join", "sync")
     assert any(meaning(kind, rule) != rule.replace("_", " ") for kind in kinds)

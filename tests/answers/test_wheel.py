@@ -1,11 +1,11 @@
-"""What the notebook on the timing wheel draws is what the wheel does."""
+"""The steps and charts of the notebook on the timing wheel."""
 
 from __future__ import annotations
 
 from purgatory_udf.answers.explain.wheel_drawing import draw_lists, draw_wheel, list_steps, wheel_steps
 
 
-def test_a_task_goes_down_from_wheel_to_wheel_and_is_due_at_its_deadline() -> None:
+def test_task_moves_to_finer_wheels_until_deadline() -> None:
     steps = wheel_steps([1404], start_ms=1003)
     assert steps.to_records(index=False).tolist() == [
         (1404, 1003, 1200),
@@ -16,7 +16,7 @@ def test_a_task_goes_down_from_wheel_to_wheel_and_is_due_at_its_deadline() -> No
     assert draw_wheel(steps).to_dict()["layer"]
 
 
-def test_the_lists_keep_what_has_ended_until_the_purge() -> None:
+def test_ended_operations_stay_listed_until_purge() -> None:
     steps = list_steps(operations=40, keys=3, purge_interval=20)
     ms, size, delayed, purged = (steps[name].tolist() for name in steps.columns)
     assert [(at, gone) for at, gone in zip(ms, purged, strict=True) if gone] == [(240, 63)]

@@ -1,1 +1,1 @@
-"""One operation's story, or one group's: what it asked for, what it waited on, what ended it and why not before."""
+"""The story of an operation or a group: its request, the partitions that it waited on, and the reason for its end."""

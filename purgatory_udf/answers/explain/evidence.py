@@ -1,4 +1,4 @@
-"""What the tables know about some operations: their requests, their watches, and the events of their partitions.
+"""Evidence about operations: their requests, their watches, and the events of their partitions.
 
 Events of a partition are read from the beginning of the trace, because the last recorded progress of a follower may be
 much older than the operation. They are counted by operation, partition, and kind of event.
@@ -35,7 +35,7 @@ _PLACES = pa.schema(
 
 @dataclass(frozen=True)
 class PartitionHappening:
-    """One kind of event on a partition: how often during the wait, when last, and the offset reached by the end."""
+    """One kind of event on a partition: its number during the wait, its last time, and the offset reached."""
 
     what: str
     replica: int | None
@@ -46,7 +46,7 @@ class PartitionHappening:
 
 @dataclass
 class Evidence:
-    """One operation. `end` is its row in the table of its end; None while it is open."""
+    """The rows about one operation. `end` is its completion, expiration or cancellation; None while it is open."""
 
     operation_id: int
     end: Mapping[str, Any] | None
@@ -59,7 +59,7 @@ class Evidence:
 
 
 def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
-    """Return the evidence about these operations in their order; meant for dozens of them, not thousands."""
+    """Return the evidence about the operations in the order of `ids`; meant for dozens of operations, not thousands."""
     by_id = {operation_id: Evidence(operation_id, None) for operation_id in ids}
     tables.add_rows("wanted", pa.table([list(by_id)], schema=_WANTED))
     for end in tables.rows("explain/ends"):
@@ -73,7 +73,7 @@ def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
 
 
 def _add_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None:
-    """Add what happened on the partitions of each operation up to its end."""
+    """Add the events on the partitions of each operation up to its end."""
     places = [
         {
             "operation_id": each.operation_id,

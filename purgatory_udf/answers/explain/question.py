@@ -1,4 +1,4 @@
-"""What `explain` is asked for: the story of an operation, of a request, or of a group."""
+"""The questions of `explain`: the story of an operation, of a request, or of a group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_LIMIT = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Question:
-    """Exactly one of the three is given."""
+    """An operation, a request or a group; exactly one of the fields is set."""
 
     operation: int | None = None
     request_id: str | None = None
@@ -31,12 +31,12 @@ class Question:
 
 
 def explain(spark: SparkSession, out: str, question: Question, top: int = 20) -> list[str]:
-    """Return the story as lines; at most `top` operations of a request, or changes of a group."""
+    """Return the story as lines, for at most `top` operations of a request or changes of a group."""
     tables = RunTables(spark, out)
     if question.group is not None:
         lines = group_story(tables, question.group, top)
         if not lines:
-            raise UserError(f"{out}: no group {question.group} changed its state there")
+            raise UserError(f"{out}: no state changes of group {question.group} found")
         return lines
     if question.operation is not None:
         what, ids = f"operation {question.operation}", [question.operation]
@@ -46,7 +46,7 @@ def explain(spark: SparkSession, out: str, question: Question, top: int = 20) ->
         ids = [row["operation_id"] for row in rows]
     collected = collect(tables, ids)
     if not collected:
-        raise UserError(f"{out}: no {what} there")
+        raise UserError(f"{out}: no {what} found")
     for evidence in collected:
         _add_group_changes(tables, evidence)
     stories = [story(evidence) for evidence in collected]
@@ -54,7 +54,7 @@ def explain(spark: SparkSession, out: str, question: Question, top: int = 20) ->
 
 
 def _add_group_changes(tables: RunTables, evidence: Evidence) -> None:
-    """Add the changes of the operation's group, if it has one, from its start to its end."""
+    """Add the state changes of the operation's group between its start and its end."""
     end = evidence.end
     if end is None or end["kind"] not in ("join", "initial_join", "sync", "heartbeat"):
         return
@@ -66,7 +66,7 @@ def _add_group_changes(tables: RunTables, evidence: Evidence) -> None:
 
 
 def group_story(tables: RunTables, group: str, most: int) -> list[str]:
-    """Return the story of a group: a title at each broker, its changes of state, and its longest rebalance."""
+    """Return the story of a group: a title for each broker, its state changes, and its longest rebalance."""
     changes = tables.rows("explain/group_changes", group=group, top=most + 1, **_ALL_TIMES)
     lines: list[str] = []
     members: set[str] = set()
@@ -79,7 +79,7 @@ def group_story(tables: RunTables, group: str, most: int) -> list[str]:
         lines.append(f"  {_change(change, now - members, members - now)}")
         members = now
     if len(changes) > most:
-        lines.append(f"  and more: --top shows more than {most}")
+        lines.append(f"  … and more changes; use --top to show more than {most}")
     return [*lines, *_longest(tables, group)]
 
 

@@ -1,10 +1,10 @@
-"""Evidence in words and times: arrived, watched on which keys, what happened there, what ended it, and why not before.
+"""The story of an operation as text: its arrival, its watched keys, the events on them, and the reason for its end.
 
 fetch r-812 of billing at broker 1 (operation 812): completed after 42 ms
   09:00:01.200310  arrived from a consumer: at least 1,000 bytes within 500 ms, of orders-0 from offset 118, …
                    had to wait, at most until 09:00:01.700000: watched on orders-0, orders-1, orders-2
-                   meanwhile on orders-0: 3 × an append, 2 × a fetch of replica 2, a fetch of replica 3
-  09:00:01.242977  min_bytes: as many bytes as it asked for were readable (1,204 bytes)
+                   during the wait on orders-0: 3 × an append, 2 × a fetch of replica 2, a fetch of replica 3
+  09:00:01.242977  min_bytes: the requested minimum of bytes was readable (1,204 bytes)
                    decided on orders-0 by a fetch of replica 3 (f-977)
 """
 
@@ -18,17 +18,14 @@ from purgatory_udf.answers.explain.evidence import Evidence, PartitionHappening,
 
 Row = Mapping[str, Any]
 
-
-# What the words of `completed_by` mean, as a sentence's end: "it was over because …".
-
-
+# The reason that each value of `completed_by` stands for.
 _SHARED = {
     "not_leader": "the broker no longer led the partition",
     "unknown_partition": "the partition had been deleted",
     "offline": "the partition's log directory was offline",
-    "empty": "it asked for nothing",
-    "broker_stopped": "the broker stopped: nobody was answered",
-    "unloaded": "the broker had given the group away: another coordinates it now",
+    "empty": "the request was empty",
+    "broker_stopped": "the broker stopped before it responded",
+    "unloaded": "the broker had unloaded the group, which has another coordinator now",
 }
 
 _RULES = {
@@ -40,48 +37,51 @@ _RULES = {
         "append_error": "none of its partitions could be appended to",
     },
     "fetch": {
-        "min_bytes": "as many bytes as it asked for were readable",
-        "preferred_replica": "another replica is nearer to the consumer, which is told so at once",
-        "truncated": "the log had been cut off before its offset (case C)",
-        "older_segment": "its offset lies in an older segment than the log's end (case C)",
+        "min_bytes": "the requested minimum of bytes was readable",
+        "preferred_replica": "the consumer was redirected to a closer replica",
+        "truncated": "the log had been truncated below its offset (case C)",
+        "older_segment": "its offset was in an older segment than the end of the log (case C)",
         "fenced_epoch": "its leader epoch was older than the broker's",
         "unknown_epoch": "its leader epoch was newer than the broker's",
-        "offset_out_of_range": "its offset lies outside the log",
-        "no_partitions": "it asked for no partition",
+        "offset_out_of_range": "its offset was outside the log",
+        "no_partitions": "the request had no partitions",
     },
-    "delete_records": {"low_watermark": "the log began at or after the offset that it asked for"},
-    "create_topics": {"leaders": "every partition of its topics had a leader", "no_wait": "it was told not to wait"},
+    "delete_records": {"low_watermark": "the low watermark had reached the requested offset"},
+    "create_topics": {
+        "leaders": "every partition of its topics had a leader",
+        "no_wait": "its timeout allowed no wait",
+    },
     "heartbeat": {
         "heartbeat": "the member sent its next heartbeat",
         "offset_commit": "the member committed offsets",
         "join_group": "the member joined again",
-        "sync_group": "the member asked for its assignment",
+        "sync_group": "the member requested its assignment",
         "leave_group": "the member left",
-        "new_generation": "a new generation began, and a new session with it",
-        "assignment": "the member got its assignment, and a new session with it",
+        "new_generation": "a new generation started a new session",
+        "assignment": "the member got its assignment, which started a new session",
         "awaiting_join": "the member waits in a join, which has no session",
         "awaiting_sync": "the member waits for its assignment, which has no session",
-        "group_loaded": "the broker loaded the group, and a new session began with it",
-        "group_unloaded": "the broker gave the group away: another coordinates it now",
-        "group_stopped": "the broker that coordinated the group stopped, and nobody was answered",
+        "group_loaded": "the broker loaded the group, which started a new session",
+        "group_unloaded": "the broker unloaded the group, which has another coordinator now",
+        "group_stopped": "the coordinator of the group stopped before it responded",
         "replaced": "another member took over its instance id",
         "removed": "the member was removed from the group",
     },
     "join": {"all_joined": "every member had joined", "no_members": "no member was left"},
     "initial_join": {"no_members": "no member was left"},
     "sync": {
-        "rebalance": "another rebalance began",
-        "all_synced": "the leader's assignment had come, and every member had asked for it",
+        "rebalance": "another rebalance started",
+        "all_synced": "the leader's assignment had arrived, and every member had requested it",
     },
 }
 
 
 def meaning(kind: str, rule: str) -> str:
-    """Why the rule ends an operation of the kind; a rule without a sentence speaks for itself."""
+    """Return why the rule ends an operation of the kind: a sentence, or the name of the rule without underscores."""
     return _RULES.get(kind, {}).get(rule) or _SHARED.get(rule) or rule.replace("_", " ")
 
 
-# A partition event by what it says happened.
+# Names of events on a partition.
 HAPPENED = {
     "produce": "an append",
     "fetch": "a follower's fetch",
@@ -106,19 +106,19 @@ HAPPENED = {
 
 PENDING = "REQUEST_TIMED_OUT"
 STOPPED = "broker_stopped"
-# More partitions than this tell nobody more.
+# Maximum number of partitions and names in a list.
 SHOWN = 5
 _INDENT = " " * 17
 
 
 def story(evidence: Evidence) -> list[str]:
-    """The lines of one operation's story, a title first."""
+    """Return the story of an operation as lines; the first one is the title."""
     end, request = evidence.end, evidence.request
     if end is None:
         assert request is not None
         lines = [
             f"{moment(request['time_us'])}  {_arrived(request)}",
-            f"{_INDENT}still open: it is in no table of ends",
+            f"{_INDENT}still open: not completed, expired or cancelled",
         ]
         return [
             f"{request['type']} {_of(request)} at broker {request['broker'] or 0} (operation {request['seq']})",
@@ -130,7 +130,7 @@ def story(evidence: Evidence) -> list[str]:
 
 
 def moment(time_us: int) -> str:
-    """The time of day, to the microsecond."""
+    """Return the time of day (UTC) with microseconds."""
     return f"{datetime.fromtimestamp(time_us // 1_000_000, UTC):%H:%M:%S}.{time_us % 1_000_000:06}"
 
 
@@ -139,11 +139,11 @@ def _in(lines: list[str]) -> list[str]:
 
 
 def _of(row: Row) -> str:
-    """How people call it: by request and client, else by its key."""
+    """Return the name of an operation: its request and client, or its key."""
     request = row["request_id"] or ""
     client = f"of {row['client_id']}" if row["client_id"] else ""
     key = "" if request or "key" not in row or not row["key"] else f"on {row['key']}"
-    return " ".join(filter(None, [request, client, key])) or "without a name"
+    return " ".join(filter(None, [request, client, key])) or "without a request id"
 
 
 def _after(end: Row) -> str:
@@ -151,7 +151,7 @@ def _after(end: Row) -> str:
 
 
 def _beginning(evidence: Evidence, end: Row) -> Iterator[str]:
-    asked = _arrived(evidence.request) if evidence.request else "began"
+    asked = _arrived(evidence.request) if evidence.request else "started"
     yield f"{moment(end['started_us'])}  {asked}"
     if not end["watched"]:
         return
@@ -185,14 +185,14 @@ def _arrived(request: Row) -> str:
             return f"arrived: may wait {request['timeout_ms']:,} ms, to create {_some(topics)}"
         case other:
             member = f" of {request['member_id']}" if request["member_id"] else ""
-            return f"began with a {other}{member} of group {request['group']}"
+            return f"started by a {other}{member} of group {request['group']}"
 
 
 def _meanwhile(evidence: Evidence) -> Iterator[str]:
     for place, happenings in sorted(evidence.happenings.items())[:SHOWN]:
         during = [_counted(each) for each in sorted(happenings, key=_most_first) if each.times]
         if during and evidence.end and evidence.end["watched"]:
-            yield f"{_INDENT}meanwhile on {_name(*place)}: {', '.join(during)}"
+            yield f"{_INDENT}during the wait on {_name(*place)}: {', '.join(during)}"
     for change in evidence.changes:
         members = ", ".join(change["members"] or [])
         states = f"{change['from_state']} to {change['to_state']}"
@@ -244,37 +244,37 @@ def _why_expired(evidence: Evidence, end: Row) -> Iterator[str]:
             yield from _laggards(evidence, end)
         case "fetch":
             wanted = evidence.request["min_bytes"] if evidence.request else None
-            of = f" of the {wanted:,} that it wanted" if wanted is not None else ""
+            of = f" of the requested {wanted:,}" if wanted is not None else ""
             yield f"because only {end['bytes'] or 0:,} bytes{of} had become readable"
         case "delete_records" | "create_topics":
             pending = [
                 _name(part["topic"], part["partition"]) for part in end["partitions"] if part["error"] == PENDING
             ]
-            yield f"because {_some(pending)} had not come so far: {PENDING}"
+            yield f"because of pending partitions ({PENDING}): {_some(pending)}"
         case "heartbeat":
-            yield "because its member gave no sign of life for a whole session"
+            yield "because its member sent no request within the session timeout"
         case "join":
-            yield "because not every member had come back by then; who had not is out of the group"
+            yield "because not every member had rejoined; missing dynamic members were removed"
         case "initial_join":
-            yield "as it always does: a new group waits for more members"
+            yield "as intended: a new group waits for more members until its initial delay is over"
         case "sync":
-            yield "because members had not asked for their assignment by then"
+            yield "because not every member had requested its assignment"
 
 
 def _laggards(evidence: Evidence, end: Row) -> Iterator[str]:
-    """For each pending partition, which in-sync replica had not reached what the request had appended."""
+    """Yield for each pending partition how far its in-sync replicas had replicated the appended records."""
     pending = [(part["topic"], part["partition"]) for part in end["partitions"] if part["error"] == PENDING]
     for place in pending[:SHOWN]:
         needed = _needed(evidence.request, place)
         upto = f" up to offset {needed}" if needed is not None else ""
         in_sync = [replica for replica in evidence.in_sync.get(place, []) if replica != end["broker"]]
-        yield f"because {_name(*place)} had to be at every in-sync replica{upto}, and the trace says:"
+        yield f"because {_name(*place)} had to be at every in-sync replica{upto}:"
         for replica in in_sync:
             yield f"  {_reached(evidence.happenings.get(place, []), replica, needed, end['ended_us'])}"
         if not in_sync:
-            yield "  nothing of who is in sync; its high watermark did not get there"
+            yield "  the in-sync replicas are unknown; the high watermark did not reach the offset"
     if len(pending) > SHOWN:
-        yield f"and so on for {len(pending) - SHOWN} more partitions"
+        yield f"and {len(pending) - SHOWN} more partitions"
 
 
 def _needed(request: Any, place: Place) -> int | None:
@@ -287,11 +287,11 @@ def _needed(request: Any, place: Place) -> int | None:
 def _reached(happenings: list[PartitionHappening], replica: int, needed: int | None, end_us: int) -> str:
     known = [each for each in happenings if each.replica == replica and each.reached is not None]
     if not known:
-        return f"replica {replica} was not heard of at all"
+        return f"replica {replica} has no recorded progress"
     reached = max(each.reached or 0 for each in known)
     ago = (end_us - max(each.last_us for each in known)) / 1000
     verdict = "" if needed is None else " (enough)" if reached >= needed else " (not enough)"
-    return f"replica {replica} had reached {reached}{verdict}, last heard of {ago:,.0f} ms before the end"
+    return f"replica {replica} had reached {reached}{verdict}, last seen {ago:,.0f} ms before the end"
 
 
 def _name(topic: str, partition: int) -> str:

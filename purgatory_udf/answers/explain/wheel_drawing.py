@@ -1,4 +1,4 @@
-"""How Kafka's timing wheels and watcher lists work, shown by running them: small frames, and pictures of these."""
+"""Small simulations of Kafka's timing wheels and watcher lists, and charts of their results."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ if TYPE_CHECKING:
 
 
 class _Alarm(TimerTask):
-    """A task that does nothing but be due."""
+    """A task without an action."""
 
     def run(self) -> None:
-        """It is due."""
+        """Do nothing."""
 
 
 class _Waiting(DelayedOperation):
-    """An operation that completes when it is told to."""
+    """An operation that completes only by `force_complete`."""
 
     def try_complete(self, now_us: int) -> bool:
         return False
 
     def on_complete(self, now_us: int) -> None:
-        """Nobody is answered."""
+        """Do nothing: there is no response."""
 
     def on_expiration(self, now_us: int) -> None:
-        """Nobody counts it."""
+        """Do nothing: there is no meter."""
 
 
 def wheel_steps(deadlines_ms: Sequence[int], start_ms: int = 1000) -> pd.DataFrame:
-    """In which bucket each task waits while the clock runs: a row whenever that changes, and one when it is due.
+    """Return the bucket of each task while the clock advances: a row for each change, and one at the deadline.
 
-    `bucket_begins_ms` is when the bucket fires, which puts the task into a finer wheel: never after its deadline.
+    `bucket_begins_ms` is the time at which the bucket expires and its tasks move to a finer wheel. It is never later
+    than the task's deadline.
     """
     timer = SystemTimer(start_ms)
     tasks = {deadline: _Alarm(deadline) for deadline in sorted(deadlines_ms)}
@@ -58,13 +59,13 @@ def wheel_steps(deadlines_ms: Sequence[int], start_ms: int = 1000) -> pd.DataFra
 
 
 def draw_wheel(steps: pd.DataFrame) -> alt.LayerChart:
-    """The bucket's beginning against the clock: each task goes down from wheel to wheel until the two meet."""
+    """Return a chart of the start of each task's bucket against the clock, from the coarsest wheel to the deadline."""
     named = steps.assign(task="due at " + steps["deadline_ms"].astype(str))
     base = alt.Chart(named, width=620, height=260)
     scale = alt.Scale(zero=False)
     lines = base.mark_line(interpolate="step-after", point=True).encode(
         x=alt.X("clock_ms:Q", title="clock, ms", scale=scale),
-        y=alt.Y("bucket_begins_ms:Q", title="its bucket begins at, ms", scale=scale),
+        y=alt.Y("bucket_begins_ms:Q", title="start of its bucket, ms", scale=scale),
         color=alt.Color("task:N", title=None),
         tooltip=["task", "clock_ms", "bucket_begins_ms"],
     )
@@ -73,9 +74,9 @@ def draw_wheel(steps: pd.DataFrame) -> alt.LayerChart:
 
 
 def list_steps(operations: int = 60, keys: int = 3, purge_interval: int = 20, expired_of: int = 4) -> pd.DataFrame:
-    """A purgatory's gauges while operations come and end: one in `expired_of` by its timer, the others by an event.
+    """Return a purgatory's gauges over time: one in `expired_of` operations expires, events complete the others.
 
-    Nobody walks the lists, so entries of ended operations stay until the purge.
+    No event checks the watcher lists, so entries of ended operations stay until the purge.
     """
     purgatory = DelayedOperationPurgatory[_Waiting]("Fetch", SystemTimer(0), purge_interval)
     rows = list(_live(purgatory, operations, keys, expired_of))
@@ -99,7 +100,7 @@ def _live(
 
 
 def draw_lists(steps: pd.DataFrame) -> alt.LayerChart:
-    """Both gauges over time, with a mark where a purge took dead entries away."""
+    """Return a chart of both gauges over time, with a mark at each purge of dead entries."""
     gauges = ["PurgatorySize", "NumDelayedOperations"]
     long = steps.melt(["ms", "purged"], gauges, "gauge", "reads")
     lines = (
