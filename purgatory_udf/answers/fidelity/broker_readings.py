@@ -1,14 +1,14 @@
-"""What brokers report themselves: expirations, in readings of their MBeans, and events of groups, in their logs.
+"""Data reported by brokers: expirations in readings of their MBeans, and events of groups in their server logs.
 
-A reading is a JSON object by broker id: `{"1": {"mbeans": {NAME: {"Count": 12, "readAtMs": 1795229776260}}}}`, plain or
-compressed. The names are those of JMX; attributes other than `Count` and `readAtMs` are ignored.
+A reading is a JSON object by broker id: `{"1": {"mbeans": {NAME: {"Count": 12, "readAtMs": 1795229776260}}}}`. The file
+may be compressed. The names are those of JMX; attributes other than `Count` and `readAtMs` are ignored.
 
-The server logs of the brokers (`server.log`, in any log4j layout) have the lines of group coordinators:
+The server logs of the brokers (`server.log`, in any log4j layout) contain lines of group coordinators:
 
     [GroupCoordinator 2]: Preparing to rebalance group g in state PreparingRebalance with old generation 4 (…)
     [GroupCoordinator 2]: Stabilized group g generation 5 (__consumer_offsets-0) with 3 members
 
-The classic coordinator and the one of Kafka 4 use the same words, all of them at INFO.
+The classic coordinator and that of Kafka 4 log the same messages at level INFO.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONSUMERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherTyp
 FOLLOWERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=follower"
 PRODUCES = "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec"
 
-# The MBean of each kind of operation. They count requests; that of produces counts partitions.
+# The MBean of each kind of operation. The MBean of produces counts partitions, the others count requests.
 COUNTERS = {
     "consumer fetch": CONSUMERS,
     "follower fetch": FOLLOWERS,
@@ -56,11 +56,11 @@ class _Reading:
 def counted(before: str | Path | None, after: str | Path) -> list[Counted]:
     """Return the increase of each counter between two readings, or since the broker started.
 
-    A broker creates a counter with its first event: one that only the later reading has was 0 in the earlier one.
+    A broker creates a counter with its first event, so a counter without an earlier reading started at 0.
     """
     last = _readings(after)
     if not last:
-        raise UserError(f"{after}: no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics in it")
+        raise UserError(f"{after}: no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics found")
     first = _readings(before) if before else {}
     began = _moments(before) if before else {}
     increases = []
@@ -137,18 +137,24 @@ _SYNC_EXPIRED = "on pending sync request expiration"
 
 
 def facts_in_logs(paths: Sequence[str], zone: tzinfo = UTC) -> list[Fact]:
-    """Return the events in all files in the order of time. Raises `UserError` if no line is a coordinator's."""
+    """Return the events of the files in the order of time.
+
+    Raises:
+        UserError: No file has a line of a group coordinator.
+    """
     facts: list[Fact] = []
     for file in find_logs(paths):
         with open_text(file.path) as lines:
             facts += facts_in(lines, zone)
     if not facts:
-        raise UserError(f"{', '.join(paths)}: no line of a group coordinator in it (a server.log at INFO has them)")
+        raise UserError(
+            f"{', '.join(paths)}: no line of a group coordinator found; expected a server.log at level INFO"
+        )
     return sorted(facts, key=lambda fact: fact.at_us)
 
 
 def facts_in(lines: Iterable[str], zone: tzinfo = UTC) -> Iterator[Fact]:
-    """Yield the events in the lines of one log; `zone` is that of times without a zone."""
+    """Yield the events in the lines of one log; `zone` applies to times without a time zone."""
     for line in lines:
         coordinator = _BROKER.search(line)
         if coordinator is None:

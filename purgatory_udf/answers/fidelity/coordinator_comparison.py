@@ -1,8 +1,8 @@
-"""Groups as their coordinators logged them, compared with those of the replay.
+"""Comparison of the events of groups in coordinators' logs with those of the replay.
 
 logged    rebalance 0 ── generation 1 ───────── session m ── rebalance 1 ── generation 2
 replayed  rebalance 0 ─── generation 1 ──────── session m ── rebalance 1 ─ generation 2
-                      └─ 8 ms apart
+                      └─ 8 ms later
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEADS = {
 
 
 class Expired(NamedTuple):
-    """A heartbeat, join or sync that expired; the key is the group, for a heartbeat `group-member`."""
+    """An expired heartbeat, join or sync. Its key is the group, or `group-member` for a heartbeat."""
 
     broker: int
     kind: str
@@ -51,9 +51,9 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class ComparedGroup:
-    """How often each kind of event of a group was logged and replayed.
+    """The number of logged and replayed events of a group by kind.
 
-    `apart_ms` are the differences in time of events on both sides, in milliseconds; positive if the log is later.
+    `apart_ms` has the time differences of events on both sides, in milliseconds; they are positive if the log is later.
     """
 
     broker: int
@@ -64,7 +64,7 @@ class ComparedGroup:
 
     @property
     def agrees(self) -> bool:
-        """Whether every fact is on both sides."""
+        """Whether every event is on both sides."""
         return all(self.logged[kind] == self.replayed[kind] == len(self.apart_ms[kind]) for kind in KINDS)
 
 
@@ -104,7 +104,7 @@ def _group_of(key: str, groups: Iterable[str]) -> str:
 def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int, Span]) -> list[ComparedGroup]:
     """Return the groups by broker and name, with the events within the span of their broker.
 
-    A line is written a little after its event, so that of the last request may be later.
+    A log line follows its event with a short delay, so the line of the last request may be after the span.
     """
     groups: dict[tuple[int, str], ComparedGroup] = {}
     replayed_at = _moments(fact for fact in replayed if _within(fact, spans))
@@ -129,7 +129,7 @@ def _within(fact: Fact, spans: Mapping[int, Span], late_us: int = 0) -> bool:
 
 
 def _moments(facts: Iterable[Fact]) -> dict[tuple[Fact, int], int]:
-    """Return the time of each event, by the event without its time and its number among equal ones."""
+    """Return the time of each event, by the event without its time and its number among equal events."""
     seen: Counter[Fact] = Counter()
     moments = {}
     for fact in sorted(facts, key=lambda fact: fact.at_us):
@@ -140,10 +140,10 @@ def _moments(facts: Iterable[Fact]) -> dict[tuple[Fact, int], int]:
 
 
 def table(groups: Iterable[ComparedGroup]) -> Table:
-    """Return a row for each group; "found again" counts events on both sides with the same generation or member."""
+    """Return a row for each group; "matched" counts the events on both sides with the same generation or member."""
     return Table(
-        "Groups, as their coordinators logged them / as replayed",
-        ("group", "broker", *HEADS.values(), "found again", "median ms apart", "worst"),
+        "Events of groups, logged by coordinators / replayed",
+        ("group", "broker", *HEADS.values(), "matched", "median difference, ms", "maximum"),
         [(*_row(group),) for group in groups],
     )
 
@@ -157,7 +157,7 @@ def _row(group: ComparedGroup) -> Iterator[Cell]:
 
 
 def logged_groups(tables: RunTables, logged: Iterable[Fact]) -> Table:
-    """Compare the replayed groups with what their coordinators logged between a broker's first and last request."""
+    """Compare the replayed groups with the coordinators' logs between the first and last request of each broker."""
     spans = {row["broker"]: Span(row["from_us"], row["to_us"]) for row in tables.rows("fidelity/log_spans")}
     expired = (Expired(**row) for row in tables.rows("fidelity/group_expirations"))
     return table(compare(logged, facts_of(_transitions(tables), expired), spans))

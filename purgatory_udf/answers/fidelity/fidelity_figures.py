@@ -39,7 +39,7 @@ def figures(tables: RunTables, phases: Mapping[int, float], counted: Iterable[Co
 
 
 def agreement(counts: Rows) -> Table:
-    """Return how many operations ended alike, and how many ended in each way on either side, by kind and broker."""
+    """Return the number of operations with the same outcome, and with each outcome on either side."""
     totals: Counter[tuple[str, int | None, str]] = Counter()
     for row in counts:
         counted = ["n", f"recorded {row['recorded_outcome']}", f"replayed {row['replayed_outcome']}"]
@@ -48,8 +48,8 @@ def agreement(counts: Rows) -> Table:
                 totals[row["kind"], broker, name] += row["operations"]
     keys = {(kind, broker) for kind, broker, _ in totals if kind in BY_ID}
     return Table(
-        "Operations recorded / replayed, by how they ended",
-        ("kind", "broker", "operations", "end alike", "%", "at once", "completed", "expired"),
+        "Outcomes of operations, recorded / replayed",
+        ("kind", "broker", "operations", "same", "%", "at once", "completed", "expired"),
         [
             (
                 *_names(kind, broker),
@@ -67,11 +67,11 @@ def agreement(counts: Rows) -> Table:
 
 
 def two_way(counts: Rows) -> Table:
-    """Return the recorded ends, one in each row, against the replayed ends."""
+    """Return the number of operations by recorded and replayed outcome."""
     totals = _sums(counts, "kind", "recorded_outcome", "replayed_outcome")
     keys = {(kind, recorded) for kind, recorded, _ in totals if kind in BY_ID}
     return Table(
-        "Recorded end, down, against replayed end, across",
+        "Recorded outcomes (rows) and replayed outcomes (columns)",
         ("kind", "recorded", "at once", "completed", "expired", "no outcome"),
         [
             (kind, recorded, *(totals[kind, recorded, replayed] for replayed in (*CLASSES, NONE)))
@@ -83,7 +83,7 @@ def two_way(counts: Rows) -> Table:
 def waits(rows: Rows) -> Table:
     """Return the quantiles of the differences of waits; `rows` are those of `fidelity/waits`."""
     return Table(
-        "Difference of waits, recorded against replayed, in ms",
+        "Difference between recorded and replayed waits, ms",
         ("kind", "broker", "operations", "median", "p95", "p99", "worst"),
         [
             (
@@ -97,13 +97,13 @@ def waits(rows: Rows) -> Table:
 
 
 def lateness(rows: Rows, phases: Mapping[int, float]) -> Table:
-    """Return how late brokers ended what expired on both sides, with the phase of each broker's timer if it is known.
+    """Return the lateness of operations that expired on both sides, and the phase of each broker's timer if known.
 
     `rows` are those of `fidelity/lateness`.
     """
     return Table(
-        "How late brokers ended what expired, in ms: what is usual for its timer is taken off differences of waits",
-        ("broker", "operations", "median", "p95", "phase of the timer", "left, median"),
+        "Lateness of expirations, ms (the median of a broker is subtracted from differences of waits)",
+        ("broker", "operations", "median", "p95", "phase of the timer", "remaining median"),
         [
             (
                 str(row["broker"]),
@@ -119,9 +119,9 @@ def lateness(rows: Rows, phases: Mapping[int, float]) -> Table:
 
 
 def worst(rows: Rows) -> Table:
-    """Return the operations of each kind whose waits differ most; `rows` are those of `fidelity/worst`."""
+    """Return the operations with the largest differences of waits; `rows` are those of `fidelity/worst`."""
     return Table(
-        "Worst differences of waits",
+        "Largest differences of waits",
         ("kind", "request", "operation", "recorded", "ms", "replayed", "ms"),
         [
             (
@@ -139,7 +139,7 @@ def worst(rows: Rows) -> Table:
 
 
 def causes(counts: Rows) -> Table:
-    """Return the number of disagreements by their causes."""
+    """Return the number of disagreements by cause."""
     differing = [row for row in counts if not row["agrees"]]
     totals = _sums(differing, "kind", "recorded_outcome", "replayed_outcome", "cause")
     return Table(
@@ -155,7 +155,7 @@ def causes(counts: Rows) -> Table:
 
 
 def expirations(tables: RunTables, counted: Iterable[Counted]) -> Table:
-    """Return how often operations expired, as recorded, as replayed, and as counted by the broker if that is known."""
+    """Return the number of expirations: recorded, replayed, and counted by the broker if a reading is given."""
     schema = pa.schema(
         [
             ("broker", pa.int32()),
@@ -170,19 +170,19 @@ def expirations(tables: RunTables, counted: Iterable[Counted]) -> Table:
     tables.add_rows("counter_readings", pa.table([list(column) for column in columns], schema=schema))
     rows = sorted(tables.rows("fidelity/expirations"), key=lambda row: _place((row["kind"], row["broker"])))
     return Table(
-        "Expirations (of produces: partitions timed out)",
+        "Expirations (for produces: expired partitions)",
         ("kind", "broker", "recorded", "replayed", "counted by the broker"),
         [(row["kind"], str(row["broker"]), row["recorded"], row["replayed"], row["counted"]) for row in rows],
     )
 
 
 def group_answers(counts: Rows) -> Table:
-    """Return how many joins, syncs and heartbeats got the same response."""
+    """Return the number of joins, syncs and heartbeats with the same response."""
     of_groups = [row for row in counts if row["kind"] not in BY_ID]
     answers, same = _sums(of_groups, "kind"), _sums([row for row in of_groups if row["agrees"]], "kind")
     return Table(
-        "Answers of group coordinators",
-        ("kind", "answers", "alike", "%"),
+        "Responses of group coordinators",
+        ("kind", "responses", "same", "%"),
         [(kind, total, same[kind,], round(100 * same[kind,] / total, 2)) for (kind,), total in sorted(answers.items())],
     )
 

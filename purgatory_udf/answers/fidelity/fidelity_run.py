@@ -39,12 +39,12 @@ svg { max-width: 100%; height: auto; }
 
 
 def page(title: str, tables: Iterable[Table], picture: str) -> str:
-    """Return the report as one HTML file without links to others. `picture` is SVG, put after the tables."""
+    """Return the report as a self-contained HTML page; the SVG `picture` follows the tables."""
     parts = [_table(table) for table in tables if table.rows]
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         f"<style>{_STYLE}</style>\n<h1>{escape(title)}</h1>\n{''.join(parts)}"
-        f"<h2>Recorded against replayed waits</h2>\n{picture}\n</html>\n"
+        f"<h2>Recorded and replayed waits</h2>\n{picture}\n</html>\n"
     )
 
 
@@ -64,7 +64,7 @@ def _cell(value: str | int | float | None) -> str:
 
 # Maximum number of points of the chart, for readability and for the size of the page.
 MOST_POINTS = 4_000
-ALIKE, OTHERWISE = "ended alike", "ended otherwise"
+ALIKE, OTHERWISE = "same outcome", "different outcome"
 # Distinguishable with colour blindness.
 COLOURS = {ALIKE: "#0072b2", OTHERWISE: "#d55e00"}
 
@@ -113,8 +113,8 @@ PAGE = "fidelity.html"
 class FidelityOptions:
     """Inputs and outputs of a comparison.
 
-    `out` has the tables of an import and of its replay. The JMX files are readings of the brokers' counters. `zone` is
-    the time zone of times without one in the server logs. `html` is the page's file, by default one in `out`.
+    `out` contains the tables of an import and of its replay. The JMX files are readings of the brokers' counters.
+    `zone` applies to times without a time zone in the server logs. `html` is the page's file, by default in `out`.
     """
 
     out: str
@@ -129,13 +129,13 @@ class FidelityOptions:
 
     def counted(self) -> list[Counted]:
         if self.jmx_before and not self.jmx_after:
-            raise UserError("--jmx-before needs --jmx-after: what counts is the increase")
+            raise UserError("--jmx-before requires --jmx-after: expirations are the increase between both")
         return counted(self.jmx_before, self.jmx_after) if self.jmx_after else []
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """The report's tables; `page` is the path of the HTML page, None if `out` is remote and no path was given."""
+    """The tables of the report. `page` is the path of the HTML page: None if `out` is remote and no path was given."""
 
     tables: list[Table]
     page: Path | None
@@ -151,7 +151,7 @@ def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
     beans, logged = options.counted(), options.logged()
     for name, maker in NEEDED.items():
         if not delta_tables.is_table(spark, layout.table(name)):
-            raise UserError(f"{layout.table(name)}: no such table ({maker} makes it)")
+            raise UserError(f"{layout.table(name)}: no such table; run `{maker}` first")
     tables = RunTables(spark, options.out, require_all_rows=False)
     files_of(spark).remove(layout.table("fidelity"))
     report = figures(tables, write_comparison(tables), beans)

@@ -4,13 +4,13 @@ The queries of `sql/fidelity` compute the rows in these steps:
 
 | query | rows |
 |---|---|
-| views/operation_pairs | an operation as the log and as the replay have it |
-| fidelity/timer_parts | the lateness of what expired, from which `timer_delays` estimates each timer's phase |
+| views/operation_pairs | recorded operations with their replayed outcomes |
+| fidelity/timer_parts | the lateness of expirations, from which `timer_delays` estimates each timer's phase |
 | views/timed_pairs | the pairs, with their lateness corrected by that phase |
-| views/disagreements | pairs that ended differently, with what is known about the reasons |
+| views/disagreements | pairs with different outcomes, and their circumstances |
 | views/disagreement_causes | the cause of each disagreement, one of `CAUSES` |
-| fidelity/operations | rows of `fidelity` with the operations that have the id of their event |
-| fidelity/groups | rows of `fidelity` with joins, syncs and heartbeats |
+| fidelity/operations | rows of `fidelity` for operations with the id of their event |
+| fidelity/groups | rows of `fidelity` for joins, syncs and heartbeats |
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ AT_ONCE, COMPLETED, EXPIRED = "at_once", "completed", "expired"
 # The replay has no end of the operation.
 NONE = "none"
 
-# A request log has the time of whole requests. It does not record when a broker, while it handled a request, appended
-# the records, took a follower's offset or tried a waiting fetch. So most disagreements are between `at_once` and
-# `completed`.
+# A request log has times of whole requests. It does not record when, within the handling of a request, the broker
+# appended the records, recorded a follower's offset or checked a waiting fetch. So most disagreements are between
+# `at_once` and `completed`.
 CAUSES = {
-    "not_replayed": "the replay has no outcome of it: it ran without draining, or over other events",
-    "session_before_the_log": "a fetch of a session that began before the log: some of its partitions are unknown",
-    "partition_error": "answered with an error: leadership and metadata as that broker saw them are not in the log",
-    "coordinator_append": "decided by an append that no PRODUCE line shows, dated by its batch or its request",
-    "stamped_late": "answered by another thread before its own handling was stamped as done: it did wait",
-    "inside_handling": "the deciding request was being handled when this one was first tried: which came first is "
-    "inside that handling",
+    "not_replayed": "the replay has no outcome of the operation: it did not drain, or had other events",
+    "session_before_the_log": "a fetch of a session that is older than the log: some of its partitions are unknown",
+    "partition_error": "answered with an error: the log does not contain the broker's metadata",
+    "coordinator_append": "decided by an append without a PRODUCE line; its time is that of its batch or request",
+    "stamped_late": "answered by another thread before the end of its handling was recorded: it did wait",
+    "inside_handling": "the deciding request was being handled at the first check of this one: the log does not show "
+    "which came first",
     "near_the_deadline": "the deciding change came within a few milliseconds of the deadline",
-    "dated_apart": "the deciding change and the first try lie within a few milliseconds, as near as lines are dated",
-    "change_unseen": "the log shows no such change, or shows it at another time",
-    "other_coordinator": "answered by another coordinator than the classic one, which has timers of its own",
-    "group_state": "the group was in another state when it was asked",
+    "dated_apart": "the deciding change and the first check differ by a few milliseconds, within the log's precision",
+    "change_unseen": "the log does not contain the deciding change, or has another time for it",
+    "other_coordinator": "answered by the coordinator of Kafka 4, which has its own timers",
+    "group_state": "the group was in another state when the request arrived",
 }
 
-# Kinds of operations with the id of their event, in the order of the report. Groups are compared by their responses.
+# Kinds of operations with the id of their event, in the order of the report. Operations of groups are compared by
+# their responses.
 BY_ID = (
     "consumer fetch",
     "follower fetch",
@@ -63,9 +64,10 @@ BY_ID = (
 def write_comparison(tables: RunTables) -> dict[int, float]:
     """Write the table `fidelity` and make it available to queries.
 
-    Returns the phase of each broker's timer in milliseconds, where it could be estimated.
+    Returns:
+        The phase of each broker's timer in milliseconds, for brokers with a clear one.
     """
-    # Those of the import, to which `recorded` belongs.
+    # The events of the import, which also wrote `recorded`.
     tables.add_table("events", tables.layout.table("events"), TABLES["events"])
     phases = timer_delays.phases(tables.rows("fidelity/timer_parts", parts=timer_delays.PARTS))
     add_phases(tables, phases)

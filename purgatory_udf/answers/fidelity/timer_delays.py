@@ -1,11 +1,11 @@
 """The phase of each broker's timer within the milliseconds of the log, estimated from operations that expired.
 
-Kafka counts a timeout from the beginning of the millisecond of its monotonic clock in which the operation entered the
-timer: an operation that starts late in that millisecond waits that much less. No log has the phase, the time at which
-these milliseconds begin within those of the log. But it is the same while the broker runs, and the lateness of expired
-operations shows it: the later in a millisecond an operation started, the earlier it expired, until the next millisecond
-begins. That is a sawtooth. What remains is a spread of one millisecond, because the reaper sleeps for whole
-milliseconds, too, from any time within one.
+Kafka counts a timeout from the start of the millisecond of its monotonic clock in which the operation entered the
+timer: an operation that starts late in that millisecond waits less. The phase is the offset between these milliseconds
+and those of the log. It is not logged, but is constant while the broker runs, and the lateness of expired operations
+shows it as a sawtooth: the later in a millisecond an operation starts, the earlier it expires, up to the next
+millisecond. Without the sawtooth, a spread of one millisecond remains, because the reaper sleeps for whole milliseconds
+as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 # Number of parts of a millisecond.
 PARTS = 20
-# With 500 operations of a busy host, random lateness may look like a sawtooth.
+# Minimum number of operations. Random lateness of 500 operations on a busy host may look like a sawtooth.
 FEWEST = 1_000
 # Minimum amplitude, relative to that of the whole sawtooth. Recordings with a sawtooth have 0.84 to 0.98; with shuffled
 # starts, a thousand operations have at most 0.44.
@@ -30,7 +30,7 @@ _WHOLE = 1 / (2 * math.pi)
 def phase_of(late_ms: Sequence[float]) -> float | None:
     """Return the phase in milliseconds, from 0 to 1, or None if there is no clear sawtooth.
 
-    `late_ms` is the lateness of a broker's operations by the part of the millisecond in which they started.
+    `late_ms` has the lateness of a broker's operations for each part of the millisecond in which they started.
     """
     turns = (-2j * math.pi * (part + 0.5) / len(late_ms) for part in range(len(late_ms)))
     harmonic = sum(late * cmath.exp(turn) for late, turn in zip(late_ms, turns, strict=True)) / len(late_ms)
@@ -42,8 +42,8 @@ def phase_of(late_ms: Sequence[float]) -> float | None:
 def phases(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
     """Return the phase in milliseconds of each broker that has one; `rows` are those of `fidelity/timer_parts`.
 
-    A log with whole milliseconds has none: an operation's start is the time of its line minus the wait, so that the
-    starts would agree with any wait.
+    A log with whole milliseconds gives no phase: the start of an operation is the time of its line minus the wait, so
+    the starts would agree with any wait.
     """
     estimates = {}
     for broker, of_broker in groupby(rows, key=lambda row: int(row["broker"])):

@@ -1,4 +1,4 @@
-"""Each operation that ended differently in the replay has a cause."""
+"""Causes of operations that ended differently in the replay."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_disagreement_has_first_cause_that_applies(run_query: RunQuery) -> None:
+def test_first_matching_cause_is_assigned(run_query: RunQuery) -> None:
     rows = [{**DISAGREEMENT, **changes, "operation_id": at} for at, (changes, _) in enumerate(CASES)]
     causes = run_query("views/disagreement_causes", {"disagreements": pa.Table.from_pylist(rows)})
     by_operation = {row["operation_id"]: row["cause"] for row in causes}

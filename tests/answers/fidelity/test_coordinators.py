@@ -1,4 +1,4 @@
-"""Groups of real recordings, replayed from the request log alone, against what their coordinators wrote of them."""
+"""Groups of real recordings, replayed from the request log, compared with the logs of their coordinators."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.rules.groups.batches import Batches
 from tests.sources.request_log.translate import translate
 from tests.support import recorded
 
-# Kafka 3.9's coordinator has the purgatories that are replayed; that of 4.3 has the same rules, with timers of its own.
-# How far the waits of joins lie apart at the median: the newer coordinator's answers pass through a queue.
+# Median difference between the waits of joins. Kafka 3.9's coordinator uses purgatories as the replay does; that of 4.3
+# has the same rules and its own timers, and its responses pass through a queue.
 JOINS_APART_MS = {"3.9.2": 2.0, "4.3.1": 3.0}
-# The tree's recordings: how many of their requests are compared at least, and what the coordinators of either version
-# logged: a member that falls silent with its time-outs spent in the session (gB, gE, gF), before it has joined again
-# (gC), before it has synced (gD).
+# The recordings in this repository: the minimum number of compared requests, and the events that the coordinators of
+# both versions logged. A member stops sending within its session (gB, gE, gF), before it rejoins (gC), or before it
+# syncs (gD).
 IN_THE_TREE = ("W3-groups", "W3-groups-k39")
 ANSWERED, JOINED = 1_400, 40
 LOGGED = {
@@ -42,14 +42,14 @@ LOGGED = {
     "gF": {"rebalance": 4, "generation": 4, "session": 2},
     "gG": {"rebalance": 5, "generation": 5},
 }
-# JVMs that have just been started take their time over everything that is done for the first time.
+# A JVM is slow shortly after its start.
 WORST_MS = 50.0
 SESSION_MS = 6.0
 MOST_APART_MS = 2.0
 
 
 def _recordings() -> dict[str, Path]:
-    """All that are of groups, whose coordinators stay where they are."""
+    """Return the recordings of groups, all without a change of coordinator."""
     return {name: path for name, path in recorded.find_all("traces").items() if "groups" in name and path.is_dir()}
 
 
@@ -64,7 +64,7 @@ class Replayed:
 
 @pytest.fixture(scope="module", params=_recordings())
 def replayed(request: pytest.FixtureRequest) -> Replayed:
-    """The whole recording, up to its last request."""
+    """A recording, replayed up to its last request."""
     folder = _recordings()[request.param]
     meta = json.loads("".join(recorded.lines(folder / "meta.json")))
     brokers = [int(name.removeprefix("request-")) for name in meta["lines"] if name.startswith("request-")]
@@ -97,21 +97,21 @@ def _requests(lines: Iterable[str], broker: int) -> list[Request]:
     return [request for request in read if isinstance(request, Request) and request.api in GROUP_APIS]
 
 
-def test_groups_rebalance_and_members_fail_as_the_coordinators_logged_it(replayed: Replayed) -> None:
+def test_replayed_group_events_match_log(replayed: Replayed) -> None:
     logged = {group.group: dict(group.logged) for group in replayed.groups}
     assert logged if replayed.name not in IN_THE_TREE else logged == LOGGED
     assert {group.group: dict(group.replayed) for group in replayed.groups} == logged
     assert [group.group for group in replayed.groups if not group.agrees] == []
 
 
-def test_they_do_so_at_the_logged_moments(replayed: Replayed) -> None:
+def test_group_events_have_logged_times(replayed: Replayed) -> None:
     apart = {kind: [abs(ms) for group in replayed.groups for ms in group.apart_ms[kind]] for kind in KINDS}
     assert max(apart[SESSION], default=0) <= SESSION_MS
     everything = [ms for of_kind in apart.values() for ms in of_kind]
     assert median(everything) <= MOST_APART_MS and max(everything) <= WORST_MS, (median(everything), max(everything))
 
 
-def test_every_request_is_answered_as_recorded(replayed: Replayed) -> None:
+def test_responses_match_recording(replayed: Replayed) -> None:
     answered = {
         seq: (replayed.answers[seq].error, replayed.answers[seq].generation if record.generation is not None else None)
         for seq, record in replayed.recorded.items()
@@ -120,8 +120,8 @@ def test_every_request_is_answered_as_recorded(replayed: Replayed) -> None:
     assert len(answered) > (ANSWERED if replayed.name in IN_THE_TREE else 0)
 
 
-def test_joins_wait_as_long_as_recorded(replayed: Replayed) -> None:
-    """Of the joins that waited: a handful hold as long as it takes a new JVM to answer for the first time."""
+def test_waits_of_joins_match_recording(replayed: Replayed) -> None:
+    """The median is compared, because the first responses of a new JVM are slow."""
     apart = [
         abs(replayed.answers[seq].wait_ms - record.remote_ms)
         for seq, record in replayed.recorded.items()
@@ -131,7 +131,7 @@ def test_joins_wait_as_long_as_recorded(replayed: Replayed) -> None:
     assert median(apart) <= JOINS_APART_MS[replayed.kafka]
 
 
-# -- what the lines say, and what is made of them ----------------------------------------------------------------------
+# -- log lines and their comparison ------------------------------------------------------------------------------------
 
 LINES = """\
 [2026-11-21 03:17:00,000] INFO [GroupCoordinator 2]: Preparing to rebalance group g h in state PreparingRebalance with \
@@ -151,7 +151,7 @@ timeout expiration.
 BEGIN_US = 1_795_231_020_000_000
 
 
-def test_both_coordinators_lines_are_read_in_whatever_layout() -> None:
+def test_lines_of_both_coordinators_are_read() -> None:
     assert [fact._replace(at_us=(fact.at_us - BEGIN_US) // 1_000_000) for fact in facts_in(LINES.splitlines())] == [
         Fact(2, "g h", "rebalance", "0", 0),
         Fact(2, "g h", "generation", "1", 3),
@@ -164,11 +164,11 @@ def test_both_coordinators_lines_are_read_in_whatever_layout() -> None:
     ]
 
 
-def test_a_log_without_coordinators_is_named(tmp_path: object) -> None:
+def test_log_without_coordinators_is_user_error(tmp_path: object) -> None:
     path = f"{tmp_path}/server.log"
     with open(path, "w", encoding="utf-8") as file:
         file.write("[2026-11-21 03:17:00,000] INFO started (kafka.server.KafkaServer)\n")
-    with pytest.raises(UserError, match=r"server\.log: no line of a group coordinator in it"):
+    with pytest.raises(UserError, match=r"server\.log: no line of a group coordinator found"):
         facts_in_logs([path])
 
 
@@ -180,8 +180,8 @@ def _into(at: int, to_state: str, generation: int, reason: str, *members: str) -
     return Transition("g", 1, at, from_state, to_state, reason, generation, members)
 
 
-def test_an_expired_join_counts_where_it_cost_a_member() -> None:
-    """A static member that did not come stays, and the coordinator says nothing."""
+def test_expired_join_counts_if_members_are_removed() -> None:
+    """A static member that did not rejoin stays in the group, and the coordinator logs nothing."""
     rounds = [
         _into(1, PREPARING, 4, "m joined", "m", "n", "static"),
         _into(5, COMPLETING, 5, "static did not rejoin", "m", "n", "static"),
@@ -198,7 +198,7 @@ def test_an_expired_join_counts_where_it_cost_a_member() -> None:
     ]
 
 
-def test_a_table_tells_what_only_one_side_has_and_how_far_the_rest_lies_apart() -> None:
+def test_table_has_counts_and_time_differences() -> None:
     replayed = [Fact(1, "g", "generation", "1", 2_000), Fact(1, "g", "generation", "2", 9_000)]
     logged = [
         Fact(1, "g", "generation", "0", 1_000),

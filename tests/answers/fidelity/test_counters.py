@@ -1,4 +1,4 @@
-"""The brokers' own counts of expirations, between two readings of their MBeans."""
+"""Expirations counted by brokers between two readings of their MBeans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _reading(path: Path, beans: dict[str, dict[str, int]]) -> Path:
     return path
 
 
-def test_what_counts_is_the_increase_and_a_counter_that_was_not_there_began_at_zero(tmp_path: Path) -> None:
+def test_count_is_increase_between_readings(tmp_path: Path) -> None:
     before = _reading(tmp_path / "before", {CONSUMERS: {"Count": 5, "readAtMs": 100}})
     after = _reading(
         tmp_path / "after",
@@ -32,12 +32,12 @@ def test_what_counts_is_the_increase_and_a_counter_that_was_not_there_began_at_z
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{}", "no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics in it"),
+        ("{}", "no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics found"),
         ("[]", "not a reading of MBeans by broker"),
         (json.dumps({"1": {"mbeans": {PRODUCES: {"Count": 1}}}}), "a counter without Count and readAtMs"),
     ],
 )
-def test_a_file_that_is_no_reading_is_named(text: str, sentence: str, tmp_path: Path) -> None:
+def test_invalid_reading_is_user_error(text: str, sentence: str, tmp_path: Path) -> None:
     file = tmp_path / "after"
     file.write_text(text)
     with pytest.raises(UserError) as raised:
@@ -45,7 +45,7 @@ def test_a_file_that_is_no_reading_is_named(text: str, sentence: str, tmp_path: 
     assert str(raised.value).startswith(f"{file}: {sentence}")
 
 
-def test_a_counter_that_fell_belongs_to_a_broker_that_was_restarted(tmp_path: Path) -> None:
+def test_decreased_counter_is_user_error(tmp_path: Path) -> None:
     before = _reading(tmp_path / "before", {PRODUCES: {"Count": 5, "readAtMs": 100}})
     after = _reading(tmp_path / "after", {PRODUCES: {"Count": 3, "readAtMs": 400}})
     with pytest.raises(UserError, match="produce acks=-1 of broker 1: 3 is less than 5 before"):

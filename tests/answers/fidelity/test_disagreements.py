@@ -1,4 +1,4 @@
-"""What the queries find out about operations that ended differently in the replay."""
+"""Circumstances of operations that ended differently in the replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replayed group would have answered, at each moment of a rebalance.
+"""Responses of a replayed group at each time of a rebalance.
 
 0 ── m joins ─── 3000 generation 1 ── leader's sync ── 3100 Stable ───── 5000 n joins ── 5200 generation 2 …
 """
@@ -40,7 +40,7 @@ def sync(ms: float, answer: str, wait: float | None = 0, member: str = "m", **fi
 
 
 def _compare(run_query: RunQuery, *groups: list[Case], **recorded: Any) -> list[dict[str, Any]]:
-    """Compare the requests of groups that all have the same changes; each request is recorded as replayed."""
+    """Compare requests of groups with the same state changes; each recorded response is the expected one."""
     events: list[dict[str, Any]] = []
     responses: list[dict[str, Any]] = []
     transitions: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ def _time(at_us: int) -> datetime:
 
 
 def _assert_answers(run_query: RunQuery, *cases: Case) -> None:
-    """Check each request in a group of its own."""
+    """Check each request in a separate group."""
     rows = _compare(run_query, *([case] for case in cases))
     answers = [(row["replayed_outcome"], row["replayed_ms"]) for row in rows]
     assert answers == [(answer, wait) for *_, answer, wait in cases]
@@ -106,7 +106,7 @@ def test_join_in_empty_group_gets_its_generation(run_query: RunQuery) -> None:
     _assert_answers(run_query, join(9_000, "generation 2"), join(0, "generation 0"))
 
 
-def test_sync_waits_for_the_leader_s(run_query: RunQuery) -> None:
+def test_sync_waits_for_leader(run_query: RunQuery) -> None:
     _assert_answers(
         run_query,
         sync(3_040, "NONE", 60, generation=1),
@@ -120,7 +120,7 @@ def test_sync_waits_for_the_leader_s(run_query: RunQuery) -> None:
 
 
 def test_member_is_known_from_its_join(run_query: RunQuery) -> None:
-    """The group's members are those of its last change; whoever joined since is one, too."""
+    """The members are those of the last state change, and any that joined since."""
     joins = [
         join(5_050, "generation 2", 150, "", group_instance_id="i", assigned_member_id="n"),
         heartbeat(5_100, "REBALANCE_IN_PROGRESS", member="n", generation=1),

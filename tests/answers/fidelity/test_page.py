@@ -1,4 +1,4 @@
-"""The report as one HTML file."""
+"""The HTML page of the comparison."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from purgatory_udf.answers.fidelity.fidelity_run import page
 from purgatory_udf.common.console import Table
 
 
-def test_the_page_has_each_table_that_has_rows_and_the_picture_and_needs_no_network() -> None:
+def test_page_is_complete_and_self_contained() -> None:
     tables = [Table("Answers", ("kind", "n"), [("a<b", 1_200), ("c", None)]), Table("Nothing", ("x",), [])]
     html = page("Fidelity of run & co", tables, "<svg>drawn</svg>")
     assert "<title>Fidelity of run &amp; co</title>" in html

@@ -1,4 +1,4 @@
-"""The phase of a broker's timer, estimated from what expired at it."""
+"""The phase of a broker's timer, estimated from expired operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PHASE = 0.3
 
 
 def _late(start: float, phase: float, asleep: float) -> float:
-    """Return the lateness of an operation: the timer ends before the deadline, the reaper answers later."""
+    """Return the lateness of an operation: the timer fires before the deadline, the reaper responds later."""
     return asleep + 0.1 - (start + phase) % 1
 
 
@@ -75,8 +75,8 @@ def test_phase_removes_the_sawtooth(run_query: RunQuery) -> None:
     given["timer_phases"] = pa.table({"broker": pa.array([1], pa.int32()), "phase_ms": [estimates[1]]})
     rows = run_query("views/timed_pairs", given)
     spreads = {broker: stdev(row["late_ms"] for row in rows if row["broker"] == broker) for broker in (1, 2, 4)}
-    # What remains of broker 1 is the reaper's millisecond (0.29), except for operations whose millisecond is taken for
-    # the next one. Two such spreads together are 0.41.
+    # Broker 1 keeps the spread of the reaper's millisecond (0.29), plus operations that are assigned to the next
+    # millisecond. Two such spreads together are 0.41.
     assert spreads[1] < 0.36 < 0.38 < spreads[2]
     assert spreads[4] == pytest.approx(0.29, abs=0.02)
 

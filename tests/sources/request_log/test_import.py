@@ -113,7 +113,7 @@ def test_replay_agrees_with_group_responses(replayed: Replayed) -> None:
 
 
 def test_replay_agrees_with_coordinator_logs(replayed: Replayed) -> None:
-    lines = replayed.compared.split("as replayed\n")[1].split("\n\n")[0].splitlines()[1:]
+    lines = replayed.compared.split("logged by coordinators / replayed\n")[1].split("\n\n")[0].splitlines()[1:]
     assert lines
     for line in lines:
         pairs = re.findall(r"(\d+) / (\d+)", line)
@@ -127,14 +127,14 @@ def test_only_disagreements_have_causes(replayed: Replayed) -> None:
 
 def test_fidelity_report_is_printed_and_saved(replayed: Replayed) -> None:
     titles = (
-        "Operations recorded / replayed, by how they ended",
-        "Recorded end, down, against replayed end, across",
-        "Difference of waits, recorded against replayed, in ms",
-        "How late brokers ended what expired, in ms: what is usual for its timer is taken off differences of waits",
-        "Worst differences of waits",
-        "Expirations (of produces: partitions timed out)",
-        "Answers of group coordinators",
-        "Groups, as their coordinators logged them / as replayed",
+        "Outcomes of operations, recorded / replayed",
+        "Recorded outcomes (rows) and replayed outcomes (columns)",
+        "Difference between recorded and replayed waits, ms",
+        "Lateness of expirations, ms (the median of a broker is subtracted from differences of waits)",
+        "Largest differences of waits",
+        "Expirations (for produces: expired partitions)",
+        "Responses of group coordinators",
+        "Events of groups, logged by coordinators / replayed",
     )
     html = (replayed.out / "fidelity.html").read_text()
     for title in titles:
@@ -145,7 +145,7 @@ def test_fidelity_report_is_printed_and_saved(replayed: Replayed) -> None:
 
 
 def test_millisecond_timestamps_give_no_timer_phase(replayed: Replayed) -> None:
-    table = replayed.compared.split("How late brokers ended what expired")[1].split("\n\n")[0].splitlines()[1:]
+    table = replayed.compared.split("Lateness of expirations")[1].split("\n\n")[0].splitlines()[1:]
     header, *brokers = (re.split(r" {2,}", line.strip()) for line in table)
     phase = header.index("phase of the timer")
     assert [(line[0], line[phase]) for line in brokers] == [("1", "-"), ("2", "-"), ("3", "-")]
