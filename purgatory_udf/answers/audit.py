@@ -6,10 +6,10 @@ The queries of `sql/audit` select an invariant, an operation and whether it hold
 |---|---|
 | operations | each operation of the trace ended at most once; operation ids are unique; which operations are open |
 | times | completed or cancelled by the deadline; expired at the deadline; `wait_ms` is the time from start to end |
-| watches | each watch belongs to an operation of the trace and ends by its deadline |
+| watches | watches belong to operations of the trace and end by the deadline |
 
-Two more are about counts of the run's record: the operations without an end are as many as the run left open, and every
-line that the import read was accepted or rejected.
+Two more invariants compare the tables with the counts in the run's record: the number of open operations, and of lines
+that the import accepted and rejected.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EXAMPLES = """
 
 @dataclass(frozen=True)
 class Finding:
-    """An invariant, the number of rows that it was checked on, how many violate it, and some of these by operation."""
+    """An invariant with the numbers of checked rows and of violations, and the operation ids of some violations."""
 
     invariant: str
     checked: int
@@ -89,7 +89,7 @@ class _Audit:
         self._run = self._tables.run
 
     def findings(self) -> Iterator[Finding]:
-        # While the run goes on, outcomes are read before events: then every outcome has its event.
+        # In a running replay, every outcome has its event only if outcomes are read before events.
         self._require_tables(*ENDS)
         self._require_tables("events")
         of_operations = self._check("operations", END_ONCE, UNIQUE_IDS, OPEN)
@@ -112,8 +112,8 @@ class _Audit:
                 continue
             if name == "events":
                 path = self._tables.events_path
-                raise UserError(f"{path}: the events that run {self._run.run_id} replayed are not there")
-            raise UserError(f"{self._tables.layout.table(name)}: the table of run {self._run.run_id} is not there")
+                raise UserError(f"{path}: the events of run {self._run.run_id} do not exist")
+            raise UserError(f"{self._tables.layout.table(name)}: the table of run {self._run.run_id} does not exist")
 
     def _check(self, query: str, *invariants: str) -> list[Finding]:
         """Run a query of `sql/audit` and return a finding for each of its invariants, in this order."""
@@ -145,7 +145,7 @@ class _Audit:
         if wrong:
             note += f", {expected:,} expected"
         examples = open_operations.examples if wrong else ()
-        return Finding("open operations are those that the run counted", found, wrong, examples, note)
+        return Finding("open operations match the run's record", found, wrong, examples, note)
 
     def _lines(self) -> Finding | None:
         """Compare the lines of the import with its events; None if the lines were not counted, or not yet."""

@@ -1,4 +1,4 @@
-"""The summary of a replay: how operations ended, what ended them, the longest waits, and a chart of all waits."""
+"""The summary of a replay: outcomes of operations, their causes, the longest waits, and a chart of the waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 SLOWEST = 5
-# More points do not fit on a screen, and make a large file.
+# Maximum number of points of the chart, for readability and for the size of the file.
 MAX_POINTS = 5_000
 # Distinct for colour-blind readers.
 COLOURS = {"completed on arrival": "#999999", "completed after a wait": "#0072b2", "expired": "#d55e00"}
@@ -106,7 +106,7 @@ def save_waits(spark: SparkSession, out: str, file: Path) -> Path:
 def waits(frame: pd.DataFrame, total: int) -> alt.Chart:
     """Return a chart with one point per operation: its start, its wait, and how it ended.
 
-    Kinds have a row each, the most frequent first. The square-root scale shows short waits next to long ones.
+    There is a row for each kind, the most frequent first. The square-root scale shows short waits next to long ones.
     """
     shown = f"{len(frame):,} of {total:,}" if len(frame) < total else f"{total:,}"
     return (

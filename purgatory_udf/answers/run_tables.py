@@ -1,6 +1,6 @@
 """The tables of one replay as views of a database, and the queries of `sql/` on them.
 
-A replay may still be running: each table is then read at the version that it had when it was first needed.
+Each table of a running replay is read at the version that it has at its first use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READS = re.compile(r"^-- Reads: +(.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class SqlFile:
-    """A query of `sql/`. `reads` are the tables and views that it names, as the file's header lists them."""
+    """A query of `sql/`. `reads` are the tables and views in the `Reads` line of its header."""
 
     text: str
     reads: tuple[str, ...]
@@ -35,7 +35,7 @@ class SqlFile:
 
 @cache
 def sql_file(name: str) -> SqlFile:
-    """Return a query by its path in `sql/` without the ending, as `metrics/waits`."""
+    """Return a query by its path in `sql/` without the suffix, such as `metrics/waits`."""
     text = files("purgatory_udf.answers").joinpath(f"sql/{name}.sql").read_text(encoding="utf-8")
     reads = _READS.search(text)
     return SqlFile(text, tuple(reads[1].split(", ")) if reads else ())
@@ -73,12 +73,12 @@ class RunTables:
         self.finished = run.status == run_records.FINISHED
         self.database = database or open_database(spark)
         self._prefix = prefix
-        # By view, whether there is such a table.
+        # Whether the table of each view exists.
         self._added: dict[str, bool] = {}
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Tables that were needed and do not exist (yet); their views have no rows."""
+        """Tables that queries read and that do not exist (yet); their views have no rows."""
         return tuple(name for name, exists in self._added.items() if not exists)
 
     @cached_property
@@ -87,7 +87,7 @@ class RunTables:
         return run_records.events_of(self.spark, self.layout.out, self.run)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a table."""
+        """Return whether the table exists."""
         self.add(name)
         return self._added[name]
 
@@ -124,7 +124,7 @@ class RunTables:
         self._added[name] = True
 
     def prepare(self, *names: str) -> None:
-        """Make everything available that these queries of `sql/` read, so that threads can run them."""
+        """Make everything that these queries of `sql/` read available, before threads run them."""
         for name in names:
             self.add(*sql_file(name).reads)
 
@@ -143,7 +143,7 @@ class RunTables:
         self.database.save(self.text(name), path, schema, parameters, constants=constants, **options)
 
     def text(self, name: str) -> str:
-        """Return the text of a query of `sql/`, with everything that it reads available."""
+        """Return the text of a query of `sql/`, and make everything that it reads available."""
         file = sql_file(name)
         self.add(*file.reads)
         if not self._prefix:
@@ -152,7 +152,7 @@ class RunTables:
 
 
 def _require_all(path: str, written: int, there: int) -> None:
-    """Raise if rows are missing: a Delta log that has lost its end is that of a smaller table, without any error."""
+    """Raise if rows are missing. A Delta log without its last entries is a valid log of a smaller table."""
     if there < written:
         raise UserError(
             f"{path}: {written - there:,} of {written:,} rows are missing; restore the table, or rerun "

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 END_ONCE = "each operation of the trace ended at most once"
-OPEN = "open operations are those that the run counted"
+OPEN = "open operations match the run's record"
 NO_ID_TWICE = "operation ids are unique"
 IN_TIME = "completed or cancelled by the deadline"
 AT_DEADLINE = "expired at the deadline"
@@ -170,9 +170,9 @@ def test_report_is_a_table_and_a_violation_an_error() -> None:
     findings = [Finding(OPEN, 1, 0, note="1 open"), Finding(NO_ID_TWICE, 12345, 2, (3, 4))]
     assert report(findings) == [
         "Invariants",
-        "  invariant                                       checked  violated  examples",
-        "  open operations are those that the run counted        1         0  1 open",
-        "  operation ids are unique                         12,345         2  operation 3, 4",
+        "  invariant                               checked  violated  examples",
+        "  open operations match the run's record        1         0  1 open",
+        "  operation ids are unique                 12,345         2  operation 3, 4",
     ]
     with pytest.raises(CheckFailedError, match="1 of 2 invariants are violated"):
         require_all(findings)

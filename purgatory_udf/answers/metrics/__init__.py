@@ -1,1 +1,1 @@
-"""From outcome tables to the figures that an operator asks for: Kafka's own meters, waits, causes, rebalances."""
+"""Metrics of a replay for operators: Kafka's own meters, waits, causes, rebalances."""

@@ -1,4 +1,4 @@
-"""The main figures of each table of the metrics, as small tables to print: the largest and the longest first."""
+"""The main figures of the metrics as small tables to print, with the largest values first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over all operations that ended. `kinds` has a row for each kind; `seconds` is the length of all windows."""
+    """Sums over all operations that ended. `kinds` has a row for each kind; `seconds` is the length of the trace."""
 
     kinds: list[Row]
     first: str
@@ -64,7 +64,7 @@ def overview(metrics: Metrics, totals: Totals) -> list[Table]:
     top = metrics.options.top
     rows = [(row["kind"], *_wait(row)) for row in totals.kinds]
     return [
-        Table("Waits (quantiles of those that had to)", ("kind", *_WAITS), rows),
+        Table("Waits (quantiles of operations that had to wait)", ("kind", *_WAITS), rows),
         _meters(metrics.rows("overview/meters", top=top), totals.seconds),
         _purgatories(metrics.rows("overview/purgatories", top=top)),
         _causes(metrics.rows("overview/causes")),
@@ -84,7 +84,7 @@ def _wait(row: Row) -> tuple[Cell, ...]:
 
 
 def _meters(meters: list[Row], seconds: float) -> Table:
-    """The rate is over all windows of the trace."""
+    """Return the expiration meters; `per second` is the mean rate of the whole trace."""
     rows = [
         (
             row["mbean"],
@@ -114,7 +114,7 @@ def _purgatories(readings: list[Row]) -> Table:
         for row in readings
     ]
     columns = ("purgatory", "broker", "PurgatorySize, most", "at", "NumDelayedOperations, most")
-    return Table("Purgatories", (*columns, "dead entries, most", "bytes they held", "purged"), rows)
+    return Table("Purgatories", (*columns, "dead entries, most", "bytes held", "purged"), rows)
 
 
 def _causes(causes: list[Row]) -> Table:
@@ -170,7 +170,7 @@ def _rebalances(longest: list[Row]) -> Table:
         )
         for row in longest
     ]
-    columns = ("group", "broker", "generation", "began", "ms", "because", "joined as", "ended", "last to join")
+    columns = ("group", "broker", "generation", "started", "ms", "because", "joined as", "ended", "last to join")
     return Table("Rebalances", (*columns, "missing"), rows)
 
 
@@ -195,7 +195,7 @@ _WITHOUT = {
 
 
 def summary(metrics: Metrics) -> list[str]:
-    """Return the metrics as lines: totals, the tables that have rows, and what is not known yet."""
+    """Return the metrics as lines: totals, the tables with rows, and the data that is not available yet."""
     sums = totals(metrics)
     blocks = [[_head(metrics, sums)]]
     blocks += [table.lines() for table in overview(metrics, sums) if table.rows]
@@ -207,7 +207,7 @@ def summary(metrics: Metrics) -> list[str]:
 
 def _head(metrics: Metrics, totals: Totals) -> str:
     tables = metrics.tables
-    state = "" if tables.finished else " (still running, or interrupted: what it has written so far)"
+    state = "" if tables.finished else " (still running or interrupted; its output so far)"
     late = f" ({totals.after_end:,} of them after the trace's end)" if totals.after_end else ""
     share = f"{totals.waited_percent} % had to wait"
     return (

@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-# What waits can be counted by, in addition to the kind of operation.
+# Dimensions of waits, in addition to the kind of operation.
 DIMENSIONS = ("broker", "topic", "partition", "client", "group")
 
 # Memory that an entry of a watcher list keeps alive in a broker: at least the queue's node (24 bytes), the partition's
 # status and response (24 + 48), the map's entry and key for them (40 + 48). On a 64-bit JVM with compressed references,
-# Kafka 4. What an operation has once (its lock, its callback, the response's records) is not included.
+# Kafka 4. Objects that an operation has once (its lock, its callback, the records of the response) are not included.
 BYTES_PER_WATCH = 184
 
-# Queries that Spark runs at the same time. A query of small tables is mostly planning and committing on one core.
+# Number of queries that Spark runs at the same time. Most of the time of a small query is planning and committing on
+# one core.
 PARALLEL_QUERIES = 3
 
 
@@ -60,7 +61,7 @@ class Metrics:
 
 
 def write_metrics(spark: SparkSession, out: str, options: MetricsOptions, folder: str = "") -> Metrics:
-    """Compute every table of `METRICS` from what the replay under `out` has written so far, and write it to `out`.
+    """Compute every table of `METRICS` from the present output of the replay under `out`, and write it to `out`.
 
     `folder` is a subfolder to write to instead, with a slash at its end.
     """
@@ -86,7 +87,7 @@ def read_metrics(spark: SparkSession, out: str) -> Metrics:
     """Return the tables that `write_metrics` left in `out`."""
     tables = RunTables(spark, out)
     if not all(delta_tables.is_table(spark, tables.layout.table(name)) for name in METRICS):
-        raise UserError(f"{out}: there are no metrics; `metrics --out {out}` writes them")
+        raise UserError(f"{out}: no metrics; run `metrics --out {out}` first")
     return _metrics(tables, MetricsOptions(), "")
 
 

@@ -1,8 +1,8 @@
 """The metrics of a replay in Prometheus's text format, for the textfile collector of the node exporter.
 
 Metrics that Kafka has an MBean for have the names that Prometheus's JMX exporter gives them, with the MBean's tags and
-`broker` as labels. As in Kafka, there is a meter for each partition and one for their sum. All other metrics begin with
-`purgatory_replay`. Counters count from the beginning of the trace; gauges have their last reading.
+`broker` as labels. As in Kafka, there is a meter for each partition and one for their sum. Other names start with
+`purgatory_replay`. Counters count from the start of the trace; gauges have their last reading.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Family:
     samples: list[tuple[str, Mapping[str, object], float]] = field(default_factory=list)
 
     def add(self, value: float | None, suffix: str = "", **labels: object) -> None:
-        """Add a sample, without the labels that are None. An unknown value (None) is left out."""
+        """Add a sample. A label of None is omitted; a value of None adds no sample."""
         if value is not None:
             self.samples.append((suffix, {name: label for name, label in labels.items() if label is not None}, value))
 
@@ -54,7 +54,7 @@ def exposition(metrics: Metrics) -> str:
 
 
 def write_prometheus(metrics: Metrics, file: Path) -> None:
-    """Replace the file as a whole, readable for the collector's user."""
+    """Replace the file atomically; all users can read it, as the collector must."""
     write_whole(file, exposition(metrics), for_all=True)
 
 
@@ -67,7 +67,7 @@ def _gauges(metrics: Metrics) -> Iterable[Family]:
     families = {
         "size": Family(_SIZE, "gauge", "Entries of watcher lists, dead ones included (PurgatorySize)."),
         "delayed": Family(_DELAYED, "gauge", "Operations in a purgatory's timer (NumDelayedOperations)."),
-        "dead": Family("purgatory_replay_dead_watches", "gauge", "Entries of watcher lists whose operation has ended."),
+        "dead": Family("purgatory_replay_dead_watches", "gauge", "Entries of watcher lists of ended operations."),
         "purged": Family("purgatory_replay_purged_watches_total", "counter", "Dead entries that purges have removed."),
     }
     for row in metrics.rows("prometheus/gauges"):
@@ -106,7 +106,7 @@ def _waits(metrics: Metrics) -> Family:
 
 
 def _counts(metrics: Metrics) -> Iterable[Family]:
-    rebalances = Family("purgatory_replay_rebalances_total", "counter", "Rebalances that began, by how they ended.")
+    rebalances = Family("purgatory_replay_rebalances_total", "counter", "Rebalances, by how they ended.")
     for row in metrics.rows("prometheus/rebalances"):
         rebalances.add(row["rebalances"], broker=row["broker"], group=row["group"], ended=row["ended_as"])
     counts = metrics.tables.run.counts

@@ -1,1 +1,1 @@
-"""One HTML file that shows a replay: when operations ended, how full the purgatories were, what was slow and why."""
+"""The report of a replay as one HTML file: outcomes over time, purgatory sizes, and the slowest operations."""

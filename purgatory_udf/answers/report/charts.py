@@ -72,7 +72,7 @@ def _clock(ms: pd.Series[int]) -> pd.Series[str]:
 
 
 def colours_of(field: str, colours: dict[str, str]) -> alt.Color:
-    """Return the colour channel of a field with these colours by value."""
+    """Return the colour channel of a field; `colours` maps values to colours."""
     return alt.Color(
         f"{field}:N", title=None, scale=alt.Scale(domain=list(colours), range=list(colours.values()))
     ).legend(orient="top", columns=7)

@@ -1,6 +1,6 @@
-"""The page: everything in one file, so that it opens without a network, years later, from a mail's attachment.
+"""HTML pages in one self-contained file, which opens without a network, for example from an attachment.
 
-Names come from traces, and so from anybody: they are text wherever they stand, never markup, never script.
+Names come from traces and are untrusted: they are escaped everywhere, and are never markup or script.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any
 from purgatory_udf.answers.report.vega_bundle import vega_bundle
 from purgatory_udf.common.console import Cell, Table
 
-# The page's looks and its script: one set of colours for light, one for dark, as the reader's system asks.
-
-
+# The style sheet and the script have colours for light and for dark mode.
 STYLE = """
 :root { color-scheme: light dark; --back: #ffffff; --card: #f6f7f9; --ink: #1c2026; --soft: #5b6470; --line: #d7dbe0;
   --warn: #b3430c; }
@@ -42,7 +40,7 @@ summary { cursor: pointer; overflow-wrap: anywhere; }
 pre { margin: 8px 0 4px; font: 13px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 
-# Draws every picture into the figure of its name, and again when the reader's system turns light or dark.
+# Draws every chart into the figure with its name, and again when the browser switches between light and dark mode.
 SCRIPT = """
 const specs = JSON.parse(document.getElementById("pictures").textContent);
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -67,13 +65,13 @@ draw();
 """
 
 
-# The browser itself refuses whatever is not in the file. (Vega makes functions of its own expressions.)
+# The browser loads nothing from outside the file. Vega compiles its expressions, which needs `unsafe-eval`.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data:"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a sentence, and what follows: markup that the functions below have made."""
+    """A heading, a sentence, and a body: markup from the functions below."""
 
     title: str
     said: str
@@ -81,7 +79,7 @@ class Section:
 
 
 def page(title: str, said: str, top: str, sections: Iterable[Section], specs: dict[str, dict[str, Any]]) -> str:
-    """The whole file. `top`: markup above the sections; `specs`: the pictures, by the names of their figures."""
+    """Return the whole file. `top` is markup above the sections; `specs` are the charts by name of figure."""
     parts = "\n".join(map(_section, sections))
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -96,7 +94,7 @@ def page(title: str, said: str, top: str, sections: Iterable[Section], specs: di
 <body>
 <h1>{escape(title)}</h1>
 <p class=soft>{escape(said)}</p>
-<noscript><p class=expired>The pictures are drawn by scripts in this file; this browser runs none.</p></noscript>
+<noscript><p class=expired>The charts need JavaScript, which this browser does not run.</p></noscript>
 {top}
 {parts}
 <script type="application/json" id="pictures">{_data(specs)}</script>
@@ -113,13 +111,13 @@ def _section(section: Section) -> str:
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Large numbers beside each other, each with what it counts."""
+    """Return a row of large numbers with their descriptions."""
     cards = "".join(f"<div><b>{escape(number)}</b>{escape(what)}</div>" for number, what in pairs)
     return f"<div class=facts>{cards}</div>"
 
 
 def figure(name: str) -> str:
-    """Where the picture of that name is drawn."""
+    """Return the element into which the chart of that name is drawn."""
     return f"<figure id={name}></figure>"
 
 
@@ -134,7 +132,7 @@ def table(of: Table) -> str:
 
 
 def stories(entries: Sequence[tuple[str, Sequence[str], bool]]) -> str:
-    """Each a title that opens to its lines; those that expired stand out."""
+    """Return collapsed entries of a title and lines; expired operations are highlighted."""
     return "\n".join(
         f"<details><summary{' class=expired' if expired else ''}>{escape(title)}</summary>"
         f"<pre>{escape(chr(10).join(lines))}</pre></details>"
@@ -143,7 +141,7 @@ def stories(entries: Sequence[tuple[str, Sequence[str], bool]]) -> str:
 
 
 def _is_number(value: Cell) -> bool:
-    """A difference is text, for its sign."""
+    """Return whether a cell is aligned as a number; a difference is text with a sign."""
     return not isinstance(value, str) or value[:1] in ("+", "-")
 
 
@@ -153,5 +151,5 @@ def _cell(tag: str, value: Cell, number: bool) -> str:
 
 
 def _data(specs: dict[str, dict[str, Any]]) -> str:
-    """JSON in which nothing can end the element that it stands in."""
+    """Return JSON that cannot end the `script` element around it."""
     return json.dumps(specs, separators=(",", ":")).replace("<", "\\u003c")

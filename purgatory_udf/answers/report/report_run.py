@@ -49,20 +49,20 @@ _FOLDER = "_report/"
 
 # Title and caption of each chart, in the order of the page.
 _FIGURES = {
-    "ends": ("When operations ended", "Each column counts those that ended in it, by kind: on arrival, after a wait, "
-             "or by their timer."),
-    "purgatories": ("How full the purgatories were", "The most that each gauge read in a column's time. Dead entries "
-                    "are those of operations that have ended; a triangle marks a purge."),
-    "waits": ("How long operations waited, and what ended that", "Only those that had to wait; each bar is twice as "
-              "wide in time as the one before."),
-    "topics": ("Which topics' requests expired, and when", "A request counts once for each of its topics."),
-    "groups": ("What groups went through", "The state of each group over time; after the trace's end, members count "
-               "as silent."),
+    "ends": ("Ends of operations", "Operations that ended in each time bin, by kind: on arrival, after a wait, or by "
+             "expiration."),
+    "purgatories": ("Purgatory sizes", "Maximum of each gauge in a time bin. Dead entries belong to ended operations. "
+                    "A triangle marks a purge."),
+    "waits": ("Waits and their causes", "Only operations that had to wait; each bar covers twice the time of the one "
+              "before."),
+    "topics": ("Expirations by topic", "A request counts once for each of its topics."),
+    "groups": ("States of groups", "The state of each group over time; after the end of the trace, members count as "
+               "silent."),
 }  # fmt: skip
 
 
 def write_report(spark: SparkSession, out: str, options: MetricsOptions, html: Path) -> Path:
-    """Write the page. Its metrics are kept in a folder of their own, because their windows may be others."""
+    """Write the page. Its metrics are kept in a separate folder, because their windows may differ."""
     metrics = write_metrics(spark, out, options, _FOLDER)
     write_whole(html, report_page(metrics))
     return html
@@ -73,19 +73,19 @@ def report_page(metrics: Metrics) -> str:
     tables = metrics.tables
     data, sums = chart_data(metrics), totals(metrics)
     specs = charts(data)
-    state = "" if tables.finished else " Still running, or interrupted: this is what it has written so far."
-    said = f"From {sums.first} to {sums.last} (UTC); a column of time is {_spoken(data.bin_ms)}.{state}"
+    state = "" if tables.finished else " The replay is still running or was interrupted; this is its output so far."
+    said = f"From {sums.first} to {sums.last} (UTC), in time bins of {_spoken(data.bin_ms)}.{state}"
     sections = [*_figures(specs), *_in_words(metrics, sums)]
     return html_page.page(f"Replay {tables.run.run_id}", said, html_page.facts(_facts(sums)), sections, specs)
 
 
 def _facts(totals: Totals) -> Iterator[tuple[str, str]]:
-    yield f"{totals.operations:,}", "operations ended"
+    yield f"{totals.operations:,}", "ended operations"
     yield f"{totals.waited_percent} %", "had to wait"
     late = f" ({totals.after_end:,} after the trace's end)" if totals.after_end else ""
     yield f"{totals.expired:,}", f"expired{late}"
     seconds = sum(row["waited_ms"] for row in totals.kinds) / 1000
-    yield f"{seconds:,.1f} s", "waited in all"
+    yield f"{seconds:,.1f} s", "total wait"
 
 
 def _figures(specs: dict[str, Spec]) -> Iterator[Section]:
@@ -97,7 +97,7 @@ def _figures(specs: dict[str, Spec]) -> Iterator[Section]:
 def _in_words(metrics: Metrics, totals: Totals) -> Iterator[Section]:
     stories = [(slow.title, slow.lines, slow.expired) for slow in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
     if stories:
-        said = "Of each kind those that waited longest, first those that expired. A click tells an operation's story."
+        said = "The longest waits of each kind, expired operations first. Click an operation to read its story."
         yield Section("The slowest operations", said, html_page.stories(stories))
     for table in overview(metrics, totals):
         if table.rows:

@@ -21,7 +21,7 @@ _SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
 @cache
 def vega_bundle() -> str:
-    """Return the script, from the cache if it is there. It defines `vegaEmbed` and fits into a `script` element."""
+    """Return the script, from the cache if possible. It defines `vegaEmbed` and can be put into a `script` element."""
     import altair as alt
     import vl_convert
 
@@ -46,5 +46,5 @@ def _read(file: Path) -> str | None:
 
 
 def _digest(script: str) -> str:
-    """Return the checksum of a script; another snippet gives another one."""
+    """Return the checksum of a script, which also depends on the snippet."""
     return hashlib.sha256(f"{_SNIPPET}\n{script}".encode()).hexdigest()
