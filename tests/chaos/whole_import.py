@@ -16,7 +16,7 @@ from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch.job import DONE, USER_ERROR, Job
 
 # The only reason for which the import may need Spark.
-_NEEDS_SPARK = "events that are late, or whose numbers may repeat"
+_NEEDS_SPARK = "events that may be late or repeat a seq"
 # Random lines are not in time order.
 _ANY_ORDER = ("--max-disorder-ms", "86400000")
 

@@ -1,1 +1,1 @@
-"""Recorded events from a Kafka topic: read once to its present end, or followed as it grows."""
+"""Import from a Kafka topic: read once up to its current end, or followed as it grows."""

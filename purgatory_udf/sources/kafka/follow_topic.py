@@ -1,4 +1,4 @@
-"""Follows a growing topic: appends its events to tables, step by step, for a replay that follows them.
+"""Follows a growing topic: appends its events to tables in steps, for a replay that follows these tables.
 
 Each step is one micro-batch. Messages are events or lines of request logs (`topic_steps`).
 """
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 EVENTS, KAFKA = "events", "_kafka"
-# Tables that are created empty, by the kind of messages.
+# Tables to create empty, by kind of messages.
 OTHER_TABLES = {Messages.EVENTS: ("rejected_events",), Messages.REQUEST_LOG: ("rejected_events", "recorded")}
 
 Options = IngestOptions | RequestLogOptions
 
 
 def follow(spark: SparkSession, topic: KafkaTopic, options: Options) -> StreamingQuery:
-    """Start the import and return its query; it resumes where an earlier one with the same `out` was stopped."""
+    """Start the import and return its query; an earlier import with the same `out` is resumed."""
     return _followed(SparkBackend(spark), topic, options)[0]
 
 
 def follow_until_stopped(spark: SparkSession, topic: KafkaTopic, options: Options) -> None:
-    """Import until interrupted, with a line of progress for each step; then print what the import had to assume."""
+    """Import until interrupted, with a line of progress for each step; then print the counts of assumptions."""
     connect(spark, topic)
     query, steps = _followed(SparkBackend(spark), topic, options)
     try:
@@ -68,7 +68,7 @@ def _followed(backend: SparkBackend, topic: KafkaTopic, options: Options) -> tup
 
 
 def _prepare(backend: SparkBackend, layout: Layout, topic: KafkaTopic, options: Options, checkpoint: str) -> Run:
-    """Write the run's record and the empty tables, each unless it exists: a kill may come between any two of them."""
+    """Write the run's record and the empty tables, each unless it exists; a crash may have left only some of them."""
     files = backend.files
     require_no_file(files, layout.out)
     trace = {"kafka": topic.bootstrap, "topic": topic.topic}
@@ -87,7 +87,7 @@ def _prepare(backend: SparkBackend, layout: Layout, topic: KafkaTopic, options: 
     if run is None:
         if files.exists(events):
             raise UserError(
-                f"{events}: exists, and follows no topic; choose another --out, or --overwrite to replace it"
+                f"{events}: exists, but follows no topic; choose another --out, or --overwrite to replace it"
             )
         run = Run(options.run_id or f"ingest-{topic.topic}", "ingest", trace, {**options.settings(), "source": "kafka"})
         run_records.save(backend, record, run)
@@ -98,5 +98,5 @@ def _prepare(backend: SparkBackend, layout: Layout, topic: KafkaTopic, options: 
         empty = backend.spark.createDataFrame([], spark_schema(COMMENTED_TABLES[EVENTS]))
         write_files(in_files(empty, 0, options.events_per_file), events, **LOG_PROPERTIES)
     elif not files.exists(checkpoint) and store.count(events):
-        raise UserError(f"{checkpoint}: is missing, and with it how far the topic was read; restart with --overwrite")
+        raise UserError(f"{checkpoint}: is missing, so the offsets of the topic are unknown; restart with --overwrite")
     return run

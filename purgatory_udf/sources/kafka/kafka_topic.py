@@ -1,4 +1,4 @@
-"""Which topic of which cluster, and what its messages are."""
+"""A Kafka topic as input: its options, the connection, and its messages as Spark DataFrames or text files."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:]+\]|[\w.-]+):(\d{1,5})")
 _TOPIC = re.compile(r"[\w.-]{1,249}")
 
 
-# Options of a request log that is read to its end.
+# Options that need a request log that is read once, each with the reason.
 _NOT_FOLLOWED = {
-    "batches": "the file knows nothing of what is yet to be appended",
-    "isr": "the file knows nothing of what is yet to change; metadata answers in the log do",
-    "anonymise": "what is held back keeps its names; anonymise when the topic is read once",
+    "batches": "the file does not have later batches",
+    "isr": "the file does not have later changes; METADATA responses in the log do",
+    "anonymise": "requests that are held back keep their names; anonymise when the topic is read once",
 }
 
 
@@ -45,9 +45,10 @@ class Messages(StrEnum):
 
 @dataclass(frozen=True)
 class KafkaTopic:
-    """`client` are settings of Kafka's own consumer, as `security.protocol=SASL_SSL`; `client_file` has more of them.
+    """A topic of a cluster.
 
-    They may hold secrets, so nothing prints them, and no table has them.
+    `client` has settings of Kafka's consumer, as `security.protocol=SASL_SSL`, and `client_file` names a file with
+    more of them. They may contain secrets, so they are neither printed nor stored in tables.
     """
 
     bootstrap: str
@@ -68,24 +69,24 @@ class KafkaTopic:
         self.reader()
 
     def require_what_fits(self, given: Mapping[str, object]) -> None:
-        """`given` are an ingest's options by name."""
+        """Raise `UserError` if an option of the ingest, given by name, does not apply to these messages."""
         if self.messages is Messages.EVENTS:
             for name in ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key"):
                 if given.get(name):
-                    raise UserError(f"--{name.replace('_', '-')} goes with --messages request-log")
+                    raise UserError(f"--{name.replace('_', '-')} requires --messages request-log")
             if given.get("hold_ms") is not None:
-                raise UserError("--hold-ms goes with --messages request-log")
+                raise UserError("--hold-ms requires --messages request-log")
             return
         if given.get("max_disorder_ms") is not None:
-            raise UserError("--max-disorder-ms goes with --messages events: a request log is put in order")
+            raise UserError("--max-disorder-ms requires --messages events: a request log may be in any order")
         for name, why in _NOT_FOLLOWED.items():
             if given.get("follow") and given.get(name):
-                raise UserError(f"--{name} does not go with --follow: {why}")
+                raise UserError(f"--{name} cannot be used with --follow: {why}")
         if given.get("hold_ms") is not None and not given.get("follow"):
-            raise UserError("--hold-ms goes with --follow: a topic that is read once is known to its end")
+            raise UserError("--hold-ms requires --follow: a topic that is read once needs no hold time")
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Hosts and ports; any of them will do."""
+        """Return host and port of each bootstrap server."""
         addresses = []
         for word in self.bootstrap.split(","):
             match = _ADDRESS.fullmatch(word.strip())
@@ -95,7 +96,7 @@ class KafkaTopic:
         return addresses
 
     def reader(self) -> dict[str, str]:
-        """Options of Spark's connector."""
+        """Return the options of Spark's Kafka connector."""
         given = {key: secrets.resolve_environment(value) for key, value in (word.split("=", 1) for word in self.client)}
         if self.client_file:
             given = secrets.read_secret_properties(self.client_file) | given
@@ -107,7 +108,7 @@ class KafkaTopic:
         }
 
 
-# A message of a topic: its place, and its text.
+# A message of a topic: partition, offset and text.
 MESSAGES = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
 
 _PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
@@ -115,14 +116,14 @@ ANSWERS_WITHIN_SECONDS = 10
 
 
 def connect(spark: SparkSession, topic: KafkaTopic) -> None:
-    """A UserError if no broker can be reached; else the session can read the topic."""
+    """Add the connector to the session. Raises `UserError` if no broker can be reached."""
     _require_broker(topic)
     add_connector(spark)
     _require_client(spark, topic)
 
 
 def add_connector(spark: SparkSession) -> None:
-    """Give the session Spark's Kafka connector, unless it has one."""
+    """Add Spark's Kafka connector to the session unless it has one."""
     jvm: Any = spark._jvm
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_PROVIDER)
@@ -132,17 +133,17 @@ def add_connector(spark: SparkSession) -> None:
 
 
 def whole(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
-    """All messages up to the present end."""
+    """Return all messages up to the current end of the topic."""
     return _rows(spark.read.format("kafka").options(**topic.reader()).load())
 
 
 def growing(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
-    """All messages, as a stream."""
+    """Return all messages as a stream."""
     return _rows(spark.readStream.format("kafka").options(**topic.reader()).load())
 
 
 def _rows(messages: DataFrame) -> DataFrame:
-    """A message is one line; a message without a value is an empty one."""
+    """Return the messages as lines: line breaks become spaces, and a null value becomes an empty line."""
     text = sf.regexp_replace(sf.coalesce(sf.col("value").cast("string"), sf.lit("")), r"[\r\n]+", " ")
     return messages.select("partition", "offset", text.alias("value"))
 
@@ -159,7 +160,7 @@ def _require_broker(topic: KafkaTopic) -> None:
 
 
 def _require_client(spark: SparkSession, topic: KafkaTopic) -> None:
-    """Kafka's own client takes the settings, and a broker answers it."""
+    """Raise `UserError` if Kafka's client rejects the settings or gets no response."""
     jvm: Any = spark._jvm
     settings = jvm.java.util.Properties()
     for key, value in topic.reader().items():
@@ -172,11 +173,11 @@ def _require_client(spark: SparkSession, topic: KafkaTopic) -> None:
         finally:
             admin.close()
     except Py4JJavaError as error:
-        raise UserError(f"--bootstrap {topic.bootstrap}: Kafka's client is not served: {_cause(error)}") from None
+        raise UserError(f"--bootstrap {topic.bootstrap}: Kafka's client failed: {_cause(error)}") from None
 
 
 def _cause(error: Py4JJavaError) -> str:
-    """What was the matter first, in its words."""
+    """Return the message of the root cause, without secrets."""
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()
@@ -188,12 +189,9 @@ def _jars(spark: SparkSession) -> list[Path]:
 
     ivy = Path(spark.conf.get("spark.jars.ivy", None) or jars.ivy_home())
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-    # What a job was given by spark-submit is not for another one.
+    # Variables of this job's spark-submit must not reach another one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
     return jars.cached_kafka_jars(spark.version, ivy) or jars.fetch_kafka(home, spark.version, ivy, environment)
-
-
-# A topic's messages as text files, one a partition, so that they are read as any recorded file is.
 
 
 _PARTITION = re.compile(r"partition=(\d+)/")
@@ -201,15 +199,16 @@ _PARTITION = re.compile(r"partition=(\d+)/")
 
 @contextmanager
 def spooled(spark: SparkSession, topic: KafkaTopic, folder: str) -> Iterator[list[InputFile]]:
-    """The messages from the topic's beginning to its present end, in files named `TOPIC-PARTITION` below `folder`.
+    """Write the messages up to the current end of the topic to text files, and yield these.
 
-    A line's number in such a file is its message's place in what the topic still holds of the partition, from 1.
+    Each partition is a file named `TOPIC-PARTITION` below `folder`, which is removed at the end. Line numbers start at
+    1, for the earliest message that the topic still has.
     """
     try:
         messages = whole(spark, topic)
         partitions = messages.select("partition").distinct().count()
         if not partitions:
-            raise UserError(f"{topic.topic}: the topic holds no message")
+            raise UserError(f"{topic.topic}: the topic has no messages")
         ordered = messages.repartition(partitions, "partition").sortWithinPartitions("partition", "offset")
         ordered.select("partition", sf.col("value")).write.mode("overwrite").partitionBy("partition").text(folder)
         yield sorted((_named(file, topic) for file in find_files([folder], (".txt",))), key=lambda file: file.name)
@@ -218,7 +217,7 @@ def spooled(spark: SparkSession, topic: KafkaTopic, folder: str) -> Iterator[lis
 
 
 def _named(file: InputFile, topic: KafkaTopic) -> InputFile:
-    """The file's age tells nothing of the messages: the same messages are the same input."""
+    """Return the file named by its partition, and without its time: the same messages are the same input."""
     match = _PARTITION.search(file.path)
     assert match is not None
     return replace(file, name=f"{topic.topic}-{match[1]}", modified=None)

@@ -1,7 +1,7 @@
 """Steps of a followed topic: each appends the events of a micro-batch of messages to the tables.
 
 `EventSteps` takes messages that are events, `LogSteps` lines of request logs. A step is written once, however often it
-is repeated after a crash: its rejected lines first, its events last, then what the next step needs.
+is repeated after a crash: first its rejected lines, then its events, then the state for the next step.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 EVENTS, REJECTED = "events", "rejected_events"
 
-# A message, judged: an event's fields, or the reason why it is none.
+# A validated message: the fields of an event, or the reason for its rejection.
 JUDGED = pa.schema(
     [
         ("kafka_partition", pa.int32()),
@@ -69,7 +69,7 @@ JUDGED = pa.schema(
 
 
 class TopicSteps(ABC):
-    """Writes one step after the other, each by Spark or, if it is small and local, by this process."""
+    """Writes steps in sequence, each by Spark or, if it is small and local, by this process."""
 
     def __init__(self, session: SparkSession | Backend, layout: Layout, run: Run, folder: str) -> None:
         self._backend = backend_of(session)
@@ -89,10 +89,10 @@ class TopicSteps(ABC):
 
     @abstractmethod
     def summary(self) -> list[str]:
-        """Return what was written since the import first started, as lines of text."""
+        """Return counts since the import first started, as lines of text."""
 
     def inputs(self, step: int) -> Sequence[str]:
-        """Return patterns of the files that a step reads besides messages."""
+        """Return patterns of the files that a step reads in addition to messages."""
         return ()
 
     def _is_small(self, messages: DataFrame, step: int) -> bool:
@@ -110,11 +110,11 @@ class TopicSteps(ABC):
 class EventSteps(TopicSteps):
     """Steps of messages that are events.
 
-        topic ─► validated, line by line ─┬─► later than allowed, or no event ─► rejected_events
+        topic ─► validated, line by line ─┬─► late, or not a valid event ──────► rejected_events
                                           └─► in time order, numbered ──────────► events
 
-    The order within a step is complete. An event that lies more than `max_disorder_ms` before the events of an earlier
-    step is rejected as late. `seq` is assigned here: the messages' own only orders events of one microsecond.
+    Events are sorted within a step. An event more than `max_disorder_ms` before the latest event of earlier steps is
+    rejected as late. `seq` is assigned here; the `seq` of a message only orders events of the same microsecond.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class EventSteps(TopicSteps):
         self._latest_us, self._last_seq = self._before(backend, step)
         rows = messages.map(_judge, JUDGED).keep(f"{self._folder}/rows")
         horizon_us = self._latest_us - self._options.max_disorder_ms * 1000
-        late = f"late: more than {self._options.max_disorder_ms} ms behind what was there before it"
+        late = f"late: more than {self._options.max_disorder_ms} ms before the latest event of earlier steps"
         self._reject(rows, horizon_us, late, step)
         self._append(rows, horizon_us, step)
         Snapshots(backend, self._folder).keep(step, json.dumps([self._latest_us, self._last_seq]).encode())
@@ -147,14 +147,14 @@ class EventSteps(TopicSteps):
         return [f"{self._last_seq:,} events  {self._layout.table(EVENTS)}"]
 
     def _before(self, backend: Backend, step: int) -> tuple[int, int]:
-        """Return the latest time and the last number that earlier steps have written."""
+        """Return the latest time and the last `seq` of earlier steps."""
         left = Snapshots(backend, self._folder).before(step)
         if left is not None:
             latest_us, last_seq = json.loads(left)
             return latest_us, last_seq
         if not step:
             return 0, 0
-        # The earlier steps were written by a version that kept no state next to the table.
+        # Steps of earlier versions kept no state next to the table.
         path = self._layout.table(EVENTS)
         latest = backend.query("SELECT max(time_us) AS us, max(seq) AS seq FROM {events}", {"events": path}).to_pylist()
         return latest[0]["us"] or 0, latest[0]["seq"] or 0
@@ -245,7 +245,7 @@ def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _judged(message: dict[str, Any]) -> dict[str, Any] | None:
-    """None for a message without anything in it."""
+    """Return the row of a message, or None if it is blank."""
     row = {"kafka_partition": message["partition"], "kafka_offset": message["offset"], "raw": message["value"]}
     try:
         event = read_line(message["value"].encode())
@@ -255,7 +255,7 @@ def _judged(message: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class LogSteps(TopicSteps):
-    """Steps of request-log lines: each appends the events that are settled by now, in their total order."""
+    """Steps of request-log lines: each appends the events that it settles, in their total order."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class LogSteps(TopicSteps):
         self._carried: Carried | None = None
 
     def inputs(self, step: int) -> Sequence[str]:
-        """Return the files that the step before left."""
+        """Return the files of the step before."""
         return [escape(step_folder(self._folder, step - 1))]
 
     def run(self, backend: Backend, messages: Dataset, step: int) -> None:
@@ -294,7 +294,7 @@ class LogSteps(TopicSteps):
         result = FollowStep(backend, self._given, hold_us, self._run.run_id, source, stage).run(left, read)
         carried = result.left.carried
         written, total = self._append(result.finished, first, step, source)
-        # An event that the contract refuses keeps its number, so that no other number depends on it.
+        # An event that the contract rejects keeps its number, so that no other number depends on it.
         carried.seq += total
         held_back = files.end(step, result.left)
         self._carried = carried
@@ -307,14 +307,14 @@ class LogSteps(TopicSteps):
         )
 
     def summary(self) -> list[str]:
-        """Return the number of events, and what the import had to assume."""
+        """Return the number of events, and the counts of assumptions."""
         if self._carried is None:
             return []
         path = self._layout.table(EVENTS_TABLE)
         return [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
 
     def _append(self, finished: Finished, first: int, step: int, source: Any) -> tuple[int, int]:
-        """Append a step's rows; return the number of events written, and of all, whose numbers start at `first`."""
+        """Append the rows of a step; return the numbers of events written and of all events, numbered from `first`."""
         tasks = task_sizes(finished.events)
         total = sum(task.size for task in tasks)
         count = total - sum(task.refused for task in tasks)

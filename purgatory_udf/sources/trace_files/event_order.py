@@ -1,9 +1,9 @@
-"""Events of which no more is to be decided, in their order: packed until the moment they are written.
+"""Sorts the events of all pieces by time and cuts them into files; they stay serialized until they are written.
 
-    packed, piece by piece ─► placed, cut at the files' borders ─► (by file) ─► sorted ─► rows
+    serialized, by piece ─► cut at the borders of files ─► (by file) ─► sorted ─► rows
 
-Where the ends of the pieces cannot tell that nothing is late and no `seq` repeats, or one moment has too many events
-for a task, `placing` and `verdicts` do the same, row by row.
+This works if the totals of the pieces rule out late events and repeated `seq`, and no moment has too many events for
+one task. Otherwise, `import_decisions` compares the events as rows.
 """
 
 from __future__ import annotations
@@ -33,26 +33,24 @@ if TYPE_CHECKING:
 Batches = Iterator[pa.RecordBatch]
 Work = Callable[[Batches], Batches]
 
-# From a line's place in its piece to its place in the input: line number, `seq`, and the times before it.
+# Pieces are read in parallel, with line numbers and latest times of their own. Lines and latest time before a piece
+# follow from the last rows of the pieces before it in the file:
 #
-# Pieces are read side by side, so none knows how many lines came before it or how late it was then. Both follow from
-# the pieces' own ends, one small row each:
-#
-#     piece       lines  latest        begins after line  with the times before it up to
+#     piece       lines  latest         lines before it   latest time before it
 #     a.jsonl 0     400    12:07                       0      –
 #     a.jsonl 1     380    12:05                     400  12:07
 #     a.jsonl 2     410    12:31                     780  12:07
 #     b.jsonl 0     ...                                0      –
 
 
-# A file's lines get a range of `seq` of their own, which no file is long enough to leave.
+# Each file has its own range of `seq`, larger than the number of its lines.
 SEQ_PER_FILE = 2**40
 END_COLUMNS = [field.name for field in fields(PieceEnd)]
 
 
 @dataclass(frozen=True, slots=True)
 class PieceStart:
-    """What came before a piece in its file."""
+    """Number of lines and latest time before a piece in its file."""
 
     file: int
     piece: int
@@ -61,13 +59,13 @@ class PieceStart:
 
 
 def ends_of(judged: Dataset) -> list[PieceEnd]:
-    """Return the last rows of all pieces, in input order."""
+    """Return the totals of the pieces, in input order."""
     rows = judged.where_null("rows", null=False).select(*END_COLUMNS).collect().to_pylist()
     return sorted((PieceEnd(**row) for row in rows), key=lambda end: (end.file, end.piece))
 
 
 def starts(ends: Sequence[PieceEnd]) -> list[PieceStart]:
-    """`ends` in input order."""
+    """Return the start of each piece, given the totals of the pieces in input order."""
     piece_starts = []
     file = lines = latest = -1
     for end in ends:
@@ -79,9 +77,9 @@ def starts(ends: Sequence[PieceEnd]) -> list[PieceStart]:
 
 
 def seq_may_repeat(ends: Sequence[PieceEnd]) -> bool:
-    """Whether two events could have the same `seq`, as far as the pieces' ends tell.
+    """Whether two events could have the same `seq`, judging by the totals of the pieces.
 
-    A trace that brings none gets each once; one that brings them in rising order, piece after piece, needs no look.
+    Assigned `seq` are unique; given ones are if they increase within each piece, and the pieces' ranges do not overlap.
     """
     with_events = [end for end in ends if end.events]
     if not any(end.given for end in with_events):
@@ -114,7 +112,7 @@ def rejections(ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) ->
 
 
 def place(rows: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> DataFrame:
-    """Return rows of Spark with `source`, `line` and `latest` as they are in the whole input."""
+    """Return a DataFrame with `source`, and with `line` and `latest` counted from the start of the file."""
     begins = [
         (start.file, start.piece, start.lines_before, start.latest_before, sources[start.file])
         for start in starts(ends)
@@ -129,22 +127,22 @@ def place(rows: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> 
 
 
 def numbered(placed: DataFrame) -> DataFrame:
-    """Give events without `seq` their place in the input; `own_seq` says whether one brought its own."""
+    """Assign `seq` by input order to events without one; `own_seq` is whether an event had one."""
     input_place = sf.col("file").cast("long") * SEQ_PER_FILE + sf.col("line")
     return placed.withColumns({"own_seq": sf.col("seq").isNotNull(), "seq": sf.coalesce("seq", input_place)})
 
 
 CUT = pa.schema([("place", pa.int32()), ("packed", pa.binary())])
-# How much larger than asked a file may get where one millisecond holds so many events: a task sorts a file in memory.
+# Limit of a file relative to the requested size, because a task sorts it in memory; a millisecond is never split.
 MOST_TIMES_AS_LARGE = 10
-# Rows that are handed to Spark at once.
+# Most rows of a record batch for Spark.
 ROWS = 10_000
-# After every time.
+# Later than any event.
 NEVER = 2**63 - 1
 
 
 def may_be_late(ends: Sequence[PieceEnd], max_disorder_ms: int) -> bool:
-    """Whether an event could lie too far behind an earlier line of its file, as far as the pieces' ends tell."""
+    """Whether an event could be too far behind an earlier line of its file, judging by the totals of the pieces."""
     allowed = max_disorder_ms * 1000
     return any(
         end.events and (end.behind_us > allowed or start.latest_before - end.first_us > allowed)
@@ -153,7 +151,7 @@ def may_be_late(ends: Sequence[PieceEnd], max_disorder_ms: int) -> bool:
 
 
 def borders(ends: Sequence[PieceEnd], per_file: int) -> list[int] | None:
-    """The times at which another file begins, each a whole millisecond; None where a file would get too large."""
+    """Return the start times of files after the first, in whole milliseconds; None if a file would be too large."""
     times = sorted(time for end in ends for time in end.times)
     count = sum(end.events for end in ends)
     files = max(1, -(-count // per_file))
@@ -170,7 +168,7 @@ def nothing_is_left_to_decide(ends: Sequence[PieceEnd], max_disorder_ms: int) ->
 def in_order(
     staged: SparkDataset, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> DataFrame:
-    """Return the rows of the table, each file's in a task of its own, in time order."""
+    """Return the rows of the table in time order, one task per file."""
     work = _cut(_Whence.of(ends, sources, run_id), np.array(cuts, np.int64))
     cut = _packed(staged).map(work, CUT)
     assert isinstance(cut, SparkDataset)
@@ -180,7 +178,7 @@ def in_order(
 def parts_in_order(
     staged: Dataset, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> list[Callable[[], pa.Table]]:
-    """Return the functions that make each file's rows, for this process."""
+    """Return for each file a function that makes its rows in this process."""
     packed = [piece.as_buffer() for piece in _packed(staged).collect().column("packed")]
     spans = list(map(_span, packed))
     whence = _Whence.of(ends, sources, run_id)
@@ -198,7 +196,7 @@ def _packed(staged: Dataset) -> Dataset:
 
 
 def _span(packed: pa.Buffer) -> tuple[int, int]:
-    """The first and the last time."""
+    """Return the first and the last time of serialized events."""
     only = pa.ipc.IpcReadOptions(included_fields=[EVENTS_JUDGED.get_field_index("time_us")])
     with pa.ipc.open_stream(packed, options=only) as reader:
         span = pc.min_max(reader.read_next_batch().column(0))
@@ -206,7 +204,7 @@ def _span(packed: pa.Buffer) -> tuple[int, int]:
 
 
 def _part(packed: Iterable[pa.Buffer], begin: int, end: int, whence: _Whence) -> pa.Table:
-    """The events from one time to another, in order."""
+    """Return the events from `begin` to before `end`, sorted."""
     batches = []
     for piece in packed:
         events = unpack(piece)
@@ -218,7 +216,7 @@ def _part(packed: Iterable[pa.Buffer], begin: int, end: int, whence: _Whence) ->
 
 
 def unpacked(staged: SparkDataset) -> DataFrame:
-    """Return the events as rows of Spark."""
+    """Return the events as a DataFrame."""
 
     def work(batches: Batches) -> Batches:
         for batch in batches:
@@ -244,7 +242,7 @@ def _cut(whence: _Whence, cuts: np.ndarray) -> Work:
 
 @dataclass(frozen=True)
 class _Whence:
-    """What makes rows of a piece's events: how many lines came `before` it in its file, the files' names, the run's."""
+    """Makes rows of the table from the events of pieces; `before` has the number of lines before each piece."""
 
     before: Mapping[tuple[int, int], int]
     sources: Sequence[str]
@@ -256,7 +254,7 @@ class _Whence:
         return cls(before, list(sources), run_id)
 
     def placed(self, events: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the table, of one piece's events."""
+        """Return the rows of one piece's events."""
         file, count = events.column("file")[0].as_py(), events.num_rows
         line = pc.add(events.column("line"), self.before[file, events.column("piece")[0].as_py()])
         columns = {name: events.column(name) for name in FIELDS.names}

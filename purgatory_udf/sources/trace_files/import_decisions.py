@@ -1,7 +1,7 @@
-"""From judged pieces to the rows of the tables: what is late, whose `seq` another event has, what comes when.
+"""Decides with the whole input which events are late or repeat a `seq`, and returns the rows of the tables.
 
-Mostly the ends of the pieces tell that no event is either; then the events stay packed (`arrange`). Otherwise each is a
-row, and those of all pieces are compared. The tables are the same.
+Usually the totals of the pieces rule out both, and the events stay serialized (`event_order`). Otherwise, the events of
+all pieces are compared as rows. The tables are the same.
 """
 
 from __future__ import annotations
@@ -39,15 +39,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# What only the whole input can say of an event: that it is late, or that another one has its `seq` already.
-
-
 LATE = "late"
 DUPLICATE = "duplicate seq"
 
 
 def without_late(placed: DataFrame, max_disorder_ms: int) -> DataFrame:
-    """Refuse, by `rule` and `reason`, what lies more than `max_disorder_ms` behind an earlier line of its file."""
+    """Set `rule` and `reason` of events more than `max_disorder_ms` behind an earlier line of their file."""
     behind = sf.col("latest") - sf.col("time_us")
     late = sf.col("rule").isNull() & (behind > max_disorder_ms * 1000)
     reason = sf.format_string(
@@ -66,7 +63,7 @@ def without_late(placed: DataFrame, max_disorder_ms: int) -> DataFrame:
 
 
 def without_repeated_seq(placed: DataFrame, sources: Sequence[str]) -> DataFrame:
-    """Refuse every event that has the `seq` of another one, but for the first of them in input order."""
+    """Set `rule` and `reason` of events with the `seq` of an earlier event in input order."""
     shared = (
         placed.where("rule IS NULL")
         .groupBy("seq")
@@ -91,7 +88,7 @@ def without_repeated_seq(placed: DataFrame, sources: Sequence[str]) -> DataFrame
 
 
 class Counts(NamedTuple):
-    """How many events, how many rejected lines by rule, and the events' first and last time."""
+    """Numbers of events and of rejected lines by rule, and the first and last time of events."""
 
     accepted: int
     by_rule: dict[str, int]
@@ -100,7 +97,7 @@ class Counts(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """The counts, a function that writes the table of events at a path, and the rows of `rejected_events`."""
+    """Counts, a function that writes the table of events to a path, and the rows of `rejected_events`."""
 
     counts: Counts
     write: Callable[[str], None]
@@ -115,11 +112,10 @@ def decided(
     run_id: str,
     options: IngestOptions,
 ) -> Decided:
-    """Decide which events are late or repeat a `seq`, and return what becomes of every line.
+    """Decide which events are late or repeat a `seq`, and return the rows of both tables.
 
     Raises:
-        NeedsSparkError: If the ends of the pieces do not rule out either, and this process would have to compare
-        events.
+        NeedsSparkError: If events must be compared, and the backend is this process.
     """
     sources = [file.name for file in source.files]
     lines = staged.where_null("rule", null=False).select(*PLACE.names)
@@ -128,7 +124,7 @@ def decided(
     cuts = borders(ends, options.events_per_file) if is_decided else None
     if isinstance(backend, LocalBackend):
         if cuts is None:
-            raise NeedsSparkError("events that are late, or whose numbers may repeat")
+            raise NeedsSparkError("events that may be late or repeat a seq")
         parts = parts_in_order(staged, ends, sources, run_id, cuts)
         return Decided(_summed(ends), lambda path: write_parts(parts, path, EVENTS), rejected)
     assert isinstance(staged, SparkDataset)
@@ -166,7 +162,7 @@ def _counted(compared: DataFrame, ends: Sequence[PieceEnd]) -> Counts:
 
 
 def _with_text(backend: Backend, compared: DataFrame, ends: Sequence[PieceEnd], source: Source) -> DataFrame:
-    """Events that are refused after all, with their text: it has not been kept, so their pieces are read again."""
+    """Return late and repeated events with their text, for which their pieces are read again."""
     refused = compared.where("rule IS NOT NULL").select("file", "piece", "line", "source", "reason", "run_id")
     touched = {(row.file, row.piece) for row in refused.select("file", "piece").distinct().collect()}
     before = {

@@ -1,4 +1,4 @@
-"""What an ingest was asked for, and what came of it."""
+"""Options and report of an ingest of JSON Lines or Parquet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVENTS_PER_FILE = 50_000
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """`piece_bytes` is how much a task reads at once; nothing in the tables depends on it."""
+    """Options of an ingest; `piece_bytes` is the size of the pieces that tasks read, and does not affect the tables."""
 
     paths: Sequence[str]
     out: str
@@ -33,21 +33,21 @@ class IngestOptions:
     limits: FileLimits = USUAL
 
     def run(self, files: Sequence[InputFile]) -> str:
-        """The run's name: the given one, or one that the same input and options have again."""
+        """Return the given name of the run, or one derived from input and options."""
         if self.run_id:
             return self.run_id
         asked = [self.source, self.max_disorder_ms, [(file.name, file.size, file.modified) for file in files]]
         return f"ingest-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}"
 
     def settings(self) -> dict[str, Any]:
-        """What decides the tables, given the input."""
+        """Return the options that affect the tables."""
         options = {name: getattr(self, name) for name in ("source", "max_disorder_ms", "events_per_file")}
         return {**options, **self.limits.settings()}
 
 
 @dataclass(frozen=True)
 class IngestReport:
-    """Counts of input lines (blank ones are none), by what became of them; `first_us` and `last_us` of the events."""
+    """Counts of input lines, without blank ones, and the times of the first and last event."""
 
     run_id: str
     files: int
@@ -68,12 +68,12 @@ class IngestReport:
         return self.by_rule.get("late", 0)
 
     def counts(self) -> dict[str, Any]:
-        """The counts that the `runs` table keeps."""
+        """Return the counts for the `runs` table."""
         counts = {"files": self.files, "lines": self.lines, "events": self.accepted, "rejected": self.rejected}
         return {**counts, "rejected_by_rule": self.by_rule, "first_us": self.first_us, "last_us": self.last_us}
 
     def summary(self) -> list[str]:
-        """Some lines to read: what went in, what came out, why not all, and where it is."""
+        """Return lines of text: input, output with the tables' paths, and rejected lines by rule."""
         share = f" ({_percent(self.rejected, self.lines)} %)" if self.rejected else ""
         reasons = "; ".join(
             f"{count:,} {rule}" for rule, count in sorted(self.by_rule.items(), key=lambda reason: -reason[1])
@@ -96,11 +96,11 @@ class IngestReport:
             )
 
     def require_few_rejected(self, max_rejected: float) -> None:
-        """`max_rejected` is in percent of the lines."""
+        """Raise `CheckFailedError` if more than `max_rejected` percent of the lines were rejected."""
         if self.rejected * 100 > max_rejected * self.lines:
             raise CheckFailedError(
                 f"{self.rejected:,} of {self.lines:,} lines were rejected ({_percent(self.rejected, self.lines)} %), "
-                f"more than max_rejected ({max_rejected:g} %); {self.rejected_events} says why"
+                f"more than max_rejected ({max_rejected:g} %); the reasons are in {self.rejected_events}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Which files an input means: files, folders and patterns, on any filesystem that Arrow knows, in input order."""
+"""Input files of an import: files, folders and patterns on any file system of Arrow; and options by input format."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pyarrow import fs
 
 from purgatory_udf.common.errors import UserError
 
-# How packed files are called, and what they are packed with.
+# Codecs by suffix of compressed files.
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 JSON_LINES = tuple(f".{kind}{codec}" for kind in ("jsonl", "json", "ndjson") for codec in ("", *CODECS))
 PARQUET = (".parquet",)
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-# Hadoop's names for object stores that Arrow calls otherwise.
+# Hadoop's URI schemes of object stores, and Arrow's.
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file: where it is, the name by which the user knows it (which `events.source` keeps), and its state."""
+    """A file with its location, size and time; `name` is how the user wrote it, and becomes `events.source`."""
 
     filesystem: fs.FileSystem
     path: str
@@ -36,9 +36,10 @@ class InputFile:
 
 
 def find_files(given: Sequence[str], endings: Sequence[str]) -> list[InputFile]:
-    """All files of the given paths, in their order, those of a folder or pattern by name; none twice, none hidden.
+    """Return the files of the given paths in their order, without duplicates and hidden files.
 
-    Folders are searched to their depth for the endings; a file that is named itself may have any name.
+    Files of a folder or pattern are sorted by name. Folders are searched recursively for the given endings; a file that
+    is given by its path may have any name.
     """
     by_path: dict[str, InputFile] = {}
     for name in given:
@@ -63,7 +64,7 @@ def _files_of(name: str, endings: Sequence[str]) -> Iterator[InputFile]:
         )
         if not matches:
             raise UserError(f"{name}: no file matches")
-        # What a pattern matches is named as the pattern is written, up to where it stops being a path.
+        # Names of matches start as the pattern is written, up to its first wildcard.
         written = "/".join(name.split("/")[: -len(pattern)])
         for match in matches:
             yield from _expanded(filesystem, match, _joined(written, _relative(match.path, base)), endings)
@@ -72,7 +73,7 @@ def _files_of(name: str, endings: Sequence[str]) -> Iterator[InputFile]:
 
 
 def _expanded(filesystem: fs.FileSystem, info: Any, name: str, endings: Sequence[str]) -> Iterator[InputFile]:
-    """The file itself, or the files below the folder."""
+    """Yield the file itself, or the files below the folder."""
     if info.type != fs.FileType.Directory:
         yield _file(filesystem, info, name)
         return
@@ -113,7 +114,7 @@ def _below(filesystem: fs.FileSystem, folder: str, name: str) -> list[Any]:
 
 
 def _split_pattern(path: str) -> tuple[str, list[str]]:
-    """The folder above the first component with a wildcard, and the components from there on."""
+    """Return the folder above the first component with a wildcard, and the components from there on."""
     parts = path.split("/")
     first = next((place for place, part in enumerate(parts) if any(sign in part for sign in "*?[")), len(parts))
     return "/".join(parts[:first]) or "/", parts[first:]
@@ -124,7 +125,7 @@ def _matches(path: str, pattern: Sequence[str]) -> bool:
 
 
 def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """A component for a component; `**` stands for any number of them."""
+    """Match component by component; `**` matches any number of components."""
     if not pattern:
         return not parts
     if pattern[0] == "**":
@@ -133,7 +134,7 @@ def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _hidden(path: str) -> bool:
-    """Spark, Delta and shells keep their own files under such names."""
+    """Whether Spark, Delta or shells use the name for internal files."""
     return any(part.startswith((".", "_")) for part in path.split("/"))
 
 
@@ -149,9 +150,6 @@ def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-# What an ingest can read, and which options go with it.
-
-
 class Form(StrEnum):
     JSONL = "jsonl"
     PARQUET = "parquet"
@@ -160,7 +158,7 @@ class Form(StrEnum):
 
 
 _LOGS = frozenset({Form.REQUEST_LOG, Form.KAFKA})
-# An option that is not named here goes with every form.
+# Formats by option; other options apply to all formats.
 _ONLY_WITH = {
     "max_disorder_ms": frozenset({Form.JSONL, Form.PARQUET, Form.KAFKA}),
     **dict.fromkeys(("topics", "batches", "isr", "zone", "anonymise", "anonymise_key", "kafka_version"), _LOGS),
@@ -171,11 +169,11 @@ _ONLY_WITH = {
 
 
 def require_fit(form: Form, paths: Sequence[str] | None, given: Mapping[str, object]) -> None:
-    """`given` are options by name; those that nobody gave are None or False."""
+    """Raise `UserError` if an option does not apply to the format; options that are not given are None or False."""
     for name, value in given.items():
         forms = _ONLY_WITH.get(name)
         if forms is not None and form not in forms and value is not None and value is not False:
-            raise UserError(f"{_option(name)} goes with --from {' or '.join(sorted(forms))}, not with --from {form}")
+            raise UserError(f"{_option(name)} requires --from {' or '.join(sorted(forms))}, not --from {form}")
     if form is Form.KAFKA:
         if paths:
             raise UserError(f"{paths[0]}: a topic is read by --bootstrap and --topic, without files")

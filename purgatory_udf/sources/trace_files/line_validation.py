@@ -1,11 +1,9 @@
-"""Pieces in, judged rows out: the events of some lines packed together, one row a rejected line, one at a piece's end.
+"""Validates the lines of a piece: returns rows of serialized events, a row per rejected line, and a last row of totals.
 
-A line's place is told within its piece, because a task knows no other: `line` counts in the piece, and `latest` is the
-greatest time before the line, in the piece. The last row of a piece (`rows` is not null there, and only there) tells of
-the whole piece what is needed to put the pieces together without reading them again.
+Pieces are read in parallel, so `line` counts within the piece, and `latest` is the greatest time before the line in the
+piece. The totals of all pieces (rows with `rows`) suffice to combine the pieces without reading them again.
 
-Events stay packed as Arrow until they are written: a row of Spark's for each would cost more than all that is done
-here.
+Events stay serialized as Arrow until they are written: a Spark row for each would cost more than the whole validation.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ END = pa.schema(
 JUDGED = pa.schema([*PLACE, *END, ("packed", pa.binary())])
 EVENTS_JUDGED = pa.schema([*(PLACE.field(name) for name in ("file", "piece", "line", "latest")), *FIELDS])
 
-# Of how many events a piece's end tells the time of one.
+# The totals of a piece have the time of one in this number of events.
 EACH = 256
 _LIGHT = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -63,11 +61,19 @@ Read = Callable[[Any], dict[str, Any] | None]
 
 @dataclass(slots=True)
 class PieceEnd:
-    """What a piece has come to: `line` lines, `rows` of them not blank, `events` of these events, `given` with a `seq`.
+    """Totals of a piece.
 
-    `latest` is the greatest time and `first_us` the least (0: none); `behind_us`: how far an event lies behind the
-    greatest time before it, at most; `rising`: each given `seq` is greater than the one before it, from `first_seq` to
-    `last_seq`; `by_rule`: rejected lines (JSON); `times`: of one event in `EACH`.
+    Attributes:
+        line: Number of lines.
+        latest: Greatest time of an event, 0 without events.
+        rows: Number of lines that are not blank.
+        events: Number of events.
+        given: Number of events with a `seq`.
+        rising: Whether the given `seq` increase from line to line, from `first_seq` to `last_seq`.
+        first_us: Least time of an event, 0 without events.
+        behind_us: Greatest distance of an event from the greatest time before it.
+        by_rule: Rejected lines by rule, as JSON.
+        times: Time of one event in `EACH`.
     """
 
     file: int
@@ -86,7 +92,7 @@ class PieceEnd:
     times: list[int] = field(default_factory=list)
 
     def count(self, times: np.ndarray, latest: np.ndarray, seqs: np.ndarray, each: int = EACH) -> None:
-        """More events, in the order of their lines; `seqs` are the given ones."""
+        """Add events in the order of their lines; `seqs` has the given `seq`."""
         self.times += np.sort(times)[::each].tolist()
         self.first_us = min([int(times.min()), *([self.first_us] if self.events else [])])
         self.behind_us = max(self.behind_us, int((latest - times).max()))
@@ -112,8 +118,16 @@ def judged(
     lines: bool = False,
     each: int = EACH,
 ) -> Iterator[pa.RecordBatch]:
-    """`read` makes an event of an item, None of a blank one; `as_text` is its raw text. The items may be `lines` of
-    JSON: then most are taken many at once."""
+    """Validate the items of a piece, and yield JUDGED rows.
+
+    Args:
+        piece: The piece.
+        chunks: Its items.
+        read: Returns the event of an item, or None if it is blank. Raises `Rejection`.
+        as_text: Returns the raw text of an item.
+        lines: Whether items are lines of JSON, most of which are decoded in bulk.
+        each: Interval of the sampled times.
+    """
     end = PieceEnd(piece.file, piece.index)
     rules: Counter[str] = Counter()
     for chunk in chunks:
@@ -146,7 +160,7 @@ def judged(
 
 @dataclass(slots=True)
 class _Events:
-    """Rows (FIELDS) of the items `numbers`, in no order; `latest` of each once they have been added."""
+    """Rows (FIELDS) of the items `numbers`, unordered; `latest` is set when they are added to the totals."""
 
     rows: pa.Table
     numbers: np.ndarray
@@ -154,7 +168,7 @@ class _Events:
 
 
 def _judge(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, list[tuple[int, Rejection]]]:
-    """The events of a chunk, and (number, why not) of its other items, in order."""
+    """Return the events of a chunk, and (number, rejection) of its rejected items, in order."""
     last = len(chunk.items) - 1 if chunk.broken else len(chunk.items)
     batches: list[pa.RecordBatch] = []
     numbers: list[np.ndarray] = []
@@ -186,7 +200,7 @@ def _judge(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, list[tuple[i
 
 
 def _add(end: PieceEnd, events: _Events, each: int) -> Callable[[int], int]:
-    """Tells what the greatest time was before an item, after the events have been counted."""
+    """Add events to the totals, and return a function from an item to the greatest time before it."""
     before = end.latest
     if not events.numbers.size:
         return lambda _: before
@@ -203,7 +217,7 @@ def _add(end: PieceEnd, events: _Events, each: int) -> Callable[[int], int]:
 
 
 def _placed(events: _Events, piece: Piece, line: int) -> pa.RecordBatch:
-    """EVENTS_JUDGED of the events."""
+    """Return the events as EVENTS_JUDGED."""
     count = events.numbers.size
     place = [
         pa.repeat(pa.scalar(piece.file, pa.int32()), count),
@@ -229,7 +243,7 @@ def unpack(packed: bytes | pa.Buffer) -> pa.RecordBatch:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Reading makes many small objects and no cycles: looking for cycles costs a quarter of the time and finds none."""
+    """Disable cycle detection: reading makes many small objects without cycles, and is a quarter faster without it."""
     was_on = gc.isenabled()
     gc.disable()
     try:

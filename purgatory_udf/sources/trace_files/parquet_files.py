@@ -1,4 +1,4 @@
-"""Parquet as a trace: its columns checked before anything is read, its rows judged like lines."""
+"""Parquet files as a trace: columns are checked before rows are read, and rows are validated like lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOOTER = pa.schema([("file", pa.int32()), ("row_group", pa.int32()), ("bytes", p
 
 
 def footer_of(place: int, source: InputFile) -> pa.RecordBatch:
-    """A row for each row group of a file, or one row with the sentence that says why it cannot be read."""
+    """Yield a row for each row group of a file, or one row with the reason why the file cannot be read."""
     try:
         with source.filesystem.open_input_file(source.path) as file:
             parquet = pq.ParquetFile(file)
@@ -36,7 +36,7 @@ def footer_of(place: int, source: InputFile) -> pa.RecordBatch:
 
 
 def schema_problem(schema: pa.Schema) -> str | None:
-    """What keeps a file's columns from being those of the contract; columns that it does not know do not matter."""
+    """Return the first difference between a file's columns and the contract, or None; other columns are ignored."""
     for name in REQUIRED:
         if name not in schema.names:
             return f"column {name} is missing, expected {FIELDS.field(name).type}"
@@ -59,7 +59,7 @@ def _type_problem(name: str, kind: pa.DataType, expected: pa.DataType) -> str | 
         inner = {field.name: field.type for field in kind}
         problems = (_type_problem(f"{name}.{f.name}", inner[f.name], f.type) for f in expected if f.name in inner)
         return next((problem for problem in problems if problem), None)
-    # Whole numbers of any width: whether each fits is for the contract to say, row by row.
+    # Integers of any width: the contract validates the values row by row.
     if pa.types.is_integer(expected) and pa.types.is_integer(kind):
         return None
     if pa.types.is_string(expected) and (pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
@@ -72,7 +72,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def rows_of(piece: Piece) -> Iterator[Chunk]:
-    """The rows of one row group as objects without their nulls; what cannot be read is one broken item at the end."""
+    """Yield the rows of a row group as objects without nulls; damage is one broken item at the end."""
     with piece.source.filesystem.open_input_file(piece.source.path) as file:
         parquet = pq.ParquetFile(file)
         columns = [name for name in FIELDS.names if name in parquet.schema_arrow.names]
@@ -85,7 +85,7 @@ def rows_of(piece: Piece) -> Iterator[Chunk]:
 
 
 def row_as_text(row: dict[str, Any] | None) -> str:
-    """The row as the line of JSON that it would have been."""
+    """Return the row as a line of JSON."""
     return "" if row is None else json.dumps(row, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""The lines of a text file: of a stretch of it, or of a compressed one as far as it can be read."""
+"""Lines of text files in pieces: of a range of bytes, or of a compressed file up to its first damage."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import Rejection
 from purgatory_udf.sources.trace_files.input_files import CODECS, InputFile
 
-# The input cut into pieces that tasks read side by side, and the items that come out of a piece, in order.
-
-
-# At about 100,000 lines/s a task reads this in a second or two: long against its start, short against a restart.
+# At about 100,000 lines/s, a task reads a piece in 1 to 2 s: long compared with its start, short if it is repeated.
 PIECE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """What a file may ask of a task's memory and time: a line's length, and how many times its size a packed file may
-    unpack to (a small one always to `ALWAYS_UNPACKED`)."""
+    """Limits of the memory and time that a file may cost.
+
+    Attributes:
+        line_bytes: Most bytes of a line.
+        unpacked: Largest ratio of the decompressed to the compressed size; `ALWAYS_UNPACKED` bytes are always allowed.
+    """
 
     line_bytes: int = 16 << 20
     unpacked: int = 200
 
     def settings(self) -> dict[str, int]:
-        """Those that are not the usual ones, by the names that they are set by."""
+        """Return the limits that differ from the defaults, by the names of their options."""
         named = {"max_line_bytes": self.line_bytes, "max_unpacked": self.unpacked}
         usual = {"max_line_bytes": USUAL.line_bytes, "max_unpacked": USUAL.unpacked}
         return {name: value for name, value in named.items() if value != usual[name]}
@@ -41,9 +42,9 @@ USUAL = FileLimits()
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of one file: bytes [start, end) of a plain text, the whole of a compressed one, a row group of Parquet.
+    """Part of a file: bytes [start, end) of plain text, a whole compressed file, or a row group of Parquet.
 
-    `file` is the file's place in the input, `index` the piece's place in the file.
+    `file` is the index of the file in the input, `index` that of the piece in the file.
     """
 
     file: int
@@ -56,8 +57,11 @@ class Piece:
 
 @dataclass(slots=True)
 class Chunk:
-    """Some items of a piece, as many as make a batch; `broken` says why the last one is only what is left of it. Of
-    items that are too long to be read (`cut`: the number of each, and why) only the beginning is there."""
+    """Consecutive items of a piece, enough for a batch.
+
+    `broken` is the reason if the last item is incomplete. `cut` has the numbers of items that are too
+    long, with the reason; only their first bytes are kept.
+    """
 
     items: list[Any]
     broken: Rejection | None = None
@@ -67,7 +71,7 @@ class Chunk:
 def byte_pieces(
     files: Sequence[InputFile], piece_bytes: int = PIECE_BYTES, limits: FileLimits = USUAL
 ) -> Iterator[Piece]:
-    """Plain files in stretches of equal length; those that only their beginning can open, whole."""
+    """Yield plain files in pieces of equal length, and compressed files whole."""
     for place, file in enumerate(files):
         if file.name.endswith(tuple(CODECS)):
             yield Piece(place, 0, file, 0, file.size, limits)
@@ -77,7 +81,7 @@ def byte_pieces(
 
 
 def in_tasks(pieces: Iterable[Piece], task_bytes: int = PIECE_BYTES) -> list[list[Piece]]:
-    """Pieces by task: small ones together, so that ten thousand small files are not ten thousand tasks."""
+    """Group pieces into tasks, small ones together, so that 10,000 small files are not 10,000 tasks."""
     tasks: list[list[Piece]] = []
     room = 0
     for piece in pieces:
@@ -90,19 +94,19 @@ def in_tasks(pieces: Iterable[Piece], task_bytes: int = PIECE_BYTES) -> list[lis
     return tasks
 
 
-# Enough lines for a batch, little enough for any number of tasks on a machine.
+# Bytes read at once: enough lines for a batch, and little memory per task.
 BLOCK = 1 << 20
 BOM = b"\xef\xbb\xbf"
-# How much is kept of a line that is too long.
+# Bytes kept of a line that is too long.
 KEPT = 4096
 
 Read = Callable[[int], bytes]
-# What Arrow says of a packed file that breaks off or is damaged, and what Python's own modules say.
+# Errors of Arrow and Python for a compressed file that is truncated or damaged.
 _BROKEN = (OSError, EOFError, lzma.LZMAError)
 
 
 def lines_of(piece: Piece) -> Iterator[Chunk]:
-    """The piece's lines without their ends, `\\n` or `\\r\\n`; a byte order mark is no part of one."""
+    """Yield the lines of a piece without `\\n` or `\\r\\n`, and without a byte order mark."""
     codec = next((codec for ending, codec in CODECS.items() if piece.source.name.endswith(ending)), None)
     chunks = _compressed(piece, codec) if codec and piece.source.size else _plain(piece)
     for place, chunk in enumerate(chunks):
@@ -112,10 +116,10 @@ def lines_of(piece: Piece) -> Iterator[Chunk]:
 
 
 def _plain(piece: Piece) -> Iterator[Chunk]:
-    """A line belongs to the stretch in which it begins, wherever it ends."""
+    """Yield the lines that start in the piece; the last one may end in a later piece."""
     with _opened(piece) as file:
         at = piece.start
-        # One byte back: a line that begins exactly at the start has its predecessor's end there.
+        # Start one byte earlier, to see whether a line starts exactly at the start of the piece.
         if at > 0:
             file.seek(at - 1)
             skipped = _skip_line(file.read)
@@ -127,7 +131,7 @@ def _plain(piece: Piece) -> Iterator[Chunk]:
 
 
 def _skip_line(read: Read) -> int | None:
-    """How many bytes there are up to and with the next line end; None if the file ends before."""
+    """Return the number of bytes including the next line end, or None if the file has no other."""
     passed = 0
     while block := read(BLOCK):
         end = block.find(b"\n")
@@ -138,7 +142,7 @@ def _skip_line(read: Read) -> int | None:
 
 
 def _until(read: Read, length: int, pending: Pending) -> Iterator[Chunk]:
-    """The lines that begin in the next `length` bytes."""
+    """Yield the lines that start in the next `length` bytes."""
     left = length
     while left > 0:
         block = read(min(BLOCK, left))
@@ -148,7 +152,7 @@ def _until(read: Read, length: int, pending: Pending) -> Iterator[Chunk]:
         lines = pending.add(block)
         if lines:
             yield pending.chunk(lines)
-    # The last line that began in here ends in the next stretch.
+    # The last line that starts in this piece ends after it.
     while pending.size:
         block = read(BLOCK)
         end = block.find(b"\n")
@@ -160,7 +164,7 @@ def _until(read: Read, length: int, pending: Pending) -> Iterator[Chunk]:
 
 
 def _compressed(piece: Piece, codec: str) -> Iterator[Chunk]:
-    """All lines as far as the file can be unpacked; then, if it broke off, what was left, with the reason."""
+    """Yield the lines of a compressed file; if it is damaged, the last one is incomplete and has the reason."""
     pending = Pending(piece.limits.line_bytes)
     unpacked = Unpacked(piece, codec)
     while block := unpacked.read():
@@ -174,8 +178,10 @@ def _compressed(piece: Piece, codec: str) -> Iterator[Chunk]:
 
 
 class Pending:
-    """Blocks in, whole lines out; the beginning of a line waits for its end. Of a line that gets longer than `most`
-    only the beginning is kept, and never more than that in memory."""
+    """Buffer that takes blocks and returns whole lines.
+
+    A line longer than `most` bytes is cut; the buffer never holds more of it.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -185,14 +191,14 @@ class Pending:
         self.size = 0
 
     def chunk(self, lines: list[bytes]) -> Chunk:
-        """Of the lines that were given last."""
+        """Return the chunk of the lines returned last."""
         reason = f"too long: more than {self._most:,} bytes (max_line_bytes)"
         return Chunk(lines, cut={number: Rejection("too long", reason) for number in sorted(self._cut)})
 
     def add(self, block: bytes) -> list[bytes]:
         head, newline, tail = block.rpartition(b"\n")
         if not newline:
-            # Kept in parts: a line of a gigabyte must not be copied at each of its blocks.
+            # A list of blocks: a line of 1 GB must not be copied with each block.
             self._keep(tail)
             return []
         lines = self._lines(head)
@@ -200,11 +206,11 @@ class Pending:
         return lines
 
     def rest(self) -> list[bytes]:
-        """The last line, which has no end; nothing if the text ended with one."""
+        """Return the last line if it has no line end."""
         return self._lines(b"") if self.size else []
 
     def _lines(self, head: bytes) -> list[bytes]:
-        """What was kept and `head`, which ends with the end of a line."""
+        """Return the lines of the buffer and of `head`, which ends with a line end."""
         if self._too_long:
             _, newline, others = head.partition(b"\n")
             lines = [b"".join(self._parts), *(_split(others) if newline else [])]
@@ -232,7 +238,7 @@ def _split(text: bytes) -> list[bytes]:
 
 
 class Unpacked:
-    """A compressed file's bytes, to the last one that can be had of a file that is cut off or damaged."""
+    """Decompressed bytes of a file, up to the last readable byte if it is truncated or damaged."""
 
     def __init__(self, piece: Piece, codec: str) -> None:
         self._piece = piece
@@ -243,7 +249,7 @@ class Unpacked:
         self.broken = ""
 
     def read(self) -> bytes:
-        """The next block; empty at the end, and where it broke off: `broken` says which."""
+        """Return the next block; it is empty at the end and at damage, for which `broken` has the reason."""
         if self.broken:
             return b""
         try:
@@ -257,7 +263,7 @@ class Unpacked:
         return block
 
     def _to_the_last_byte(self) -> bytes:
-        """A read that fails loses what it had unpacked before: unpack that again, and take it byte by byte."""
+        """Decompress the last block again byte by byte, because a failed read loses the bytes before the damage."""
         self._stream = self._open()
         left = self._given
         while left > 0:

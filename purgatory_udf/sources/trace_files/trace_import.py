@@ -1,4 +1,4 @@
-"""An ingest from beginning to end: find the files, read and judge their lines, put them in order, write the tables."""
+"""Ingest of JSON Lines and Parquet: find the files, validate and sort their lines, write the tables."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def ingest(
     `events` is written last: where it exists, the import that wrote it has finished.
 
     Args:
-        session: What executes the import.
-        options: What to import, and where to.
+        session: Spark session or backend that executes the import.
+        options: Input, output and settings.
         say: Called with a line of text at the start of each phase.
-        files: The files to read; those of the options' paths if None.
+        files: The files to read; by default, those of the options' paths.
     """
     backend, layout = backend_of(session), Layout(options.out)
     _require_room(backend, layout, options.overwrite)
@@ -61,7 +61,7 @@ def ingest(
         ends = ends_of(staged)
         lines = sum(end.rows for end in ends)
         if not lines:
-            raise UserError(f"{', '.join(map(str, options.paths))}: no events: not one line")
+            raise UserError(f"{', '.join(map(str, options.paths))}: no events: the input has no lines")
         say(f"putting {counted(lines, 'line')} in order")
         decision = decided(backend, staged, ends, source, run.run_id, options)
         tables = layout.table(EVENTS), layout.table(REJECTED)
@@ -83,7 +83,7 @@ def ingest(
 def _require_room(backend: Backend, layout: Layout, overwrite: bool) -> None:
     files = backend.files
     require_no_file(files, layout.out)
-    # Staged rows show that an import was interrupted: what is no table yet was to become one.
+    # Staged rows show that an import was interrupted: an incomplete table is its own.
     interrupted = files.exists(layout.table(STAGING))
     for name in (EVENTS, REJECTED):
         path = layout.table(name)
@@ -97,9 +97,10 @@ def _require_room(backend: Backend, layout: Layout, overwrite: bool) -> None:
 
 @contextmanager
 def _staged(backend: Backend, rows: Dataset, path: str) -> Iterator[Dataset]:
-    """Keep rows for a while: each line is validated once, and later passes read only the columns they need.
+    """Stage rows in files: each line is validated once, and later passes read only the columns they need.
 
-    The staging folder stays if anything but a user's mistake ends the import, so that the next one knows.
+    The staging folder stays if the import fails with another error than `UserError`; the next import recognizes by it
+    that the tables are incomplete.
     """
     backend.files.make_folder(path)
     try:
@@ -132,7 +133,7 @@ def ingest_trace(
     if not overwrite and not interrupted and backend.delta(events).is_table(events):
         first = backend.query("SELECT run_id FROM {events} LIMIT 1", {"events": events}).column("run_id").to_pylist()
         if first != [name]:
-            raise UserError(f"{events}: holds the events of another trace; choose another --out, or --overwrite")
+            raise UserError(f"{events}: has the events of another trace; choose another --out, or --overwrite")
         log.info("the trace has been ingested already: %s", events)
         return events, name
     report = ingest(backend, options)

@@ -18,7 +18,7 @@ from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, I
 from purgatory_udf.sources.trace_files.line_validation import EACH, JUDGED, judged
 from purgatory_udf.sources.trace_files.text_lines import Chunk, Piece, byte_pieces, in_tasks, lines_of
 
-# How many times of events a piece's end tells for each file of the table.
+# Number of sampled times in the totals of the pieces, for each file of the table.
 TIMES_A_FILE = 16
 
 TEXTS = pa.schema([("file", pa.int32()), ("line", pa.int64()), ("text", pa.string())])
@@ -58,7 +58,7 @@ class _Parquet:
 
 @dataclass(frozen=True)
 class Source:
-    """The pieces of all files, in input order."""
+    """Pieces of all files, in input order."""
 
     files: Sequence[InputFile]
     pieces: Sequence[Piece]
@@ -66,7 +66,7 @@ class Source:
     task_bytes: int
 
     def judged(self, backend: Backend, per_file: int) -> Dataset:
-        """Return the JUDGED rows of all lines."""
+        """Validate every line, and return the JUDGED rows."""
         form, each = self.form, max(1, min(EACH, per_file // TIMES_A_FILE))
         return backend.run_tasks(self._tasks(self.pieces), lambda piece: form.judged(piece, each), JUDGED)
 
@@ -101,7 +101,7 @@ def source_of(backend: Backend, options: IngestOptions, files: Sequence[InputFil
 
 
 def _row_groups(backend: Backend, files: Sequence[InputFile]) -> list[Piece]:
-    """Return the row groups of Parquet files; a file that is no trace ends the import before any row is read."""
+    """Return the row groups of Parquet files; raise if a file is no trace, before any row is read."""
     footers = [[(index, file)] for index, file in enumerate(files)]
     read = backend.run_tasks(
         footers, lambda footer: iter([parquet_files.footer_of(*footer)]), parquet_files.FOOTER

@@ -1,10 +1,10 @@
-"""Lines to columns of events, many at once: what the contract would say of each line, without a look at each.
+"""Decodes lines into columns of events in bulk, with the same result as the contract's validation line by line.
 
-    lines ─► msgspec's decoder ─► structs, by type ─► columns ─► does more hold than types can say? ─► events
-                  └─ cannot tell ──────────────────────────────────────── no ─┴────► left for `contract.read_line`
+    lines ─► msgspec's decoder ─► structs, by type ─► columns ─► conditions beyond types hold? ─► events
+                  └─ fails ────────────────────────────────────────────── no ─┴────► left for `contract.read_line`
 
-Only lines that are events for sure are taken; all others are left, and `read_line` says of each whether it is one, and
-why not. So nothing is judged in here: a line too many that is left costs time, and nothing else.
+Only lines that are certainly valid events are decoded here. All others are left for `read_line`, which accepts or
+rejects each of them; a valid line among them only costs time.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from purgatory_udf.contract.event_types import KNOWN_ACKS, NO_ERROR, REQUIRED, F
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.contract.value_checks import LIST_ITEMS, Items, label
 
-# What an event's row takes from its place in the input or from the run, not from its own fields.
+# Columns of `events` that come from the input or the run, not from fields of the event.
 PLACED = ("run_id", "event_time", "source", "line")
 FIELDS = pa.schema([field for field in EVENTS if field.name not in PLACED])
 
-# How deep a line nests that `read_line` can read depends on its caller; no event nests nearly as deep as this.
+# Lines with more brackets are left: their nesting may exceed the recursion limit; no event is nested as deep.
 DEEP = 400
 
 
 class Taken(NamedTuple):
-    """`events` (FIELDS) of the lines `numbers`, in no order; the lines `left` are in theirs."""
+    """Batches of `events` (FIELDS) with their unordered line `numbers`, and the numbers of lines `left`, in order."""
 
     events: list[pa.RecordBatch]
     numbers: list[np.ndarray]
@@ -94,7 +94,7 @@ def _batch(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
 
 
 def _columns(shape: StructFields, events: list[Any]) -> tuple[dict[str, pa.Array], np.ndarray]:
-    """The columns of one type's events, and which of them are none after all."""
+    """Return the columns of events of one type, and which rows violate a condition beyond types."""
     bad = np.zeros(len(events), bool)
     columns = {"type": pa.repeat(pa.scalar(shape.kind), len(events))}
     values = zip(*map(shape.get, events), strict=True) if events else iter([()] * len(shape.fields))
@@ -161,16 +161,16 @@ def _items(fields: Sequence[Field], together: list[Any], type_: pa.StructType) -
 def _perhaps_twice(
     items: Items, columns: dict[str, pa.Array], offsets: np.ndarray, event_of: np.ndarray
 ) -> Iterator[int]:
-    """Events with two items of one code, which the same have."""
+    """Return the rows with possibly repeated items: two items of a row have the same code."""
     if len(event_of) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
         return
     code = np.zeros(len(event_of), np.int64)
     for name in items.key:
         column = columns[name]
         numbers = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
-        # Names and partitions have 31 bits each.
+        # Topic codes and partitions have 31 bits each.
         code = (code << 31) | numbers.to_numpy(zero_copy_only=False).astype(np.int64)
-    # Where they rise from one to the next, all are others.
+    # Increasing codes are distinct.
     falls = (event_of[1:] == event_of[:-1]) & (code[1:] <= code[:-1])
     unsure = np.isin(event_of, event_of[1:][falls])
     code, event_of = code[unsure], event_of[unsure]
@@ -188,6 +188,6 @@ def _appended(columns: dict[str, pa.Array], known_acks: np.ndarray) -> np.ndarra
 
 
 def _is_batch(columns: dict[str, pa.Array]) -> np.ndarray:
-    """Whether offsets and bytes are all there, and the last offset can be the first one's."""
+    """Whether offsets and bytes are complete, and the last offset can belong to the first one."""
     base, last = (columns[name].fill_null(-3).to_numpy(zero_copy_only=False) for name in ("base_offset", "last_offset"))
     return (base >= 0) & (last >= base - 1) & ~columns["bytes"].is_null().to_numpy(zero_copy_only=False)

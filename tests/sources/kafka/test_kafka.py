@@ -162,7 +162,7 @@ def test_growing_topic_is_followed_and_replayed(
     rejected = _rows(tmp_path, "rejected_events", "line", "reason")
     assert [(line, reason.split(",")[0]) for line, reason in rejected] == [
         (5, "type: missing"),
-        (7, "late: more than 0 ms behind what was there before it"),
+        (7, "late: more than 0 ms before the latest event of earlier steps"),
     ]
 
 
@@ -261,8 +261,7 @@ def test_client_error_is_reported_without_secrets(
     assert main.status([*arguments, "--out", str(tmp_path / "out")]) == 2
     shown = capsys.readouterr()
     assert shown.err.splitlines()[-1] == (
-        f"ingest: --bootstrap {bootstrap}: Kafka's client is not served: Value not specified for key '[hidden]' in "
-        "JAAS config"
+        f"ingest: --bootstrap {bootstrap}: Kafka's client failed: Value not specified for key '[hidden]' in JAAS config"
     )
     assert [secret for secret in ("mured", "mur") if secret in shown.out + shown.err] == []
 
@@ -299,20 +298,20 @@ def test_unreachable_broker_is_reported_first() -> None:
         ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "--anonymise"],
-            "--anonymise goes with --messages request-log",
+            "--anonymise requires --messages request-log",
         ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "--hold-ms", "5"],
-            "--hold-ms goes with --messages request-log",
+            "--hold-ms requires --messages request-log",
         ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "--messages", "request-log", "--hold-ms", "5"],
-            "--hold-ms goes with --follow: a topic that is read once is known to its end",
+            "--hold-ms requires --follow: a topic that is read once needs no hold time",
         ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "--messages", "request-log", "--follow", "--isr", "m.txt"],
-            "--isr does not go with --follow: the file knows nothing of what is yet to change; metadata answers in the "
-            "log do",
+            "--isr cannot be used with --follow: the file does not have later changes; METADATA responses in the log "
+            "do",
         ),
     ],
 )

@@ -50,7 +50,7 @@ def test_steady_import_does_not_grow(tmp_path: Path, capsys: pytest.CaptureFixtu
             delta_tables.create(session, layout.table(name), TABLES[name])
         topic, options = KafkaTopic("nowhere:1", "t"), IngestOptions([], layout.out)
         for step in range(STEPS):
-            # As from a process that has just begun.
+            # A new process has no state in memory.
             steps = EventSteps(LocalBackend(), layout, run, topic, options, str(working / "steps"))
             columns = zip(*_messages(step), strict=True)
             messages = pa.Table.from_arrays(list(map(pa.array, columns)), MESSAGES.names).cast(MESSAGES)

@@ -13,11 +13,11 @@ from jobs.ingest import main
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--topics", "t", "a.jsonl"], "--topics goes with --from kafka or request-log, not with --from jsonl"),
-        (["--anonymise", "a.jsonl"], "--anonymise goes with --from kafka or request-log, not with --from jsonl"),
+        (["--topics", "t", "a.jsonl"], "--topics requires --from kafka or request-log, not --from jsonl"),
+        (["--anonymise", "a.jsonl"], "--anonymise requires --from kafka or request-log, not --from jsonl"),
         (
             ["--from", "request-log", "--max-disorder-ms", "3", "a.log"],
-            "--max-disorder-ms goes with --from jsonl or kafka or parquet, not with --from request-log",
+            "--max-disorder-ms requires --from jsonl or kafka or parquet, not --from request-log",
         ),
         (["--from", "request-log"], "--from request-log needs the PATH of a file or folder"),
         (["--from", "request-log", "b.log"], "b.log: no such file or folder"),

@@ -280,7 +280,7 @@ def test_empty_input_is_refused(take_in: Ingest, tmp_path: Path, out: Path, cont
     path = write(tmp_path / "a.jsonl", content)
     with pytest.raises(UserError) as caught:
         take_in(path)
-    assert str(caught.value) == f"{path}: no events: not one line"
+    assert str(caught.value) == f"{path}: no events: the input has no lines"
     assert list(out.glob("*")) == []
 
 

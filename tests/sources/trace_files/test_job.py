@@ -28,7 +28,8 @@ def test_too_many_rejections_exit_with_status_1(
         f"time      2023-11-14 22:13:20.000000 to 2023-11-14 22:13:20.000002\n"
     )
     assert printed.err.splitlines()[-1] == (
-        f"ingest: 1 of 4 lines were rejected (25 %), more than max_rejected (0 %); {out}/rejected_events says why"
+        "ingest: 1 of 4 lines were rejected (25 %), more than max_rejected (0 %); "
+        f"the reasons are in {out}/rejected_events"
     )
     assert [len(events(out)), len(rejected(out))] == [3, 1]
     allowed = ["--max-rejected", "25", "--events-per-file", "2", "--run-id", "again", "--overwrite"]

@@ -192,5 +192,5 @@ class ImportReport:
         if self.rejected * 100 > max_rejected * meant:
             raise CheckFailedError(
                 f"{self.rejected:,} of {meant:,} requests were rejected, more than max_rejected ({max_rejected:g} %); "
-                f"{self.rejected_events} says why"
+                f"the reasons are in {self.rejected_events}"
             )
