@@ -1,1 +1,1 @@
-"""Who executes queries and tasks: Spark, or this process with DuckDB and Arrow."""
+"""Execution of queries and tasks: by Spark, or by this process with DuckDB and Arrow."""

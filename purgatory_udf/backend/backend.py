@@ -46,7 +46,7 @@ class Backend(ABC):
     def run_tasks(
         self, tasks: Sequence[Sequence[Part]], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: pa.Schema
     ) -> Dataset:
-        """Return the rows that `work` makes of each part; each task works on its parts in their order."""
+        """Return the rows that `work` yields for each part; a task processes its parts in sequence."""
 
     @abstractmethod
     def dataset_of(self, rows: pa.Table) -> Dataset:
@@ -79,13 +79,13 @@ class Backend(ABC):
 
     @abstractmethod
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of what executes."""
+        """Return the versions of the software that executes queries and tasks."""
 
 
 class LocalBackend(Backend):
     """This process and its forks, DuckDB and deltalake: for inputs and tables of the local disk."""
 
-    # Pieces are read by a few forked processes: small ones keep all of them busy until the end.
+    # Small pieces keep all forked processes busy until the end of the input.
     piece_bytes = 4 << 20
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Rows spread over tasks, and the few ways to transform them: what imports are made of.
+"""Distributed rows, and the operations on them that imports consist of.
 
-A step is a function from record batches to record batches. It does not know who runs it: `SparkDataset` has Spark call
+A step is a function from record batches to record batches. It is independent of its executor: `SparkDataset` calls
 it in a task (`mapInArrow`), `LocalDataset` in one of a few forked processes. Columns that a step does not need are
 dropped before it by `select`, and rows by `where_in` and `where_null`, so that they never cross into Python.
 """
@@ -35,7 +35,7 @@ BATCH_ROWS = 10_000
 _PARTS_PER_CORE = 4
 # Estimated bytes of a row without its strings.
 _ROW_BYTES = 64
-# Smallest part that is worth a process of its own: grouped rows are more work than independent ones.
+# Smallest parts that are worth another process: grouped rows are more work than independent ones.
 _LEAST_GROUPED_BYTES, _LEAST_BYTES = 1 << 19, 1 << 21
 
 
@@ -58,7 +58,7 @@ class Dataset(ABC):
 
         Args:
             order: Columns of the order, ascending.
-            step: Called for each task with its stretch of the order.
+            step: Called for each task with its consecutive rows.
             schema: What the step returns.
             task: Name of an int32 column added to the result: the number of the task, ascending in the order.
         """
@@ -73,15 +73,15 @@ class Dataset(ABC):
 
     @abstractmethod
     def where_in(self, column: str, values: Iterable[str | int]) -> Dataset:
-        """Keep rows whose column has one of these values."""
+        """Keep rows with one of these values in the column."""
 
     @abstractmethod
     def where_null(self, column: str, null: bool = True) -> Dataset:
-        """Keep rows whose column is null, or, with `null=False`, is not."""
+        """Keep rows with null in the column, or, with `null=False`, other rows."""
 
     @abstractmethod
     def where_below(self, column: str, value: int, below: bool = True) -> Dataset:
-        """Keep rows whose column is less than the value, or, with `below=False`, is not."""
+        """Keep rows with less than the value in the column, or, with `below=False`, other rows."""
 
     @abstractmethod
     def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> Dataset:
@@ -92,7 +92,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def union(self, *others: Dataset) -> Dataset:
-        """All rows of several datasets; a column that one of them lacks is null there."""
+        """Concatenate datasets; a column that one of them lacks is null in its rows."""
 
     @abstractmethod
     def keep(self, folder: str) -> Dataset:
@@ -189,7 +189,7 @@ class LocalDataset(Dataset):
 
     def collect(self) -> pa.Table:
         if self._table is None:
-            # The last part first: it may be large, and all would wait for it if it were started last.
+            # The last part may be large: start it first, so that no process waits for it at the end.
             made = side_by_side(lambda part: part(), self._parts[::-1])[::-1]
             self._table = pa.Table.from_batches([batch for part in made for batch in part], self.schema)
             self._parts = []
@@ -326,7 +326,7 @@ def _renamed(schema: pa.Schema, column: str, to: str) -> pa.Schema:
 
 
 def _united(first: Dataset, others: Sequence[Dataset]) -> pa.Schema:
-    """Return the columns of all datasets, in the order in which they first appear."""
+    """Return the columns of the datasets, in the order in which they first appear."""
     fields = {field.name: field for each in (*others[::-1], first) for field in each.schema}
     names = dict.fromkeys(name for each in (first, *others) for name in each.schema.names)
     return pa.schema([fields[name] for name in names])
@@ -372,7 +372,7 @@ def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequen
         return [0, rows.num_rows]
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count)
     if keys:
-        # A cut moves to the border before and the border after: a large group becomes a part of its own.
+        # A cut moves to the borders before and after it: a large group becomes a separate part.
         begins = np.array([0, *np.flatnonzero(_key_changes(rows, places, keys)), rows.num_rows])
         after = np.searchsorted(begins, cuts, side="right")
         cuts = begins[np.concatenate([after - 1, after])]
@@ -381,7 +381,7 @@ def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequen
 
 
 def _key_changes(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Mark the rows whose keys differ from the row before."""
+    """Mark the rows with other keys than the row before."""
     changes = np.zeros(rows.num_rows, bool)
     for name in keys:
         numbers = rows.column(name).combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()

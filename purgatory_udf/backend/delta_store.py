@@ -34,7 +34,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Without a limit, the log of a table that grows batch by batch would outgrow the table within a month; and readers
 # would open up to a hundred commits, because deltalake writes checkpoints no more often by default.
 LOG_PROPERTIES = {"delta.logRetentionDuration": "interval 7 days", "delta.checkpointInterval": "10"}
-# The file of a table's log that is no version by its name and yet shows that a version exists.
+# This file of the log shows that a version exists, although its name is no version.
 _LAST_CHECKPOINT = "_last_checkpoint"
 
 # Delta's own retention: longer than any reader or writer is expected to take.
@@ -61,7 +61,7 @@ class Transaction(NamedTuple):
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit of a table's log; `mode` is Append or Overwrite for writes, `metadata` the writer's own remark."""
+    """One commit of a table's log; `mode` is Append or Overwrite for writes, `metadata` a remark of the writer."""
 
     version: int
     operation: str
@@ -70,7 +70,7 @@ class Commit:
 
 
 class Identity(NamedTuple):
-    """Which table this is, its newest version, and the number of its files."""
+    """Id of a table, its newest version and the number of its files."""
 
     table: str
     version: int
@@ -96,7 +96,7 @@ class DeltaStore(ABC):
 
     @abstractmethod
     def create(self, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
-        """Create an empty table unless there is one: two first writes to one path would conflict."""
+        """Create an empty table unless it exists: two first writes to one path would conflict."""
 
     @abstractmethod
     def identity(self, path: str) -> Identity:
@@ -128,7 +128,7 @@ class DeltaStore(ABC):
     def overwrite(
         self, path: str, rows: pa.Table, where: Sequence[Condition] = (), replace_schema: bool = False
     ) -> None:
-        """Replace all rows, or those that meet the conditions; create the table if there is none."""
+        """Replace all rows, or the rows that meet the conditions; create the table if it does not exist."""
 
     @abstractmethod
     def delete(self, path: str, where: Sequence[Condition]) -> None:
@@ -170,7 +170,7 @@ class SparkDelta(DeltaStore):
         if self.is_table(path):
             return
         if not has_log(self._files.names(f"{path}/_delta_log")):
-            # What a kill left of a first commit: Delta creates no table in a folder that has files.
+            # Files of an interrupted first commit: Delta creates no table in a folder that has files.
             self._files.remove(path)
         if "`" in path:
             # DeltaTable builds an identifier from the path, quoted by this letter: write no rows instead.
@@ -254,7 +254,7 @@ class SparkDelta(DeltaStore):
             self._table(path).optimize().executeCompaction()
 
     def vacuum(self, path: str, keep_hours: int) -> None:
-        # Delta insists on its own retention unless told otherwise.
+        # Delta refuses a shorter retention than its own unless this check is off.
         settings = {_RETENTION_CHECK: "false" if keep_hours < RETENTION_HOURS else "true", _LISTING_TASKS: "8"}
         with _settings(self._spark, settings):
             self._table(path).vacuum(keep_hours)
@@ -273,7 +273,7 @@ class SparkDelta(DeltaStore):
 
 
 class FallbackDelta(DeltaStore):
-    """Tables that one store can usually handle, and another one always: asks the second for what the first refuses."""
+    """A store that usually works, with a fallback: if it raises `NeedsSparkError`, the second store does the same."""
 
     def __init__(self, first: DeltaStore, second: DeltaStore) -> None:
         self._first, self._second = first, second
@@ -391,7 +391,7 @@ def _metadata(field: pa.Field) -> dict[str, str] | None:
 
 
 def _predicate(where: Sequence[Condition]) -> str:
-    """Return the conditions as Spark SQL; a string is passed as hex digits, whatever letters it has."""
+    """Return the conditions as Spark SQL, with strings as hex digits, so that no character needs escaping."""
 
     def literal(value: str | int | datetime) -> str:
         if isinstance(value, datetime):

@@ -1,4 +1,4 @@
-"""Files and folders by path, on whatever file system the path names: Hadoop's, or this machine's without a JVM."""
+"""Files and folders by path: through Hadoop, or on the local file system without a JVM."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ if TYPE_CHECKING:
 
 
 class Files(Protocol):
+    """Files and folders by path."""
+
     def exists(self, path: str) -> bool:
-        """Whether anything lies there."""
+        """Whether the path exists."""
 
     def is_file(self, path: str) -> bool: ...
 
     def names(self, path: str) -> list[str]:
-        """What lies in the folder; nothing if there is none."""
+        """Return the names in the folder; none if it does not exist."""
 
     def remove(self, path: str) -> None:
-        """With all that lies in it; nothing happens if it is not there."""
+        """Delete the file or folder with its contents, if it exists."""
 
     def make_folder(self, path: str) -> None:
-        """With those above it, unless it is there."""
+        """Create the folder and its parents, if needed."""
 
     def read(self, path: str) -> bytes | None:
-        """The whole file; None if there is none."""
+        """Return the contents of the file; None if it does not exist."""
 
     def write(self, path: str, value: bytes) -> None:
-        """In place of what is there; folders are made."""
+        """Write or replace the file, and create its folder if needed."""
 
 
 def files_of(spark: SparkSession) -> Files:
-    """Those that the session can reach."""
+    """Return the files that the session can reach."""
     return LocalFiles() if is_local() else HadoopFiles(spark)
 
 
 def require_no_file(files: Files, out: str) -> None:
-    """An output is a folder, or is not there yet."""
+    """Raise `UserError` if the output is a file."""
     if files.is_file(out):
-        raise UserError(f"{out}: is a file; --out names a folder")
+        raise UserError(f"{out}: is a file; --out must be a folder")
 
 
 class LocalFiles:
-    """This machine's."""
+    """Files of the local file system."""
 
     def exists(self, path: str) -> bool:
         return require_local_path(path).exists()
@@ -76,7 +78,7 @@ class LocalFiles:
         return file.read_bytes() if file.is_file() else None
 
     def write(self, path: str, value: bytes) -> None:
-        """Whoever reads meanwhile finds the old file or the new one, whole."""
+        """Replace the file atomically: a concurrent reader finds the old or the new contents."""
         file = require_local_path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f".{file.name}")
@@ -85,7 +87,7 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """Whatever Hadoop reaches, asked through the session's JVM."""
+    """Files of any file system that Hadoop supports, through the session's JVM."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -129,7 +131,7 @@ class HadoopFiles:
             stream.close()
 
     def qualified(self, path: str) -> str:
-        """The whole URI, as Hadoop writes it."""
+        """Return the full URI, as Hadoop writes it."""
         system, place = self._at(path)
         return str(system.makeQualified(place).toString())
 
@@ -142,19 +144,15 @@ class HadoopFiles:
         return place.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()), place
 
 
-# A file that is there as a whole: whoever reads it while it is written, and whatever ends who writes it, sees all of
-# what was there before, or all of this.
-
-
 def write_whole(file: Path, text: str, for_all: bool = False) -> None:
-    """In place of what is there, with its folder; `for_all` to read, whatever this user's files are otherwise."""
+    """Write or replace a file atomically, also if the process is killed; `for_all` lets all users read it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     place = file.resolve()
     if place.exists() and not place.is_file():
-        # A terminal or a pipe, in whose place nothing may be put.
+        # A terminal or a pipe must not be replaced.
         place.write_text(text, encoding="utf-8")
         return
-    # Hidden, and of another suffix: a collector takes every file that ends in .prom.
+    # Hidden, and with another suffix: the collector of metrics reads all `*.prom` files.
     beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
         with beside.open("w", encoding="utf-8") as out:

@@ -1,4 +1,4 @@
-"""How much a job has to read; one that is soon over starts without what it would not live to profit by."""
+"""Size of a job's input, which decides whether it needs Spark, and with which settings."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-# Bytes of text: up to so many a job is tiny, up to so many brief; these are settings of Spark's for such jobs.
+# Bytes of text up to which a job is tiny or brief; Spark has settings for such jobs.
 _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
-# Up to so many, one process, or as many as there are cores, does what there is to do in seconds, in its own memory:
-# answer questions about tables; take in recorded events; replay events that are one batch.
+# Bytes up to which this process, or one per core, answers queries, imports events, or replays a single batch in seconds
+# and in memory.
 ANSWERED_BYTES, IMPORTED_BYTES, REPLAYED_BYTES = 1_000_000_000, 512_000_000, 256_000_000
-# What is done file by file, whatever their number.
+# No limit, for work that proceeds file by file.
 ANY_BYTES = 1 << 62
-# Of request logs, which take eight times as much memory as disk.
+# Limit for request logs, which take eight times as much memory as disk.
 LOG_BYTES = 256_000_000
-# Partitions of requests in a batch that one process replays: each takes a kilobyte of its memory.
+# Most partitions of requests in a batch that one process replays; each takes 1 kB of memory.
 REPLAYED_WATCHES = 1_000_000
-# Of a log that is followed: what a step takes in, and what the step before has held back for it.
+# Limit for a step of a followed topic: its messages and the rows held back by the step before.
 FOLLOWED_BYTES = 64_000_000
 BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
-# Files of these are so many times as long as they look.
+# Suffixes of compressed files, and the assumed compression ratio.
 PACKED = {".gz", ".zst", ".bz2", ".xz", ".lz4", ".parquet"}
 UNPACKED_TIMES = 10
 
 
 def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
-    """For what these files, folders and patterns of this machine hold. Who names none may read a topic."""
+    """Return Spark's settings for the size of local files, folders and patterns; none without paths (a topic)."""
     given = list(paths)
     total = held(given, LITTLE_BYTES)
     if total is None or not given:
@@ -38,7 +38,7 @@ def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_near(paths: Iterable[str], most: int) -> bool:
-    """Whether these are files, folders and patterns of this machine, each with something in it, and hold no more."""
+    """Whether the paths are local and not empty, and have at most `most` bytes of text."""
     given = list(paths)
     if not given or not all(is_here(path) and any(_files(_local(path))) for path in given):
         return False
@@ -46,13 +46,13 @@ def is_near(paths: Iterable[str], most: int) -> bool:
 
 
 def is_here(path: str) -> bool:
-    """Whether it names a place on this machine."""
-    # With such a configuration, a path without a scheme is another file system's.
+    """Whether the path is on the local file system."""
+    # Hadoop's configuration may set another default file system.
     return "://" not in _local(path) and "HADOOP_CONF_DIR" not in os.environ
 
 
 def held(paths: Iterable[str], most: int) -> int | None:
-    """How many bytes of text that is; None if there are more, or if it lies elsewhere, where nobody knows."""
+    """Return the bytes of text of local paths; None if they exceed `most`, or if a path is not local."""
     total = 0
     for path in paths:
         local = _local(path)
@@ -71,7 +71,7 @@ def _local(path: str) -> str:
 
 
 def _files(path: str) -> Iterator[Path]:
-    """Folders may be written to meanwhile, and files go."""
+    """Yield the files; some may be deleted at the same time."""
     for match in map(Path, glob.glob(path, recursive=True)):
         if match.is_file():
             yield match

@@ -1,6 +1,6 @@
 """Delta tables of the local disk, by deltalake: the `DeltaStore` of a process without Spark.
 
-What deltalake cannot read or write raises `NeedsSparkError`: Spark supports more of Delta's features.
+Tables that deltalake cannot read or write raise `NeedsSparkError`: Spark supports more of Delta's features.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from purgatory_udf.common.local_paths import require_local_path
 Part: TypeAlias = pa.Table | Callable[[], pa.Table]
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {"=": pc.equal, "<": pc.less, ">": pc.greater}
-# How often a compaction is tried again because other commits changed the table meanwhile; the next one will do as well.
+# Most retries of a compaction that conflicts with other commits; a later compaction will do as well.
 _COMPACTION_TRIES = 3
 
 
@@ -62,7 +62,7 @@ class LocalDelta(DeltaStore):
     """Delta tables of the local disk."""
 
     def table_at(self, path: str) -> DeltaTable | None:
-        """Return the table at its newest version; None if there is none."""
+        """Return the table at its newest version; None if it does not exist."""
         with needing_spark():
             try:
                 table = DeltaTable(str(require_local_path(path)))
@@ -81,7 +81,7 @@ class LocalDelta(DeltaStore):
         log = place / "_delta_log"
         if has_log([file.name for file in log.iterdir()] if log.is_dir() else []):
             raise NeedsSparkError(f"{path}: the table's log cannot be read without Spark")
-        # What a kill left of a first commit.
+        # Files of an interrupted first commit.
         _remove(place)
         with needing_spark():
             DeltaTable.create(
@@ -185,7 +185,7 @@ class LocalDelta(DeltaStore):
         with needing_spark():
             folder = require_local_path(path)
             names = self._table(path).vacuum(keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
-            # Names are those of an object store: none leads out of the folder, whatever a log may contain.
+            # The names are keys of an object store: none leads out of the folder, even in a malicious log.
             for name in names:
                 file = folder / name
                 file.unlink(missing_ok=True)
@@ -200,9 +200,9 @@ class LocalDelta(DeltaStore):
 
 
 def dataset_of(table: DeltaTable) -> Any:
-    """Return the table's rows as an Arrow dataset that reads every file, whatever statistics the log has.
+    """Return the table's rows as an Arrow dataset that ignores the statistics of the log.
 
-    Skipping some of so few files gains nothing, and statistics whose writer truncated microseconds would lose rows.
+    Skipping a few files gains nothing, and statistics with truncated microseconds would lose rows.
     """
     stored = table.to_pyarrow_dataset()
     if table.metadata().partition_columns:
@@ -213,7 +213,7 @@ def dataset_of(table: DeltaTable) -> Any:
 
 
 def has_taken(path: str, transaction: Transaction | None) -> bool:
-    """Whether the table has already taken this transaction, as a kill between write and checkpoint may leave it."""
+    """Whether the table has this transaction, which is possible after a crash between write and checkpoint."""
     if transaction is None:
         return False
     try:
@@ -226,7 +226,7 @@ def has_taken(path: str, transaction: Transaction | None) -> bool:
 def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[pa.Table]:
     """Cut rows that are ordered by `column` into about `count` parts.
 
-    Rows whose values lie in the same interval of `width` stay in one part.
+    Rows with values in the same interval of `width` stay in one part.
     """
     intervals = rows.column(column).to_numpy() // width
     changes = np.flatnonzero(np.diff(intervals)) + 1
@@ -244,7 +244,7 @@ def create_with_files(
     schema: pa.Schema,
     before: Callable[[], None] | None = None,
 ) -> None:
-    """Create a table of one file per part, in their order, written by as many processes as there are cores.
+    """Create a table of one file per part, in their order, written by one process per core.
 
     Args:
         parts: The rows of each file.
@@ -299,7 +299,7 @@ def _commit(transaction: Transaction | None, metadata: Mapping[str, str] | None 
 
 
 def _require_whole_log(table: Path) -> None:
-    """Refuse an empty commit file, which deltalake reads as a commit that changed nothing."""
+    """Reject an empty commit file, which deltalake reads as a commit that changed nothing."""
     for commit in (table / "_delta_log").glob("*.json"):
         if not commit.stat().st_size:
             raise OSError(f"{commit}: is empty")
@@ -314,7 +314,7 @@ def _filter(where: Sequence[Condition]) -> Any:
 
 
 def _predicate(where: Sequence[Condition]) -> str:
-    """Return the conditions as deltalake's SQL, in which only a quote ends a quoted string."""
+    """Return the conditions as SQL of deltalake, where only a quote must be escaped in a string."""
 
     def literal(value: Any) -> str:
         if isinstance(value, int):
@@ -326,7 +326,7 @@ def _predicate(where: Sequence[Condition]) -> str:
 
 
 def _in_utc(rows: pa.Table) -> pa.Table:
-    """Return times as microseconds in UTC, whatever the writer chose."""
+    """Return times as microseconds in UTC."""
     utc = pa.timestamp("us", "UTC")
     fields = [field.with_type(utc) if pa.types.is_timestamp(field.type) else field for field in rows.schema]
     return rows.cast(pa.schema(fields))
@@ -364,7 +364,7 @@ def _written(parts: Sequence[Part], path: str, indexed: Sequence[str]) -> list[A
 
 
 def _write_file(rows: pa.Table, number: int, path: str, indexed: Sequence[str]) -> pa.RecordBatch:
-    """Write one Parquet file and return what the table's log says about it."""
+    """Write one Parquet file and return its entry for the table's log."""
     name = f"part-{number:05}-{uuid.uuid4()}.parquet"
     place = os.path.join(path, name)
     pq.write_table(rows, place, compression="snappy")
@@ -380,7 +380,7 @@ def _write_file(rows: pa.Table, number: int, path: str, indexed: Sequence[str]) 
 
 
 def _as_json(value: pa.Scalar) -> Any:
-    """Return a value as the log has it; times to the microsecond, because truncated ones would skip rows."""
+    """Return a value for the log; times keep microseconds, because truncated ones would skip rows."""
     plain = value.as_py()
     return plain.isoformat(timespec="microseconds").replace("+00:00", "Z") if isinstance(plain, datetime) else plain
 

@@ -1,4 +1,4 @@
-"""What an ingest is doing: one moving line on a terminal, plain log lines elsewhere."""
+"""Progress of an ingest: one animated line on a terminal, log lines otherwise."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LOOK_EVERY = 0.5
 
 
 class Phases:
-    """A context manager that is called with each phase as it begins: `reading 3 files` becomes the line to show.
+    """Context manager and callback for the text of each phase, as `reading 3 files`.
 
-    On a terminal it adds how many of Spark's tasks are done, looked up now and then by a thread of its own.
+    On a terminal, a thread adds the number of finished tasks of Spark at intervals.
     """
 
     def __init__(self, tasks: Tasks, stream: TextIO | None = None, every: float = LOOK_EVERY) -> None:
@@ -68,7 +68,7 @@ class Phases:
 
 
 def running_tasks(spark: SparkSession) -> Tasks:
-    """How many tasks of the stages that run now are done, of how many."""
+    """Return the number of finished tasks, and of all tasks, of Spark's active stages."""
     if local(spark):
         return lambda: (0, 0)
     tracker = spark.sparkContext.statusTracker()

@@ -1,14 +1,13 @@
-"""Work in parts, side by side on the machine's cores: this process takes parts, and so do others, which are forked when
-there is work, and end with it.
+"""Parallel work on the machine's cores, in this process and in forked ones, which exit when the work is done.
 
-What a part makes comes back as Arrow in memory that both share; what it is made of needs no way there, for a fork has
-it all. So work may be any function, and read whatever lies in memory. It must neither ask DuckDB nor write tables:
-their threads stay behind. A fork costs milliseconds, by the memory of who forks, and what it has made others more on
-its way back: one core's share has neither.
+Results come back as Arrow in shared memory. Inputs need no transfer, because a fork has a copy of the memory; `work`
+may therefore be any function. It must neither query DuckDB nor write Delta tables, because their threads do not survive
+a fork. A fork costs milliseconds, depending on the memory of the parent, and its results have to be read; the parts that
+this process executes cost neither.
 
-    numbers of parts ─────► each process, this one too, takes the next when it is done with one
-    shared memory ◄──────── its batches, behind those of its other parts
-    this process ◄───────── which part, and where its batches lie    (a thread reads from each)
+    numbers of parts ─────► each process, including this one, takes the next part when it is idle
+    shared memory ◄──────── the batches of its parts
+    this process ◄───────── number of the part, offsets of its batches    (one thread per forked process)
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ Part = TypeVar("Part")
 Work = Callable[[Part], Iterable[pa.RecordBatch]]
 
 _NUMBER = struct.Struct("<q")
-# The part, and from where to where what it has come to lies.
+# Number of a part, and the offsets of its batches (begin, end) in shared memory.
 _MADE = struct.Struct("<qqq")
-# In the place of a part: what went wrong, and that nothing did.
+# In place of a part: an error, or the end of the work.
 _FAILED, _DONE = -1, -2
-# Of Linux: who forked a process and dies has it die, too.
+# Linux: signal for a child when its parent exits.
 _PR_SET_PDEATHSIG = 1
-# All at once, instead of page by page when it is read.
+# Map all pages at once, instead of one by one on access.
 _MAPPED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
 
 
 def cores() -> int:
-    """How many processes are worth it. Elsewhere a fork may lack what threads of the system's libraries do."""
+    """Return the number of processes to use: one per core on Linux, else one, because a fork is not safe there."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
 def side_by_side(work: Work[Part], parts: Sequence[Part]) -> list[list[pa.RecordBatch]]:
-    """What `work` makes of each part, in the order of the parts. What it raises is raised here."""
+    """Return the batches of `work` for each part, in the order of the parts. Raises what `work` raises."""
     count = min(cores(), len(parts))
     if count < 2:
         return [list(work(part)) for part in parts]
@@ -65,7 +64,7 @@ def side_by_side(work: Work[Part], parts: Sequence[Part]) -> list[list[pa.Record
 
 
 class _Processes:
-    """This one, and `count` others."""
+    """This process and `count` forked ones."""
 
     def __init__(self, work: Work[Part], parts: Sequence[Part], count: int) -> None:
         self._work, self._parts = work, parts
@@ -74,7 +73,7 @@ class _Processes:
         self._taking, self._giving = os.pipe()
         ends = [os.pipe() for _ in range(count)]
         self._outputs = [os.fdopen(reading, "rb") for reading, _ in ends]
-        # What lies in there is neither copied on its way nor, at the next fork, page by page.
+        # Shared memory needs no copy for the transfer, and no copy-on-write after the next fork.
         self._shared = [_nameless() for _ in range(count)]
         sys.stdout.flush()
         sys.stderr.flush()
@@ -93,12 +92,12 @@ class _Processes:
         self._threads.append(threading.Thread(target=self._give, daemon=True))
 
     def run(self) -> dict[int, list[pa.RecordBatch]]:
-        """What all parts came to."""
+        """Return the batches of all parts."""
         for thread in self._threads:
             thread.start()
         while not self._wrong and (number := _next(self._taking)) is not None:
             self._made[number] = list(self._work(self._parts[number]))
-        # Where something went wrong, parts are left, which nobody is to wait for.
+        # After an error, the remaining parts are abandoned.
         if not self._wrong:
             for thread in self._threads:
                 thread.join()
@@ -107,7 +106,7 @@ class _Processes:
         return self._made
 
     def end(self) -> None:
-        """None of them outlives this."""
+        """Kill the forked processes and free all resources."""
         os.close(self._taking)
         for process in self._ids:
             with suppress(ProcessLookupError):
@@ -125,7 +124,7 @@ class _Processes:
             self._wrong.append(error)
 
     def _give(self) -> None:
-        """A pipe holds only some thousand numbers. Where nobody takes any, something went wrong."""
+        """Write the numbers of the parts, in a thread because a pipe buffers only a few thousand; stop after an error."""
         with suppress(BrokenPipeError):
             for number in range(len(self._parts)):
                 os.write(self._giving, _NUMBER.pack(number))
@@ -133,7 +132,7 @@ class _Processes:
 
 
 def _next(taking: int) -> int | None:
-    """The number of a part that nobody has taken; None where there is none."""
+    """Take and return the number of the next part; None at the end."""
     said = os.read(taking, _NUMBER.size)
     return _NUMBER.unpack(said)[0] if said else None
 
@@ -149,16 +148,16 @@ def _read(output: IO[bytes], shared: IO[bytes], made: dict[int, list[pa.RecordBa
             made.update((number, _unpacked(content[begin:end])) for number, (begin, end) in places.items())
             return
         places[number] = begin, end
-    raise NeedsSparkError("a process that took part was killed, perhaps for want of memory")
+    raise NeedsSparkError("a worker process was killed, possibly because memory ran out")
 
 
 def _nameless() -> IO[bytes]:
-    """A file in memory, or, where there is none of that kind, one on the disk."""
+    """Return an anonymous file in memory, or a temporary file where the system has none."""
     return os.fdopen(os.memfd_create("made"), "wb") if hasattr(os, "memfd_create") else TemporaryFile()
 
 
 def _mapped(shared: IO[bytes], size: int) -> pa.Buffer:
-    """It lives as long as anything of it does."""
+    """Return the mapped file, which lives as long as any buffer that refers to it."""
     return pa.py_buffer(mmap.mmap(shared.fileno(), size, _MAPPED, mmap.PROT_READ) if size else b"")
 
 
@@ -171,16 +170,16 @@ def _serve(
     others: Iterable[int],
     parent: int,
 ) -> None:
-    """All that a forked process does."""
+    """Execute parts until none are left, report their batches, and exit: the main function of a forked process."""
     status = 1
     try:
-        # It holds the output's lock as long as it lives, and so must not live longer.
+        # A child inherits the lock of the output folder, so it must not outlive its parent.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             return
         for end in others:
             os.close(end)
-        # What was there before the fork is nobody's garbage here.
+        # Objects of the parent need no garbage collection here.
         gc.freeze()
         with os.fdopen(writing, "wb") as output:
             try:
@@ -195,7 +194,7 @@ def _serve(
                 _tell(output, _FAILED, begin, shared)
         status = 0
     finally:
-        # What a process does at its end is the other's to do.
+        # Skip the exit handlers, which belong to the parent.
         os._exit(status)
 
 

@@ -5,7 +5,7 @@ that DuckDB shares; `duckdb_macros.sql` adds to DuckDB the functions that only S
 
 - Parameters are named and written `:name`. They stand for values only, and not in views.
 - Columns named like a DuckDB keyword (`group`) are qualified: `t.group`.
-- `ORDER BY` says `NULLS FIRST` or `NULLS LAST` where a value can be null.
+- `ORDER BY` has `NULLS FIRST` or `NULLS LAST` where a value can be null.
 - Strings are concatenated with `||`, decimals written as doubles (`1e3`), empty types given by `CAST(NULL AS STRING)`.
 - No lambda functions and no `IGNORE NULLS`: the engines write these differently.
 
@@ -42,7 +42,7 @@ Parameters = Mapping[str, int | float | str | bool | None]
 
 # A string, a comment or a quoted identifier, or else a parameter. `::` is a cast.
 _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/|::|:(?P<name>[a-z]\w*)""", re.DOTALL)
-# Delta features of tables whose Parquet files can be read as they are.
+# Reader features that leave the Parquet files readable as they are.
 _READER_FEATURES = {"timestampNtz"}
 # Characters of a path that DuckDB takes for a pattern.
 _GLOB = re.compile(r"[*?\[{]")
@@ -53,7 +53,7 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def add_table(self, name: str, path: str, schema: pa.Schema, *, is_growing: bool = False) -> bool:
-        """Add a view of the Delta table at `path` with the columns of `schema`; return whether there is such a table.
+        """Add a view of the Delta table at `path` with the columns of `schema`; return whether the table exists.
 
         A column that the table lacks is null in every row; without a table, the view has no rows. All queries of a
         table that `is_growing` read the version that it has now.
@@ -108,10 +108,9 @@ def _used(query: str, parameters: Parameters | None) -> dict[str, Any]:
 
 
 class DuckDatabase(SqlDatabase):
-    """A DuckDB of its own in this process. What exceeds its memory is spilled to the directory for temporary files.
+    """A separate DuckDB in this process, which spills to the directory for temporary files.
 
-    Raises `NeedsSparkError` for what it cannot read: tables of another machine, and tables with reader features that
-    its Delta library does not support.
+    Raises `NeedsSparkError` for tables that it cannot read: remote ones, and ones with unsupported reader features.
     """
 
     # Of this machine's memory; Python and Arrow need the rest.

@@ -322,7 +322,7 @@ def test_foreign_output_is_not_overwritten(take_in: Ingest, tmp_path: Path) -> N
     path = write(tmp_path / "a.jsonl", [clock(0)])
     with pytest.raises(UserError) as caught:
         take_in(path, out=str(path))
-    assert str(caught.value) == f"{path}: is a file; --out names a folder"
+    assert str(caught.value) == f"{path}: is a file; --out must be a folder"
     write(tmp_path / "mine" / "events" / "precious.txt", b"")
     with pytest.raises(UserError) as caught:
         take_in(path, out=str(tmp_path / "mine"), overwrite=True)
