@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.backend.dataset import LocalDataset
-from purgatory_udf.backend.dialect import is_local
 from purgatory_udf.contract.tables import TABLES
-from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.kafka.topic_steps import LogSteps
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
@@ -43,7 +41,7 @@ Message = tuple[str, int, int, str]
 
 
 def measure(
-    spark: SparkSession, paths: Sequence[str], folder: Path, floor: float, hold_ms: int = HOLD_MS
+    backend: Backend, paths: Sequence[str], folder: Path, floor: float, hold_ms: int = HOLD_MS
 ) -> dict[str, Any]:
     """Measure the steps.
 
@@ -53,17 +51,15 @@ def measure(
     each = int(len(messages) * COUNTED_FRACTION / STEPS)
     first = len(messages) - each * STEPS
     portions = [messages[:first], *(messages[at : at + each] for at in range(first, len(messages), each))]
-    steps = _steps(spark, str(folder / "out"), hold_ms)
+    steps = _steps(backend, str(folder / "out"), hold_ms)
     taken, used = [], []
     for number, portion in enumerate(portions):
-        # A local session keeps the tables that it has queried: each step gets a new one.
-        session = session_for("benchmark-ingest")
-        rows = None if is_local() else _rows(session, portion, folder / f"portion-{number}")
+        spark = backend.spark if isinstance(backend, SparkBackend) else None
+        rows = None if spark is None else _rows(spark, portion, folder / f"portion-{number}")
         began, before = time.monotonic(), processor_seconds()
-        if is_local():
-            steps.run(LocalBackend(), LocalDataset.of(_table(portion)), number)
+        if rows is None:
+            steps.run(backend, LocalDataset.of(_table(portion)), number)
         else:
-            assert rows is not None
             steps.write(rows, number)
         taken.append(time.monotonic() - began)
         used.append(processor_seconds() - before)
@@ -78,12 +74,12 @@ def processor_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-def _steps(spark: SparkSession, out: str, hold_ms: int) -> LogSteps:
+def _steps(backend: Backend, out: str, hold_ms: int) -> LogSteps:
     layout, topic = Layout(out), KafkaTopic("localhost:9092", "broker-log", Messages.REQUEST_LOG)
     for name in ("events", "rejected_events", "recorded"):
-        delta_tables.create(spark, layout.table(name), TABLES[name])
+        delta_tables.create(backend, layout.table(name), TABLES[name])
     options = RequestLogOptions([topic.topic], out, hold_ms=hold_ms)
-    return LogSteps(spark, layout, Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/held")
+    return LogSteps(backend, layout, Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/held")
 
 
 def _messages(file: int, path: Path) -> Iterator[Message]:
@@ -109,13 +105,13 @@ def _table(messages: Sequence[Message]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=MESSAGES)
 
 
-def report(figure: dict[str, Any]) -> str:
+def report(name: str, figure: dict[str, Any], show_cpu: bool) -> str:
     """Format the figures as one line."""
     rate = figure["lines"] / figure["import"]
     steps = ", ".join(f"{taken:.1f}" for taken in figure["steps"])
-    cpu = f"; {figure['lines'] / figure['processor']:,.0f} per CPU second" if is_local() else ""
+    cpu = f"; {figure['lines'] / figure['processor']:,.0f} per CPU second" if show_cpu else ""
     return (
-        f"request-log, followed: {figure['ratio']:.2f} x its floor "
+        f"{name}: {figure['ratio']:.2f} x its floor "
         f"({figure['lines']:,} lines, {rate:,.0f} per second{cpu}; "
         f"steps of {steps} s; the first, with the backlog, {figure['first']:.1f} s)"
     )

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +27,7 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks import followed_log
-from purgatory_udf.backend import dialect
-from purgatory_udf.backend.backend import backend_of
+from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.lines.log_files import find_logs
 from purgatory_udf.sources.request_log.lines.log_line import MARKER
@@ -38,7 +36,7 @@ from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, Piece, byte_pieces, in_tasks, lines_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 ROOT = Path(__file__).resolve().parents[1]
 LINE_COUNT = pa.schema([("lines", pa.int64())])
@@ -61,21 +59,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--json", help="write the figures to this file")
     options.add_argument("--compare", help="figures of an earlier run, to compare the ratios with")
     given = options.parse_args(arguments)
-    from purgatory_udf.launch.spark_session import session_for
+    from purgatory_udf.launch.backend_choice import open_local, spark_opener
 
-    with tempfile.TemporaryDirectory() as scratch, nullcontext() if given.spark else dialect.locally():
-        spark = session_for("benchmark-ingest")
+    backend = spark_opener("benchmark-ingest")() if given.spark else open_local()
+    with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         logs = given.log or _recorded_logs(folder)
         figures = {
-            "jsonl": _json_lines(spark, given.trace or [_write_trace(folder, given.events)], folder, given.runs),
-            "request-log": _request_logs(spark, logs, given.isr, folder, given.runs),
+            "jsonl": _json_lines(backend, given.trace or [_write_trace(folder, given.events)], folder, given.runs),
+            "request-log": _request_logs(backend, logs, given.isr, folder, given.runs),
         }
         whole = figures["request-log"]
         floor = (whole["read"] + whole["write"]) / whole["lines"]
-        figures["request-log, followed"] = followed_log.measure(spark, logs, folder / "followed", floor)
+        figures["request-log, followed"] = followed_log.measure(backend, logs, folder / "followed", floor)
         for name, figure in figures.items():
-            print(followed_log.report(figure) if "steps" in figure else _report(name, figure))
+            report = followed_log.report if "steps" in figure else _report
+            print(report(name, figure, not given.spark))
     if given.compare:
         before = json.loads(Path(given.compare).read_text(encoding="utf-8"))
         for name in figures.keys() & before.keys():
@@ -88,34 +87,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _json_lines(spark: SparkSession, paths: list[str], folder: Path, runs: int) -> Figures:
-    from purgatory_udf.launch.spark_session import session_for
+def _json_lines(backend: Backend, paths: list[str], folder: Path, runs: int) -> Figures:
     from purgatory_udf.sources.trace_files.trace_import import ingest
 
     def run_import(out: str) -> int:
-        # A local session keeps the tables that it has queried: each import gets a new one.
-        return ingest(session_for("benchmark-ingest"), IngestOptions(paths, out)).lines
+        return ingest(backend, IngestOptions(paths, out)).lines
 
-    return _measure(spark, find_files(paths, ("",)), run_import, msgspec.json.decode, folder / "jsonl", runs)
+    return _measure(backend, find_files(paths, ("",)), run_import, msgspec.json.decode, folder / "jsonl", runs)
 
 
-def _request_logs(spark: SparkSession, paths: list[str], isr: str | None, folder: Path, runs: int) -> Figures:
-    from purgatory_udf.launch.spark_session import session_for
+def _request_logs(backend: Backend, paths: list[str], isr: str | None, folder: Path, runs: int) -> Figures:
     from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
 
     def run_import(out: str) -> int:
         options = RequestLogOptions(paths, out, isr=isr)
-        return ingest_request_log(session_for("benchmark-ingest"), options).report.counts["lines"]
+        return ingest_request_log(backend, options).report.counts["lines"]
 
     def decode(line: bytes) -> object:
         start = line.find(_MARK)
         return msgspec.json.decode(line[start + len(_MARK) : line.rfind(b"}") + 1]) if start >= 0 else None
 
-    return _measure(spark, find_logs(paths), run_import, decode, folder / "log", runs)
+    return _measure(backend, find_logs(paths), run_import, decode, folder / "log", runs)
 
 
 def _measure(
-    spark: SparkSession,
+    backend: Backend,
     files: list[InputFile],
     run_import: Callable[[str], int],
     decode: Callable[[bytes], object],
@@ -126,14 +122,14 @@ def _measure(
     first = next(names)
     lines = run_import(first)
     events = f"{first}/events"
-    _read(spark, files, decode)
+    _read(backend, files, decode)
     taken: dict[str, list[float]] = {"import": [], "read": [], "write": [], "processor": []}
     for _ in range(runs):
         before = followed_log.processor_seconds()
         taken["import"].append(_seconds(lambda: run_import(next(names))))
         taken["processor"].append(followed_log.processor_seconds() - before)
-        taken["read"].append(_seconds(lambda: _read(spark, files, decode)))
-        taken["write"].append(_seconds(lambda: _write(spark, events, next(names))))
+        taken["read"].append(_seconds(lambda: _read(backend, files, decode)))
+        taken["write"].append(_seconds(lambda: _write(backend, events, next(names))))
     medians = {name: statistics.median(each) for name, each in taken.items()}
     floor = medians["read"] + medians["write"]
     size = sum(file.size for file in files)
@@ -146,7 +142,7 @@ def _seconds(run: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def _read(spark: SparkSession, files: list[InputFile], decode: Callable[[bytes], object]) -> int:
+def _read(backend: Backend, files: list[InputFile], decode: Callable[[bytes], object]) -> int:
     """Read the lines and decode their JSON, in as many tasks as an import."""
 
     def work(piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -158,15 +154,18 @@ def _read(spark: SparkSession, files: list[InputFile], decode: Callable[[bytes],
             lines += len(chunk.items)
         yield pa.RecordBatch.from_pylist([{"lines": lines}], schema=LINE_COUNT)
 
-    backend = backend_of(spark)
     each = backend.piece_bytes or PIECE_BYTES
     counted = backend.run_tasks(in_tasks(byte_pieces(files, each), each), work, LINE_COUNT).collect().to_pylist()
     return sum(row["lines"] for row in counted)
 
 
-def _write(spark: SparkSession, events: str, to: str) -> None:
+def _write(backend: Backend, events: str, to: str) -> None:
     """Write the table of an import once more."""
-    spark.read.format("delta").load(events).write.format("delta").save(to)
+    if isinstance(backend, SparkBackend):
+        backend.spark.read.format("delta").load(events).write.format("delta").save(to)
+    else:
+        store = backend.delta(events)
+        store.append(to, store.read(events))
 
 
 def _write_trace(folder: Path, events: int) -> str:
@@ -194,10 +193,10 @@ def _recorded_logs(folder: Path) -> list[str]:
     return list(map(str, paths))
 
 
-def _report(name: str, figure: Figures) -> str:
+def _report(name: str, figure: Figures, show_cpu: bool) -> str:
     rate = figure["lines"] / figure["import"]
     parts = f"import {figure['import']:.2f} s, reading {figure['read']:.2f}, writing {figure['write']:.2f}"
-    if dialect.is_local():
+    if show_cpu:
         parts += f"; {figure['lines'] / figure['processor']:,.0f} lines per CPU second"
     spread = f"{min(figure['runs']['import']):.1f} to {max(figure['runs']['import']):.1f}"
     counts = f"{figure['lines']:,} lines, {rate:,.0f} per second"

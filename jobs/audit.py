@@ -11,6 +11,7 @@ import typer
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 
 
 def _checks(out: str) -> None:
@@ -20,12 +21,11 @@ def _checks(out: str) -> None:
 
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
-def main(out: Annotated[str, typer.Option(help="Folder of a replay's tables.")]) -> None:
+def main(open_backend: OpenBackend, out: Annotated[str, typer.Option(help="Folder of a replay's tables.")]) -> None:
     """Check the invariants of a replay's tables; exit status 1 if one is violated."""
     from purgatory_udf.answers.audit import audit, report, require_all
-    from purgatory_udf.launch.spark_session import session_for
 
-    findings = audit(session_for("purgatory-audit"), out)
+    findings = audit(open_backend(), out)
     print("\n".join(report(findings)))
     require_all(findings)
 

@@ -15,6 +15,7 @@ from purgatory_udf.backend.file_system import LocalFiles, require_no_file
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import open_local
 
 STORY = """\
 Six seconds of the brokers of a shop: two checkout services produce orders (acks=all) at broker 1, brokers 2 and 3
@@ -50,13 +51,10 @@ def _checks(out: Path) -> None:
 
 def _taken_in(place: str) -> tuple[str, str]:
     """Import the trace without Spark, then load the modules of the later steps; return the path of the events."""
-    from purgatory_udf.backend.dialect import locally
-    from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
 
     trace = _home() / "conf" / "sample" / "trace.jsonl"
-    with locally():
-        taken = ingest_trace(session_for("purgatory-demo"), [str(trace)], place, Config(), overwrite=False)
+    taken = ingest_trace(open_local(), [str(trace)], place, Config(), overwrite=False)
     for name in _LATER:
         import_module(name)
     return taken
@@ -72,7 +70,7 @@ def main(
     # Import what both threads need first: parallel imports of modules that import each other can fail.
     for name in ("pandas", "pyspark.sql"):
         import_module(name)
-    from purgatory_udf.launch.spark_session import build_session, release_spark, session_for
+    from purgatory_udf.launch.spark_session import build_session, release_spark
 
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
@@ -88,22 +86,20 @@ def main(
 
         from purgatory_udf.answers.audit import audit, report, require_all
         from purgatory_udf.answers.replay_summary import summary
-        from purgatory_udf.backend.dialect import locally
         from purgatory_udf.streaming.replay_options import ReplayOptions
         from purgatory_udf.streaming.replay_run import run_replay
 
         run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
         beside.submit(release_spark, spark)
-        with locally():
-            near = session_for("purgatory-demo")
-            print("\n".join(summary(near, place, run)))
-            findings = audit(near, place)
-            print("\n".join(["", *report(findings)]))
-            require_all(findings)
+        backend = open_local()
+        print("\n".join(summary(backend, place, run)))
+        findings = audit(backend, place)
+        print("\n".join(["", *report(findings)]))
+        require_all(findings)
 
-            from purgatory_udf.answers.replay_summary import save_waits
+        from purgatory_udf.answers.replay_summary import save_waits
 
-            print(f"\nChart: {save_waits(near, place, out.absolute() / 'waits.svg')}")
+        print(f"\nChart: {save_waits(backend, place, out.absolute() / 'waits.svg')}")
 
 
 if __name__ == "__main__":

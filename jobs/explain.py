@@ -9,6 +9,7 @@ import typer
 from purgatory_udf.answers.explain.question import Question
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.storage.output_folder import require_folder
 
 
@@ -19,6 +20,7 @@ def _checks(out: str, operation: int | None, request_id: str | None, group: str 
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
+    open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
     operation: Annotated[int | None, typer.Option(help="operation_id of the operation to explain.")] = None,
     request_id: Annotated[str | None, typer.Option(help="request_id of the request to explain.")] = None,
@@ -28,10 +30,9 @@ def main(
     """Explain an operation or a group: what it waited for, what ended the wait, and why not earlier."""
     from purgatory_udf.answers.explain.question import explain
     from purgatory_udf.common.console import printable
-    from purgatory_udf.launch.spark_session import session_for
 
     question = Question(operation, request_id, group)
-    print("\n".join(map(printable, explain(session_for("purgatory-explain"), out, question, top))))
+    print("\n".join(map(printable, explain(open_backend(), out, question, top))))
 
 
 if __name__ == "__main__":

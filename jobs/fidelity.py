@@ -10,6 +10,7 @@ import typer
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 
 
 def _checks(
@@ -29,6 +30,7 @@ def _checks(
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
+    open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of an imported request log and its replay.")],
     jmx_before: Annotated[
         str | None, typer.Option(help="JSON file of the brokers' counters at the start of the log.")
@@ -48,11 +50,10 @@ def main(
 ) -> None:
     """Compare recorded and replayed operations: outcomes, waits, and the causes of differences."""
     from purgatory_udf.answers.fidelity.fidelity_run import FidelityOptions, run_fidelity
-    from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.sources.request_log.lines.log_files import zone_of
 
     options = FidelityOptions(out, jmx_before, jmx_after, html, server_log or (), zone_of(zone))
-    fidelity = run_fidelity(session_for("purgatory-fidelity"), options)
+    fidelity = run_fidelity(open_backend(), options)
     print("\n".join(fidelity.summary()))
 
 

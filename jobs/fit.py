@@ -10,6 +10,7 @@ import typer
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 
@@ -26,6 +27,7 @@ def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None
 
 @job.job(checks=_checks, brief=True, reads=("out", "events"), max_local_bytes=ANSWERED_BYTES)
 def main(
+    open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of an imported request log, or of a replay.")],
     scenario_file: Annotated[Path, typer.Option(help="YAML file to which the model is written, as a scenario.")],
     events: Annotated[
@@ -37,13 +39,12 @@ def main(
     ] = None,
 ) -> None:
     """Fit a model to a recorded cluster, and check it by a simulation."""
-    from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.prediction.prediction_commands import run_fit
 
     _checks(out, events, scenario_file, html)
     folder = local_folder(out)
     file = html or (folder / "fit.html" if folder else None)
-    lines = run_fit(session_for("purgatory-fit"), out, events, scenario_file, seeds, file)
+    lines = run_fit(open_backend(), out, events, scenario_file, seeds, file)
     print("\n".join(lines))
 
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from purgatory_udf.backend.dialect import is_local
 from purgatory_udf.backend.input_size import IMPORTED_BYTES, LOG_BYTES, held
 from purgatory_udf.common.configuration import Config, load_config
-from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.request_log.importing.import_options import HOLD_MS, ImportReport, RequestLogOptions
 from purgatory_udf.sources.request_log.lines.log_files import find_logs
@@ -22,8 +21,7 @@ from purgatory_udf.sources.trace_files.text_lines import FileLimits
 from purgatory_udf.storage.output_folder import alone
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from purgatory_udf.backend.backend import Backend
     from purgatory_udf.backend.phase_progress import Phases
 
 _request_log = partial(typer.Option, rich_help_panel="Request logs (--from request-log, --messages request-log)")
@@ -104,8 +102,17 @@ def _checks(**given: Any) -> None:
     asked.require_files()
 
 
-@job.job(checks=_checks, reads=("paths",), max_local_bytes=IMPORTED_BYTES)
+def _needs_spark(**given: Any) -> bool:
+    asked = _asked(**given)
+    if asked.form is Form.REQUEST_LOG:
+        # A request log takes more memory than an event trace.
+        return held(asked.paths, LOG_BYTES) is None
+    return asked.form is not Form.JSONL
+
+
+@job.job(checks=_checks, reads=("paths",), max_local_bytes=IMPORTED_BYTES, needs_spark=_needs_spark)
 def main(
+    open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of the tables events and rejected_events.")],
     paths: Annotated[
         list[str] | None,
@@ -203,48 +210,44 @@ def main(
     ] = None,
 ) -> None:
     """Import recorded traces into the table events; invalid lines go to rejected_events with the reason."""
-    asked = _asked(**locals())
+    asked = _asked(**{name: value for name, value in locals().items() if name != "open_backend"})
     asked.require_fit()
+    from purgatory_udf.backend.backend import SparkBackend
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
-    from purgatory_udf.launch.spark_session import session_for
 
-    if is_local() and not _is_done_here(asked):
-        raise NeedsSparkError(f"--from {form}")
-    spark = session_for("purgatory-ingest")
+    backend = open_backend()
     if follow:
         from purgatory_udf.sources.kafka.follow_topic import follow_until_stopped
 
+        assert isinstance(backend, SparkBackend)
         with alone(out, "ingest"):
-            follow_until_stopped(spark, asked.kafka(), asked.request_log() if asked.is_log else asked.events())
+            follow_until_stopped(backend.spark, asked.kafka(), asked.request_log() if asked.is_log else asked.events())
         return
-    with alone(out, "ingest"), Phases(running_tasks(spark)) as phases:
-        report = _from_kafka(spark, asked, phases) if form is Form.KAFKA else _from_files(spark, asked, phases)
+    with alone(out, "ingest"), Phases(running_tasks(backend)) as phases:
+        report = _from_kafka(backend, asked, phases) if form is Form.KAFKA else _from_files(backend, asked, phases)
     print("\n".join(report.summary()))
     report.require_few_rejected(asked.config.max_rejected)
 
 
-def _is_done_here(asked: _Asked) -> bool:
-    """Of what is small enough for this job."""
-    return asked.form is Form.JSONL or (asked.form is Form.REQUEST_LOG and held(asked.paths, LOG_BYTES) is not None)
-
-
 def _from_files(
-    spark: SparkSession, asked: _Asked, phases: Phases, files: list[InputFile] | None = None
+    backend: Backend, asked: _Asked, phases: Phases, files: list[InputFile] | None = None
 ) -> IngestReport | ImportReport:
     from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
     from purgatory_udf.sources.trace_files.trace_import import ingest
 
     if asked.is_log:
-        return ingest_request_log(spark, asked.request_log(), phases, files)
-    return ingest(spark, asked.events(), phases, files)
+        return ingest_request_log(backend, asked.request_log(), phases, files)
+    return ingest(backend, asked.events(), phases, files)
 
 
-def _from_kafka(spark: SparkSession, asked: _Asked, phases: Phases) -> IngestReport | ImportReport:
+def _from_kafka(backend: Backend, asked: _Asked, phases: Phases) -> IngestReport | ImportReport:
+    from purgatory_udf.backend.backend import SparkBackend
     from purgatory_udf.sources.kafka.kafka_topic import connect, spooled
 
-    connect(spark, asked.kafka())
-    with spooled(spark, asked.kafka(), f"{asked.given['out'].rstrip('/')}/_messages") as files:
-        return _from_files(spark, asked, phases, files)
+    assert isinstance(backend, SparkBackend)
+    connect(backend.spark, asked.kafka())
+    with spooled(backend.spark, asked.kafka(), f"{asked.given['out'].rstrip('/')}/_messages") as files:
+        return _from_files(backend, asked, phases, files)
 
 
 if __name__ == "__main__":

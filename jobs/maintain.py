@@ -8,6 +8,7 @@ import typer
 
 from purgatory_udf.backend.input_size import ANY_BYTES
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.storage.output_folder import require_folder
 
 
@@ -17,16 +18,16 @@ def _checks(out: str, **_: object) -> None:
 
 @job.job(checks=_checks, brief=True, reads=("out",), max_local_bytes=ANY_BYTES)
 def main(
+    open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay or an import, which may still run.")],
     keep_hours: Annotated[
         int, typer.Option(min=1, help="Minimum age of unreferenced files to delete, in hours.")
     ] = 168,
 ) -> None:
     """Compact small files of tables, and delete replaced files and the internal files of finished runs."""
-    from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.storage.maintenance import maintain, report
 
-    print("\n".join(report(*maintain(session_for("purgatory-maintain"), out, keep_hours))))
+    print("\n".join(report(*maintain(open_backend(), out, keep_hours))))
 
 
 if __name__ == "__main__":

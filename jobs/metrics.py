@@ -11,6 +11,7 @@ from purgatory_udf.answers.metrics.metrics_run import BYTES_PER_WATCH, DIMENSION
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.storage.output_folder import require_folder
 
 
@@ -32,6 +33,7 @@ def _checks(
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
+    open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
     window_ms: Annotated[int, typer.Option(min=1, help="Length of the windows, in milliseconds.")] = 1000,
     by: Annotated[
@@ -57,10 +59,9 @@ def main(
     from purgatory_udf.answers.metrics.metrics_overview import summary
     from purgatory_udf.answers.metrics.metrics_run import write_metrics
     from purgatory_udf.answers.metrics.prometheus import write_prometheus
-    from purgatory_udf.launch.spark_session import session_for
 
     options = _options(window_ms, by, bytes_per_watch, top)
-    metrics = write_metrics(session_for("purgatory-metrics"), out, options)
+    metrics = write_metrics(open_backend(), out, options)
     print("\n".join(summary(metrics)))
     if prometheus is not None:
         write_prometheus(metrics, prometheus)

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.backend.dialect import is_local
 from purgatory_udf.backend.input_size import REPLAYED_BYTES
 from purgatory_udf.common.configuration import Config, load_config
-from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, find_files
 from purgatory_udf.storage.output_folder import alone
 
@@ -52,8 +52,13 @@ def _checks(
     _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
 
 
-@job.job(checks=_checks, reads=("events", "trace", "more"), max_local_bytes=REPLAYED_BYTES)
+def _needs_spark(follow: bool, **_: object) -> bool:
+    return follow
+
+
+@job.job(checks=_checks, reads=("events", "trace", "more"), max_local_bytes=REPLAYED_BYTES, needs_spark=_needs_spark)
 def main(
+    open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder for the tables.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="More --trace files.", hidden=True)] = None,
     events: Annotated[str | None, typer.Option(help="Delta table of events, as ingest writes it.")] = None,
@@ -101,7 +106,6 @@ def main(
 ) -> None:
     """Replay the events of a trace: completions, expirations and watches, as Delta tables."""
     from purgatory_udf.answers.replay_summary import summary
-    from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
     from purgatory_udf.streaming.group_answer_check import explained
     from purgatory_udf.streaming.replay_options import ReplayOptions
@@ -109,21 +113,19 @@ def main(
 
     _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more, explain)
     chosen = _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
-    if is_local() and follow:
-        raise NeedsSparkError("--follow")
-    spark = session_for("purgatory-replay")
+    backend = open_backend()
     if explain is not None and events is None and not trace:
-        print("\n".join(explained(spark, out, explain)))
+        print("\n".join(explained(backend, out, explain)))
         return
     ingested: str | None = None
     with alone(out, "replay"):
         if trace:
-            events, ingested = ingest_trace(spark, [*trace, *(more or [])], out, chosen, overwrite)
+            events, ingested = ingest_trace(backend, [*trace, *(more or [])], out, chosen, overwrite)
         assert events is not None
-        run = run_replay(spark, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
-    print("\n".join(summary(spark, out, run)))
+        run = run_replay(backend, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
+    print("\n".join(summary(backend, out, run)))
     if explain is not None:
-        print("\n".join(["", *explained(spark, out, explain)]))
+        print("\n".join(["", *explained(backend, out, explain)]))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from purgatory_udf.answers.metrics.metrics_run import MetricsOptions
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 
@@ -32,6 +33,7 @@ def _checks(out: str, html: Path | None, **_: object) -> None:
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
+    open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
     html: Annotated[
         Path | None,
@@ -42,11 +44,10 @@ def main(
 ) -> None:
     """Write a self-contained HTML report: outcomes over time, purgatory sizes, slow operations and causes."""
     from purgatory_udf.answers.report.report_run import write_report
-    from purgatory_udf.launch.spark_session import session_for
 
     file = _file(out, html)
     options = MetricsOptions(window_ms=window_ms, top=top)
-    print(f"Report: {write_report(session_for('purgatory-report'), out, options, file)}")
+    print(f"Report: {write_report(open_backend(), out, options, file)}")
 
 
 if __name__ == "__main__":

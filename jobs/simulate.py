@@ -10,6 +10,7 @@ import typer
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 
 if TYPE_CHECKING:
     from purgatory_udf.simulation.open_loop.workload import Workload
@@ -74,6 +75,7 @@ def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
 
 @job.job(checks=_checks)
 def main(
+    open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of the tables: events, and the truth tables of a closed loop.")],
     scenario: Annotated[
         str | None,
@@ -144,23 +146,24 @@ def main(
     ] = 1000,
 ) -> None:
     """Generate a trace: a simulated cluster with clients that react, or a trace of any size."""
-    options = dict(locals())
+    options = {name: value for name, value in locals().items() if name != "open_backend"}
     _checks(**options)
 
+    from purgatory_udf.backend.backend import SparkBackend
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
-    from purgatory_udf.launch.spark_session import build_session
     from purgatory_udf.simulation.output import Output
     from purgatory_udf.simulation.scenario_file import load_scenario
     from purgatory_udf.simulation.simulation_run import ScenarioRun, generate, simulate
 
-    spark = build_session("purgatory-simulate")
-    with Phases(running_tasks(spark)) as phases:
+    backend = open_backend()
+    assert isinstance(backend, SparkBackend)
+    with Phases(running_tasks(backend)) as phases:
         if open_loop:
-            generate(spark, _workload(seed, options), out, overwrite, phases)
+            generate(backend.spark, _workload(seed, options), out, overwrite, phases)
         else:
             assert scenario is not None
             scenario_run = ScenarioRun(load_scenario(scenario), seed, duration, scale)
-            simulate(spark, scenario_run, Output(out, scenario_run.run_id, overwrite), phases, jsonl, check)
+            simulate(backend, scenario_run, Output(out, scenario_run.run_id, overwrite), phases, jsonl, check)
 
 
 if __name__ == "__main__":

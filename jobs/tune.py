@@ -10,6 +10,7 @@ import typer
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.storage.output_folder import local_folder
 
 
@@ -27,6 +28,7 @@ def _checks(like: str, goal: str, within: str, over: list[str], html: Path | Non
 
 @job.job(checks=_checks, brief=True, reads=("like",), max_local_bytes=ANSWERED_BYTES)
 def main(
+    open_backend: OpenBackend,
     like: Annotated[
         str,
         typer.Option(metavar="FOLDER|FILE", help="Folder of an imported request log, or a scenario written by fit."),
@@ -47,7 +49,7 @@ def main(
     folder = local_folder(like)
     page_folder = None if folder is None else folder.parent if folder.is_file() else folder
     page = html or (page_folder / "tune.html" if page_folder else None)
-    print("\n".join(run_tuning(like, goal, within, over, seeds, page)))
+    print("\n".join(run_tuning(open_backend, like, goal, within, over, seeds, page)))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from purgatory_udf.backend.file_system import LocalFiles, require_no_file
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.storage.output_folder import local_folder
 
 # Options of a simulation, and of a prediction, with their defaults.
@@ -97,6 +98,7 @@ def _check_prediction(
 
 @job.job(checks=_checks, reads=("like",), max_local_bytes=ANSWERED_BYTES)
 def main(
+    open_backend: OpenBackend,
     variant: Annotated[
         list[str],
         typer.Option(
@@ -165,26 +167,25 @@ def main(
     from purgatory_udf.answers.what_if.variant_replays import ScenarioOptions
     from purgatory_udf.answers.what_if.what_if_run import what_if, what_if_simulated
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
-    from purgatory_udf.launch.spark_session import build_session
     from purgatory_udf.simulation.scenario_file import load_scenario
 
     stage_asked = {"seed": seed, "duration": duration, "scale": scale}
     _checks(out, variant, events, closed_loop, config, settings, html, like, **stage_asked, seeds=seeds, json=json)
     if like is not None:
-        _predict(like, variant, seeds, json, html or _default_page(out or like))
+        _predict(open_backend, like, variant, seeds, json, html or _default_page(out or like))
         return
     assert out is not None
     chosen = _variants(variant, config, settings)
     folder = local_folder(out)
     file = html or (folder / "what-if.html" if folder else None)
-    spark = build_session("purgatory-what-if")
+    backend = open_backend()
     if events is not None:
-        comparison = what_if(spark, events, out, chosen, file)
+        comparison = what_if(backend, events, out, chosen, file)
     else:
         assert closed_loop is not None
         stage = ScenarioOptions(load_scenario(closed_loop), seed, duration, scale)
-        with Phases(running_tasks(spark)) as say:
-            comparison = what_if_simulated(spark, stage, out, chosen, file, say)
+        with Phases(running_tasks(backend)) as say:
+            comparison = what_if_simulated(backend, stage, out, chosen, file, say)
     print("\n".join(comparison.lines()))
     if file:
         print(f"Page: {file}")
@@ -196,10 +197,12 @@ def _default_page(place: str) -> Path | None:
     return None if folder is None else (folder.parent if folder.is_file() else folder) / "prediction.html"
 
 
-def _predict(like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None) -> None:
+def _predict(
+    open_backend: OpenBackend, like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None
+) -> None:
     from purgatory_udf.prediction.prediction_commands import run_prediction
 
-    print("\n".join(run_prediction(like, words, seeds, json, html)))
+    print("\n".join(run_prediction(open_backend, like, words, seeds, json, html)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from tests.support import browser, scheduling, small_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from purgatory_udf.backend.backend import Backend
+
 # Creating a class archive takes longer than the commands that tests run.
 os.environ[class_archive.DISABLE_VARIABLE] = "1"
 
@@ -111,10 +113,8 @@ def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def without_spark() -> Iterator[SparkSession]:
-    """The session that replaces Spark's in jobs without Spark. `tests/backend` compares the two."""
-    from purgatory_udf.backend.dialect import locally
-    from purgatory_udf.launch.spark_session import session_for
+def without_spark() -> Backend:
+    """The backend of this process."""
+    from purgatory_udf.backend.backend import LocalBackend
 
-    with locally():
-        yield session_for("tests")
+    return LocalBackend()

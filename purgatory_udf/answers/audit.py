@@ -25,7 +25,7 @@ from purgatory_udf.contract.tables import ENDS, TABLES
 from purgatory_udf.storage import run_records
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from purgatory_udf.backend.backend import Session
 
 MAX_EXAMPLES = 5
 
@@ -57,9 +57,9 @@ class Finding:
     note: str = ""
 
 
-def audit(spark: SparkSession, out: str) -> list[Finding]:
+def audit(session: Session, out: str) -> list[Finding]:
     """Check every invariant on the tables of the latest replay under `out`."""
-    return list(_Audit(spark, out).findings())
+    return list(_Audit(session, out).findings())
 
 
 def report(findings: list[Finding]) -> list[str]:
@@ -83,9 +83,9 @@ def _remark(finding: Finding) -> str:
 class _Audit:
     """The checks of one run."""
 
-    def __init__(self, spark: SparkSession, out: str) -> None:
-        self._spark = spark
-        self._tables = RunTables(spark, out, require_all_rows=False)
+    def __init__(self, session: Session, out: str) -> None:
+        self._spark = session
+        self._tables = RunTables(session, out, require_all_rows=False)
         self._run = self._tables.run
 
     def findings(self) -> Iterator[Finding]:

@@ -13,8 +13,8 @@ from purgatory_udf.common.console import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import SparkSession
 
+    from purgatory_udf.backend.backend import Session
     from purgatory_udf.storage.run_records import Run
 
 Row = dict[str, Any]
@@ -26,9 +26,9 @@ MAX_POINTS = 5_000
 COLOURS = {"completed on arrival": "#999999", "completed after a wait": "#0072b2", "expired": "#d55e00"}
 
 
-def summary(spark: SparkSession, out: str, run: Run) -> list[str]:
+def summary(session: Session, out: str, run: Run) -> list[str]:
     """Return the lines that a replay prints at its end; `run` is its record, `out` the folder of its tables."""
-    tables = RunTables(spark, out)
+    tables = RunTables(session, out)
     causes, counts = tables.rows("summary/causes"), run.counts
     time = f" in {run.wall_seconds:,.1f} s" if run.wall_seconds is not None else ""
     rejected = f" ({counts['rejected']:,} lines rejected)" if counts.get("rejected") else ""
@@ -93,9 +93,9 @@ def _slowest(operations: list[Row]) -> Table:
     return Table("Slowest waits", ("request", "kind", "key", "wait ms", "ended by"), cells)
 
 
-def save_waits(spark: SparkSession, out: str, file: Path) -> Path:
+def save_waits(session: Session, out: str, file: Path) -> Path:
     """Draw the waits of the run under `out` as an SVG or PNG file, without a network."""
-    tables = RunTables(spark, out)
+    tables = RunTables(session, out)
     total = sum(row["operations"] for row in tables.rows("summary/causes"))
     chart = waits(tables.query("summary/waits", most=MAX_POINTS).to_pandas(), total)
     file.parent.mkdir(parents=True, exist_ok=True)

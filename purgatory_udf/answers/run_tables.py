@@ -20,7 +20,7 @@ from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from purgatory_udf.backend.backend import Session
 
 _READS = re.compile(r"^-- Reads: +(.+)$", re.MULTILINE)
 
@@ -56,22 +56,22 @@ class RunTables:
 
     def __init__(
         self,
-        spark: SparkSession,
+        session: Session,
         out: str,
         *,
         require_all_rows: bool = True,
         database: SqlDatabase | None = None,
         prefix: str = "",
     ) -> None:
-        self.spark = spark
+        self.session = session
         self.layout = Layout(out)
-        run = run_records.load(spark, self.layout.table("runs"), "replay")
+        run = run_records.load(session, self.layout.table("runs"), "replay")
         if run is None:
             raise UserError(f"{out}: no replay is recorded in {self.layout.table('runs')}")
         self.run = run
         self._require_all_rows = require_all_rows
         self.finished = run.status == run_records.FINISHED
-        self.database = database or open_database(spark)
+        self.database = database or open_database(session)
         self._prefix = prefix
         # Whether the table of each view exists.
         self._added: dict[str, bool] = {}
@@ -84,7 +84,7 @@ class RunTables:
     @cached_property
     def events_path(self) -> str:
         """Path of the events that were replayed."""
-        return run_records.events_of(self.spark, self.layout.out, self.run)
+        return run_records.events_of(self.session, self.layout.out, self.run)
 
     def has(self, name: str) -> bool:
         """Return whether the table exists."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,9 @@ from purgatory_udf.common.worker_memory import freeze_in_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# What functions that users call take: a backend, or a Spark session.
+Session: TypeAlias = "Backend | SparkSession"
 
 Part = TypeVar("Part")
 Value = TypeVar("Value")
@@ -207,8 +210,6 @@ class SparkBackend(Backend):
         return {"spark": self.spark.version, "delta": version("delta-spark")}
 
 
-def backend_of(session: Any) -> Backend:
-    """Return the backend of a session: the one given, Spark's, or this process's."""
-    if isinstance(session, Backend):
-        return session
-    return SparkBackend(session) if hasattr(session, "sparkContext") else LocalBackend()
+def backend_of(session: Session) -> Backend:
+    """Return the backend that was given, or that of a Spark session."""
+    return session if isinstance(session, Backend) else SparkBackend(session)

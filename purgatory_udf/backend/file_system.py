@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from purgatory_udf.backend.dialect import is_local
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_paths import require_local_path
 
@@ -37,11 +36,6 @@ class Files(Protocol):
 
     def write(self, path: str, value: bytes) -> None:
         """Write or replace the file, and create its folder if needed."""
-
-
-def files_of(spark: SparkSession) -> Files:
-    """Return the files that the session can reach."""
-    return LocalFiles() if is_local() else HadoopFiles(spark)
 
 
 def require_no_file(files: Files, out: str) -> None:

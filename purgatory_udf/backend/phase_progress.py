@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TextIO
 from rich.console import Console
 from rich.status import Status
 
-from purgatory_udf.backend.dialect import local
+from purgatory_udf.backend.backend import Backend, SparkBackend
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +67,11 @@ class Phases:
                 self._status.update(f"{self._phase} · {done:,} of {all_tasks:,} tasks")
 
 
-def running_tasks(spark: SparkSession) -> Tasks:
-    """Return the number of finished tasks, and of all tasks, of Spark's active stages."""
-    if local(spark):
+def running_tasks(backend: Backend) -> Tasks:
+    """Return a function that counts the tasks of Spark's running stages: how many are done, and how many there are."""
+    if not isinstance(backend, SparkBackend):
         return lambda: (0, 0)
-    tracker = spark.sparkContext.statusTracker()
+    tracker = backend.spark.sparkContext.statusTracker()
 
     def count() -> tuple[int, int]:
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]

@@ -29,6 +29,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from purgatory_udf.backend.backend import Session, SparkBackend, backend_of
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.common.local_paths import require_local_path
 from purgatory_udf.contract.tables import COMMENT, with_comments, without_comments
@@ -90,11 +91,10 @@ class SqlDatabase(ABC):
         """
 
 
-def open_database(session: SparkSession) -> SqlDatabase:
-    """Return a new, empty database that runs where the session does."""
-    from purgatory_udf.backend.dialect import local
-
-    return DuckDatabase() if local(session) else SparkDatabase(session)
+def open_database(session: Session) -> SqlDatabase:
+    """Return a new, empty database of this backend, or of the backend of a Spark session."""
+    backend = backend_of(session)
+    return SparkDatabase(backend.spark) if isinstance(backend, SparkBackend) else DuckDatabase()
 
 
 def parameters_of(query: str) -> set[str]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import purgatory_udf
-from purgatory_udf.backend.dialect import locally
 from purgatory_udf.backend.input_size import TINY
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.launch import command_line, jvm_process, runtimes, standard_streams, submission
 from purgatory_udf.launch import command_line as command_line_module
+from purgatory_udf.launch.backend_choice import open_local, runs_in_process
 from purgatory_udf.launch.class_archive import ClassArchive, create_in_background
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.submission import Submission
@@ -89,14 +89,9 @@ def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
         return ended
     if not job.spark:
         return job.status(line.arguments)
-    # With options for Spark, or a master that is not local, the job runs on Spark.
-    if (
-        job.runs_locally
-        and not line.spark
-        and submission.is_local({"spark.master": os.environ.get("MASTER", "local"), **settings})
-    ):
-        with contextlib.suppress(NeedsSparkError), locally():
-            return job.status(line.arguments)
+    if runs_in_process(job.inputs, job.max_local_bytes, bool(line.spark), settings, os.environ):
+        with contextlib.suppress(NeedsSparkError):
+            return job.status(line.arguments, open_local)
     _set_java_home(os.environ)
     call = submission.prepare(ROOT, line, entry.file, os.environ, job.settings)
     if call.class_archive and call.class_archive.should_create():

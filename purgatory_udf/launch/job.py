@@ -27,10 +27,11 @@ from typing import Annotated, Any, overload
 import typer
 from typer.core import TyperCommand
 
-from purgatory_udf.backend.input_size import TINY, is_near, settings_for
+from purgatory_udf.backend.input_size import TINY, settings_for
 from purgatory_udf.common import errors, secrets
 from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError, UserError
 from purgatory_udf.launch import standard_streams
+from purgatory_udf.launch.backend_choice import OpenBackend, spark_opener
 
 Run = Callable[..., None]
 
@@ -51,12 +52,14 @@ class Job:
     """One command of `spark-submit.sh`: calling it parses the command line, runs the job, and exits.
 
     Args:
-        run: The function with typer's annotations.
+        run: The function with typer's annotations. Its parameter `open_backend`, if it has one, is no option: it opens
+            the backend on which the job runs.
         checks: Takes the same options and raises UserError; it runs before a JVM is started.
         brief: The job always uses Spark's settings for tiny inputs. Other jobs use them if their inputs are small.
         spark: Whether the job can use Spark. If not, it always runs in this process.
         reads: The options that name the files and tables the job reads.
         max_local_bytes: The total size of these up to which the job runs in this process, without Spark; 0 for never.
+        needs_spark: Takes the same options and tells whether the job needs Spark whatever the size.
     """
 
     def __init__(
@@ -67,22 +70,25 @@ class Job:
         spark: bool = True,
         reads: tuple[str, ...] = (),
         max_local_bytes: int = 0,
+        needs_spark: Callable[..., bool] | None = None,
     ) -> None:
         self.name = Path(inspect.getfile(run)).stem.rstrip("_").replace("_", "-")
         self._run = run
         self.settings: tuple[str, ...] = TINY if brief else ()
         self.spark = spark
-        self.runs_locally = False
-        self._checks, self._reads, self.max_local_bytes = checks, reads, max_local_bytes
+        self.inputs: list[str] = []
+        self.max_local_bytes = max_local_bytes
+        self._checks, self._reads, self._needs_spark = checks, reads, needs_spark
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
         """Run with the process's arguments (or the given ones), and exit with the status."""
         standard_streams.take_streams()
         sys.exit(self.status(sys.argv[1:] if arguments is None else arguments))
 
-    def status(self, arguments: Sequence[str]) -> int:
-        """Run, report an error on stderr, and return the exit status."""
-        return _run_command(self.name, self._run, arguments)
+    def status(self, arguments: Sequence[str], open_backend: OpenBackend | None = None) -> int:
+        """Run on the given backend, or on Spark; report an error on stderr, and return the exit status."""
+        chosen = open_backend or spark_opener(f"purgatory-{self.name}")
+        return _run_command(self.name, _with_backend(self._run, chosen), arguments)
 
     def check(self, arguments: Sequence[str], local: bool = True) -> int | None:
         """Return None if the job may start with these arguments, else the exit status.
@@ -93,16 +99,17 @@ class Job:
         passed = False
 
         @functools.wraps(self._run)
-        def only_check(**options: Any) -> None:
+        def only_check(open_backend: OpenBackend | None = None, **options: Any) -> None:
             nonlocal passed
             if local and self._checks:
                 self._checks(**options)
             if local and self._reads:
-                self.settings = () if options.get("follow") else settings_for(_input_paths(options, self._reads))
-                self.runs_locally = is_near(_input_paths(options, self._reads), self.max_local_bytes)
+                paths = _input_paths(options, self._reads)
+                self.settings = () if options.get("follow") else settings_for(paths)
+                self.inputs = [] if self._needs_spark is not None and self._needs_spark(**options) else paths
             passed = True
 
-        status = _run_command(self.name, only_check, arguments)
+        status = _run_command(self.name, _with_backend(only_check, None), arguments)
         return None if passed else status
 
 
@@ -116,6 +123,7 @@ def job(
     spark: bool = True,
     reads: tuple[str, ...] = (),
     max_local_bytes: int = 0,
+    needs_spark: Callable[..., bool] | None = None,
 ) -> Callable[[Run], Job]: ...
 def job(
     run: Run | None = None,
@@ -125,13 +133,21 @@ def job(
     spark: bool = True,
     reads: tuple[str, ...] = (),
     max_local_bytes: int = 0,
+    needs_spark: Callable[..., bool] | None = None,
 ) -> Job | Callable[[Run], Job]:
-    """Make a function with typer's annotations a job; see `Job` for the arguments.
+    """Make a function with typer's annotations a job; see `Job` for the arguments."""
+    return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads, max_local_bytes, needs_spark)
 
-    Up to `max_local_bytes` the job runs without Spark: it gets its session from `spark_session.session_for`, and raises
-    NeedsSparkError before any effect if Spark is required after all.
-    """
-    return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads, max_local_bytes)
+
+def _with_backend(run: Run, open_backend: OpenBackend | None) -> Run:
+    """Bind the parameter `open_backend`, so that it is no option of the command."""
+    signature = inspect.signature(run, eval_str=True)
+    if "open_backend" not in signature.parameters:
+        return run
+    bound = functools.wraps(run)(functools.partial(run, open_backend))
+    others = [each for name, each in signature.parameters.items() if name != "open_backend"]
+    bound.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    return bound
 
 
 def _input_paths(options: Mapping[str, Any], reads: Iterable[str]) -> list[str]:

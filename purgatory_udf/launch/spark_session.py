@@ -10,10 +10,9 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from purgatory_udf.backend import dialect
 from purgatory_udf.launch import jars as jars_module
 from purgatory_udf.launch import jvm_process, runtimes
 
@@ -129,16 +128,6 @@ def release_spark(spark: SparkSession) -> None:
     """Stop Spark; a JVM that is a child of this process exits while the job continues."""
     spark.stop()
     jvm_process.release()
-
-
-def session_for(app: str) -> SparkSession:
-    """Return the session for a job that reads tables: Spark's, or a local session if the job runs without Spark."""
-    if not dialect.is_local():
-        return build_session(app)
-    from purgatory_udf.backend.local.session import LocalSession
-
-    local_session: Any = LocalSession()
-    return local_session
 
 
 def _submitted_conf() -> dict[str, str]:

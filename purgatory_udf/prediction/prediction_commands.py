@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,10 @@ from purgatory_udf.simulation.scenario_file import read_scenario
 from purgatory_udf.storage.output_folder import require_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from purgatory_udf.backend.backend import Backend, Session
+
+# Opens the backend that reads a recording; a scenario file needs none.
+OpenBackend = Callable[[], "Backend"]
 
 
 def require_source(like: str) -> None:
@@ -37,17 +41,16 @@ def is_scenario_file(like: str) -> bool:
     return like.endswith((".yaml", ".yml")) or Path(like).is_file()
 
 
-def load_or_fit_scenario(like: str) -> Scenario:
+def load_or_fit_scenario(open_backend: OpenBackend, like: str) -> Scenario:
     """Read the scenario file, or fit a scenario to the tables of a folder."""
     if is_scenario_file(like):
         scenario = read_scenario(Path(like))
         require_fitted(scenario)
         return scenario
-    from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.prediction.fit import fit
     from purgatory_udf.prediction.recording import read_recording
 
-    return fit(read_recording(session_for("purgatory-fit"), like))
+    return fit(read_recording(open_backend(), like))
 
 
 _HEAD = """\
@@ -80,11 +83,11 @@ def _dumped(values: dict[str, Any]) -> str:
     return str(yaml.dump(values, Dumper=dumper, default_flow_style=None, sort_keys=False, width=118))
 
 
-def run_fit(spark: SparkSession, out: str, events: str | None, file: Path, seeds: int, html: Path | None) -> list[str]:
+def run_fit(session: Session, out: str, events: str | None, file: Path, seeds: int, html: Path | None) -> list[str]:
     """Fit a scenario, write it, check it by a simulation, and write the page; return the lines to print."""
     from purgatory_udf.prediction.recording import read_recording
 
-    scenario = fit(read_recording(spark, out, events))
+    scenario = fit(read_recording(session, out, events))
     write_scenario(scenario, file)
     checked = check_by_simulation(scenario, seeds)
     summary = _summary(scenario)
@@ -92,20 +95,24 @@ def run_fit(spark: SparkSession, out: str, events: str | None, file: Path, seeds
     return [*summary, "", *checked.lines(), "", f"Scenario: {file}", *page]
 
 
-def run_prediction(like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None) -> list[str]:
+def run_prediction(
+    open_backend: OpenBackend, like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None
+) -> list[str]:
     """Simulate the unchanged scenario and the variants, and write figures and page; return the lines to print."""
     variants = parse_variants(words)
-    scenario = load_or_fit_scenario(like)
+    scenario = load_or_fit_scenario(open_backend, like)
     prediction = predict(scenario, variants, seeds or SEEDS)
     if json is not None:
         write_whole(json, prediction.as_json())
     return [*prediction.lines(), "", *write_page(prediction_page(prediction), html)]
 
 
-def run_tuning(like: str, goal: str, within: str, over: list[str], seeds: int, html: Path | None) -> list[str]:
+def run_tuning(
+    open_backend: OpenBackend, like: str, goal: str, within: str, over: list[str], seeds: int, html: Path | None
+) -> list[str]:
     """Search for settings that reach a goal, and write the page; return the lines to print."""
     asked = parse_goal(goal), parse_limit(within), parse_ranges(over)
-    tuned = tune(load_or_fit_scenario(like), *asked, seeds)
+    tuned = tune(load_or_fit_scenario(open_backend, like), *asked, seeds)
     return [*tuned.lines(), "", *write_page(tuning_page(tuned), html)]
 
 

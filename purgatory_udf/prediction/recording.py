@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.backend import Backend, backend_of
+from purgatory_udf.backend.backend import Backend, Session, backend_of
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.overrides import MARKER_SENDERS
 from purgatory_udf.contract.topic_partition import TopicPartition
@@ -264,7 +264,7 @@ WHERE t.kind IN ('fetch', 'produce') AND NOT t.after_end AND t.operation_id < {m
 """
 
 
-def read_recording(session: Any, out: str, events: str | None = None) -> Recording:
+def read_recording(session: Session, out: str, events: str | None = None) -> Recording:
     """Read the first `MAX_EVENTS` events of a recording from the tables under `out`, or from another `events` table."""
     backend, layout = backend_of(session), Layout(out)
     path = events or layout.table("events")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.backend.backend import Backend, backend_of
+from purgatory_udf.backend.backend import Backend, Session, backend_of
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import CheckFailedError
@@ -145,14 +145,14 @@ class CheckVerdict:
             raise CheckFailedError(f"the replay differs from the truth in {self.different:,} operations")
 
 
-def check_against_replay(session: Any, out: str, overwrite: bool) -> CheckVerdict:
+def check_against_replay(session: Session, out: str, overwrite: bool) -> CheckVerdict:
     """Replay `events` into the same folder and compare the outcomes with the truth tables."""
     layout = Layout(out)
     run_replay(session, ReplayOptions(layout.table("events"), out, Config(), overwrite=overwrite))
     return compare(session, out)
 
 
-def compare(session: Any, out: str) -> CheckVerdict:
+def compare(session: Session, out: str) -> CheckVerdict:
     """Compare the replay's tables in `out` with its truth tables."""
     backend, layout = backend_of(session), Layout(out)
     operations = different = 0
@@ -206,7 +206,7 @@ class ScenarioRun:
 
 
 def simulate(
-    session: Any,
+    session: Session,
     scenario_run: ScenarioRun,
     output: Output,
     report: ReportPhase,
@@ -224,7 +224,7 @@ def simulate(
 
 
 def simulate_and_write(
-    session: Any, scenario_run: ScenarioRun, output: Output, report: ReportPhase, jsonl: Path | None = None
+    session: Session, scenario_run: ScenarioRun, output: Output, report: ReportPhase, jsonl: Path | None = None
 ) -> SimulationResult:
     """Simulate the scenario; write the trace and the truth tables."""
     prepare_output(backend_of(session), output)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
-from purgatory_udf.backend.backend import SparkBackend, backend_of
+from purgatory_udf.backend.backend import Session, SparkBackend, backend_of
 from purgatory_udf.backend.file_system import Files
 
 # One entry per micro-batch: what it is about to process, and that it is done.
@@ -20,7 +19,7 @@ _DISK_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyst
 _SNAPSHOTS_KEPT = 2
 
 
-def prepared(session: Any, path: str) -> str:
+def prepared(session: Session, path: str) -> str:
     """Return the checkpoint's path, ready for a query that is about to start.
 
     Chooses the fast file manager for local disks, unless the user configured one, and removes an unfinished first
@@ -45,7 +44,7 @@ def prepared(session: Any, path: str) -> str:
     return path
 
 
-def next_watermark_ms(session: Any, path: str) -> int | None:
+def next_watermark_ms(session: Session, path: str) -> int | None:
     """Return the watermark of the next batch; None before the first, or if the last one must be repeated."""
     files = backend_of(session).files
     started, done = (_entries(files, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
@@ -74,7 +73,7 @@ class Snapshots:
     that is repeated after a crash therefore finds the same past, and replaces what it had written.
     """
 
-    def __init__(self, session: Any, folder: str) -> None:
+    def __init__(self, session: Session, folder: str) -> None:
         self._files, self._folder = backend_of(session).files, folder.rstrip("/")
         self._last: tuple[int, bytes] | None = None
 

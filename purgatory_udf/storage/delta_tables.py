@@ -9,63 +9,40 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from purgatory_udf.backend.backend import Backend, SparkBackend, backend_of
-from purgatory_udf.backend.delta_store import Commit, with_column_comments
-from purgatory_udf.backend.dialect import is_local
-from purgatory_udf.contract.tables import with_comments
+from purgatory_udf.backend.backend import Backend, Session, backend_of
+from purgatory_udf.backend.delta_store import Commit
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 
-def is_table(session: Any, path: str) -> bool:
+def is_table(session: Session, path: str) -> bool:
     """Whether the path is a Delta table."""
     return backend_of(session).delta(path).is_table(path)
 
 
-def create(session: Any, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
+def create(session: Session, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
     """Create an empty table unless there is one."""
     backend_of(session).delta(path).create(path, schema, partitioned_by)
 
 
-def create_all(session: Any, schemas: Mapping[str, pa.Schema]) -> None:
+def create_all(session: Session, schemas: Mapping[str, pa.Schema]) -> None:
     """Create empty tables by path, concurrently."""
     if schemas:
         backend_of(session).delta(next(iter(schemas))).create_all(schemas)
 
 
-def identity(session: Any, path: str) -> dict[str, Any]:
+def identity(session: Session, path: str) -> dict[str, Any]:
     """Return the table's id (`table`), newest `version` and number of `files`."""
     return backend_of(session).delta(path).identity(path)._asdict()
 
 
-def as_of_now(session: Any, path: str) -> DataFrame:
-    """Return the table as it is now, however often it is read and whoever goes on writing."""
-    reader = session.read.format("delta")
-    if isinstance(backend_of(session), SparkBackend):
-        reader = reader.option("versionAsOf", identity(session, path)["version"])
-    return reader.load(path)
-
-
-def commented_writer(frame: Any, commented: pa.Schema) -> Any:
-    """Return the frame's writer; a table that it creates has the comments of the columns of `commented`."""
-    if is_local():
-        from purgatory_udf.backend.local.delta_files import Writer
-
-        def rows() -> pa.Table:
-            plain = frame.toArrow()
-            return plain.cast(with_comments(plain.schema, commented))
-
-        return Writer(rows)
-    return with_column_comments(frame, commented).write
-
-
-def content_version(session: Any, path: str) -> int:
+def content_version(session: Session, path: str) -> int:
     """Return the version at which the table's present content began: its first, or the last that replaced all rows."""
     return _first_of(backend_of(session).delta(path).history(path))
 
 
-def content_commits(session: Any, path: str) -> list[Commit]:
+def content_commits(session: Session, path: str) -> list[Commit]:
     """Return the commits from which a reader gets all rows, one after the other, in the order they were written.
 
     Empty where the first of them, or the files that it added, no longer exist.

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.backend import SparkBackend, backend_of
+from purgatory_udf.backend.backend import Session, SparkBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
 from purgatory_udf.backend.delta_store import Condition, Transaction, transaction_options, with_column_comments
-from purgatory_udf.backend.dialect import is_local
 from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
 from purgatory_udf.storage.delta_tables import content_commits
 from purgatory_udf.storage.output_folder import Layout
@@ -51,13 +50,6 @@ def write_in_time_order(
     transaction: Transaction | None = None,
 ) -> None:
     """Write `count` events of a DataFrame, about `per_file` events to a file; a taken transaction is skipped."""
-    if is_local():
-        rows = events.sortWithinPartitions("time_us", "seq").toArrow()
-        if mode == "append":
-            append_parts(rows, path, per_file, transaction)
-        else:
-            write_parts(parts_in_time_order(rows, per_file), path, rows.schema)
-        return
     write_files(in_files(events, count, per_file), path, mode, **transaction_options(transaction))
 
 
@@ -85,18 +77,6 @@ def append_dataset(events: Dataset, path: str, count: int, per_file: int, transa
 
 def _sorted(events: pa.Table) -> pa.Table:
     return events.take(pc.sort_indices(events, [("time_us", "ascending"), ("seq", "ascending")]))
-
-
-def write_last_in_time_order(
-    events: DataFrame, path: str, count: int, per_file: int, before: Callable[[], None]
-) -> None:
-    """Write a table that does not exist until `before` has returned."""
-    if is_local():
-        rows = events.sortWithinPartitions("time_us", "seq").toArrow()
-        write_parts(parts_in_time_order(rows, per_file), path, rows.schema, before)
-        return
-    before()
-    write_files(in_files(events, count, per_file), path)
 
 
 def parts_in_time_order(events: pa.Table, per_file: int) -> list[pa.Table]:
@@ -144,7 +124,7 @@ def write_files(events: DataFrame, path: str, mode: str = "errorifexists", **opt
     )
 
 
-def is_in_time_order(session: Any, path: str) -> bool:
+def is_in_time_order(session: Session, path: str) -> bool:
     """Whether every commit that added data was written in time order, and all of them still exist."""
     commits = content_commits(session, path)
     return bool(commits) and all(each.metadata == TIME_ORDER for each in commits if each.operation in _ADDING)
@@ -168,13 +148,13 @@ def staged(backend: SparkBackend, events: str, layout: Layout, count: int, per_b
 # read.
 
 
-def create_relay(session: Any, layout: Layout, packed: pa.Schema) -> None:
+def create_relay(session: Session, layout: Layout, packed: pa.Schema) -> None:
     """Create the empty relay unless it exists."""
     schema = packed.append(pa.field(UNTIL, pa.int64()))
     backend_of(session).delta(layout.relay).create(layout.relay, schema, (UNTIL,))
 
 
-def clean_relay(session: Any, layout: Layout) -> int:
+def clean_relay(session: Session, layout: Layout) -> int:
     """Delete what the second query has read, also while both queries run; return the number of batches deleted."""
     backend = backend_of(session)
     store = backend.delta(layout.relay)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from purgatory_udf import __version__
-from purgatory_udf.backend.backend import backend_of
+from purgatory_udf.backend.backend import Session, backend_of
 from purgatory_udf.backend.delta_store import Condition, Transaction
 from purgatory_udf.contract.tables import COMMENTED_TABLES
 
@@ -48,7 +48,7 @@ def once(run: Run, table: str, step: int) -> Transaction:
     return run.step(table, step)
 
 
-def load(session: Any, path: str, job: str) -> Run | None:
+def load(session: Session, path: str, job: str) -> Run | None:
     """Return the job's latest run recorded in the table at `path`; None if there is none."""
     row = _latest(session, path, job)
     if row is None:
@@ -66,13 +66,13 @@ def load(session: Any, path: str, job: str) -> Run | None:
     )
 
 
-def ran_without_spark(session: Any, path: str, job: str) -> bool | None:
+def ran_without_spark(session: Session, path: str, job: str) -> bool | None:
     """Whether the job's latest run used no Spark; None if there was none."""
     row = _latest(session, path, job)
     return None if row is None else "spark" not in json.loads(row["versions"])
 
 
-def save(session: Any, path: str, run: Run) -> None:
+def save(session: Session, path: str, run: Run) -> None:
     """Write the run's row, replacing its earlier one."""
     backend = backend_of(session)
     versions = {"purgatory_replay": __version__, **backend.versions(), "python": platform.python_version()}
@@ -91,12 +91,12 @@ def save(session: Any, path: str, run: Run) -> None:
     backend.delta(path).overwrite(path, pa.Table.from_pylist([row], COMMENTED_TABLES["runs"]), where=_row_of(run))
 
 
-def forget(session: Any, path: str, run: Run) -> None:
+def forget(session: Session, path: str, run: Run) -> None:
     """Delete the run's row, because what it recorded is about to be replaced."""
     backend_of(session).delta(path).delete(path, _row_of(run))
 
 
-def events_of(session: Any, out: str, run: Run) -> str:
+def events_of(session: Session, out: str, run: Run) -> str:
     """Return the path of the events that the run replayed: the recorded one, or `out/events` if that was moved."""
     backend = backend_of(session)
     named = str(run.trace.get("events") or "")
@@ -107,7 +107,7 @@ def events_of(session: Any, out: str, run: Run) -> str:
     return in_folder if moved else named
 
 
-def _latest(session: Any, path: str, job: str) -> dict[str, Any] | None:
+def _latest(session: Session, path: str, job: str) -> dict[str, Any] | None:
     store = backend_of(session).delta(path)
     if not store.is_table(path):
         return None

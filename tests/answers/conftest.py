@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.backend.backend import LocalBackend
 from tests.support.outcome_folder import sample_with_group, write_folder
 
 if TYPE_CHECKING:
@@ -32,5 +31,4 @@ def metrics(story_folder: Path) -> Metrics:
     from purgatory_udf.answers.metrics.metrics_run import MetricsOptions, write_metrics
 
     by = ("broker", "topic", "partition", "client", "group")
-    with locally():
-        return write_metrics(session_for("answers"), str(story_folder), MetricsOptions(by=by, top=3))
+    return write_metrics(LocalBackend(), str(story_folder), MetricsOptions(by=by, top=3))

@@ -12,9 +12,8 @@ import pytest
 from deltalake import write_deltalake
 
 from purgatory_udf.answers.audit import Finding, audit, report, require_all
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import CheckFailedError, UserError
-from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.storage import run_records
 from tests.support.outcome_folder import table_of
 
@@ -135,8 +134,7 @@ def test_violations_are_listed_by_operation(spark: SparkSession, out: Path) -> N
         Finding(LINES, 11, 1, (), "9 accepted, 1 rejected"),
     ]
     assert audit(spark, str(out)) == expected
-    with locally():
-        assert audit(session_for("tests"), str(out)) == expected
+    assert audit(LocalBackend(), str(out)) == expected
 
 
 def test_drained_run_leaves_nothing_open(without_spark: SparkSession, out: Path) -> None:

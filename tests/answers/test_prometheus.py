@@ -9,7 +9,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as families_of
 
 from purgatory_udf.answers.metrics.prometheus import Family, write_prometheus
-from purgatory_udf.backend.dialect import locally
 from tests.support.delta_lake import Lake
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ def file(metrics: Metrics, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Written where an earlier one lies."""
     file = tmp_path_factory.mktemp("collector") / "replay.prom"
     file.write_text("an earlier one")
-    with locally():
-        write_prometheus(metrics, file)
+    write_prometheus(metrics, file)
     return file
 
 

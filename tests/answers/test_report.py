@@ -13,7 +13,6 @@ from purgatory_udf.answers.report import html_page
 from purgatory_udf.answers.report.chart_data import ChartData
 from purgatory_udf.answers.report.charts import charts
 from purgatory_udf.answers.report.report_run import report_page
-from purgatory_udf.backend.dialect import locally
 from purgatory_udf.common.console import Table
 from tests.answers.pages import Page, marks
 from tests.support import browser
@@ -29,8 +28,7 @@ FIGURES = ["ends", "purgatories", "waits", "topics", "groups"]
 def report(metrics: Metrics, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The story's page."""
     file = tmp_path_factory.mktemp("report") / "report.html"
-    with locally():
-        file.write_text(report_page(metrics), encoding="utf-8")
+    file.write_text(report_page(metrics), encoding="utf-8")
     return file
 
 

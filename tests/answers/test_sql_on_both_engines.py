@@ -14,10 +14,9 @@ from purgatory_udf.answers.fidelity.timer_delays import PARTS
 from purgatory_udf.answers.metrics.metrics_run import Metrics, read_metrics
 from purgatory_udf.answers.run_tables import RunTables, sql_file
 from purgatory_udf.answers.what_if.variant_comparison import VariantChanges
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.backend import LocalBackend, Session
 from purgatory_udf.backend.sql_database import parameters_of
 from purgatory_udf.common.configuration import load_config
-from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.rules.purgatory.clock import STEP_MS
 from tests.support.outcome_folder import sample_with_group, write_folder
 
@@ -58,9 +57,9 @@ OF_CHANGES = ["changes", "counts", "differing", "trust"]
 ALONE = sorted({*NAMES} - OF_OTHERS - {f"what_if/{name}" for name in OF_CHANGES})
 
 
-def _open(spark: SparkSession, out: Path) -> RunTables:
+def _open(session: Session, out: Path) -> RunTables:
     """The tables of the story, its metrics, and what `explain` registers for its slowest operations."""
-    tables = read_metrics(spark, str(out)).tables
+    tables = read_metrics(session, str(out)).tables
     collect(tables, [row["operation_id"] for row in tables.rows("report/slowest", of_each=FEW)])
     return tables
 
@@ -72,15 +71,13 @@ def by_spark(spark: SparkSession, metrics: Metrics, story_folder: Path) -> RunTa
 
 @pytest.fixture(scope="module")
 def by_duckdb(metrics: Metrics, story_folder: Path) -> RunTables:
-    with locally():
-        return _open(session_for("tests"), story_folder)
+    return _open(LocalBackend(), story_folder)
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_both_engines_return_the_same_rows(name: str, by_spark: RunTables, by_duckdb: RunTables) -> None:
     in_spark = by_spark.query(name, **PARAMETERS)
-    with locally():
-        in_duckdb = by_duckdb.query(name, **PARAMETERS)
+    in_duckdb = by_duckdb.query(name, **PARAMETERS)
     assert in_duckdb.column_names == in_spark.column_names
     assert _rows(name, in_duckdb) == _rows(name, in_spark)
     assert in_duckdb.num_rows or name == "views/cancelled"
@@ -100,12 +97,11 @@ def test_both_engines_find_the_same_changes(
 ) -> None:
     folders = str(story_folder), str(half_folder)
     in_spark = VariantChanges(spark, *folders, reacting=reacting)
-    with locally():
-        in_duckdb = VariantChanges(session_for("tests"), *folders, reacting=reacting)
-        assert in_duckdb.trust() == in_spark.trust() != []
-        for name in OF_CHANGES:
-            ours, theirs = (sorted(changes.rows(name), key=repr) for changes in (in_duckdb, in_spark))
-            assert ours == theirs != []
+    in_duckdb = VariantChanges(LocalBackend(), *folders, reacting=reacting)
+    assert in_duckdb.trust() == in_spark.trust() != []
+    for name in OF_CHANGES:
+        ours, theirs = (sorted(changes.rows(name), key=repr) for changes in (in_duckdb, in_spark))
+        assert ours == theirs != []
 
 
 def _rows(name: str, table: pa.Table) -> list[dict[str, Any]]:

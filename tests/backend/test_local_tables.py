@@ -13,10 +13,9 @@ import typer
 
 from jobs import metrics
 from purgatory_udf.backend import input_size
-from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.backend.dialect import locally
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch import job as job_module
+from purgatory_udf.launch.backend_choice import open_local, runs_in_process
 from tests.support.outcome_folder import sample_with_group, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +86,7 @@ def test_max_local_bytes_limits_local_jobs(tmp_path: Path, most: int, local: boo
     (tmp_path / "rows").write_text("ten bytes.")
     job = job_module.Job(run, reads=("out",), max_local_bytes=most)
     assert job.check(["--out", str(tmp_path)], local) is None
-    assert job.runs_locally == near
+    assert runs_in_process(job.inputs, most, spark_options=False, settings={}, environ={}) == near
 
 
 def test_unknown_table_feature_needs_spark(tmp_path: Path) -> None:
@@ -103,16 +102,11 @@ def test_unknown_table_feature_needs_spark(tmp_path: Path) -> None:
         }
     }
     (log / f"{len(list(log.glob('*.json'))):020}.json").write_text(json.dumps(feature) + "\n")
-    with locally(), pytest.raises(NeedsSparkError):
-        metrics.main.status(["--out", str(tmp_path)])
+    with pytest.raises(NeedsSparkError):
+        metrics.main.status(["--out", str(tmp_path)], open_local)
 
 
 def test_remote_events_need_spark(tmp_path: Path) -> None:
     write_folder(tmp_path, sample_with_group(), events_path="s3a://bucket/events")
-    with locally(), pytest.raises(NeedsSparkError, match="s3a://bucket/events: is not on this machine"):
-        metrics.main.status(["--out", str(tmp_path)])
-
-
-def test_missing_function_needs_spark() -> None:
-    with locally(), pytest.raises(NeedsSparkError, match=r"functions\.soundex"):
-        sf.soundex("name")
+    with pytest.raises(NeedsSparkError, match="s3a://bucket/events: is not on this machine"):
+        metrics.main.status(["--out", str(tmp_path)], open_local)

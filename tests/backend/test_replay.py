@@ -13,9 +13,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs import replay
 from purgatory_udf.backend import input_size
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.backend.local.session import LocalSession
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.streaming.state_inspection import inspect
 from tests.support import oracle_traces
@@ -44,7 +44,7 @@ def run_of(out: Path) -> dict[str, Any]:
 
 
 def run_replay_job(events: Path, out: Path, *words: str) -> int:
-    return replay.main.status(["--events", str(events), "--out", str(out), *words])
+    return replay.main.status(["--events", str(events), "--out", str(out), *words], open_local)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(events: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Output of their replay. A test that changes it makes a copy."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    with locally():
-        assert run_replay_job(events, out) == 0
+    assert run_replay_job(events, out) == 0
     return out
 
 
@@ -71,30 +70,28 @@ def copy_of(out: Path, place: Path) -> Path:
 
 def test_inspect_explains_missing_state(whole: Path, tmp_path: Path) -> None:
     out = copy_of(whole, tmp_path / "out")
-    with locally():
-        session: Any = LocalSession()
-        with pytest.raises(UserError, match="replayed in one process, which leaves no state"):
-            inspect(session, str(out), 10)
-        (versions,) = DeltaTable(str(out / "runs")).to_pyarrow_table().column("versions").to_pylist()
-        assert list(json.loads(versions)) == ["deltalake", "duckdb", "purgatory_replay", "python"]
-        # Versions that a run in Spark records.
-        write_deltalake(str(out / "runs"), _runs_of_spark(out), mode="overwrite")
-        with pytest.raises(UserError, match="its stream has not begun yet, or the trace has no operations"):
-            inspect(session, str(out), 10)
-        with pytest.raises(UserError, match="no checkpoint of a replay there"):
-            inspect(session, str(tmp_path), 10)
+    session: Any = LocalBackend()
+    with pytest.raises(UserError, match="replayed in one process, which leaves no state"):
+        inspect(session, str(out), 10)
+    (versions,) = DeltaTable(str(out / "runs")).to_pyarrow_table().column("versions").to_pylist()
+    assert list(json.loads(versions)) == ["deltalake", "duckdb", "purgatory_replay", "python"]
+    # Versions that a run in Spark records.
+    write_deltalake(str(out / "runs"), _runs_of_spark(out), mode="overwrite")
+    with pytest.raises(UserError, match="its stream has not begun yet, or the trace has no operations"):
+        inspect(session, str(out), 10)
+    with pytest.raises(UserError, match="no checkpoint of a replay there"):
+        inspect(session, str(tmp_path), 10)
 
 
 def test_too_many_watches_need_spark(events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partitions = DeltaTable(str(events)).to_pyarrow_table().column("partitions").to_pylist()
     watches = sum(len(some or ()) for some in partitions)
-    with locally():
-        monkeypatch.setattr(input_size, "REPLAYED_WATCHES", watches - 1)
-        with pytest.raises(NeedsSparkError, match="more watches than memory should hold"):
-            run_replay_job(events, tmp_path / "more")
-        assert not (tmp_path / "more" / "runs").exists()
-        monkeypatch.setattr(input_size, "REPLAYED_WATCHES", watches)
-        assert run_replay_job(events, tmp_path / "as-many") == 0
+    monkeypatch.setattr(input_size, "REPLAYED_WATCHES", watches - 1)
+    with pytest.raises(NeedsSparkError, match="more watches than memory should hold"):
+        run_replay_job(events, tmp_path / "more")
+    assert not (tmp_path / "more" / "runs").exists()
+    monkeypatch.setattr(input_size, "REPLAYED_WATCHES", watches)
+    assert run_replay_job(events, tmp_path / "as-many") == 0
 
 
 def _runs_of_spark(out: Path) -> pa.Table:
@@ -105,15 +102,14 @@ def _runs_of_spark(out: Path) -> pa.Table:
 
 def test_killed_run_writes_missing_tables(events: Path, whole: Path, tmp_path: Path) -> None:
     """For several tables that may be missing."""
-    with locally():
-        expected = {name: rows_of(whole, name) for name in TABLES}
-        running = _unfinished(whole, tmp_path)
-        for missing in ("completions", "purgatory_gauges", "_replay/told"):
-            out = copy_of(running, tmp_path / "killed")
-            shutil.rmtree(out / missing)
-            assert run_replay_job(events, out) == 0
-            assert {name: rows_of(out, name) for name in TABLES} == expected, missing
-            assert run_of(out) == run_of(whole)
+    expected = {name: rows_of(whole, name) for name in TABLES}
+    running = _unfinished(whole, tmp_path)
+    for missing in ("completions", "purgatory_gauges", "_replay/told"):
+        out = copy_of(running, tmp_path / "killed")
+        shutil.rmtree(out / missing)
+        assert run_replay_job(events, out) == 0
+        assert {name: rows_of(out, name) for name in TABLES} == expected, missing
+        assert run_of(out) == run_of(whole)
 
 
 def _unfinished(whole: Path, tmp_path: Path) -> Path:
@@ -130,14 +126,13 @@ def test_other_settings_need_overwrite(
 ) -> None:
     """A repeated command with the same settings leaves a finished run unchanged."""
     out = copy_of(whole, tmp_path / "out")
-    with locally():
-        before = rows_of(out, "runs")
-        assert run_replay_job(events, out) == 0
-        assert rows_of(out, "runs") == before
-        halved = ("--set", "produce.timeout_ms=100")
-        assert run_replay_job(events, out, *halved) == 2
-        assert "of another trace or with other settings" in capsys.readouterr().err
-        assert run_replay_job(events, out, *halved, "--overwrite") == 0
+    before = rows_of(out, "runs")
+    assert run_replay_job(events, out) == 0
+    assert rows_of(out, "runs") == before
+    halved = ("--set", "produce.timeout_ms=100")
+    assert run_replay_job(events, out, *halved) == 2
+    assert "of another trace or with other settings" in capsys.readouterr().err
+    assert run_replay_job(events, out, *halved, "--overwrite") == 0
     assert rows_of(out, "runs") != before
     assert {row["run_id"] for row in rows_of(out, "watches")} == {run_of(out)["run_id"]}
 
@@ -146,27 +141,23 @@ def test_other_settings_need_overwrite(
     "words", [["--follow"], ["--set", "grouping=partition"], ["--batch-events", "100"]], ids=lambda words: words[-1]
 )
 def test_streams_need_spark(events: Path, tmp_path: Path, words: list[str]) -> None:
-    with locally(), pytest.raises(NeedsSparkError):
+    with pytest.raises(NeedsSparkError):
         run_replay_job(events, tmp_path / "out", *words)
     assert not (tmp_path / "out" / "runs").exists()
 
 
 def test_run_of_stream_needs_spark(events: Path, whole: Path, tmp_path: Path) -> None:
-    with locally():
-        running = _unfinished(whole, tmp_path)
-        (running / "_replay" / "checkpoints" / "partitions").mkdir(parents=True)
-        with pytest.raises(NeedsSparkError):
-            run_replay_job(events, running)
+    running = _unfinished(whole, tmp_path)
+    (running / "_replay" / "checkpoints" / "partitions").mkdir(parents=True)
+    with pytest.raises(NeedsSparkError):
+        run_replay_job(events, running)
 
 
 @pytest.mark.parametrize("name", ["tiny-2", "purge20-1", "special-1"])
 def test_outcomes_equal_kafka(name: str, tmp_path: Path) -> None:
     trace = oracle_traces.load(name)
     write_deltalake(str(tmp_path / "events"), event_table(trace.events))
-    with locally():
-        purges = [f"{kind}.purge_interval={trace.purge_interval}" for kind in ("produce", "fetch")]
-        assert (
-            run_replay_job(tmp_path / "events", tmp_path, *(word for purge in purges for word in ("--set", purge))) == 0
-        )
+    purges = [f"{kind}.purge_interval={trace.purge_interval}" for kind in ("produce", "fetch")]
+    assert run_replay_job(tmp_path / "events", tmp_path, *(word for purge in purges for word in ("--set", purge))) == 0
     ended = (DeltaTable(str(tmp_path / name)).to_pyarrow_table() for name in ("completions", "expirations"))
     assert trace.rows(outcomes_of(*ended)) == trace.outcomes

@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.backend.sql_database import DuckDatabase, SqlDatabase, open_database, parameters_of
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.contract.tables import COMMENT
-from purgatory_udf.launch.spark_session import session_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,8 +44,7 @@ def database(new_database: Callable[[], SqlDatabase]) -> SqlDatabase:
 
 
 def test_local_session_opens_duckdb() -> None:
-    with locally():
-        assert isinstance(open_database(session_for("tests")), DuckDatabase)
+    assert isinstance(open_database(LocalBackend()), DuckDatabase)
 
 
 def test_table_is_read_by_path(database: SqlDatabase, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from purgatory_udf.backend.dialect import locally
 from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.launch.backend_choice import OpenBackend, open_local
 from tests.chaos.killed_commands import Command, differences
 from tests.support import small_spark
 
@@ -97,13 +97,12 @@ def _run_locally(words: list[str]) -> tuple[int, str]:
 
 def run_without_spark(words: list[str]) -> tuple[int, str]:
     """Run a job without Spark; raises NeedsSparkError if it cannot."""
-    with locally():
-        return _run_job(words)
+    return _run_job(words, open_local)
 
 
-def _run_job(words: list[str]) -> tuple[int, str]:
+def _run_job(words: list[str], open_backend: OpenBackend | None = None) -> tuple[int, str]:
     """Run a job and return its exit status and output."""
     job = importlib.import_module(f"jobs.{words[0].replace('-', '_')}").main
     output = io.StringIO()
     with redirect_stdout(output), redirect_stderr(output):
-        return job.status(words[1:]), output.getvalue()
+        return job.status(words[1:], open_backend), output.getvalue()

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs import metrics, report
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.backend.local.session import LocalSession
+from purgatory_udf.backend.local_delta import LocalDelta
 from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.launch.job import Job
 from tests.backend.test_replay import run_replay_job
 from tests.support.outcome_folder import sample_with_group, write_folder
@@ -23,8 +23,7 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample with a group, replayed without Spark."""
     out = tmp_path_factory.mktemp("replayed")
     write_folder(out / "given", sample_with_group())
-    with locally():
-        assert run_replay_job(out / "given" / "events", out) == 0
+    assert run_replay_job(out / "given" / "events", out) == 0
     return out
 
 
@@ -51,8 +50,7 @@ def test_missing_rows_of_finished_run_are_reported(
     rows = DeltaTable(str(table)).to_pyarrow_table().num_rows
     damage(table)
     left = DeltaTable(str(table)).to_pyarrow_table().num_rows if table.exists() else 0
-    with locally():
-        assert job.status(["--out", str(out)]) == 2
+    assert job.status(["--out", str(out)], open_local) == 2
     assert capsys.readouterr().err == (
         f"{job.name}: {table}: {rows - left:,} of {rows:,} rows are missing; restore the table, or rerun the replay "
         "with --overwrite\n"
@@ -68,8 +66,8 @@ def test_empty_commit_needs_spark(replayed: Path, tmp_path: Path) -> None:
     commit = max((table / "_delta_log").glob("*.json"))
     commit.write_bytes(b"")
     assert DeltaTable(str(table)).to_pyarrow_table().num_rows == rows.num_rows > 0
-    with locally(), pytest.raises(NeedsSparkError, match=f"OSError: {commit}: is empty"):
-        LocalSession().table_at(str(table))
+    with pytest.raises(NeedsSparkError, match=f"OSError: {commit}: is empty"):
+        LocalDelta().table_at(str(table))
 
 
 def test_damaged_table_keeps_its_files(replayed: Path, tmp_path: Path) -> None:
@@ -81,6 +79,6 @@ def test_damaged_table_keeps_its_files(replayed: Path, tmp_path: Path) -> None:
     write_deltalake(watches, watches.to_pyarrow_table(), mode="append")
     (out / "watches" / "_delta_log" / "00000000000000000000.json").unlink()
     before = sorted((out / "watches").rglob("*"))
-    with locally(), pytest.raises(NeedsSparkError):
+    with pytest.raises(NeedsSparkError):
         run_replay_job(replayed / "given" / "events", out)
     assert [path for path in before if not path.exists()] == []

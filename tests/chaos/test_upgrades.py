@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,7 @@ from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 
 from jobs import audit, metrics, report
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.backend.local.session import LocalSession
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.storage import run_records
@@ -134,12 +133,11 @@ def test_local_replay_of_older_version_resumes(
 ) -> None:
     errors: list[BaseException] = []
     options = ReplayOptions(str(local_output / "events"), str(local_output), interrupted_output.BY_BROKER)
-    with nullcontext() if with_spark else locally():
-        session: Any = request.getfixturevalue("spark") if with_spark else LocalSession()
-        try:
-            assert run_replay(session, options).status == FINISHED
-        except UserError as error:
-            errors.append(error)
+    session = request.getfixturevalue("spark") if with_spark else LocalBackend()
+    try:
+        assert run_replay(session, options).status == FINISHED
+    except UserError as error:
+        errors.append(error)
     if _resumes(local_output):
         assert errors == []
         _assert_complete(local_output)
@@ -149,34 +147,30 @@ def test_local_replay_of_older_version_resumes(
 
 def _assert_complete(out: Path) -> None:
     """Check that the tables equal those of an undisturbed replay."""
-    with locally():
-        session: Any = LocalSession()
-        run_replay(session, ReplayOptions(str(out / "events"), str(out / "whole"), interrupted_output.BY_BROKER))
+    session: Any = LocalBackend()
+    run_replay(session, ReplayOptions(str(out / "events"), str(out / "whole"), interrupted_output.BY_BROKER))
     for name in TABLES:
         assert sorted_rows(out, name).num_rows > 0, name
         assert sorted_rows(out, name) == sorted_rows(out / "whole", name), name
 
 
 def test_run_with_other_formats_is_refused(local_output: Path) -> None:
-    with locally():
-        session: Any = LocalSession()
-        record = f"{local_output}/runs"
-        run = run_records.load(session, record, "replay")
-        assert run is not None and run.status == run_records.RUNNING
-        for name, number in FORMATS.items():
-            formats = {**FORMATS, name: number - 1}
-            other = replace(run, configuration={**run.configuration, "formats": formats})
-            run_records.save(session, record, other)
-            options = ReplayOptions(f"{local_output}/events", str(local_output), interrupted_output.BY_BROKER)
-            with pytest.raises(
-                UserError, match=rf"in other formats than this version \({name} {number - 1}\)"
-            ) as caught:
-                run_replay(session, options)
-            _assert_refused(local_output, [caught.value])
-            assert not (local_output / "expirations").exists()
-        run_records.save(session, record, other.finished({}))
-        assert run_replay(session, options).status == FINISHED
+    session: Any = LocalBackend()
+    record = f"{local_output}/runs"
+    run = run_records.load(session, record, "replay")
+    assert run is not None and run.status == run_records.RUNNING
+    for name, number in FORMATS.items():
+        formats = {**FORMATS, name: number - 1}
+        other = replace(run, configuration={**run.configuration, "formats": formats})
+        run_records.save(session, record, other)
+        options = ReplayOptions(f"{local_output}/events", str(local_output), interrupted_output.BY_BROKER)
+        with pytest.raises(UserError, match=rf"in other formats than this version \({name} {number - 1}\)") as caught:
+            run_replay(session, options)
+        _assert_refused(local_output, [caught.value])
         assert not (local_output / "expirations").exists()
+    run_records.save(session, record, other.finished({}))
+    assert run_replay(session, options).status == FINISHED
+    assert not (local_output / "expirations").exists()
 
 
 def test_tables_of_older_version_are_read(

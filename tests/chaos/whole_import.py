@@ -11,8 +11,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from jobs import audit, fidelity, ingest, metrics, replay, report
-from purgatory_udf.backend.dialect import locally
 from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.launch.job import DONE, USER_ERROR, Job
 
 # The only reason for which the import may need Spark.
@@ -48,8 +48,8 @@ def run_all_jobs(path: Path) -> tuple[int, int, int]:
 def _run_job(job: Job, *words: str, out: Path) -> int:
     """Run a job and return its exit status, which must be success or a user error, without a stack trace."""
     output = io.StringIO()
-    with redirect_stdout(output), redirect_stderr(output), locally():
-        status = job.status([*words, "--out", str(out)])
+    with redirect_stdout(output), redirect_stderr(output):
+        status = job.status([*words, "--out", str(out)], open_local)
     assert status in (DONE, USER_ERROR), f"{job.name}: exit status {status}: {output.getvalue()[-300:]}"
     assert "Traceback" not in output.getvalue(), output.getvalue()[-300:]
     return status

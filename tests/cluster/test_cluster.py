@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs import audit, replay
-from purgatory_udf.backend.dialect import locally
 from purgatory_udf.launch import package_archive
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.streaming.replay_run import shuffle_partitions
 from tests.cluster.standalone import SMALL_JOB, Cluster, standalone
 
@@ -63,8 +63,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Output of the same replay without Spark, in a single batch."""
     out = tmp_path_factory.mktemp("local") / "out"
-    with locally():
-        assert replay.main.status(["--trace", str(SAMPLE), "--out", str(out)]) == 0
+    assert replay.main.status(["--trace", str(SAMPLE), "--out", str(out)], open_local) == 0
     return out
 
 
@@ -93,8 +92,7 @@ def test_cluster_that_loses_worker_equals_local_replay(
     assert rows(out, "completions")
     stores = [store.name for store in out.glob("_replay/checkpoints/partitions/state/0/*") if store.name.isdigit()]
     assert len(stores) == shuffle_partitions(2), "the default for two cores"
-    with locally():
-        assert audit.main.status(["--out", str(out)]) == 0
+    assert audit.main.status(["--out", str(out)], open_local) == 0
 
 
 def test_archive_of_other_sources_is_refused(tmp_path: Path) -> None:

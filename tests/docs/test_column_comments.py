@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs import ingest, metrics, replay
-from purgatory_udf.backend.dialect import locally
 from purgatory_udf.contract.metrics_tables import COMMENTED_METRICS
 from purgatory_udf.contract.tables import COMMENT, COMMENTED_TABLES
+from purgatory_udf.launch.backend_choice import open_local
 from tests.docs import pages
 
 TRACE = pages.ROOT / "docs/traces/group.jsonl"
@@ -27,10 +27,9 @@ WRITTEN: dict[str, pa.Schema] = {
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of an import, a replay and metrics, all without Spark."""
     folder = tmp_path_factory.mktemp("out")
-    with locally():
-        assert ingest.main.status(["--from", "jsonl", str(TRACE), "--out", str(folder)]) == 0
-        assert replay.main.status(["--events", str(folder / "events"), "--out", str(folder)]) == 0
-        assert metrics.main.status(["--out", str(folder)]) == 0
+    assert ingest.main.status(["--from", "jsonl", str(TRACE), "--out", str(folder)], open_local) == 0
+    assert replay.main.status(["--events", str(folder / "events"), "--out", str(folder)], open_local) == 0
+    assert metrics.main.status(["--out", str(folder)], open_local) == 0
     return folder
 
 

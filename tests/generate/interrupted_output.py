@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake import write_deltalake
 
 from purgatory_udf import __version__
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.backend.local.session import LocalSession
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.streaming.replay_options import ReplayOptions
@@ -54,9 +53,8 @@ def write_followed(spark: SparkSession, folder: Path) -> None:
 def write_local(folder: Path) -> None:
     """Write an output as a kill leaves it: one table is missing, and the run is not recorded as finished."""
     write_deltalake(str(folder / "events"), event_table(growing_trace()))
-    with locally():
-        session: Any = LocalSession()
-        run_replay(session, ReplayOptions(str(folder / "events"), str(folder), BY_BROKER))
+    session: Any = LocalBackend()
+    run_replay(session, ReplayOptions(str(folder / "events"), str(folder), BY_BROKER))
     shutil.rmtree(folder / "expirations")
     max((folder / "runs" / "_delta_log").glob("*.json")).unlink()
 

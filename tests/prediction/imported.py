@@ -9,9 +9,8 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.contract.tables import EVENTS, RECORDED
-from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.prediction.recording import Recording, build_recording
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
@@ -34,8 +33,8 @@ def recorded_cluster(name: str) -> Recording:
             *(f"request-{broker}.log" for broker in BROKERS),
         )
     )
-    with TemporaryDirectory() as out, locally():
-        ingest_request_log(session_for("tests"), RequestLogOptions(logs, out, topics=topics, isr=isr, batches=batches))
+    with TemporaryDirectory() as out:
+        ingest_request_log(LocalBackend(), RequestLogOptions(logs, out, topics=topics, isr=isr, batches=batches))
         tables = [DeltaTable(f"{out}/{table}").to_pyarrow_table() for table in ("events", "recorded")]
     return build_recording(*tables)
 

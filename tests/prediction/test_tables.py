@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.prediction.prediction_commands import run_fit
 from purgatory_udf.prediction.recording import Recording, build_recording, read_recording
 from purgatory_udf.simulation.scenario_file import read_scenario
@@ -57,9 +56,8 @@ def test_tables_are_read_without_spark(tmp_path: Path) -> None:
     events = replayed()["events"]
     folders = [_folder(tmp_path / "import", events=events, recorded=recorded())]
     folders.append(_folder(tmp_path / "replay", **replayed()))
-    with locally():
-        for out in folders:
-            _require_same(read_recording(session_for("fit"), out), build_recording(events, recorded()))
+    for out in folders:
+        _require_same(read_recording(LocalBackend(), out), build_recording(events, recorded()))
 
 
 def test_request_log_precedes_replay(spark: SparkSession, tmp_path: Path) -> None:

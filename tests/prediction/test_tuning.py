@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.prediction.fit_check import check_fit, medians
 from purgatory_udf.prediction.plan_builder import require_fitted
 from purgatory_udf.prediction.prediction_commands import run_prediction, run_tuning, write_scenario
@@ -156,13 +157,15 @@ def test_copy_is_trusted_as_its_original() -> None:
 def test_commands_need_scenario_file_only(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     write_scenario(small_scenario(), file)
-    lines = run_prediction(str(file), ["big", "fetch.min_bytes=700"], 1, tmp_path / "told.json", tmp_path / "page.html")
+    lines = run_prediction(
+        open_local, str(file), ["big", "fetch.min_bytes=700"], 1, tmp_path / "told.json", tmp_path / "page.html"
+    )
     assert lines[-1] == f"Page: {tmp_path / 'page.html'}"
     figures = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
     assert list(figures) == [UNCHANGED, "big"]
     assert figures["big"]["c"]["FETCH"]["per_s"] < 0.6 * figures[UNCHANGED]["c"]["FETCH"]["per_s"]
     over = ["fetch.min_bytes=1..500"]
-    searched = run_tuning(str(file), "c: per_s -5%", "c: p99_ms <= 90", over, 1, tmp_path / "tune.html")
+    searched = run_tuning(open_local, str(file), "c: per_s -5%", "c: p99_ms <= 90", over, 1, tmp_path / "tune.html")
     assert searched[-1] == f"Page: {tmp_path / 'tune.html'}"
     assert (tmp_path / "tune.html").exists()
 

@@ -10,11 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from purgatory_udf.answers.audit import audit
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract import read_line
 from purgatory_udf.contract.tables import ENDS
-from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.simulation_run import ScenarioRun, compare, simulate
@@ -50,8 +49,7 @@ def test_check_reports_differences_from_truth(
     truth = {name: DeltaTable(f"{out}/truth_{name}") for name in ENDS}
     operations = sum(table.to_pyarrow_table().num_rows for table in truth.values())
     assert truth["cancellations"].to_pyarrow_table().num_rows > 0, "a broker crashed"
-    with locally():
-        assert [finding for finding in audit(session_for("tests"), out) if finding.broken] == []
+    assert [finding for finding in audit(LocalBackend(), out) if finding.broken] == []
     assert f"check     the replay agrees on all {operations:,} operations" in shown
     assert reported[0].startswith("simulate: 100%")
     assert reported[-1] == "replaying the trace"

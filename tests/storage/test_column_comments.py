@@ -11,8 +11,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.backend.delta_store import SparkDelta
-from purgatory_udf.contract.tables import COMMENT, COMMENTED_TABLES, COMPLETIONS
+from purgatory_udf.backend.backend import Backend
+from purgatory_udf.backend.delta_store import SparkDelta, with_column_comments
+from purgatory_udf.backend.local_delta import LocalDelta
+from purgatory_udf.contract.tables import COMMENT, COMMENTED_TABLES, COMPLETIONS, with_comments
 from purgatory_udf.storage import delta_tables
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def test_spark_creates_commented_columns(spark: SparkSession, tmp_path: Path) ->
         assert _stored(tmp_path / name) == EXPECTED
 
 
-def test_local_session_creates_commented_columns(without_spark: SparkSession, tmp_path: Path) -> None:
+def test_local_session_creates_commented_columns(without_spark: Backend, tmp_path: Path) -> None:
     delta_tables.create(without_spark, str(tmp_path / "table"), COMMENTED)
     assert _stored(tmp_path / "table") == EXPECTED
 
@@ -63,22 +65,21 @@ def test_local_session_creates_commented_columns(without_spark: SparkSession, tm
 def test_spark_write_creates_commented_columns(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.createDataFrame([], from_arrow_schema(COMPLETIONS))
     path = str(tmp_path / "table")
-    delta_tables.commented_writer(rows, COMMENTED).format("delta").save(path)
+    with_column_comments(rows, COMMENTED).write.format("delta").save(path)
     assert _stored_columns(tmp_path / "table") == TOP_LEVEL
     rows.write.format("delta").mode("overwrite").save(path)
     assert _stored_columns(tmp_path / "table") == TOP_LEVEL
 
 
-def test_local_write_creates_commented_columns(without_spark: SparkSession, tmp_path: Path) -> None:
-    rows = without_spark.frame_of(COMPLETIONS.empty_table())  # type: ignore[attr-defined]
-    path = str(tmp_path / "table")
-    delta_tables.commented_writer(rows, COMMENTED).format("delta").save(path)
+def test_local_write_creates_commented_columns(tmp_path: Path) -> None:
+    rows, path = COMPLETIONS.empty_table(), str(tmp_path / "table")
+    LocalDelta().append(path, rows.cast(with_comments(rows.schema, COMMENTED)))
     assert _stored_columns(tmp_path / "table") == TOP_LEVEL
-    rows.write.format("delta").mode("overwrite").save(path)
+    LocalDelta().overwrite(path, rows)
     assert _stored_columns(tmp_path / "table") == TOP_LEVEL
 
 
 def test_unknown_columns_stay_without_comment(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.sql("SELECT 'r' AS run_id, 1 AS `o``d.d`")
-    delta_tables.commented_writer(rows, COMMENTED).format("delta").save(str(tmp_path / "table"))
+    with_column_comments(rows, COMMENTED).write.format("delta").save(str(tmp_path / "table"))
     assert _stored_columns(tmp_path / "table") == [TOP_LEVEL[0], ("o`d.d", None)]

@@ -10,10 +10,9 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.maintain import main
-from purgatory_udf.backend.backend import backend_of
+from purgatory_udf.backend.backend import LocalBackend, backend_of
 from purgatory_udf.backend.delta_store import SparkDelta
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.delta_tables import content_commits
 from purgatory_udf.storage.event_staging import is_in_time_order
@@ -67,8 +66,7 @@ def test_who_follows_goes_on_and_who_begins_later_finds_all_of_it(spark: SparkSe
         append_events(spark, imported, event)
     added = files(imported)
 
-    with locally():
-        assert main.status(["--out", str(imported)]) == 0
+    assert main.status(["--out", str(imported)], open_local) == 0
     assert len(DeltaTable(events).file_uris()) == 1 < len(added)
     assert (first_commit(spark, events), is_in_time_order(spark, events)) == (0, False)
 
@@ -81,8 +79,7 @@ def test_who_follows_goes_on_and_who_begins_later_finds_all_of_it(spark: SparkSe
     with replay_in_thread(spark, ReplayOptions(events, str(anew), CONFIG, follow=True)):
         process_all_available(spark)
 
-    with locally():
-        run_replay(session_for("tests"), ReplayOptions(events, str(whole), CONFIG))
+    run_replay(LocalBackend(), ReplayOptions(events, str(whole), CONFIG))
     for name in TABLES:
         expected = sorted_rows(whole, name)
         assert len(expected) > 10
@@ -108,6 +105,5 @@ def test_events_that_were_imported_at_once_stay_a_batch_to_a_file(spark: SparkSe
     events = append_events(spark, imported, middle)
     run_records.save(spark, str(imported / "runs"), FOLLOWS.finished({}))
     before = DeltaTable(events).version()
-    with locally():
-        assert main.status(["--out", str(imported)]) == 0
+    assert main.status(["--out", str(imported)], open_local) == 0
     assert (DeltaTable(events).version(), len(files(imported))) == (before, 2)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles, files_of
+from purgatory_udf.backend.backend import LocalBackend, SparkBackend
+from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles
 from purgatory_udf.common.errors import NeedsSparkError
 
 if TYPE_CHECKING:
@@ -61,14 +61,13 @@ def test_this_machines_files_are_there_without_a_session(scheme: str, tmp_path: 
 
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
 def test_hadoops_files_are_the_same(scheme: str, tmp_path: Path, spark: SparkSession) -> None:
-    assert used(files_of(spark), f"{scheme}{tmp_path}/x y") == EXPECTED
+    assert used(HadoopFiles(spark), f"{scheme}{tmp_path}/x y") == EXPECTED
     assert HadoopFiles(spark).qualified(f"{tmp_path}/x y") == f"file:{tmp_path}/x y"
 
 
-def test_a_session_has_the_files_that_it_can_reach(spark: SparkSession) -> None:
-    assert isinstance(files_of(spark), HadoopFiles)
-    with locally():
-        assert isinstance(files_of(spark), LocalFiles)
+def test_a_backend_has_the_files_that_it_can_reach(spark: SparkSession) -> None:
+    assert isinstance(SparkBackend(spark).files, HadoopFiles)
+    assert isinstance(LocalBackend().files, LocalFiles)
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/out", "hdfs://name/out"])

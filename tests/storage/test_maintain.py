@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.maintain import main
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.storage.output_folder import alone
 from tests.support.outcome_folder import sample_with_group, write_folder
 
@@ -54,8 +54,7 @@ def files(out: Path, table: str) -> int:
 
 def maintained(out: Path) -> int:
     """By a process that has no Spark, as the command does it for what lies on this machine."""
-    with locally():
-        return main.status(["--out", str(out)])
+    return main.status(["--out", str(out)], open_local)
 
 
 def test_rows_stay_in_few_files_and_working_files_go_when_nobody_writes_there(

@@ -18,8 +18,8 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.maintain import main as maintain
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.storage import run_records
@@ -122,8 +122,8 @@ def _process_both_queries(spark: SparkSession) -> None:
 def run_maintain(out: Path) -> Relay:
     relay, output = Path(Layout(str(out)).relay), io.StringIO()
     before = relayed_batches(relay)
-    with redirect_stdout(output), locally():
-        assert maintain.status(["--out", str(out)]) == 0
+    with redirect_stdout(output):
+        assert maintain.status(["--out", str(out)], open_local) == 0
     return Relay(before, relayed_batches(relay), output.getvalue())
 
 
@@ -155,8 +155,7 @@ def run_command(out: Path, name: str) -> None:
 def whole(followed: Followed) -> Path:
     """Output of a replay of the whole trace as one batch, without Spark."""
     out = followed.out.with_name("whole")
-    with locally():
-        run_replay(session_for("tests"), ReplayOptions(followed.events, str(out), CONFIG))
+    run_replay(LocalBackend(), ReplayOptions(followed.events, str(out), CONFIG))
     return out
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from deltalake import DeltaTable, write_deltalake
 
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import load_config
-from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
@@ -20,9 +19,8 @@ def test_open_operation_has_no_expired_watch(tmp_path: Path) -> None:
     *before, last = EVENTS
     events = [{"broker": 0, "seq": number} | event for number, event in enumerate([*before, LEFT_OPEN, last], 1)]
     write_deltalake(str(tmp_path / "events"), event_table(events))
-    with locally():
-        options = ReplayOptions(str(tmp_path / "events"), str(tmp_path / "out"), load_config(None, ["drain=false"]))
-        run = run_replay(session_for("tests"), options)
+    options = ReplayOptions(str(tmp_path / "events"), str(tmp_path / "out"), load_config(None, ["drain=false"]))
+    run = run_replay(LocalBackend(), options)
     assert run.counts["open"] == 1
     requests = {event["seq"]: event.get("request_id") for event in events}
     watches = DeltaTable(str(tmp_path / "out" / "watches")).to_pyarrow_table().to_pylist()

@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.maintain import main as maintain
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.query_plan import PARTITIONS
@@ -81,9 +81,8 @@ def test_steady_trace_uses_constant_resources(spark: SparkSession, tmp_path: Pat
 
 
 def assert_whole(folder: Path, trace: pa.Table) -> None:
-    with locally():
-        options = ReplayOptions(str(folder / "events"), str(folder / "whole"), CONFIG)
-        run_replay(session_for("tests"), options)
+    options = ReplayOptions(str(folder / "events"), str(folder / "whole"), CONFIG)
+    run_replay(LocalBackend(), options)
     for name in ("completions", "expirations", "watches", "purgatory_gauges"):
         expected = sorted_rows(folder / "whole", name)
         assert len(expected) > 20, name
@@ -129,8 +128,7 @@ def follow(spark: SparkSession, folder: Path, trace: pa.Table) -> Iterator[Usage
                 write_deltalake(str(events), portion, mode="append")
             process_all_available(spark)
             if number % PORTIONS_PER_MAINTAIN == PORTIONS_PER_MAINTAIN - 1:
-                with locally():
-                    assert maintain.status(["--out", str(out)]) == 0
+                assert maintain.status(["--out", str(out)], open_local) == 0
             yield _usage(spark, Layout(str(out)))
 
 

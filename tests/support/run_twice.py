@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.launch.backend_choice import OpenBackend, open_local
 from purgatory_udf.launch.job import Job
 
 
 class Answer:
     """The results of a job: standard output, pages, and tables."""
 
-    def __init__(self, out: Path, job: Job, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    output: str
+
+    def __init__(self, out: Path, job: Job, arguments: list[str], open_backend: OpenBackend | None) -> None:
         words = [word.replace("OUT", str(out)) for word in arguments]
-        assert job.status(["--out", str(out), *words]) == 0
-        self.output = capsys.readouterr().out
+        assert job.status(["--out", str(out), *words], open_backend) == 0
         self.files = {file.name: file.read_text() for file in [*out.glob("*.html"), *out.glob("*.prom")]}
         self.tables = dict(_answer_tables(out))
 
@@ -37,12 +37,13 @@ def _answer_tables(out: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def answer_twice(out: Path, place: Path, job: Job, words: list[str], capsys: pytest.CaptureFixture[str]) -> Answer:
     """Run the job twice, with and without Spark, on a fresh copy of the tables in `place`."""
     answers = []
-    for context in (nullcontext(), locally()):
+    for open_backend in (None, open_local):
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(out, place, ignore=shutil.ignore_patterns("metrics", "_report", "fidelity", "*.html", "*.prom"))
         capsys.readouterr()
-        with context:
-            answers.append(Answer(place, job, words, capsys))
+        answer = Answer(place, job, words, open_backend)
+        answer.output = capsys.readouterr().out
+        answers.append(answer)
     by_spark, local = answers
     assert local.output == by_spark.output and local.output
     assert local.files == by_spark.files

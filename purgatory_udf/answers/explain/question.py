@@ -11,7 +11,7 @@ from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.common.errors import UserError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from purgatory_udf.backend.backend import Session
 
 _ALL_TIMES = {"from_us": -(1 << 62), "until_us": 1 << 62}
 _NO_LIMIT = (1 << 31) - 1
@@ -30,9 +30,9 @@ class Question:
             raise UserError("give one of --operation ID, --request-id ID, --group ID")
 
 
-def explain(spark: SparkSession, out: str, question: Question, top: int = 20) -> list[str]:
+def explain(session: Session, out: str, question: Question, top: int = 20) -> list[str]:
     """Return the story as lines, for at most `top` operations of a request or changes of a group."""
-    tables = RunTables(spark, out)
+    tables = RunTables(session, out)
     if question.group is not None:
         lines = group_story(tables, question.group, top)
         if not lines:

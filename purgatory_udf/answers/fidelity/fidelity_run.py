@@ -16,7 +16,8 @@ from purgatory_udf.answers.fidelity.coordinator_comparison import logged_groups
 from purgatory_udf.answers.fidelity.fidelity_figures import figures
 from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, write_comparison
 from purgatory_udf.answers.run_tables import RunTables
-from purgatory_udf.backend.file_system import files_of, write_whole
+from purgatory_udf.backend.backend import backend_of
+from purgatory_udf.backend.file_system import write_whole
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_paths import local_path
@@ -25,7 +26,8 @@ from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import SparkSession
+
+    from purgatory_udf.backend.backend import Session
 
 
 _STYLE = """
@@ -145,15 +147,15 @@ class Fidelity:
         return [*lines, *(["", f"Page: {self.page}"] if self.page else [])]
 
 
-def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
+def run_fidelity(session: Session, options: FidelityOptions) -> Fidelity:
     """Compare the replay under `options.out` with the request log, write the table `fidelity`, and report it."""
     layout = Layout(options.out)
     beans, logged = options.counted(), options.logged()
     for name, maker in NEEDED.items():
-        if not delta_tables.is_table(spark, layout.table(name)):
+        if not delta_tables.is_table(session, layout.table(name)):
             raise UserError(f"{layout.table(name)}: no such table; run `{maker}` first")
-    tables = RunTables(spark, options.out, require_all_rows=False)
-    files_of(spark).remove(layout.table("fidelity"))
+    tables = RunTables(session, options.out, require_all_rows=False)
+    backend_of(session).files.remove(layout.table("fidelity"))
     report = figures(tables, write_comparison(tables), beans)
     if logged and tables.has("group_transitions"):
         report.append(logged_groups(tables, logged))

@@ -14,7 +14,8 @@ from purgatory_udf.storage import delta_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+
+    from purgatory_udf.backend.backend import Session
 
 # Dimensions of waits, in addition to the kind of operation.
 DIMENSIONS = ("broker", "topic", "partition", "client", "group")
@@ -60,12 +61,12 @@ class Metrics:
         return self.tables.rows(query, **parameters)
 
 
-def write_metrics(spark: SparkSession, out: str, options: MetricsOptions, folder: str = "") -> Metrics:
+def write_metrics(session: Session, out: str, options: MetricsOptions, folder: str = "") -> Metrics:
     """Compute every table of `METRICS` from the present output of the replay under `out`, and write it to `out`.
 
     `folder` is a subfolder to write to instead, with a slash at its end.
     """
-    tables = RunTables(spark, out)
+    tables = RunTables(session, out)
     parameters = {
         "window_ms": options.window_ms,
         "step_ms": STEP_MS,
@@ -83,10 +84,10 @@ def write_metrics(spark: SparkSession, out: str, options: MetricsOptions, folder
     return _metrics(tables, options, folder)
 
 
-def read_metrics(spark: SparkSession, out: str) -> Metrics:
+def read_metrics(session: Session, out: str) -> Metrics:
     """Return the tables that `write_metrics` left in `out`."""
-    tables = RunTables(spark, out)
-    if not all(delta_tables.is_table(spark, tables.layout.table(name)) for name in METRICS):
+    tables = RunTables(session, out)
+    if not all(delta_tables.is_table(session, tables.layout.table(name)) for name in METRICS):
         raise UserError(f"{out}: no metrics; run `metrics --out {out}` first")
     return _metrics(tables, MetricsOptions(), "")
 

@@ -18,9 +18,8 @@ from purgatory_udf.answers.report.html_page import Section
 from purgatory_udf.backend.file_system import write_whole
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from purgatory_udf.answers.run_tables import RunTables
+    from purgatory_udf.backend.backend import Session
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,9 @@ _FIGURES = {
 }  # fmt: skip
 
 
-def write_report(spark: SparkSession, out: str, options: MetricsOptions, html: Path) -> Path:
+def write_report(session: Session, out: str, options: MetricsOptions, html: Path) -> Path:
     """Write the page. Its metrics are kept in a separate folder, because their windows may differ."""
-    metrics = write_metrics(spark, out, options, _FOLDER)
+    metrics = write_metrics(session, out, options, _FOLDER)
     write_whole(html, report_page(metrics))
     return html
 

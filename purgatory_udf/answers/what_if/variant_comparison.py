@@ -18,7 +18,8 @@ from purgatory_udf.rules.purgatory.clock import STEP_MS
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import SparkSession
+
+    from purgatory_udf.backend.backend import Session
 
 Row = dict[str, Any]
 
@@ -37,10 +38,10 @@ class VariantChanges:
     of a trace of its own: operations are matched by client, request and number.
     """
 
-    def __init__(self, spark: SparkSession, baseline: str, variant: str, *, reacting: bool) -> None:
-        self._database = open_database(spark)
+    def __init__(self, session: Session, baseline: str, variant: str, *, reacting: bool) -> None:
+        self._database = open_database(session)
         self._baseline, other = (
-            RunTables(spark, folder, database=self._database, prefix=f"{side}_")
+            RunTables(session, folder, database=self._database, prefix=f"{side}_")
             for side, folder in (("baseline", baseline), ("variant", variant))
         )
         for tables in (self._baseline, other):

@@ -24,19 +24,18 @@ from purgatory_udf.streaming.replay_options import ReplayOptions, semantic_setti
 from purgatory_udf.streaming.replay_run import run_replay
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from purgatory_udf.backend.backend import Session
     from purgatory_udf.storage.run_records import Run
 
 
 log = logging.getLogger(__name__)
 
 
-def replay_variants(spark: SparkSession, events: str, out: str, variants: list[Variant]) -> dict[str, str]:
+def replay_variants(session: Session, events: str, out: str, variants: list[Variant]) -> dict[str, str]:
     """Replay the events under each variant; return the folder of each variant, which may be `out` for the baseline."""
     layout = Layout(out)
-    known = run_records.load(spark, layout.table("runs"), "replay")
-    identity = _identity(spark, events)
+    known = run_records.load(session, layout.table("runs"), "replay")
+    identity = _identity(session, events)
     folders: dict[str, str] = {}
     done: list[tuple[dict[str, Any], str]] = []
     if known and known.status == run_records.FINISHED and _is_replay_of(known, events, identity):
@@ -47,24 +46,24 @@ def replay_variants(spark: SparkSession, events: str, out: str, variants: list[V
         if folder is None:
             folder = layout.table(f"_what_if/{variant.name}")
             log.info("variant %s", variant.name)
-            replay_once(spark, events, folder, variant.config)
+            replay_once(session, events, folder, variant.config)
             done.append((settings, folder))
         folders[variant.name] = folder
     return folders
 
 
-def replay_once(spark: SparkSession, events: str, out: str, config: Config) -> None:
+def replay_once(session: Session, events: str, out: str, config: Config) -> None:
     """Replay the events to `out`, in place of an earlier replay of other events or settings."""
-    identity = _identity(spark, events)
-    known = run_records.load(spark, Layout(out).table("runs"), "replay")
+    identity = _identity(session, events)
+    known = run_records.load(session, Layout(out).table("runs"), "replay")
     stale = known is not None and (
         not _is_replay_of(known, events, identity) or _settings_of(known) != semantic_settings(config)
     )
-    run_replay(spark, ReplayOptions(events, out, config, overwrite=stale))
+    run_replay(session, ReplayOptions(events, out, config, overwrite=stale))
 
 
-def _identity(spark: SparkSession, events: str) -> dict[str, Any]:
-    return delta_tables.identity(spark, events) if delta_tables.is_table(spark, events) else {}
+def _identity(session: Session, events: str) -> dict[str, Any]:
+    return delta_tables.identity(session, events) if delta_tables.is_table(session, events) else {}
 
 
 def _settings_of(run: Run) -> dict[str, Any]:
@@ -94,7 +93,7 @@ class ScenarioOptions:
 
 
 def simulate_variants(
-    spark: SparkSession, stage: ScenarioOptions, out: str, variants: list[Variant], say: ReportPhase
+    session: Session, stage: ScenarioOptions, out: str, variants: list[Variant], say: ReportPhase
 ) -> dict[str, str]:
     """Simulate and replay each variant; return the folder of each variant's trace and tables."""
     folders: dict[str, str] = {}
@@ -105,20 +104,20 @@ def simulate_variants(
         if folder is None:
             folder = Layout(out).table(f"_what_if/{variant.name}")
             done.append((settings, folder))
-            _simulate_and_replay(spark, stage.run_of(variant), folder, variant, say)
+            _simulate_and_replay(session, stage.run_of(variant), folder, variant, say)
         folders[variant.name] = folder
     return folders
 
 
 def _simulate_and_replay(
-    spark: SparkSession, simulation: ScenarioRun, folder: str, variant: Variant, say: ReportPhase
+    session: Session, simulation: ScenarioRun, folder: str, variant: Variant, say: ReportPhase
 ) -> None:
-    known = run_records.load(spark, Layout(folder).table("runs"), "simulate")
+    known = run_records.load(session, Layout(folder).table("runs"), "simulate")
     if known is None or known.run_id != simulation.run_id or known.status != run_records.FINISHED:
         say(f"variant {variant.name}: simulating")
-        simulate_and_write(spark, simulation, Output(folder, simulation.run_id, overwrite=True), say)
+        simulate_and_write(session, simulation, Output(folder, simulation.run_id, overwrite=True), say)
     say(f"variant {variant.name}: replaying")
-    replay_once(spark, Layout(folder).table("events"), folder, variant.config)
+    replay_once(session, Layout(folder).table("events"), folder, variant.config)
 
 
 def clients_table(runs: Mapping[str, RunTables]) -> Table:

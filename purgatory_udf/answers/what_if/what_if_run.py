@@ -25,9 +25,8 @@ from purgatory_udf.common.console import Table
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from purgatory_udf.answers.what_if.variant_replays import ScenarioOptions
+    from purgatory_udf.backend.backend import Session
     from purgatory_udf.simulation.simulation_run import ReportPhase
 
 # Title and caption of each chart.
@@ -56,26 +55,26 @@ class WhatIf:
         yield from (f"Tables of {name}: {folder}" for name, folder in self.folders.items())
 
 
-def what_if(spark: SparkSession, events: str, out: str, variants: list[Variant], html: Path | None) -> WhatIf:
+def what_if(session: Session, events: str, out: str, variants: list[Variant], html: Path | None) -> WhatIf:
     """Replay the variants (the first is the baseline), write the table `what_if`, and draw the page."""
-    return _compare(spark, out, replay_variants(spark, events, out, variants), html, reacting=False)
+    return _compare(session, out, replay_variants(session, events, out, variants), html, reacting=False)
 
 
 def what_if_simulated(
-    spark: SparkSession, stage: ScenarioOptions, out: str, variants: list[Variant], html: Path | None, say: ReportPhase
+    session: Session, stage: ScenarioOptions, out: str, variants: list[Variant], html: Path | None, say: ReportPhase
 ) -> WhatIf:
     """Do the same with a simulation of each variant, whose clients react."""
-    return _compare(spark, out, simulate_variants(spark, stage, out, variants, say), html, reacting=True)
+    return _compare(session, out, simulate_variants(session, stage, out, variants, say), html, reacting=True)
 
 
-def _compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path | None, reacting: bool) -> WhatIf:
+def _compare(session: Session, out: str, folders: dict[str, str], html: Path | None, reacting: bool) -> WhatIf:
     """Compare the replays of the variants with that of the baseline, all given by their folders."""
-    opened = {folder: RunTables(spark, folder) for folder in dict.fromkeys(folders.values())}
+    opened = {folder: RunTables(session, folder) for folder in dict.fromkeys(folders.values())}
     runs = {name: opened[folder] for name, folder in folders.items()}
     path = Layout(out).table("what_if")
     ends = []
     for number, name in enumerate(name for name in folders if name != BASELINE):
-        changes = VariantChanges(spark, folders[BASELINE], folders[name], reacting=reacting)
+        changes = VariantChanges(session, folders[BASELINE], folders[name], reacting=reacting)
         ends.append(ends_table(name, changes.rows("counts")))
         if not reacting and ends[-1].rows:
             ends.append(trust_table(name, changes.trust()))

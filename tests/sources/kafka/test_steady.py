@@ -15,9 +15,8 @@ from deltalake import DeltaTable
 from jobs.maintain import main as maintain
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.backend.dataset import LocalDataset
-from purgatory_udf.backend.dialect import locally
 from purgatory_udf.contract.tables import TABLES
-from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.sources.kafka.kafka_topic import MESSAGES, KafkaTopic
 from purgatory_udf.sources.kafka.topic_steps import EventSteps
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
@@ -43,23 +42,22 @@ def test_steady_import_does_not_grow(tmp_path: Path, capsys: pytest.CaptureFixtu
     layout, run = Layout(str(tmp_path)), Run("ingest-t", "ingest", {"kafka": "nowhere:1", "topic": "t"}, {})
     tables, working = ("events", "rejected_events"), tmp_path / "_kafka"
     files, read, kept = [], [], []
-    with locally():
-        session = session_for("tests")
-        run_records.save(session, layout.table("runs"), run)
-        for name in tables:
-            delta_tables.create(session, layout.table(name), TABLES[name])
-        topic, options = KafkaTopic("nowhere:1", "t"), IngestOptions([], layout.out)
-        for step in range(STEPS):
-            # A new process has no state in memory.
-            steps = EventSteps(LocalBackend(), layout, run, topic, options, str(working / "steps"))
-            columns = zip(*_messages(step), strict=True)
-            messages = pa.Table.from_arrays(list(map(pa.array, columns)), MESSAGES.names).cast(MESSAGES)
-            steps.run(LocalBackend(), LocalDataset.of(messages), step)
-            files.append(sum(len(DeltaTable(layout.table(name)).file_uris()) for name in tables))
-            read.append(max(commits_to_read(Path(layout.table(name))) for name in tables))
-            kept.append(sum(file.stat().st_size for file in working.rglob("*") if file.is_file()))
-            if step % STEPS_PER_MAINTAIN == STEPS_PER_MAINTAIN - 1:
-                assert maintain.status(["--out", layout.out]) == 0
+    session = LocalBackend()
+    run_records.save(session, layout.table("runs"), run)
+    for name in tables:
+        delta_tables.create(session, layout.table(name), TABLES[name])
+    topic, options = KafkaTopic("nowhere:1", "t"), IngestOptions([], layout.out)
+    for step in range(STEPS):
+        # A new process has no state in memory.
+        steps = EventSteps(LocalBackend(), layout, run, topic, options, str(working / "steps"))
+        columns = zip(*_messages(step), strict=True)
+        messages = pa.Table.from_arrays(list(map(pa.array, columns)), MESSAGES.names).cast(MESSAGES)
+        steps.run(LocalBackend(), LocalDataset.of(messages), step)
+        files.append(sum(len(DeltaTable(layout.table(name)).file_uris()) for name in tables))
+        read.append(max(commits_to_read(Path(layout.table(name))) for name in tables))
+        kept.append(sum(file.stat().st_size for file in working.rglob("*") if file.is_file()))
+        if step % STEPS_PER_MAINTAIN == STEPS_PER_MAINTAIN - 1:
+            assert maintain.status(["--out", layout.out], open_local) == 0
     third = STEPS // 3
     for amounts in (files, kept):
         assert 0 < max(amounts[2 * third :]) <= 1.1 * max(amounts[third : 2 * third])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobs import audit, fidelity, ingest, metrics, replay, report
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.launch.backend_choice import open_local
 from tests.sources.request_log.output_search import text_of_output
 from tests.support import recorded
 
@@ -81,11 +81,10 @@ def test_anonymised_output_contains_no_name(
     named = recorded.data_file("traces", RECORDING, "topics.json").read_text()
     topics.write_text(json.dumps(_with_acme_names(json.loads(named))))
     options = ("--anonymise", "--anonymise-key", "${env:PSEUDONYMS}", "--topics", str(topics), "--max-rejected", "100")
-    with locally():
-        assert ingest.main.status(["--from", "request-log", str(logs), *options, "--out", str(out)]) == 0
-        assert replay.main.status(["--events", f"{out}/events", "--out", str(out)]) == 0
-        for job in (metrics.main, report.main, fidelity.main, audit.main):
-            assert job.status(["--out", str(out)]) == 0, job.name
+    assert ingest.main.status(["--from", "request-log", str(logs), *options, "--out", str(out)], open_local) == 0
+    assert replay.main.status(["--events", f"{out}/events", "--out", str(out)], open_local) == 0
+    for job in (metrics.main, report.main, fidelity.main, audit.main):
+        assert job.status(["--out", str(out)], open_local) == 0, job.name
     printed = capsys.readouterr()
     output = f"{text_of_output(out)}\n{printed.out}\n{printed.err}".replace(str(out), "out")
     assert all(name in output for name in ("topic-", "client-", "group-", "member-", "fidelity.html", "rejected"))

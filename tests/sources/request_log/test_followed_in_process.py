@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.backend.dataset import LocalDataset
-from purgatory_udf.backend.dialect import locally
 from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.kafka.topic_steps import LogSteps
@@ -83,10 +82,9 @@ def test_followed_tables_equal_whole_import(whole: Path, topics: str, tmp_path: 
         key=lambda message: message[2],
     )
     each = len(messages) // 4
-    with locally():
-        steps = _steps(tmp_path, topics)
-        for step in (0, 1, 2, 2, 3):
-            _take_step(steps, messages[step * each : (step + 1) * each if step < 3 else None], step)
+    steps = _steps(tmp_path, topics)
+    for step in (0, 1, 2, 2, 3):
+        _take_step(steps, messages[step * each : (step + 1) * each if step < 3 else None], step)
     numbers = DeltaTable(str(tmp_path / "events")).to_pyarrow_table().column("seq").to_pylist()
     assert sorted(numbers) == list(range(len(numbers)))
     moments = DeltaTable(str(tmp_path / "events")).to_pyarrow_table().column("time_us").to_pylist()

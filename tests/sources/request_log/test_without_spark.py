@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs import fidelity, ingest, report
-from purgatory_udf.backend.dialect import locally
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.backend.test_replay import TABLES, rows_of, run_of, run_replay_job
 from tests.sources.request_log.conftest import broker_options
@@ -40,8 +40,7 @@ def import_log(out: Path, *words: str) -> str:
 def test_import_equals_spark(
     spark: SparkSession, replayed: Replayed, piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with locally():
-        import_log(tmp_path, str(piece.logs[0].parent), *piece.options)
+    import_log(tmp_path, str(piece.logs[0].parent), *piece.options)
     assert capsys.readouterr().out.replace(str(tmp_path), str(replayed.out)) == replayed.imported
     for name in IMPORTED_TABLES:
         assert rows(tmp_path, name) == rows(replayed.out, name)
@@ -59,8 +58,7 @@ def test_rejections_and_pseudonyms_equal_spark(spark: SparkSession, piece: Piece
     log.write_text("\n".join([*lines[:300], lines[300][: len(lines[300]) // 2], *lines[301:]]) + "\n")
     words = [str(log), "--anonymise", "--events-per-file", "200", "--set", "max_rejected=50", "--overwrite"]
     counts = [import_log(tmp_path / "theirs", *words)]
-    with locally():
-        counts += [import_log(tmp_path / "ours", *words) for _ in range(2)]
+    counts += [import_log(tmp_path / "ours", *words) for _ in range(2)]
     assert len(set(counts)) == 1 and json.loads(counts[0])["rejected"] > 0
     for name in IMPORTED_TABLES:
         assert rows(tmp_path / "ours", name) == rows(tmp_path / "theirs", name)
@@ -69,22 +67,20 @@ def test_rejections_and_pseudonyms_equal_spark(spark: SparkSession, piece: Piece
 
 def test_interrupted_import_restarts(piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--from", "request-log", str(piece.logs[0]), "--out", str(tmp_path)]
-    with locally():
-        # As after a kill: data files of a table that was not committed.
-        (tmp_path / "_ingest").mkdir()
-        (tmp_path / "recorded").mkdir()
-        (tmp_path / "recorded" / "part-0.parquet").write_bytes(b"half")
-        assert ingest.main.status(words) == 0
-        before = DeltaTable(str(tmp_path / "events")).file_uris()
-        assert ingest.main.status(words) == 2
-        assert "exists; choose another --out, or --overwrite" in capsys.readouterr().err
-        assert DeltaTable(str(tmp_path / "events")).file_uris() == before
+    # As after a kill: data files of a table that was not committed.
+    (tmp_path / "_ingest").mkdir()
+    (tmp_path / "recorded").mkdir()
+    (tmp_path / "recorded" / "part-0.parquet").write_bytes(b"half")
+    assert ingest.main.status(words, open_local) == 0
+    before = DeltaTable(str(tmp_path / "events")).file_uris()
+    assert ingest.main.status(words, open_local) == 2
+    assert "exists; choose another --out, or --overwrite" in capsys.readouterr().err
+    assert DeltaTable(str(tmp_path / "events")).file_uris() == before
 
 
 def test_replay_equals_spark(replayed: Replayed, tmp_path: Path) -> None:
     """A real recording, without a drain at its end."""
-    with locally():
-        assert run_replay_job(replayed.out / "events", tmp_path, "--no-drain") == 0
+    assert run_replay_job(replayed.out / "events", tmp_path, "--no-drain") == 0
     for name in TABLES:
         ours, theirs = (DeltaTable(str(out / name)).to_pyarrow_table() for out in (tmp_path, replayed.out))
         assert ours.schema == theirs.schema, name
@@ -101,8 +97,8 @@ def test_fidelity_equals_spark(replayed: Replayed, tmp_path: Path, capsys: pytes
     out = tmp_path / "out"
     shutil.copytree(replayed.out, out, ignore=shutil.ignore_patterns("fidelity", "*.html"))
     capsys.readouterr()
-    with locally():
-        ours = Answer(out, fidelity.main, broker_options(), capsys)
+    ours = Answer(out, fidelity.main, broker_options(), open_local)
+    ours.output = capsys.readouterr().out
     assert ours.output.replace(str(out), str(replayed.out)) == replayed.compared
     page = (replayed.out / "fidelity.html").read_text()
     assert ours.files["fidelity.html"].replace(str(out), str(replayed.out)) == page

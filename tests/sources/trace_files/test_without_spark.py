@@ -12,9 +12,9 @@ import zstandard
 from deltalake import DeltaTable
 
 from jobs import ingest
-from purgatory_udf.backend.dialect import locally
-from purgatory_udf.backend.input_size import LOG_BYTES
+from purgatory_udf.backend.input_size import IMPORTED_BYTES, LOG_BYTES
 from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.launch.backend_choice import open_local, runs_in_process
 from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.support.outcome_folder import SAMPLE
 
@@ -36,8 +36,7 @@ def test_import_equals_spark(spark: SparkSession, tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in given]
     words = [*paths, "--events-per-file", "500", "--max-rejected", "100"]
     assert ingest.main.status([*words, "--out", str(tmp_path / "theirs")]) == 0
-    with locally():
-        assert ingest.main.status([*words, "--out", (tmp_path / "ours").as_uri()]) == 0
+    assert ingest.main.status([*words, "--out", (tmp_path / "ours").as_uri()], open_local) == 0
     for name in ("events", "rejected_events", "runs"):
         ours, theirs = (_comparable_rows(tmp_path / out, name) for out in ("ours", "theirs"))
         assert ours == theirs, name
@@ -60,13 +59,17 @@ def _comparable_rows(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_unsupported_inputs_need_spark(tmp_path: Path) -> None:
-    """These are Parquet, large logs and late events; nothing is written before."""
+    """Parquet and large logs, which the launcher sees; and late events, before anything is written."""
     late = [{"time_us": time_us, "type": "clock"} for time_us in (2_000_000, 1_000_000)]
     (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in late))
     with open(tmp_path / "request.log", "wb") as log:
         log.truncate(LOG_BYTES + 1)
     others = ["--from", "parquet", str(tmp_path)], ["--from", "request-log", str(tmp_path / "request.log")]
-    for words in (*others, [str(tmp_path / "trace.jsonl")]):
-        with locally(), pytest.raises(NeedsSparkError):
-            ingest.main.status([*words, "--out", str(tmp_path / "out")])
-        assert not (tmp_path / "out" / "events").exists()
+    (tmp_path / "trace.parquet").touch()
+    out = ["--out", str(tmp_path / "out")]
+    for words in others:
+        assert ingest.main.check([*words, *out]) is None
+        assert not runs_in_process(ingest.main.inputs, IMPORTED_BYTES, spark_options=False, settings={}, environ={})
+    with pytest.raises(NeedsSparkError):
+        ingest.main.status([str(tmp_path / "trace.jsonl"), *out], open_local)
+    assert not (tmp_path / "out" / "events").exists()
