@@ -1,11 +1,11 @@
 -- Invariants of operation ids: each operation of the trace ended at most once, and no id occurs twice. The rows of
--- `open` are the operations of the trace without an end; a run counts how many it left open.
+-- `open` are the operations of the trace without an outcome; a run records their number.
 --
 -- Reads:    completions, expirations, cancellations, requests
 -- Columns:  invariant, operation_id, and whether it `holds` for this operation
 
 WITH rows_of_each AS (
-    -- An operation that begins with a request, as those of groups do not, is `answered`.
+    -- Only operations that start with a request are `answered`; operations of groups do not.
     SELECT operation_id, sum(requested) AS requests, sum(answered) AS answers, sum(ended) AS ends
     FROM (
         SELECT operation_id, 1 AS requested, 0 AS answered, 0 AS ended FROM requests

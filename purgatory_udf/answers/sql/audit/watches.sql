@@ -1,5 +1,5 @@
--- Invariant of watches: each belongs to an operation of the trace, and ends by its deadline. Operations of groups have
--- other rows in `events` than their own.
+-- Invariant of watches: each belongs to an operation of the trace and is removed by its deadline. Operations of groups
+-- are excluded, because they do not have the id of an event.
 --
 -- Reads:    watches, requests
 -- Columns:  invariant, operation_id, and whether it `holds` for this watch

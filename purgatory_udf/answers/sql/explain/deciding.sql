@@ -1,4 +1,4 @@
--- The event that ended an operation: the first one at its end, on the key that its outcome names as the trigger.
+-- The event that ended an operation: the first event at that time on the key in the column `trigger`.
 --
 -- Reads:    partition_events, places
 

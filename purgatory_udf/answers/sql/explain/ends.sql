@@ -1,4 +1,4 @@
--- How some operations ended; times in microseconds since the epoch.
+-- The outcomes of the operations in `wanted`; times in microseconds since the epoch.
 --
 -- Reads:  ended, cancelled, wanted
 

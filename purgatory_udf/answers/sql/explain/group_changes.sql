@@ -1,4 +1,4 @@
--- The changes of state of a group in their order, at one broker after the other.
+-- The state changes of a group in their order, by broker.
 --
 -- Reads:       group_changes
 -- Parameters:  :group

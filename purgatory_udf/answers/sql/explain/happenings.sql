@@ -1,6 +1,6 @@
--- What happened on the partitions of some operations up to their ends, counted by event and replica: how often since
--- the operation started (`times`), when last, and up to which offset. Events before its start count for the latter, as
--- a follower's progress may have been recorded long before.
+-- The events on the partitions of operations until each operation ended, counted by event and replica: their number
+-- since the operation started (`times`), the last time, and the offset reached. The latter two include events before
+-- the start, because the last recorded progress of a follower may be much older.
 --
 -- Reads:    partition_events, places
 -- Columns:  operation_id, topic, partition, what, replica, times, last_us, reached; in_sync is the in-sync set that the

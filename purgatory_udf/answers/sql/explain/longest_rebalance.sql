@@ -1,4 +1,4 @@
--- The longest rebalance of a group, up to the last event of the group.
+-- The longest rebalance of a group that started no later than the last event of the group.
 --
 -- Reads:       rebalances, events
 -- Parameters:  :group

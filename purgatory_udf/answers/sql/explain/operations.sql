@@ -1,4 +1,4 @@
--- The operations of a request id, ended or not.
+-- The ended and open operations of a request id.
 --
 -- Reads:       ended, cancelled, events
 -- Parameters:  :request_id

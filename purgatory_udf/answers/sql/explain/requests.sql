@@ -1,4 +1,4 @@
--- The events that some operations began with.
+-- The requests that started the operations in `wanted`.
 --
 -- Reads:  events, wanted
 

@@ -1,4 +1,4 @@
--- The partitions that some operations were watched on.
+-- The partitions on which the operations in `wanted` were watched.
 --
 -- Reads:  watches, wanted
 

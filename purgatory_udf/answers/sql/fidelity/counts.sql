@@ -1,4 +1,4 @@
--- How many operations ended in which way on both sides.
+-- The number of operations by recorded and replayed outcome.
 --
 -- Reads:  fidelity
 

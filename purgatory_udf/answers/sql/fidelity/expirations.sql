@@ -1,5 +1,5 @@
--- How often operations expired, as recorded and as replayed; a produce counts once for each partition that timed out.
--- Where a broker's own counter was read twice, only what expired between both readings counts.
+-- The number of recorded and replayed expirations; a produce counts once for each partition that timed out. For brokers
+-- with two readings of a counter, only expirations between the readings count.
 --
 -- Reads:  recorded, expirations, counter_readings
 

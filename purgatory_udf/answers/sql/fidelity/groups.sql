@@ -5,8 +5,8 @@
 --   join_group  MEMBER_ID_REQUIRED without a member id (version 4 and later), else the generation of the next rebalance
 --   sync_group  NONE once the group is stable; REBALANCE_IN_PROGRESS if it rebalances before that
 --
--- Waits are compared where the recorded coordinator is the classic one, which answers heartbeats in the handling thread;
--- the other one has timers of its own.
+-- Waits are compared only for the classic coordinator, which answers heartbeats in the handling thread; the coordinator
+-- of Kafka 4 has its own timers.
 --
 -- Reads:  events, recorded, group_changes
 
@@ -32,7 +32,7 @@ WITH requests AS (
 ),
 changes AS (
     SELECT c.broker, c.group AS group_id, c.at_us, c.to_state, c.generation, c.members, c.place,
-        -- The next change that ends the joining of members.
+        -- The next change that completes the joins.
         min(CASE WHEN c.to_state IN ('CompletingRebalance', 'Empty', 'Dead') THEN c.place END) OVER (
             PARTITION BY c.broker, c.group ORDER BY c.place ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
         ) AS joined_place
@@ -62,7 +62,7 @@ placed AS (
     JOIN places p ON p.operation_id = r.operation_id
 ),
 states AS (
-    -- A join finds the state that the group has because of it; others find the state before them.
+    -- A join sees the state that it causes; other requests see the state before them.
     SELECT p.*, coalesce(s.to_state, 'Empty') AS state, coalesce(s.generation, 0) AS group_generation, s.joined_place,
         coalesce(array_contains(s.members, p.member), false) OR coalesce(p.last_join_us >= coalesce(s.at_us, 0), false)
             AS is_member
@@ -87,7 +87,7 @@ answers AS (
         CASE
             WHEN s.type = 'join_group' AND s.joins AND s.state = 'PreparingRebalance'
                 AND n.to_state = 'CompletingRebalance' THEN (n.at_us - s.time_us) / 1e3
-            -- The replay's own time of the leader's sync is that of the request.
+            -- The leader's sync has no wait to compare: the replay takes the time of its request.
             WHEN s.type = 'sync_group' AND s.is_member AND s.generation = s.group_generation
                 AND s.state NOT IN ('Empty', 'Dead', 'PreparingRebalance', 'Stable')
                 THEN CASE WHEN NOT s.leader THEN (n.at_us - s.time_us) / 1e3 END

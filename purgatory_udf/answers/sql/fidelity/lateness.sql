@@ -1,5 +1,5 @@
--- How late each broker ended what expired on both sides, in milliseconds after the deadline, and the median of what
--- remains when the usual lateness of its timer is subtracted.
+-- The lateness of operations that expired on both sides, in milliseconds after the deadline, by broker, and the median
+-- of the remaining difference after the usual lateness of the broker's timer is subtracted.
 --
 -- Reads:  fidelity
 

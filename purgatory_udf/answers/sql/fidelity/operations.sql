@@ -1,8 +1,8 @@
--- Rows of the table `fidelity`: operations whose id is that of their event.
+-- Rows of the table `fidelity` for operations with the id of their event.
 --
--- The broker answers what expired when its reaper gets to it, some tenths of a millisecond after the end of the timer's
--- delay; the replay ends it at its deadline. So where both sides expired, `difference_ms` is counted from the broker's
--- median.
+-- The reaper of a broker answers an expired operation some tenths of a millisecond after the end of the timer's delay;
+-- the replay ends it at its deadline. So for operations that expired on both sides, the broker's median lateness is
+-- subtracted from `difference_ms`.
 --
 -- Reads:  timed_pairs, disagreement_causes
 

@@ -1,5 +1,5 @@
--- Recorded and replayed waits of single operations: those that ended differently first, then a random sample of the
--- others, which is the same in every run.
+-- Recorded and replayed waits of single operations: first operations with different outcomes, then a random sample of
+-- the others, which is the same in every run.
 --
 -- Reads:       fidelity
 -- Parameters:  :most, maximum number of operations

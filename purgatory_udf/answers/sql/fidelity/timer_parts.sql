@@ -1,8 +1,8 @@
--- How late each broker ended what expired on both sides, by the part of the millisecond in which it started.
+-- The lateness of operations that expired on both sides, by broker and by the part of the millisecond of their start.
 --
 -- Reads:       operation_pairs
 -- Parameters:  :parts, number of parts of a millisecond
--- Columns:     late_ms, the median; operations; fine, how many of them were written at a fraction of a millisecond
+-- Columns:     late_ms, the median; operations; fine, the number of log lines with a fraction of a millisecond
 
 SELECT broker, CAST(floor(pmod(unix_micros(started_at), 1000) * :parts / 1e3) AS INT) AS part,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY late_ms) AS late_ms,

@@ -1,4 +1,4 @@
--- The changes of state of all groups, in the fields of `contract.outcome.Transition`.
+-- The state changes of groups, in the fields of `contract.outcome.Transition`.
 --
 -- Reads:  group_changes
 

@@ -1,4 +1,5 @@
--- By how much waits differ, in milliseconds, by kind and broker; `broker` is null for all brokers of a kind.
+-- Quantiles of the differences of waits, in milliseconds, by kind and broker; `broker` is null for all brokers
+-- together.
 --
 -- Reads:  fidelity
 

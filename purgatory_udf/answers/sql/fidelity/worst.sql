@@ -1,4 +1,4 @@
--- The operations of each kind whose waits differ most.
+-- The operations of each kind with the largest differences of waits.
 --
 -- Reads:       fidelity
 -- Parameters:  :of_each, maximum number of operations of a kind

@@ -1,7 +1,7 @@
--- What ended the operations of each kind, how often, and after how long.
+-- The number and the waits of operations by kind and cause.
 --
--- Quantiles are exact. They lie between two waits of whole milliseconds and are rounded to the hundredth, because the
--- last digit of the interpolation differs between engines.
+-- Quantiles are exact. They are interpolated between waits of whole milliseconds and rounded to the hundredth, because
+-- the last digit of the interpolation differs between engines.
 --
 -- Reads:  ended
 

@@ -1,5 +1,5 @@
--- Kafka's expiration meters (`ExpiresPerSec`) by MBean, broker and window: how often each was marked. Windows without
--- a mark have no row.
+-- Kafka's expiration meters (`ExpiresPerSec`) by MBean, broker and window, with the number of marks. Windows without a
+-- mark have no row.
 --
 --   DelayedProduceMetrics, DelayedDeleteRecordsMetrics   one mark for each partition that is pending at the expiration
 --   the same with `topic` and `partition`                the same, by partition

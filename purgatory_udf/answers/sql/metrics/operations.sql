@@ -1,4 +1,4 @@
--- How many operations ended in each window, by kind and broker: on arrival, after a wait, by their timer.
+-- The number of operations that ended in each window, by kind and broker: on arrival, after a wait, by expiration.
 --
 -- Reads:       ended
 -- Parameters:  :window_ms, length of a window in milliseconds; windows count from the epoch

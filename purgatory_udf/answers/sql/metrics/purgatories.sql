@@ -1,16 +1,16 @@
--- `PurgatorySize` and `NumDelayedOperations` of each purgatory by window, and the watches that are dead: their
--- operation has ended, and a watcher list still holds them until a purge.
+-- `PurgatorySize` and `NumDelayedOperations` of each purgatory by window, and its dead watches: entries of ended
+-- operations, which a watcher list holds until a purge.
 --
 -- The gauges count live and dead watches together. The live ones follow from the operations: each has one watch per key
 -- from the first step (reading of the gauges) after its start to the first step after its end.
 --
 --   step     1   2   3   4
 --   watched  2   2   3   0    the gauge
---   live     2   1   1   0    from starts and ends
+--   live     2   1   1   0    from the operations
 --   dead     0   1   2   0    the difference
 --
--- Operations that were still open when the replay ended are in no table. Where the gauge counts such operations, the
--- number of dead watches is unknown: null.
+-- Operations that were still open when the replay ended are in no table. If the gauge counts one, the number of dead
+-- watches is unknown (null).
 --
 -- Reads:       purgatory_gauges, ended
 -- Parameters:  :window_ms, length of a window in milliseconds; windows count from the epoch
@@ -32,18 +32,18 @@ waited AS (
         unix_millis(started_at) AS started_ms,
         unix_millis(ended_at) AS ended_ms,
         expired,
-        -- A rebalance that no request began was begun by a timer, at a whole millisecond.
+        -- A rebalance without a request was started by a timer, at a whole millisecond.
         request_id IS NULL AND kind IN ('join', 'initial_join', 'sync') AND pmod(unix_micros(started_at), 1000) = 0
             AS by_timer
     FROM ended
     WHERE watched
         AND kind IN
             ('produce', 'fetch', 'delete_records', 'create_topics', 'join', 'initial_join', 'sync', 'heartbeat')
-        -- Without gauges there is nothing to compare with.
+        -- Without gauges there are no dead watches to compute.
         AND EXISTS (SELECT 1 FROM purgatory_gauges)
 ),
 seen AS (
-    -- A step sees what timers did in its own millisecond, and what events did before that.
+    -- A step includes the effects of timers in its own millisecond, and of events before that millisecond.
     SELECT broker, purgatory, keys,
         CASE WHEN by_timer THEN started_ms ELSE started_ms + 1 END AS first_ms,
         CASE WHEN expired AND ended_ms > started_ms THEN ended_ms ELSE ended_ms + 1 END AS last_ms

@@ -1,4 +1,4 @@
--- Every rebalance of every group: how long it took, why it began, who was missing afterwards, who joined last.
+-- The rebalances of groups: length, reason, members that are missing afterwards, and the last member to join.
 --
 -- Reads:  rebalances
 

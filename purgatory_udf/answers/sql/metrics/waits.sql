@@ -1,4 +1,4 @@
--- How long operations of each kind waited: all of them (`by` is all), and by broker, topic, partition, client or group.
+-- Waits of operations by kind: in total (`by` is all), and by broker, topic, partition, client or group.
 -- An operation on several topics counts once for each. Quantiles are of the operations that had to wait, exact and
 -- rounded to the hundredth.
 --
@@ -6,8 +6,8 @@
 -- Parameters:  :by_broker, :by_topic, :by_partition, :by_client, :by_group, whether to count by it
 
 WITH keyed_members AS (
-    -- The key of a join or sync is its group, that of a heartbeat `group-member`: only the group's members tell where
-    -- the group ends.
+    -- The key of a join or sync is its group, that of a heartbeat `group-member`. Names may contain hyphens, so the key
+    -- is split by the names of members.
     SELECT broker, group_id || '-' || member AS key, min(group_id) AS group_id
     FROM (SELECT t.broker, t.group AS group_id, explode(t.members) AS member FROM group_transitions t) m
     GROUP BY broker, group_id || '-' || member
@@ -37,7 +37,7 @@ counted AS (
     FROM (SELECT DISTINCT operation_id, kind, expired, watched, wait_ms, part.topic AS topic FROM exploded) t
     WHERE :by_topic
     UNION ALL
-    -- A topic that is being created has no partition numbers.
+    -- A topic has no partition numbers during its creation.
     SELECT kind, expired, watched, wait_ms, 'partition', topic || '-' || CAST(partition AS STRING)
     FROM (
         SELECT DISTINCT operation_id, kind, expired, watched, wait_ms, part.topic AS topic, part.partition AS partition

@@ -1,4 +1,4 @@
--- What ended the operations of each kind, the most frequent causes first.
+-- The causes of each kind of operation, the most frequent first.
 --
 -- Reads:  metrics_causes
 

@@ -1,4 +1,4 @@
--- The clients, groups or topics (or what else `metrics` counted by) whose operations expired most often.
+-- The clients, groups, topics or other values of dimensions with the most expirations.
 --
 -- Reads:       metrics_waits
 -- Parameters:  :top, maximum number of rows

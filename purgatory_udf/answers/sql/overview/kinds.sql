@@ -1,4 +1,4 @@
--- The waits of each kind, over all operations.
+-- The waits of each kind of operation.
 --
 -- Reads:  metrics_waits
 

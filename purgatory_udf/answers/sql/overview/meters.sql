@@ -1,5 +1,5 @@
--- The totals of Kafka's expiration meters, and the last of the windows with the most marks. Meters of single
--- partitions come last.
+-- The totals of Kafka's expiration meters, and the last window with the most marks. Meters of single partitions come
+-- last.
 --
 -- Reads:       metrics_expires
 -- Parameters:  :top, maximum number of rows

@@ -1,4 +1,4 @@
--- The fullest purgatories: the greatest readings of their gauges, and the last of the windows with the greatest size.
+-- The largest purgatories: the maximum of each gauge, and the last window with the maximum size.
 --
 -- Reads:       metrics_purgatories
 -- Parameters:  :top, maximum number of rows

@@ -1,4 +1,4 @@
--- The longest rebalances, those after the trace's end last.
+-- The longest rebalances; rebalances after the end of the trace come last.
 --
 -- Reads:       metrics_rebalances
 -- Parameters:  :top, maximum number of rows

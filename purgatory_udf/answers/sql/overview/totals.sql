@@ -1,4 +1,5 @@
--- When the first and the last window of `metrics/operations` start, and how many operations ended after the trace.
+-- The starts of the first and the last window of `metrics/operations`, and the number of operations that ended after
+-- the trace.
 --
 -- Reads:  metrics_operations
 

@@ -1,4 +1,4 @@
--- The clients, groups or topics (or what else `metrics` counted by) whose operations waited longest in total.
+-- The values of a dimension (clients, groups, topics, …) with the longest total waits.
 --
 -- Reads:       metrics_waits
 -- Parameters:  :by, the dimension

@@ -1,4 +1,4 @@
--- How many operations of each kind ended at each broker, by how they ended.
+-- The number of ended operations by kind, broker and end.
 --
 -- Reads:  metrics_operations
 

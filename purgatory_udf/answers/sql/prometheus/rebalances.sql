@@ -1,4 +1,4 @@
--- How many rebalances each group had, by how they ended.
+-- The number of rebalances of each group by their last state.
 --
 -- Reads:  metrics_rebalances
 

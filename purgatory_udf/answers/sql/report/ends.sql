@@ -1,4 +1,4 @@
--- How many operations of each kind ended in each bin of time, by how they ended; kinds with most operations first.
+-- The number of operations that ended in each time bin, by kind and end; kinds with the most operations come first.
 --
 -- Reads:       metrics_operations
 -- Parameters:  :bin_ms, width of a bin in milliseconds

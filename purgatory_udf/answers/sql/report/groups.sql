@@ -1,9 +1,9 @@
--- The states of the groups that changed most often, each from `t` to `until` in milliseconds since the epoch.
+-- The states of the groups with the most changes, each from `t` to `until` in milliseconds since the epoch.
 --
 -- Reads:       group_changes
 -- Parameters:  :most, maximum number of groups
 --              :most_states, maximum number of rows
--- Columns:     group (and broker), state, t, until, reason; members, how many; changes, the group's total
+-- Columns:     group (and broker), state, t, until, reason; members, their number; changes, the group's total
 
 WITH busiest AS (
     SELECT c.broker, c.group AS group_id, count(*) AS changes

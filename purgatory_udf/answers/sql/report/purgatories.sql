@@ -1,10 +1,10 @@
--- The greatest readings of the gauges in each bin of time, of the fullest purgatories.
+-- The maximum of each gauge in each time bin, for the largest purgatories.
 --
 -- Reads:       metrics_purgatories
 -- Parameters:  :bin_ms, width of a bin in milliseconds
 --              :most, maximum number of purgatories
 -- Columns:     t, start of the bin in milliseconds since the epoch; purgatory, purged, gauge, and `most`, the reading;
---              fullest, the purgatory's greatest size
+--              fullest, the purgatory's maximum size
 
 WITH binned AS (
     SELECT unix_millis(window_start) - pmod(unix_millis(window_start), :bin_ms) AS t,

@@ -1,4 +1,4 @@
--- The completions and the expirations of each kind that waited longest; expirations after the trace's end do not count.
+-- The completions and expirations of each kind with the longest waits, without expirations after the end of the trace.
 --
 -- Reads:       ended
 -- Parameters:  :of_each, maximum number of completions, and of expirations, of a kind

@@ -1,5 +1,5 @@
--- How many requests expired in each bin of time, of the topics with most expirations. A request counts once for each of
--- its topics.
+-- The number of requests that expired in each time bin, for the topics with the most expirations. A request counts once
+-- for each of its topics.
 --
 -- Reads:       expirations
 -- Parameters:  :bin_ms, width of a bin in milliseconds

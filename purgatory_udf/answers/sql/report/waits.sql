@@ -1,4 +1,5 @@
--- How many operations waited from `low` to `high` milliseconds, by kind and cause; kinds with most waits first.
+-- The number of operations that waited from `low` to `high` milliseconds, by kind and cause; kinds with the most waits
+-- come first.
 --
 -- Reads:  wait_ranges
 

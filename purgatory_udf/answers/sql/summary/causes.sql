@@ -1,4 +1,4 @@
--- What ended the operations of each kind, how often, and after how long.
+-- The number and the waits of operations by kind and cause.
 --
 -- Reads:  ended
 

@@ -1,4 +1,4 @@
--- The operations that waited longest.
+-- The operations with the longest waits.
 --
 -- Reads:       ended
 -- Parameters:  :top, maximum number of rows

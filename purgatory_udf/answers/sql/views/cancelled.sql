@@ -1,4 +1,4 @@
--- Operations whose broker stopped before they ended, in the columns of `ended`. They were never answered.
+-- Operations that were waiting when their broker stopped, in the columns of `ended`. They have no response.
 --
 -- Reads:    cancellations
 

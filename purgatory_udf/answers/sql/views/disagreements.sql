@@ -1,8 +1,8 @@
--- The rows of `operation_pairs` that ended differently in the replay, with what is known about the reasons.
+-- The rows of `operation_pairs` with different outcomes, and their circumstances.
 --
 -- Reads:    operation_pairs, recorded, ended
 -- Columns:  delay_ms, the operation's timeout; error and complete, of the recorded response; decided_by, the
---           topic-partition whose change ended the operation in the replay, or the topic of the bytes that it returned;
+--           topic-partition of the change that ended the operation in the replay, or the topic of the returned bytes;
 --           in_handling, whether the broker was handling a produce or a follower's fetch at the operation's start
 
 WITH differing AS (
@@ -15,7 +15,7 @@ ends AS (
     JOIN ended e ON e.operation_id = d.operation_id
 ),
 returned AS (
-    -- The first partition whose bytes the response has.
+    -- The first partition with bytes in the response.
     SELECT operation_id, min_by(topic, place) AS topic
     FROM (
         SELECT operation_id, part.topic AS topic, part.bytes AS bytes, array_position(partitions, part) AS place
@@ -30,7 +30,7 @@ handled AS (
     JOIN recorded r ON r.broker = d.broker
         AND r.operation_id <> d.operation_id
         AND r.kind IN ('follower fetch', 'produce acks=-1', 'produce acks=1', 'produce acks=0')
-        -- The log's times are exact to some tenths of a millisecond.
+        -- Times of the log have a precision of some tenths of a millisecond.
         AND unix_micros(d.started_at) >= unix_micros(r.started_at) - r.recorded_local_ms * 1000 - 500
         AND unix_micros(d.started_at) <= unix_micros(r.started_at) + 500
 )

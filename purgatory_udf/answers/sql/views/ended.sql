@@ -1,4 +1,4 @@
--- Operations that completed or expired, in the columns that both tables have.
+-- Operations that completed or expired, in the common columns of both tables.
 --
 -- Reads:    completions, expirations
 -- Columns:  those of completions, with `ended_at` for `completed_at`; `expired`; `after_end` and `fetcher`, which only

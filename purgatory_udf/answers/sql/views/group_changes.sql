@@ -1,5 +1,5 @@
--- The changes of state of each group with their `place` in the order in which the group went through them, and their
--- time in microseconds. Changes of one moment are in the order in which a group can go through them in a generation.
+-- The state changes of each group with their `place` in time order, and their time in microseconds. Changes at the same
+-- time are in the order of the states in a generation.
 --
 -- Reads:  group_transitions
 

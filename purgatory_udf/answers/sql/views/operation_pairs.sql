@@ -1,19 +1,19 @@
--- Each operation of the request log whose id is that of its event, with its end in the replay.
+-- Operations of the request log with the id of their event, and their outcomes in the replay.
 --
 -- Reads:    recorded, ended
--- Columns:  outcomes are at_once, completed (after a wait), expired, or none: the replay has no end of the operation.
+-- Columns:  outcomes are at_once, completed (after a wait), expired, or none (the replay has no outcome).
 --           `difference_ms` is the recorded wait minus the replayed one; `late_ms` is the same for operations that
 --           expired on both sides, null for others.
 
 WITH replayed AS (
     SELECT operation_id,
         CASE
-            -- The broker answers a fetch that must not wait at once, and does not count it as expired.
+            -- The broker answers a fetch without a maximum wait at once, and does not count it as expired.
             WHEN expired AND NOT (kind = 'fetch' AND wait_ms = 0) THEN 'expired'
             WHEN watched AND NOT expired THEN 'completed'
             ELSE 'at_once'
         END AS outcome,
-        -- A deadline is a whole millisecond, but a start is not: what expired has waited its whole timeout.
+        -- Deadlines are whole milliseconds, but starts are not. An expired operation has waited for its whole timeout.
         CASE
             WHEN expired THEN CAST(wait_ms AS DOUBLE) ELSE (unix_micros(ended_at) - unix_micros(started_at)) / 1e3
         END AS waited_ms

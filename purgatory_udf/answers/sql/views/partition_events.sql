@@ -1,6 +1,6 @@
--- What each event did to each partition: `reached` is the offset up to which it brought the log, or the replica.
+-- The effect of each event on each partition: `reached` is the new end offset of the log or of the replica.
 --
--- Fetches of consumers change nothing, and a produce with an error appended nothing: both are left out.
+-- Fetches of consumers change nothing, and a produce with an error appends nothing: both are excluded.
 --
 -- Reads:    events
 -- Columns:  broker, time_us, seq, request_id, client_id, what, replica, reached, in_sync, topic, partition

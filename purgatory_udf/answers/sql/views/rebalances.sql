@@ -1,15 +1,15 @@
--- Every rebalance of every group: how long it took, why it began, who was missing afterwards, who joined last.
+-- The rebalances of groups: length, reason, members that are missing afterwards, and the last member to join.
 --
--- A rebalance begins with the group's change to PreparingRebalance and ends with its next change to Stable, Empty or
--- Dead. Another change to PreparingRebalance before that interrupts it.
+-- A rebalance lasts from the group's change to PreparingRebalance to its next change to Stable, Empty or Dead. Another
+-- change to PreparingRebalance before that interrupts it.
 --
 --   Stable {a b c} ──► PreparingRebalance {a b} ──► CompletingRebalance {a b} ──► Stable
 --                      started_at                   joined_at                     ended_at
 --                      missing: c (a member before, not after); last_to_join: the member that joined last
 --
 -- Reads:    group_changes, events
--- Columns:  `ended_as` is the last state, `interrupted`, or `open` for one without an end. `after_end`: it began after
---           the last event of the trace, when members count as silent.
+-- Columns:  `ended_as` is the last state, `interrupted`, or `open` for a rebalance without an end. `after_end`: the
+--           rebalance started after the last event of the trace, when members count as silent.
 
 WITH numbered AS (
     SELECT c.broker, c.group AS group_id, c.at AS changed_at, to_state, reason, generation, members, place,
@@ -19,7 +19,7 @@ WITH numbered AS (
     WINDOW so_far AS (PARTITION BY c.broker, c.group ORDER BY place)
 ),
 placed AS (
-    -- The places of the changes that begin the rebalance, end its joining, and end it.
+    -- The places of the changes that start the rebalance, complete the joins, and complete the rebalance.
     SELECT broker, group_id, changed_at, to_state, reason, generation, members, members_before, round,
         CASE WHEN to_state = 'PreparingRebalance' THEN place END AS begins,
         CASE WHEN to_state IN ('CompletingRebalance', 'Empty', 'Dead') THEN place END AS joins,

@@ -1,5 +1,5 @@
--- The requests of the trace that become one operation each. Operations of groups follow from the group's whole history
--- and not from single events.
+-- The requests of the trace that become one operation each. Operations of groups are excluded, because they result from
+-- the history of a group instead of a single event.
 --
 -- Reads:  events
 

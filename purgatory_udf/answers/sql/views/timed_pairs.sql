@@ -1,7 +1,8 @@
--- The rows of `operation_pairs` with a `late_ms` that does not depend on when in a millisecond the operation started.
+-- The rows of `operation_pairs` with a `late_ms` that does not depend on the start of the operation within a
+-- millisecond.
 --
--- A broker's timer counts a timeout from the beginning of the millisecond in which the operation started. Where the
--- phase of its clock is known, `late_ms` is counted from the end of that timeout, not from the operation's deadline.
+-- A broker's timer counts a timeout from the start of the millisecond in which the operation started. If the phase of
+-- its clock is known, `late_ms` is counted from the end of that timeout instead of the operation's deadline.
 --
 -- Reads:  operation_pairs, timer_phases
 

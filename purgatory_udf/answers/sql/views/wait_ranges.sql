@@ -1,5 +1,5 @@
--- How many operations waited from `low` to `high` milliseconds, by kind and cause. Each range is twice as wide as the
--- one before; 0 has a range of its own, because the timer counts whole milliseconds.
+-- The number of operations that waited from `low` to `high` milliseconds, by kind and cause. Each range is twice as
+-- wide as the one before; 0 has a separate range, because the timer counts whole milliseconds.
 --
 -- Reads:  ended
 

@@ -1,5 +1,5 @@
--- Each operation of the baseline next to the same operation of a variant, and what changes. An operation that one of
--- both has no end for (it was open, or never began) has nulls on that side.
+-- Each operation of the baseline next to the same operation of a variant, and the kind of change. An operation that is
+-- open or does not exist on one side has nulls there.
 --
 -- Reads:  baseline_operations, variant_operations
 

@@ -1,4 +1,4 @@
--- The requests that simulated clients sent, by type: how many, and how long the clients waited for answers.
+-- The requests of simulated clients by type: their number, and the time until the response.
 --
 -- Reads:  truth_requests, events
 

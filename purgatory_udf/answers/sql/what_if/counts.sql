@@ -1,4 +1,4 @@
--- How many operations of each kind a variant changes, and how. Quantiles are of those that had to wait.
+-- The number of operations that a variant changes, by kind. Quantiles are of operations that had to wait.
 --
 -- Reads:  changes
 

@@ -1,4 +1,4 @@
--- The operations that a variant changes anything of.
+-- The operations that a variant changes.
 --
 -- Reads:  changes
 

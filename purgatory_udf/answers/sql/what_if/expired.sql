@@ -1,4 +1,4 @@
--- How many operations of each kind expired in each bin of time.
+-- The number of operations that expired in each time bin, by kind.
 --
 -- Reads:       expirations
 -- Parameters:  :bin_ms, width of a bin in milliseconds

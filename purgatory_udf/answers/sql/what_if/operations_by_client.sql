@@ -1,5 +1,5 @@
--- The ended operations of a replay of a simulated trace. Another simulation has other ids: the n-th operation of a kind
--- that a request of a client led to is the same in both. Rebalances have no client, and a join may lead to several.
+-- The ended operations of a replay of a simulated trace. Simulations have different ids, so operations are matched by
+-- client, request, kind and number. Rebalances have no client, and a join may cause several operations.
 --
 -- Reads:    ended
 -- Columns:  those of `ended`; who, request and nth identify an operation in both replays

@@ -1,4 +1,4 @@
--- The greatest readings of each purgatory's gauges, and the watches that purges removed.
+-- The maximum of each purgatory's gauges, and the number of watches that purges removed.
 --
 -- Reads:  purgatory_gauges
 

@@ -1,4 +1,4 @@
--- The greatest PurgatorySize of each purgatory in each bin of time.
+-- The maximum PurgatorySize of each purgatory in each time bin.
 --
 -- Reads:       purgatory_gauges
 -- Parameters:  :bin_ms, width of a bin in milliseconds

@@ -1,4 +1,4 @@
--- When the first and the last operation ended, in milliseconds since the epoch.
+-- The end times of the first and the last operation, in milliseconds since the epoch.
 --
 -- Reads:  ended
 

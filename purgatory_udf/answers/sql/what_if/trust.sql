@@ -1,10 +1,10 @@
--- How many ends of each kind are sure under a variant, although arrivals are held fixed. An end is sure until its
--- client, whose next request follows an answer, or a follower of its broker, whose next fetch moves high watermarks,
--- was answered at another time than in the baseline. From then on, arrivals would have been others.
+-- The number of outcomes under a variant that are certain although arrivals are fixed, by kind. An outcome is certain
+-- unless its client or a follower of its broker was answered earlier at another time than in the baseline: the client
+-- would have sent its next request, and the follower its next fetch, at another time.
 --
 -- Reads:    changes, baseline_events
--- Columns:  kind; of all operations and of those that differ: how many are sure, come after their client was answered
---           at another time, or after a follower was
+-- Columns:  kind; the numbers of operations that are certain, that follow a change for their client, and that follow a
+--           change for a follower; `all` counts every operation, `differing` the changed operations
 
 WITH followers AS (
     SELECT seq AS operation_id FROM baseline_events WHERE type = 'fetch' AND replica_id >= 0
@@ -13,7 +13,7 @@ ends AS (
     SELECT c.kind, c.broker, coalesce(c.client_id, '') AS client, f.operation_id IS NOT NULL AS follows,
         c.change <> 'same' AS differs,
         unix_millis(c.started_at) AS started_ms,
-        -- The earlier of both ends, or the only one.
+        -- The earlier time of both sides, or the only one.
         unix_millis(c.started_at) + least(c.baseline_wait_ms, c.variant_wait_ms) AS ended_ms,
         coalesce(c.shift_ms <> 0, true) AS shifted
     FROM changes c
@@ -26,7 +26,7 @@ shifted_followers AS (
     SELECT broker, min(ended_ms) AS first_ms FROM ends WHERE shifted AND follows GROUP BY broker
 ),
 reasons AS (
-    -- The first shifted answer of a client is sure itself: its request had arrived as recorded.
+    -- The first shifted response of a client is certain itself: its request had arrived as recorded.
     SELECT e.kind, e.differs,
         CASE
             WHEN e.started_ms >= c.first_ms THEN 'client'

@@ -1,4 +1,4 @@
--- How many operations of each kind waited from `low` to `high` milliseconds.
+-- The number of operations that waited from `low` to `high` milliseconds, by kind.
 --
 -- Reads:  wait_ranges
 
