@@ -2,7 +2,7 @@
 
 Results come back as Arrow in shared memory. Inputs need no transfer, because a fork has a copy of the memory; `work`
 may therefore be any function. It must neither query DuckDB nor write Delta tables, because their threads do not survive
-a fork. A fork costs milliseconds, depending on the memory of the parent, and its results have to be read; the parts that
+a fork. A fork costs milliseconds, depending on the memory of the parent, and its results have to be read; parts that
 this process executes cost neither.
 
     numbers of parts ─────► each process, including this one, takes the next part when it is idle
@@ -124,7 +124,7 @@ class _Processes:
             self._wrong.append(error)
 
     def _give(self) -> None:
-        """Write the numbers of the parts, in a thread because a pipe buffers only a few thousand; stop after an error."""
+        """Write the numbers of the parts in a thread, because a pipe buffers a few thousand; stop after an error."""
         with suppress(BrokenPipeError):
             for number in range(len(self._parts)):
                 os.write(self._giving, _NUMBER.pack(number))

@@ -1,1 +1,1 @@
-"""Where everything lies: Delta tables by path, a run's layout and record, who may write there, what is written once."""
+"""Output folders: layout, locks and run records; checkpoints, files of events, and maintenance of tables."""

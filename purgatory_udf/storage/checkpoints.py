@@ -1,4 +1,4 @@
-"""A streaming query's checkpoint before Spark reads it, and what a sink keeps between batches."""
+"""Checkpoints of streaming queries, prepared for Spark, and snapshots that a sink keeps between batches."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 from purgatory_udf.backend.backend import Session, SparkBackend, backend_of
 from purgatory_udf.backend.file_system import Files
 
-# One entry per micro-batch: what it is about to process, and that it is done.
+# Folders with one entry per micro-batch: its offsets before it starts, and its commit after it has finished.
 _OFFSETS, _COMMITS = "offsets", "commits"
 
-# How Spark moves a checkpoint's files into place. Its usual way asks whether each is a link, for which Hadoop starts a
-# process per file on a local disk. The other way replaces a file atomically only where a rename of the disk does.
+# Spark's setting for the class that moves a checkpoint's files into place. The default class checks whether each file
+# is a link, for which Hadoop starts a process per file on a local disk. The other class relies on atomic renames.
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _DISK_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -52,10 +52,10 @@ def next_watermark_ms(session: Session, path: str) -> int | None:
         return None
     entry = files.read(f"{path}/{_COMMITS}/{max(done)}") or b""
     try:
-        # The first line is a version, the second what holds for the batch.
+        # The first line is a version, the second the metadata of the batch.
         return int(json.loads(entry.splitlines()[1])["nextBatchWatermarkMs"])
     except (IndexError, KeyError, ValueError):
-        # A damaged entry: Spark's own error says what is wrong with it.
+        # A damaged entry: Spark's error message describes it.
         return None
 
 
@@ -67,10 +67,10 @@ def _entries(files: Files, folder: str) -> set[int]:
 
 
 class Snapshots:
-    """What a query's sink remembers between batches, one file per batch.
+    """State that a query's sink keeps between batches, one file per batch.
 
-    A batch starts from what the batch before it left, and writes its own file before Spark considers it done. A batch
-    that is repeated after a crash therefore finds the same past, and replaces what it had written.
+    A batch starts from the file of the batch before it, and writes its file before Spark commits the batch. A batch
+    that is repeated after a crash therefore starts from the same state, and replaces its file.
     """
 
     def __init__(self, session: Session, folder: str) -> None:

@@ -1,4 +1,4 @@
-"""Questions about Delta tables by path that Delta itself has no answer for: what their present content consists of."""
+"""Functions on Delta tables by path, among them the versions and commits of a table's current content."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def identity(session: Session, path: str) -> dict[str, Any]:
 
 
 def content_version(session: Session, path: str) -> int:
-    """Return the version at which the table's present content began: its first, or the last that replaced all rows."""
+    """Return the first version of the current content: the table's first, or the last that replaced all rows."""
     return _first_of(backend_of(session).delta(path).history(path))
 
 

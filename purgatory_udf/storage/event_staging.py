@@ -1,7 +1,7 @@
-"""Events in time order, in files of about the wanted size; and events relayed from one query to the next.
+"""Writes events in time order, in files of about a given size; and relays events from one query to the next.
 
-A micro-batch takes whole files in the order of their commits. Files therefore hold whole milliseconds, in time order:
-then every batch is decided at once, and no table depends on where batches end.
+A micro-batch takes whole files in the order of their commits. Files therefore contain whole milliseconds, in time
+order: each batch is then complete up to its last millisecond, and no table depends on the borders of batches.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Remark on every commit whose files this product wrote in time order.
+# Remark in the metadata of a commit of files in time order.
 TIME_ORDER = "purgatory-replay: files in time order"
 # Operations of commits that can add data.
 _ADDING = {"WRITE", "STREAMING UPDATE", "MERGE", "UPDATE", "OPTIMIZE", "CREATE TABLE AS SELECT"}
-# Columns by which readers skip files; statistics of all columns cost a third of an import.
+# Columns by which readers skip files; statistics of every column cost a third of an import.
 _INDEXED = ("event_time", "time_us", "seq")
 
 # Partition column of the relay: the latest millisecond of a batch.
 UNTIL = "until_ms"
-# The query whose checkpoint tells what was read from the relay.
+# The query that reads the relay; its checkpoint has the progress.
 READER = "brokers"
 
 
@@ -103,7 +103,7 @@ def append_parts(events: pa.Table, path: str, per_file: int, transaction: Transa
 
 
 def in_files(events: DataFrame, count: int, per_file: int) -> DataFrame:
-    """Range-partition events by whole millisecond, so that each millisecond lies in one file, in order."""
+    """Range-partition events by whole millisecond, so that each millisecond is in one file, in order."""
     from pyspark.sql import functions as sf
 
     files = max(1, -(-count // per_file))
@@ -125,13 +125,13 @@ def write_files(events: DataFrame, path: str, mode: str = "errorifexists", **opt
 
 
 def is_in_time_order(session: Session, path: str) -> bool:
-    """Whether every commit that added data was written in time order, and all of them still exist."""
+    """Whether every commit that added data was written in time order, and each of them still exists."""
     commits = content_commits(session, path)
     return bool(commits) and all(each.metadata == TIME_ORDER for each in commits if each.operation in _ADDING)
 
 
 def staged(backend: SparkBackend, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:
-    """Return the table to stream and the number of its files in a micro-batch; a staged copy if the table won't do."""
+    """Return the table to stream and the number of its files in a micro-batch; a staged copy if needed."""
     store = backend.delta(events)
     each = max(1, count // max(store.identity(events).files, 1))
     if is_in_time_order(backend, events) and each <= 2 * per_batch:
@@ -164,7 +164,7 @@ def clean_relay(session: Session, layout: Layout) -> int:
     batches = (name for name in backend.files.names(layout.relay) if name.startswith(f"{UNTIL}="))
     gone = [name for name in batches if int(name.removeprefix(f"{UNTIL}=")) < read_ms]
     if gone:
-        # From the table first, then from the disk: no reader opens a file that the table had lost before.
+        # Remove files from the table first, then from the disk: no reader opens a deleted file.
         store.delete(layout.relay, [Condition(UNTIL, "<", read_ms)])
     for name in gone:
         backend.files.remove(f"{layout.relay}/{name}")
@@ -176,5 +176,5 @@ def _read_until_ms(files: Any, layout: Layout) -> int:
     checkpoint = layout.checkpoint(READER)
     done = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdigit()]
     entry = files.read(f"{checkpoint}/offsets/{max(done)}") if done else None
-    # The first line is a version, the second what holds for the batch, the others are offsets of sources.
+    # The first line is a version, the second the metadata of the batch, the others are offsets of sources.
     return int(json.loads(entry.decode().splitlines()[1])["batchWatermarkMs"]) if entry else 0

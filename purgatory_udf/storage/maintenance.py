@@ -1,12 +1,11 @@
-"""Keeping an output folder small: tables in few files, without files that no version needs, without old working files.
+"""Keeps an output folder small: compacts small files, and deletes old versions of tables and unneeded working files.
 
-Every step is safe while a replay or an import goes on in the folder. Small files are compacted in a commit of their
-own, next to which others append. Files are deleted only when they are older than any reader or writer at work can be.
-Working files are deleted of a finished run, and of a running one those that its next batches do not need.
+Every step is safe during a replay or an import in the folder. Small files are compacted in a separate commit without
+conflicts with appends. Files are deleted only when they are older than any active reader or writer. Working files of
+a finished run are deleted; of a running one, only files that its next batches do not need.
 
-`events` that a followed import keeps adding to are compacted as well: readers that follow them go by commits, and find
-the files of each commit for as long as they are kept. Events that were imported at once keep their files, one batch per
-file.
+The growing `events` of a followed import are compacted as well: readers follow them by commits, and find the files of
+each commit until these are deleted. Events of a finished import keep their files, one batch per file.
 """
 
 from __future__ import annotations
@@ -32,12 +31,11 @@ COMPACTED = (
 EVENTS = "events"
 KEEP_HOURS = RETENTION_HOURS
 
-# A replay's checkpoints stay, for `inspect`.
+# Checkpoints of a replay stay, for `inspect`.
 _CHECKPOINTS = "checkpoints"
 # Working files of an import that was stopped, which no other import resumes.
 _IMPORT_FOLDERS = ("_ingest", "_messages")
-# Files are merged until they reach the first size, and never beyond the second: large files are not rewritten each
-# time.
+# Files smaller than the first size are merged into files of at most the second size; larger files are not rewritten.
 _LARGE_ENOUGH, _LARGEST = 32 << 20, 128 << 20
 
 
@@ -53,20 +51,20 @@ class Maintained:
 def maintain(
     session: SparkSession | Backend, out: str, keep_hours: int = KEEP_HOURS
 ) -> tuple[list[Maintained], list[str]]:
-    """Compact and vacuum the tables below `out`; return their sizes, and the working files that were deleted."""
+    """Compact and vacuum the tables below `out`; return their sizes, and the deleted working files."""
     backend, layout = backend_of(session), Layout(out)
     store = backend.delta(out)
     tables = [name for name in COMPACTED if store.is_table(layout.table(name))]
     if _grows(backend, layout):
         tables.append(EVENTS)
     if not tables:
-        raise UserError(f"{out}: no table of a replay or an import is there")
+        raise UserError(f"{out}: has no table of a replay or an import")
     maintained = [_maintained(store, layout.table(name), name, keep_hours) for name in tables]
     return maintained, list(_delete_working_files(backend, layout))
 
 
 def report(maintained: list[Maintained], deleted: list[str]) -> list[str]:
-    """Return what was done as lines of text."""
+    """Return the sizes of the tables and the deleted files as lines of text."""
     rows = [(each.name, each.before.files, each.after.files, round(each.after.bytes / 1e6, 1)) for each in maintained]
     lines = Table("Tables", ("table", "files before", "files now", "MB now"), rows).lines()
     return [*lines, *(f"deleted: {path}" for path in deleted)]

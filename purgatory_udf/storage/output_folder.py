@@ -1,4 +1,4 @@
-"""Where a run keeps what: the public tables beside each other, its own machinery under `_replay`."""
+"""Layout of an output folder (public tables, internal files in `_replay`), and the lock of each job."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from purgatory_udf.common.local_paths import SCHEME, local_path
 
 @dataclass(frozen=True)
 class Layout:
+    """Paths of an output folder."""
+
     out: str
 
     def table(self, name: str) -> str:
@@ -28,68 +30,65 @@ class Layout:
 
     @property
     def relay(self) -> str:
-        """Events on their way from groups that see a share of some operations to their brokers' groups, packed."""
+        """Serialized events from groups that see only part of an operation, for the groups of brokers."""
         return f"{self.machinery}/relay"
 
     @property
     def answers(self) -> str:
-        """What groups' requests were answered, but for signs of life that are well."""
+        """Responses to requests of consumer groups, without successful heartbeats."""
         return f"{self.machinery}/told"
 
     @property
     def coordinators(self) -> str:
-        """What waits in the groups' purgatories, after each of the last batches."""
+        """Waiting operations of consumer groups after each of the last batches."""
         return f"{self.machinery}/coordinators"
 
     def path_of(self, table: str) -> str:
-        """Of a public table, or of one that only the run itself reads."""
+        """Return the path of a public or internal table."""
         return {"relay": self.relay, "told": self.answers}.get(table) or self.table(table)
 
     def control(self, query: str) -> str:
-        """The row that lets the query's clock run past the end of a finished trace."""
+        """Return the table of the row that advances a query's clock past the end of a finished trace."""
         return f"{self.machinery}/control/{query}"
 
     @property
     def staged(self) -> str:
-        """The events in files of the wanted size, where the given table's files are larger or not in time order."""
+        """Copy of the events, if the files of the given table are too large or not in time order."""
         return f"{self.machinery}/events"
 
     def checkpoint(self, query: str) -> str:
         return f"{self.machinery}/checkpoints/{query}"
 
 
-# What can be said of an output folder before Spark is started.
-
-
 def local_folder(out: str) -> Path | None:
-    """The folder, if it can only be this machine's."""
+    """Return the folder if it is on the local file system, and None if Hadoop may have another default file system."""
     return None if not out.startswith(SCHEME) and os.environ.get("HADOOP_CONF_DIR") else local_path(out)
 
 
 def require_folder(out: str) -> None:
-    """Raise if there is no such folder; a place that only Spark can look at may be anything."""
+    """Raise `UserError` if a local folder does not exist; others are not checked."""
     folder = local_folder(out)
     if folder is not None and not folder.is_dir():
         raise UserError(f"{out}: no such folder")
 
 
 def same_place(path: str, other: str) -> bool:
-    """Whether two names are one folder's, be it named from here, from the root, or as a URI."""
+    """Whether two names (relative, absolute or URI) refer to the same folder."""
     here, there = local_folder(path), local_folder(other)
     if here is None or there is None:
         return path.rstrip("/") == other.rstrip("/")
     return here.absolute() == there.absolute()
 
 
-# Two of a kind must not write one output at the same time: each job locks the folder that it writes.
-
-
 @contextmanager
 def alone(out: str, job: str) -> Iterator[None]:
-    """Hold the folder for this job; a UserError says who else does, or why nothing can be written there.
+    """Lock the folder, because two jobs of a kind must not write to it at the same time.
 
-    The kernel drops the lock with the process, however it ends, so none is ever left behind. A folder that is not this
-    machine's is not locked: there, Delta lets no two writers make the same version of a table.
+    The kernel releases the lock when the process exits, even if it is killed. A remote folder is not locked, but Delta
+    prevents two writers from creating the same version of a table.
+
+    Raises:
+        UserError: If another process holds the lock, or the folder cannot be written.
     """
     folder = local_folder(out)
     if folder is None or folder.is_file():
@@ -101,8 +100,7 @@ def alone(out: str, job: str) -> Iterator[None]:
         file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise UserError(
-            f"{out}: cannot be written: {error.strerror}; put that right, or choose another --out, and give the same "
-            "command again"
+            f"{out}: cannot be written: {error.strerror}; fix this, or choose another --out, and repeat the command"
         ) from None
     try:
         _take(file, out, job)
@@ -112,7 +110,7 @@ def alone(out: str, job: str) -> Iterator[None]:
 
 
 def is_held(out: str, job: str) -> bool:
-    """Whether such a job writes there at this moment; of a folder elsewhere nobody knows, so it is taken for held."""
+    """Whether a job of this name is writing to the folder; a remote folder counts as locked."""
     folder = local_folder(out)
     if folder is None:
         return True
@@ -137,7 +135,7 @@ def _take(file: int, out: str, job: str) -> None:
             return  # A file system without locks.
         holder = os.pread(file, 200, 0).decode(errors="replace").strip() or "another process"
         raise UserError(
-            f"{out}: {holder} is writing there; wait until that {job} has ended, or stop it, or choose another --out"
+            f"{out}: {holder} is writing to it; wait until that {job} has finished, or stop it, or choose another --out"
         ) from None
     begun = f"process {os.getpid()}, since {datetime.now(UTC):%F %T},"
     os.truncate(file, 0)

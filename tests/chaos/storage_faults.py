@@ -167,7 +167,7 @@ def read_only(trial: FaultTrial) -> list[str]:
     with write_protected(out):
         if not trial.without_spark:
             problems = _problems(process, "make it writable")
-        problems += trial.failure_problems(out, "cannot be written: Read-only file system; put that right")
+        problems += trial.failure_problems(out, "cannot be written: Read-only file system; fix this")
     return problems + trial.resume_problems(out)
 
 
@@ -175,7 +175,7 @@ def second_command(trial: FaultTrial) -> list[str]:
     """A second command writes to the same output folder."""
     out = trial.folder / "two"
     job = trial.command.words[0]
-    sentence = f"is writing there; wait until that {job} has ended, or stop it"
+    sentence = f"is writing to it; wait until that {job} has finished, or stop it"
     if trial.command.spark_optional:
         # The first command would finish before the second one starts, so this process holds the lock instead.
         with alone(str(out), job):

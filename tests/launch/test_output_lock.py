@@ -28,8 +28,8 @@ def test_second_job_is_refused_until_first_ends(tmp_path: Path) -> None:
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         sentence = (
-            rf"^{re.escape(out)}: process {holder.pid}, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d, is writing there; wait "
-            r"until that replay has ended, or stop it, or choose another --out$"
+            rf"^{re.escape(out)}: process {holder.pid}, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d, is writing to it; wait "
+            r"until that replay has finished, or stop it, or choose another --out$"
         )
         for _ in range(2):
             with pytest.raises(UserError, match=sentence), alone(out, "replay"):
@@ -45,7 +45,7 @@ def test_unwritable_output_is_reported_first(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "out"
     sentence = (
-        rf"^{out}: cannot be written: Not a directory; put that right, or choose another --out, and give the same "
+        rf"^{out}: cannot be written: Not a directory; fix this, or choose another --out, and repeat the command$"
     )
     with pytest.raises(UserError, match=sentence), alone(str(out), "replay"):
         pass

@@ -1,5 +1,4 @@
-"""`maintain` puts together the events that an import goes on adding to: who follows them notices nothing, and who
-begins only when their first commits or files are gone takes what is there at once, for the same tables."""
+"""`maintain` compacts the events of a followed import, and replays of these give the same tables."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ FOLLOWS = Run("ingest-broker-log", "ingest", {"kafka": "host:9092", "topic": "br
 
 @pytest.fixture
 def imported(spark: SparkSession, tmp_path: Path) -> Path:
-    """What an import that follows a topic has written so far."""
+    """Output folder of an import that follows a topic."""
     run_records.save(spark, str(tmp_path / "runs"), FOLLOWS)
     return tmp_path
 
@@ -48,14 +47,14 @@ def files(folder: Path) -> list[Path]:
 
 
 def first_commit(spark: SparkSession, events: str) -> int | None:
-    """With which to begin to read it commit by commit. Spark and this process read the log alike."""
+    """Return the first version of a read by commits; Spark and this process must read the same history."""
     assert SparkDelta(spark).history(events) == backend_of(spark).delta(events).history(events)
     since = content_commits(spark, events)
     return since[0].version if since else None
 
 
 @pytest.mark.long
-def test_who_follows_goes_on_and_who_begins_later_finds_all_of_it(spark: SparkSession, imported: Path) -> None:
+def test_compacted_events_give_the_same_tables(spark: SparkSession, imported: Path) -> None:
     first, middle, last = split_trace(growing_trace())
     followed, anew, whole = (imported / name for name in ("followed", "anew", "whole"))
     events = append_events(spark, imported, first)
@@ -71,9 +70,9 @@ def test_who_follows_goes_on_and_who_begins_later_finds_all_of_it(spark: SparkSe
     assert (first_commit(spark, events), is_in_time_order(spark, events)) == (0, False)
 
     append_events(spark, imported, last)
-    with replay_in_thread(spark, replay):  # From where it was, by commits whose files are still there.
+    with replay_in_thread(spark, replay):  # It resumes by commits, which still have their files.
         process_all_available(spark)
-    for file in added:  # As a week later.
+    for file in added:  # As a vacuum a week later does.
         file.unlink()
     assert first_commit(spark, events) is None
     with replay_in_thread(spark, ReplayOptions(events, str(anew), CONFIG, follow=True)):
@@ -87,9 +86,7 @@ def test_who_follows_goes_on_and_who_begins_later_finds_all_of_it(spark: SparkSe
         assert sorted_rows(anew, name) == expected, name
 
 
-def test_a_table_whose_log_has_lost_its_first_commits_is_not_read_commit_by_commit(
-    spark: SparkSession, imported: Path
-) -> None:
+def test_incomplete_log_is_not_read_by_commits(spark: SparkSession, imported: Path) -> None:
     first, middle, _ = split_trace(growing_trace())
     append_events(spark, imported, first)
     events = append_events(spark, imported, middle)
@@ -99,7 +96,7 @@ def test_a_table_whose_log_has_lost_its_first_commits_is_not_read_commit_by_comm
     assert (first_commit(spark, events), is_in_time_order(spark, events)) == (None, False)
 
 
-def test_events_that_were_imported_at_once_stay_a_batch_to_a_file(spark: SparkSession, imported: Path) -> None:
+def test_events_of_finished_import_are_not_compacted(spark: SparkSession, imported: Path) -> None:
     first, middle, _ = split_trace(growing_trace())
     append_events(spark, imported, first)
     events = append_events(spark, imported, middle)

@@ -1,4 +1,4 @@
-"""A page is there as a whole, or as it was."""
+"""`write_whole` replaces a file atomically."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from purgatory_udf.backend.file_system import write_whole
 
 
-def test_who_cannot_finish_a_file_leaves_what_was_there(tmp_path: Path) -> None:
+def test_failed_write_keeps_old_contents(tmp_path: Path) -> None:
     page = tmp_path / "pages" / "report.html"
     write_whole(page, "before")
     with pytest.raises(UnicodeEncodeError):
@@ -21,14 +21,14 @@ def test_who_cannot_finish_a_file_leaves_what_was_there(tmp_path: Path) -> None:
     assert [(file.name, file.read_text()) for file in page.parent.iterdir()] == [("report.html", "after")]
 
 
-def test_a_link_goes_on_to_lead_where_it_led(tmp_path: Path) -> None:
+def test_write_through_link_keeps_link(tmp_path: Path) -> None:
     page, link = tmp_path / "page.html", tmp_path / "link.html"
     link.symlink_to(page)
     write_whole(link, "told")
     assert link.is_symlink() and page.read_text() == "told"
 
 
-def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+def test_write_to_pipe_keeps_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     read: list[str] = []

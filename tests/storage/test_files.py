@@ -1,4 +1,4 @@
-"""Files by path: this machine's without a JVM, and Hadoop's, behave as one."""
+"""`LocalFiles` and `HadoopFiles` behave the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def seen(files: Files, path: str) -> tuple[bool, bool, list[str], bytes | None]:
-    """Checksums, which Hadoop lays beside what it writes, do not count."""
+    """Return the state of a path, without the checksum files that Hadoop writes."""
     names = sorted(name for name in files.names(path) if not name.endswith(".crc"))
     return files.exists(path), files.is_file(path), names, None if names else files.read(path)
 
@@ -25,7 +25,7 @@ NOTHING: Any = (False, False, [], None)
 
 
 def used(files: Files, folder: str) -> list[Any]:
-    """What there is to see after each step."""
+    """Return the states after each of several operations."""
     log: list[Any] = [seen(files, f"{folder}/a")]
     files.make_folder(f"{folder}/a/b")
     files.make_folder(f"{folder}/a/b")
@@ -54,30 +54,30 @@ EXPECTED: list[Any] = [
 
 
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
-def test_this_machines_files_are_there_without_a_session(scheme: str, tmp_path: Path) -> None:
+def test_local_files_need_no_session(scheme: str, tmp_path: Path) -> None:
     assert used(LocalFiles(), f"{scheme}{tmp_path}/x y") == EXPECTED
     assert list(tmp_path.iterdir()) == [tmp_path / "x y"]
 
 
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
-def test_hadoops_files_are_the_same(scheme: str, tmp_path: Path, spark: SparkSession) -> None:
+def test_hadoop_files_behave_the_same(scheme: str, tmp_path: Path, spark: SparkSession) -> None:
     assert used(HadoopFiles(spark), f"{scheme}{tmp_path}/x y") == EXPECTED
     assert HadoopFiles(spark).qualified(f"{tmp_path}/x y") == f"file:{tmp_path}/x y"
 
 
-def test_a_backend_has_the_files_that_it_can_reach(spark: SparkSession) -> None:
+def test_backend_determines_the_files(spark: SparkSession) -> None:
     assert isinstance(SparkBackend(spark).files, HadoopFiles)
     assert isinstance(LocalBackend().files, LocalFiles)
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/out", "hdfs://name/out"])
-def test_what_lies_elsewhere_is_left_to_spark(path: str) -> None:
+def test_remote_path_needs_spark(path: str) -> None:
     with pytest.raises(NeedsSparkError, match=f"{path}: is not on this machine"):
         LocalFiles().exists(path)
 
 
-def test_a_reader_finds_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    """Whoever has it open keeps what was there."""
+def test_open_reader_keeps_old_contents(tmp_path: Path) -> None:
+    """A write replaces the file instead of changing it."""
     board = tmp_path / "board.json"
     LocalFiles().write(str(board), b"old")
     with board.open("rb") as reader:

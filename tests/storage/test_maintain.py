@@ -1,4 +1,4 @@
-"""`maintain` makes an output small and changes no row; it leaves alone what somebody is still at work on."""
+"""`maintain` compacts an output without changing rows, and keeps the working files of a running job."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ GROWN = ("completions",)
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """A finished replay that has written a table a few rows at a time, and left its working files."""
+    """Output of a finished replay, with a table of many small files, and working files."""
     folder = tmp_path / "out"
     write_folder(folder, sample_with_group())
-    # Kept as any other is.
+    # `maintain` treats these like the other tables.
     for name in ("expirations", "cancellations", "watches", "purgatory_gauges", "group_transitions"):
         shutil.rmtree(folder / name)
     for name in GROWN:
@@ -53,14 +53,12 @@ def files(out: Path, table: str) -> int:
 
 
 def maintained(out: Path) -> int:
-    """By a process that has no Spark, as the command does it for what lies on this machine."""
+    """Run `maintain` without Spark, as the command does for local folders."""
     return main.status(["--out", str(out)], open_local)
 
 
-def test_rows_stay_in_few_files_and_working_files_go_when_nobody_writes_there(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Three times: while a replay is at work there, when it is done, and once more, when all is done."""
+def test_maintain_keeps_rows_and_deletes_unused_files(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three runs: during a replay, after it, and again without the grown tables."""
     before = everything(out)
     assert {files(out, name) for name in GROWN} == {12}
     with alone(str(out), "replay"):
@@ -78,15 +76,15 @@ def test_rows_stay_in_few_files_and_working_files_go_when_nobody_writes_there(
     ]
     assert everything(out) == before
 
-    for name in GROWN:  # What is left of the tables says as much.
+    for name in GROWN:  # The other tables suffice.
         shutil.rmtree(out / name)
     assert maintained(out) == 0
     assert "deleted" not in capsys.readouterr().out
     assert everything(out) == {name: rows for name, rows in before.items() if name not in GROWN}
 
 
-def test_spark_says_and_leaves_the_same(spark: SparkSession, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of one table, to which each step of Spark's is the same as to ten."""
+def test_spark_maintains_the_same(spark: SparkSession, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One table suffices, because Spark takes the same steps for each."""
     for name in ("runs", "group_disagreements", "rejected_events"):
         shutil.rmtree(out / name, ignore_errors=True)
     before = everything(out)
@@ -101,10 +99,10 @@ def test_spark_says_and_leaves_the_same(spark: SparkSession, out: Path, capsys: 
 
 
 def _without_sizes(said: str) -> list[list[str]]:
-    """Each row but for its last column: two writers' files are not of one size."""
+    """Return the rows without the last column, the size, which depends on the writer."""
     return [line.split()[:-1] for line in said.splitlines()]
 
 
-def test_a_folder_without_tables_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_tables_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert maintained(tmp_path) == 2
-    assert capsys.readouterr().err == f"maintain: {tmp_path}: no table of a replay or an import is there\n"
+    assert capsys.readouterr().err == f"maintain: {tmp_path}: has no table of a replay or an import\n"
