@@ -44,8 +44,8 @@ _BYTES_OF_ONE_FILE = 1 << 26
 class CoordinatorGauges:
     """Gauges of the purgatories that all consumer groups of a broker share.
 
-    They follow from what all of a broker's groups report together. That is little whatever the batch, so the sink
-    computes them and keeps their state for the next batch.
+    They depend on the reports of all groups of a broker. These reports are small for any size of batch, so the sink
+    computes the gauges and keeps their state for the next batch.
     """
 
     gauge_state: GaugeState
@@ -64,7 +64,7 @@ class CoordinatorGauges:
         self.snapshots.keep(number, self.gauge_state.to_bytes())
 
     def status(self) -> dict[str, Any]:
-        """Return what `top` shows."""
+        """Return the values that `top` shows."""
         return {"open": self.gauge_state.open, "purgatories": self.gauge_state.current_gauges()}
 
     def left_open(self) -> int:
@@ -80,7 +80,7 @@ class ChunkBatch(ABC):
 
     @abstractmethod
     def heads(self) -> list[dict[str, Any]]:
-        """Return table, group, time and rows of each chunk, with the payload (`said`) of those that are no table's."""
+        """Return table, group, time and rows of each chunk, with the payload (`said`) of chunks without a table."""
 
     @abstractmethod
     def chunks(self, tables: Iterable[str]) -> pa.Table:
@@ -136,7 +136,7 @@ class SparkChunks(ChunkBatch):
 
 @dataclass
 class Sink:
-    """Where the batches of a query go.
+    """Writes the batches of a query.
 
     Operations that expire only after the trace's end are written if the run drains, and left open if it does not.
     Gauges continue until every operation has ended. A query whose only batch decides everything (`closes`) knows that
@@ -144,12 +144,12 @@ class Sink:
 
     Attributes:
         name: Name of the query.
-        backend: Where the tables are.
+        backend: Backend that writes the tables.
         layout: The run's tables.
-        stream_id: Identifies the query in Delta's transactions, by which a table knows the batches that it has.
-        rules: What the query executes.
+        stream_id: Id of the query in the transactions by which Delta skips batches that a table already has.
+        rules: Rules that the query executes.
         drain: Whether the run drains.
-        closes: Whether the query's only batch decides all there is.
+        closes: Whether the query's only batch decides every operation.
         gauges: The purgatories that consumer groups of a broker share.
         status_files: Status files for `top`, while the run follows a table.
         latest_us: When the last operation ended, if this process has seen every batch.
@@ -179,7 +179,7 @@ class Sink:
             frame.unpersist()
 
     def process(self, batch: ChunkBatch, number: int) -> None:
-        """Write the tables of a batch, and keep what the next batch needs."""
+        """Write the tables of a batch, and the state for the next batch."""
         heads = batch.heads()
         rows = Counter[str]()
         for head in heads:
@@ -203,7 +203,7 @@ class Sink:
         if readings is not None:
             writes.append(lambda: self._append(readings, GAUGES, number))
         if writes:
-            # Most of a small write is planning and committing, which tables do at the same time.
+            # Most of a small write is planning and committing, so the tables are written concurrently.
             with ThreadPoolExecutor(len(writes)) as pool:
                 list(pool.map(lambda write: write(), writes))
         if self.gauges is not None:
@@ -231,7 +231,7 @@ class Sink:
 
     @property
     def _unwritten(self) -> set[str]:
-        """Answers are compared with the recorded ones when a trace has ended, which a followed one never has."""
+        """Return the internal tables to omit; a followed trace has no end at which answers are compared."""
         return {STATUS, WAITS, ANSWERS} if self.rules.plan.is_followed else {STATUS, WAITS}
 
     def _local_write(self, chunks: pa.Table, table: str, number: int) -> Callable[[], None]:
@@ -264,7 +264,7 @@ class Sink:
         partitioned_by: tuple[str, ...] = ()
         if table == RELAY:
             until_ms = max(head["time_us"] for head in heads if head["table"] == RELAY) // 1000
-            # One file per batch: a reader never takes half of one.
+            # One file per batch: a reader takes a batch as a whole.
             rows = mine.select(
                 "group",
                 sf.timestamp_micros("time_us").alias("event_time"),
@@ -284,7 +284,7 @@ class Sink:
         return Transaction(f"{self.stream_id}/{table}", number)
 
     def _end_ms(self, table: str) -> int | None:
-        """Return the millisecond with which the table ends, if that is known."""
+        """Return the last millisecond of the table, if it is known."""
         end_us = self.rules.plan.trace_end_us
         if end_us is None:
             return None
@@ -301,7 +301,7 @@ class Sink:
 
 
 def _relayed(chunks: pa.Table) -> pa.Table:
-    """Return a batch's chunks as rows of the relay, in a partition of their own."""
+    """Return a batch's chunks as rows of the relay, in a separate partition."""
     times_us = chunks.column("time_us")
     until_ms = pa.array(np.full(len(chunks), pc.max(times_us).as_py() // 1000))
     columns = [chunks.column("group"), times_us.cast(INPUT_SCHEMA.field("event_time").type), chunks.column("payload")]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 PARTITION_KINDS = ("produce", "fetch", "delete_records", "create_topics")
 
 _ALL_FILES = 2**31 - 1
-# Up to this many events and TopicPartitions, each partition is a group of its own, which is the simplest to inspect. A
-# group costs Spark a millisecond or two per batch, so larger traces are grouped by broker.
+# Up to this many events and TopicPartitions, each partition is a separate group, which is the simplest to inspect. A
+# group costs Spark 1 to 2 ms per batch, so larger traces are grouped by broker.
 _FEW_EVENTS, _FEW_PARTITIONS = 20_000, 50
 
 
@@ -30,10 +30,12 @@ def delta_stream(
     """Return a Delta table as a stream.
 
     Args:
-        spark: The session that streams. path: The table. files: Files per micro-batch; Delta's default if None. since:
-        Version at which the content began. The stream then reads commit by commit, each in the order of its files.
-            Without it, Delta starts with a snapshot whose files it sorts by modification time.
-        shrinks: Whether rows that were read are deleted meanwhile.
+        spark: The session that streams.
+        path: The table.
+        files: Files per micro-batch; Delta's default if None.
+        since: First version of the content. The stream then reads commit by commit, each in the order of its files.
+            Without it, Delta starts with a snapshot, and sorts its files by modification time.
+        shrinks: Whether rows are deleted after they were read.
     """
     reader = spark.readStream.format("delta")
     if shrinks:
@@ -118,17 +120,17 @@ class TraceSurvey:
         self._ahead: Future[Survey] | None = None
 
     def start(self) -> None:
-        """Begin the survey in another thread."""
+        """Start the survey in another thread."""
         thread = ThreadPoolExecutor(1)
         self._ahead = thread.submit(survey, self._backend, self._events)
         thread.shutdown(wait=False)
 
     @cached_property
     def survey(self) -> Survey:
-        """The survey; raises `UserError` for a table without events."""
+        """Return the survey. Raises `UserError` for a table without events."""
         known = self._ahead.result() if self._ahead else survey(self._backend, self._events)
         if not known.events:
-            raise UserError(f"{self._events}: the table holds no event")
+            raise UserError(f"{self._events}: the table has no events")
         return known
 
 

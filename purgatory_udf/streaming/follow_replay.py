@@ -1,4 +1,4 @@
-"""A replay that follows a growing table: all queries at the same time, until they are interrupted.
+"""Replays a growing table: runs all queries at the same time until interrupted.
 
 Nothing is drained. The number of open operations is shown at once, and the run's counts are saved to `runs` every
 minute.
@@ -59,7 +59,7 @@ def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: R
 
 
 def _first_event_ms(backend: SparkBackend, events: str) -> int:
-    """Return when the trace begins, which is when gauges are first read; wait for the first event."""
+    """Wait for the first event and return its time, at which gauges are first read."""
     while True:
         first = backend.query("SELECT min(time_us) AS first_us FROM {events}", {"events": events})
         first_us = first.column("first_us")[0].as_py()
@@ -87,7 +87,7 @@ class RunningCounts:
 
     @property
     def open(self) -> int:
-        """The number of open operations."""
+        """Number of open operations."""
         return self._status_files.open
 
     def refresh(self) -> None:

@@ -1,4 +1,4 @@
-"""The table `group_disagreements`: a replay's answers to group members next to those that the trace records."""
+"""The table `group_disagreements`: replayed responses to group members next to the recorded responses."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def write_disagreements(backend: Backend, layout: Layout, run: Run) -> None:
 
 
 def disagreement_counts(backend: Backend, layout: Layout) -> dict[str, Any]:
-    """Count disagreements by kind, and by group for those that disagree most."""
+    """Count disagreements by kind, and by group for the groups that disagree most."""
     totals: Counter[str] = Counter()
     by_group: dict[str, dict[str, int]] = {}
     counted = backend.query(

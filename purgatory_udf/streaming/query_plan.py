@@ -40,7 +40,7 @@ class ReplayQuery(Protocol):
 
     @property
     def sink(self) -> Sink:
-        """Where the results go."""
+        """Sink of the results."""
 
     def to_end(self, survey: Survey) -> None:
         """Process all events."""
@@ -50,7 +50,7 @@ MakeQuery = Callable[[str, Sink], ReplayQuery]
 
 
 def replay_queries(backend: Backend, source: TraceSource, config: Config) -> MakeQuery:
-    """Return what makes a query, by title and sink, over the events of a finished trace."""
+    """Return a function that creates a query with a title and a sink over the events of a finished trace."""
     if isinstance(backend, LocalBackend):
         return lambda title, sink: LocalQuery(backend, title, source.path, sink)
     assert isinstance(backend, SparkBackend)
@@ -60,7 +60,7 @@ def replay_queries(backend: Backend, source: TraceSource, config: Config) -> Mak
 def stream_queries(
     backend: SparkBackend, events: Callable[[], DataFrame], config: Config
 ) -> Callable[[str, Sink], Query]:
-    """Return what makes a query, by title and sink, over a stream of events."""
+    """Return a function that creates a query with a title and a sink over a stream of events."""
 
     def make(title: str, sink: Sink) -> Query:
         if sink.name == BROKERS:
@@ -74,7 +74,7 @@ def stream_queries(
 
 @dataclass(frozen=True)
 class Queries:
-    """What a run's queries have in common; `began_ms` is when the trace began."""
+    """Common parts of a run's queries; `began_ms` is the start time of the trace."""
 
     backend: Backend
     config: Config

@@ -1,4 +1,4 @@
-"""A replay from start to end: prepare, process, run the clock out, count.
+"""Executes a replay: prepare, process, run the clock out, count.
 
 Every step may be interrupted and repeated: streams resume from their checkpoints, tables take each batch once, and the
 rest is done again.
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 # executors of one core each it makes minutes of a batch that takes seconds.
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _FEWEST, _MOST = 8, 200
-# More than one per core, so that a core whose groups have little to do takes another task.
+# More than one per core, so that a core with few events takes another task.
 _TASKS_PER_CORE = 2
 
 
@@ -95,10 +95,10 @@ def run_replay(session: SparkSession | Backend, options: ReplayOptions) -> Run:
         create_tables(backend, layout, groups=survey.of_groups > 0)
     counts = _end(backend, options, layout, run, survey, [sink for _, sink in partitions], [sink for _, sink in groups])
     if options.config.drain and counts["open"]:
-        # Whatever the reason, this run must not look complete.
+        # A run with lost rows must not look complete.
         raise CheckFailedError(
-            f"{options.out}: {counts['open']:,} operations of the trace have no end in its tables, as after a file of "
-            "theirs was lost; restart with --overwrite"
+            f"{options.out}: {counts['open']:,} operations of the trace have no end in its tables, possibly because "
+            "files were lost; restart with --overwrite"
         )
     done = run.finished(counts)
     run_records.save(backend, runs, done)

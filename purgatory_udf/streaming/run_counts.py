@@ -1,4 +1,4 @@
-"""The counts of a finished run, as its record in `runs` has them."""
+"""Counts of a finished run for its record in `runs`."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def last_end_us(sinks: Sequence[Sink]) -> int | None:
 def run_counts(
     backend: Backend, layout: Layout, survey: Survey, groups: dict[str, Any], given: Counter[str] | None
 ) -> dict[str, Any]:
-    """Count what a run made of its trace.
+    """Count the results of a run.
 
     Args:
-        backend: Where the tables are.
+        backend: Backend that reads the tables.
         layout: The run's tables.
-        survey: Of the trace.
+        survey: Size and time span of the trace.
         groups: The counts of consumer groups, if there are any.
         given: The rows given to each table, if that is known without counting them.
     """
@@ -50,7 +50,7 @@ def run_counts(
 
     with ThreadPoolExecutor(len(ENDS) + 1) as pool:
         *ended, rejected = pool.map(rows, (*ENDS, "rejected_events"))
-    # No event names a session or a rebalance: the groups' own count says how many there were.
+    # No event names a session or a rebalance: their number comes from the groups' counts.
     operations = survey.operations + groups.get("operations", 0)
     return {
         "events": survey.events,

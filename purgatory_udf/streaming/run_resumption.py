@@ -1,4 +1,4 @@
-"""Whether a replay starts a new run or resumes the one that was interrupted in its folder."""
+"""Starts a new run of a replay, or resumes the interrupted run in its folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from purgatory_udf.streaming.replay_options import ReplayOptions, semantic_settings
 from purgatory_udf.streaming.single_batch_replay import GROUPING
 
-# Versions of the formats in which a run keeps its state. `queries` stands for the number of queries, the tables between
-# them, and the schema of Spark's state: a change of these increases it.
+# Versions of the formats of a run's state. `queries` is increased when the number of queries, the tables between them,
+# or the schema of Spark's state change.
 FORMATS = {
     "queries": 2,
     "partitions": state_codec.VERSION,
@@ -46,7 +46,7 @@ def _filled(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[st
 
 
 def other_formats(settings: Mapping[str, Any]) -> str:
-    """Return the formats of a run that this version does not read, as text; empty if there are none."""
+    """Return the formats of a run that this version does not read, as text, or an empty text."""
     kept = settings.get("formats", FORMATS)
     return ", ".join(f"{name} {kept.get(name)}" for name, ours in FORMATS.items() if kept.get(name) != ours)
 
@@ -64,7 +64,7 @@ def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, tr
     """Return the run to execute, recorded in `runs` with its trace and the settings that its results depend on.
 
     Raises:
-        UserError: If the folder holds another run, or one that this version cannot resume.
+        UserError: If the folder has another run, or a run that this version cannot resume.
     """
     files, runs = backend.files, layout.table("runs")
     require_no_file(files, options.out)
@@ -76,16 +76,16 @@ def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, tr
         _same_run(known, run_id, identity, options)
         return known
     if options.overwrite:
-        # The record goes first: a run whose tables are being removed must not look finished.
+        # Delete the record before the tables: an incomplete run must not look finished.
         if known:
             run_records.forget(backend, runs, known)
         for name in (*OUTPUT_TABLES, "group_transitions", "group_disagreements", "_replay"):
             files.remove(layout.table(name))
     elif any(files.exists(layout.table(name)) for name in OUTPUT_TABLES):
-        raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
+        raise UserError(f"{options.out}: has tables without a record of their run; --overwrite replaces them")
     settings = {**options.config.model_dump(mode="json"), "formats": FORMATS, "stream": uuid.uuid4().hex}
     settings["grouping"] = _grouping(backend, options, trace)
-    # A trace of one batch ends within it. That changes what the batch writes, so it is decided here, once.
+    # Fixed for the run: the only batch of a trace also writes the end of the trace.
     settings[_AT_ONCE] = not options.follow and trace.survey.events <= options.config.batch_events
     run = Run(run_id, "replay", {"events": options.events, **identity}, settings)
     run_records.save(backend, runs, run)
@@ -127,7 +127,7 @@ def _same_run(known: Run, run_id: str, identity: Mapping[str, Any], options: Rep
     same_settings = as_now(known.configuration) == semantic_settings(options.config)
     if (named and known.run_id != run_id) or not same_trace or not same_settings:
         raise UserError(
-            f"{options.out}: holds run {known.run_id} of another trace or with other settings; "
+            f"{options.out}: has run {known.run_id} of another trace or with other settings; "
             "choose another --out, or --overwrite to replace it"
         )
     if known.status != run_records.FINISHED and (other := other_formats(known.configuration)):

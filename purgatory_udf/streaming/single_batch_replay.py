@@ -1,6 +1,6 @@
-"""A trace of one batch, replayed in this process: the same packing, adapter, rules and sink as a stream, without Spark.
+"""Replays a trace of one batch in this process: with the adapter, rules and sink of a stream, but without Spark.
 
-Groups that are given all events of their keys need nothing of a stream: no earlier state, no timers, no watermark. The
+With all events of its keys in one call, a group needs no earlier state, no timers and no watermark of a stream. The
 writes of the batch name the same transactions as a stream's, so that an interrupted run continues here with the tables
 that are missing.
 """
@@ -58,13 +58,13 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
 
 
 def _most_watches(backend: Backend, events: str) -> int:
-    """Return the greatest possible number of watches; file sizes do not tell, because repeated partitions compress."""
+    """Return the greatest possible number of watches; file sizes show none, because repeated partitions compress."""
     total = backend.query("SELECT sum(cardinality(partitions)) AS watches FROM {events}", {"events": events})
     return int(total.column("watches")[0].as_py() or 0)
 
 
 class NoState:
-    """The group state of a trace that is one batch: nothing was before, and nothing comes after."""
+    """Group state for a trace of one batch: without earlier state, and never read again."""
 
     exists = False
     hasTimedOut = False  # noqa: N815

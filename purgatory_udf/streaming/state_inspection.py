@@ -27,7 +27,7 @@ _SCHEMA = "key STRING, open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, b
 
 @dataclass(frozen=True)
 class Inspection:
-    """One row per key, those with the most open watches first, and the totals over all."""
+    """Watcher lists by key, sorted by open watches in descending order, and their totals."""
 
     rows: list[tuple[str, int, int | None, int | None, int]]
     keys: int
@@ -56,7 +56,7 @@ def inspect(session: SparkSession | Backend, checkpoint: str, limit: int) -> Ins
 
     Args:
         session: The Spark session that reads the state store.
-        checkpoint: The checkpoint of the query of partitions, or the output folder that has it.
+        checkpoint: The checkpoint of the partition query, or its output folder.
         limit: Number of keys to list.
     """
     backend = backend_of(session)
@@ -68,7 +68,7 @@ def inspect(session: SparkSession | Backend, checkpoint: str, limit: int) -> Ins
         raise UserError(f"{checkpoint}: {_why_there_is_none(backend, checkpoint)}")
     assert isinstance(backend, SparkBackend)
     spark = backend.spark
-    # The state store reader asks a coordinator that a session has only once its streams were listed.
+    # The state store reader needs a coordinator, which a session creates when its streams are listed.
     assert spark.streams.active is not None
     states = spark.read.format("statestore").load(path)
     value = "value.groupState" if "groupState" in states.select("value.*").columns else "value"
@@ -88,7 +88,7 @@ def _why_there_is_none(backend: Backend, out: str) -> str:
             "replayed in one process, which leaves no state; a stream does: "
             "./spark-submit.sh --master 'local[*]' replay … --overwrite"
         )
-    return "its replay has no state: its stream has not begun yet, or the trace has no operations"
+    return "its replay has no state: its stream has not started yet, or the trace has no operations"
 
 
 def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -99,7 +99,7 @@ def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 def _listed(state: State, size: int) -> pd.DataFrame:
-    """A group's bytes are shared out over its keys, evenly but for the open watches that each holds."""
+    """Return the watcher lists of a group, with its bytes divided among the keys by open watches."""
     waiting = state.parts[(state.parts["queue"] != SETTLED) & (state.parts["duplicate"] == 0)]
     operations = state.operations[waiting["operation"]]
     count = np.bincount(waiting["key"], minlength=len(state.names))

@@ -1,4 +1,4 @@
-"""One streaming query, whatever its rules: packed rows to groups, groups' results to tables; to its end, or followed.
+"""A streaming query, independent of its rules: from serialized rows to groups, and from groups to tables.
 
 arriving ─┐
           ├─► watermark ─► by group ─► adapter ─► chunks ─► sink ─► tables
@@ -49,10 +49,10 @@ class Query:
 
     Attributes:
         backend: The session that streams.
-        title: What the progress line calls the query.
+        title: Name of the query in the progress line.
         arriving: Makes the stream of packed rows.
         max_disorder_ms: Maximum out-of-orderness of events.
-        sink: Where the results go.
+        sink: Writes the results.
     """
 
     backend: SparkBackend
@@ -136,7 +136,7 @@ class Query:
     def _by_group(self) -> DataFrame:
         rows = self.arriving().select(*INPUT_SCHEMA.names)
         if not self._is_one_batch:
-            # A trace of one batch ends within it: no clock row follows.
+            # The only batch of a trace includes its end: no clock row follows.
             rows = rows.unionByName(delta_stream(self.backend.spark, self._control).select(*INPUT_SCHEMA.names))
         return (
             rows.withWatermark("event_time", f"{self.max_disorder_ms + 1} milliseconds")

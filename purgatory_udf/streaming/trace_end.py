@@ -1,4 +1,4 @@
-"""Where the tables of a replay end: with the trace, or with the last operation that ends after it."""
+"""End of a replay's tables: the end of the trace, or in a drained run, of the last operation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.purgatory.clock import STEP_MS
 from purgatory_udf.storage.output_folder import Layout
 
-# The column with the time of a row. A watch that did not expire has ended by then, whatever its deadline.
+# The column with the time of a row. A watch that did not expire ended at its completion, not at its deadline.
 _TIME = {
     "completions": "completed_at",
     "expirations": "expired_at",
@@ -37,7 +37,7 @@ def close_gauges(backend: Backend, layout: Layout, config: Config, last_us: int,
     """Delete readings later than the end of the trace, or, in a drained run, than its last operation.
 
     Args:
-        backend: Where the tables are.
+        backend: Backend of the tables.
         layout: The run's tables.
         config: The run's configuration.
         last_us: Time of the trace's last event, in epoch microseconds.
@@ -53,7 +53,7 @@ def close_gauges(backend: Backend, layout: Layout, config: Config, last_us: int,
 
 
 def closing_ms(last_us: int, latest_us: int | None) -> int:
-    """Return the first gauge reading at which the trace is over and every operation has ended."""
+    """Return the time of the first gauge reading after the trace and every operation have ended."""
     return -(-max((latest_us or 0) // 1000, last_us // 1000 + 1) // STEP_MS) * STEP_MS
 
 

@@ -77,7 +77,7 @@ def test_inspect_explains_missing_state(whole: Path, tmp_path: Path) -> None:
     assert list(json.loads(versions)) == ["deltalake", "duckdb", "purgatory_replay", "python"]
     # Versions that a run in Spark records.
     write_deltalake(str(out / "runs"), _runs_of_spark(out), mode="overwrite")
-    with pytest.raises(UserError, match="its stream has not begun yet, or the trace has no operations"):
+    with pytest.raises(UserError, match="its stream has not started yet, or the trace has no operations"):
         inspect(session, str(out), 10)
     with pytest.raises(UserError, match="no checkpoint of a replay there"):
         inspect(session, str(tmp_path), 10)
