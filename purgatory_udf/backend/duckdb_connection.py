@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from purgatory_udf.common.errors import NeedsSparkError
 
-# A query reads what it is given: it has no business with files or the network.
+# Queries read the given tables only, so access to files and the network is disabled.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",

@@ -1,4 +1,4 @@
-"""Sorts the events of all pieces by time and cuts them into files; they stay serialized until they are written.
+"""Sorts the events of the pieces by time and cuts them into files; they stay serialized until they are written.
 
     serialized, by piece ─► cut at the borders of files ─► (by file) ─► sorted ─► rows
 

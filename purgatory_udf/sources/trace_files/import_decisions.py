@@ -1,7 +1,7 @@
 """Decides with the whole input which events are late or repeat a `seq`, and returns the rows of the tables.
 
-Usually the totals of the pieces rule out both, and the events stay serialized (`event_order`). Otherwise, the events of
-all pieces are compared as rows. The tables are the same.
+Usually the totals of the pieces rule out both, and the events stay serialized (`event_order`). Otherwise, all events
+are compared as rows. The tables are the same.
 """
 
 from __future__ import annotations

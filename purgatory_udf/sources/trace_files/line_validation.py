@@ -1,7 +1,7 @@
 """Validates the lines of a piece: returns rows of serialized events, a row per rejected line, and a last row of totals.
 
 Pieces are read in parallel, so `line` counts within the piece, and `latest` is the greatest time before the line in the
-piece. The totals of all pieces (rows with `rows`) suffice to combine the pieces without reading them again.
+piece. The totals of the pieces (rows with `rows`) suffice to combine the pieces without reading them again.
 
 Events stay serialized as Arrow until they are written: a Spark row for each would cost more than the whole validation.
 """

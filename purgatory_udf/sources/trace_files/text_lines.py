@@ -152,7 +152,7 @@ def _until(read: Read, length: int, pending: Pending) -> Iterator[Chunk]:
         lines = pending.add(block)
         if lines:
             yield pending.chunk(lines)
-    # The last line that starts in this piece ends after it.
+    # The end of the last line is in a later piece.
     while pending.size:
         block = read(BLOCK)
         end = block.find(b"\n")
@@ -210,7 +210,7 @@ class Pending:
         return self._lines(b"") if self.size else []
 
     def _lines(self, head: bytes) -> list[bytes]:
-        """Return the lines of the buffer and of `head`, which ends with a line end."""
+        """Return the lines of the buffer and of `head`; the last byte of `head` is a line end."""
         if self._too_long:
             _, newline, others = head.partition(b"\n")
             lines = [b"".join(self._parts), *(_split(others) if newline else [])]

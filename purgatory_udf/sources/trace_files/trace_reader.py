@@ -58,7 +58,7 @@ class _Parquet:
 
 @dataclass(frozen=True)
 class Source:
-    """Pieces of all files, in input order."""
+    """Pieces of the files, in input order."""
 
     files: Sequence[InputFile]
     pieces: Sequence[Piece]

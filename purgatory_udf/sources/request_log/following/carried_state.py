@@ -109,7 +109,7 @@ def is_said(append: Append, stretch: TimeRange) -> bool:
     return append.end >= 0 and append.base >= 0 and stretch.clamp(append.check_us) < stretch.until_us
 
 
-# By broker: the number of heartbeats answered by the thread that handled them, and of all heartbeats.
+# By broker: the heartbeats answered by the thread that handled them, and the number of heartbeats.
 Votes = Mapping[int, tuple[int, int]]
 
 

@@ -97,7 +97,7 @@ def take_sessions_apart(context: Callable[[], Context], until_us: int) -> Work:
 
 
 def say_timelines(context: Callable[[], Context], stretch: TimeRange) -> Work:
-    """Return the step that converts facts and kept states, by broker, topic and partition, to SAID."""
+    """Return the step that converts facts and kept states, by broker, topic and partition, to timelines (SAID)."""
 
     def work(batches: Batches) -> Batches:
         yield from batches_of(timelines(facts_and_rows_in(batches), context(), stretch), SAID)
@@ -328,7 +328,7 @@ def _cluster_requests(requests: Dataset) -> list[Request]:
 
 
 def _votes(requests: Dataset) -> Votes:
-    """Return by broker the number of heartbeats answered by the thread that handled them, and of all heartbeats."""
+    """Return by broker the heartbeats answered by the thread that handled them, and the number of heartbeats."""
     schema = pa.schema([("broker", pa.int32()), ("own_thread", pa.int64()), ("heartbeats", pa.int64())])
     counted = requests.where_in("api", ["HEARTBEAT"]).select("broker", "remote_us")
     votes = counted.sql(

@@ -49,7 +49,7 @@ SourceName = Callable[[int], str]
 class Steps:
     """The steps that convert sessions' fetches, convert other requests, and build partitions' timelines.
 
-    `parts` is the schema of converted requests, `said` that of timelines.
+    `parts` is the schema of converted requests, and `said` is the schema of timelines.
     """
 
     sessions: Step

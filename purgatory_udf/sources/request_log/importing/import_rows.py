@@ -203,7 +203,7 @@ def request_rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
 
 
 def request_batch(rows: Sequence[RequestRow], beside: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch of request rows; `beside` has the constant columns, and columns without a value are null."""
+    """Return a batch of request rows; `beside` has constant columns, and columns without a value are null."""
     columns = dict(zip(REQUESTS.names, zip(*rows, strict=True), strict=True)) if rows else {}
     arrays = [
         pa.array(columns[field.name], field.type)

@@ -145,7 +145,7 @@ class WholeLog:
     say: Callable[[str], None] = log.info
 
     def convert(self, read: Dataset) -> ConvertedLog:
-        """Convert the READ rows of all lines."""
+        """Convert the READ rows of the log."""
         overview = overview_of(read)
         context = overview.context(self.given)
         self.say("converting requests, and rebuilding the logs of the partitions")
@@ -178,7 +178,7 @@ def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptio
 
 @dataclass(frozen=True)
 class Overview:
-    """Totals of all pieces, and the requests with metadata of the cluster, in time order.
+    """Totals of a whole log, and the requests with metadata of the cluster, in time order.
 
     `begins` has the number of lines before each piece in its file.
     """

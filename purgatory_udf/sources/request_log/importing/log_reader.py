@@ -72,7 +72,7 @@ class Tally:
         partitions: By topic or topic id, the number of partitions that followers fetch.
         modern: Groups of newer protocols.
         span_us: First arrival and last response.
-        votes: By broker, the number of heartbeats answered by the thread that handled them, and of all heartbeats.
+        votes: By broker, the heartbeats answered by the thread that handled them, and the number of heartbeats.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -115,7 +115,7 @@ class Tally:
 
     @classmethod
     def of(cls, ends: Iterable[tuple[str, str]]) -> Tally:
-        """Return the totals of all pieces, given `counts` and `body` of their last rows."""
+        """Return the sum of the totals of pieces, given `counts` and `body` of their last rows."""
         whole = cls()
         for counts, body in ends:
             totals = json.loads(body)
