@@ -1,4 +1,4 @@
-"""What-if: which operations end otherwise under other settings, against counts that DuckDB makes of both replays."""
+"""What-if: operations with other outcomes under other settings, compared with counts of both replays by DuckDB."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 SURE, CLIENT, FOLLOWER = TRUST.values()
 HALF = ["half", "produce.timeout_ms=x0.5", "fetch.max_wait_ms=x0.5", "fetch.follower.max_wait_ms=x0.5"]
-# Written otherwise, and yet the same: every recorded value, once.
+# Different settings with the same effect: every recorded value times 1.
 UNCHANGED = ["unchanged", "produce.timeout_ms=x1"]
 GROUPED = ["grouped", "grouping=shard"]
 
 
 @pytest.fixture(scope="module")
 def replayed(story_folder: Path) -> list[ReplayOptions]:
-    """What the fixture below had replayed, in order."""
+    """The replays of the fixture `comparison`, in order."""
     return []
 
 
 @pytest.fixture(scope="module")
 def comparison(spark: SparkSession, story_folder: Path, replayed: list[ReplayOptions]) -> WhatIf:
-    """The story under three variants; the reference replays, faster than Spark would start to."""
+    """The story under three variants, replayed by the reference implementation, which is faster than Spark."""
 
     def replay(_: SparkSession, options: ReplayOptions) -> None:
         replayed.append(options)
@@ -50,7 +50,7 @@ def comparison(spark: SparkSession, story_folder: Path, replayed: list[ReplayOpt
         return what_if(spark, str(story_folder / "events"), str(story_folder), chosen, page)
 
 
-def test_a_replay_that_is_there_is_the_baseline_and_equal_settings_are_replayed_once(
+def test_existing_and_equivalent_replays_are_reused(
     comparison: WhatIf, replayed: list[ReplayOptions], story_folder: Path
 ) -> None:
     out = str(story_folder)
@@ -66,7 +66,7 @@ def test_a_replay_that_is_there_is_the_baseline_and_equal_settings_are_replayed_
     ]
 
 
-def test_every_difference_is_paired_by_operation(comparison: WhatIf, story_folder: Path) -> None:
+def test_differences_are_matched_by_operation(comparison: WhatIf, story_folder: Path) -> None:
     here, there = Lake(story_folder), Lake(story_folder / "_what_if" / "half")
     ends = "SELECT operation_id, {} FROM {}"
     what = "wait_ms, completed_by, bytes"
@@ -89,7 +89,7 @@ def test_every_difference_is_paired_by_operation(comparison: WhatIf, story_folde
     assert here.rows("SELECT DISTINCT variant FROM what_if") == [("half",)]
 
 
-def test_a_variant_equal_to_the_baseline_shows_no_difference(comparison: WhatIf) -> None:
+def test_equivalent_variant_has_no_difference(comparison: WhatIf) -> None:
     lines = list(comparison.lines())
     assert lines[0] == HELD_FIXED
     operations = next(line for line in lines if line.startswith("half: ")).split(" of ")[1].split()[0]
@@ -97,10 +97,8 @@ def test_a_variant_equal_to_the_baseline_shows_no_difference(comparison: WhatIf)
     assert f"grouped: no difference in any of {operations} operations" in lines
 
 
-def test_an_end_is_sure_until_its_client_or_a_follower_was_answered_at_another_time(
-    comparison: WhatIf, story_folder: Path
-) -> None:
-    """The same, told from both folders' tables in plain Python."""
+def test_certain_outcomes_precede_changed_responses(comparison: WhatIf, story_folder: Path) -> None:
+    """The expected counts are computed from the tables of both folders in Python."""
     here, there = Lake(story_folder), Lake(story_folder / "_what_if" / "half")
     columns = "operation_id, kind, broker, coalesce(client_id, ''), epoch_ms(started_at), wait_ms, completed_by, bytes"
 
@@ -132,8 +130,8 @@ def test_an_end_is_sure_until_its_client_or_a_follower_was_answered_at_another_t
         elif number not in followers and ended > first.get(broker, ended):
             reason = FOLLOWER
         counts[kind, "all", reason] += 1
-        counts[kind, "otherwise", reason] += before.get(number) != after.get(number)
-    (table,) = [each for each in comparison.ends if each.title.startswith("half: how far")]
+        counts[kind, "different", reason] += before.get(number) != after.get(number)
+    (table,) = [each for each in comparison.ends if each.title.startswith("half: certainty")]
     printed = {
         (row[0], row[1], reason): row[2 + at]
         for row in table.rows
@@ -143,14 +141,14 @@ def test_an_end_is_sure_until_its_client_or_a_follower_was_answered_at_another_t
     assert {reason for (_, _, reason), n in counts.items() if n} == {SURE, CLIENT, FOLLOWER}
 
 
-def test_the_page_draws_the_variants_over_each_other(comparison: WhatIf, story_folder: Path) -> None:
+def test_page_has_charts_of_variants(comparison: WhatIf, story_folder: Path) -> None:
     page = Page((story_folder / "what-if.html").read_text(encoding="utf-8"))
     assert page.figures == list(page.specs) == ["expired", "waits", "sizes"]
     assert {name: marks(spec) > 5 for name, spec in page.specs.items()} == dict.fromkeys(page.specs, True)
     assert any(HELD_FIXED in text for text in page.texts)
 
 
-def test_a_variant_is_the_baselines_settings_with_its_own_on_top(tmp_path: Path) -> None:
+def test_variant_overrides_baseline_settings(tmp_path: Path) -> None:
     file = tmp_path / "patient.yaml"
     file.write_text("fetch:\n  max_wait_ms: 900\n", encoding="utf-8")
     chosen = variants(["a", "fetch.min_bytes=10", "b", str(file)], None, ["produce.timeout_ms=700"])
@@ -174,6 +172,6 @@ def test_a_variant_is_the_baselines_settings_with_its_own_on_top(tmp_path: Path)
         (["a", "no-such.yaml"], "--variant a: no-such.yaml: cannot be read"),
     ],
 )
-def test_what_is_no_variant_is_named(words: list[str], said: str) -> None:
+def test_invalid_variant_is_user_error(words: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said):
         variants(words, None, [])

@@ -1,4 +1,4 @@
-"""What-if with clients that react: a variant is simulated anew, and a client's n-th request held beside its n-th."""
+"""What-if with reacting clients: each variant is simulated, and requests of a client are matched by number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.outcome_folder import write_folder, write_simulation
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Two consumers of a group, whose fetches mostly wait for what one slow producer writes.
+# Two consumers of a group wait for the records of one slow producer.
 SCENARIO = Scenario.model_validate(
     {
         "shows": "Fetches that wait.",
@@ -48,13 +48,13 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def said() -> list[str]:
-    """What the fixture below was told while it ran, twice."""
+    """The progress messages of both runs of the fixture `comparison`."""
     return []
 
 
 @pytest.fixture(scope="module")
 def comparison(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
-    """The scenario under four configurations, played twice; a folder's tables are written without Spark."""
+    """The scenario under four configurations, simulated twice; tables are written without Spark."""
 
     def write(_: SparkSession, played: ScenarioRun, output: Output, __: Callable[[str], None]) -> None:
         write_simulation(Path(output.out), ClosedLoop(SCENARIO, played.config).run(), output.run_id)
@@ -85,16 +85,14 @@ def test_each_variant_is_simulated_once_and_kept(comparison: WhatIf, said: list[
     assert steps == [*first, "again", *(f"variant {name}: replaying" for name in names[:2])]
 
 
-def test_a_variant_equal_to_the_baseline_shows_no_difference(
-    spark: SparkSession, comparison: WhatIf, out: Path
-) -> None:
+def test_equivalent_variant_has_no_difference(spark: SparkSession, comparison: WhatIf, out: Path) -> None:
     assert next(comparison.lines()) == REACTING
     before, after = (f"{out}/_what_if/{name}" for name in ("baseline", "unchanged"))
     changes = Counter(row["change"] for row in VariantChanges(spark, before, after, reacting=True).rows("changes"))
     assert changes == {"same": len(ClosedLoop(SCENARIO).run().truth.outcomes)}
 
 
-def test_clients_that_wait_longer_ask_less_often(comparison: WhatIf) -> None:
+def test_longer_waits_mean_fewer_requests(comparison: WhatIf) -> None:
     clients = comparison.together[0]
     sent: dict[Any, Any] = {(row[0], row[1]): row[2] for row in clients.rows}
     for name, settings in (("baseline", []), ("patient", PATIENT[1:])):
@@ -105,7 +103,7 @@ def test_clients_that_wait_longer_ask_less_often(comparison: WhatIf) -> None:
     assert sent["fetch", "patient"] < 0.6 * sent["fetch", "baseline"]
 
 
-def test_a_clients_nth_request_stands_beside_its_nth(comparison: WhatIf, out: Path) -> None:
+def test_requests_are_matched_by_client_and_number(comparison: WhatIf, out: Path) -> None:
     def fetches(folder: str) -> dict[str, tuple[object, ...]]:
         lake = Lake(Path(folder))
         ends = [

@@ -1,14 +1,14 @@
-"""One trace under several configurations: which operations would have ended otherwise, and how."""
+"""What-if: one trace under several configurations, and the operations with different outcomes."""
 
 BASELINE = "baseline"
 
 HELD_FIXED = (
-    "Held fixed: every arrival, append and replication, as recorded. Clients do not react: one that would have "
-    "retried, given up or sent less does not, and a follower's later fetch would have come later. So an end is sure "
-    "until its client, or a follower of its broker, was answered at another time; the rest supposes arrivals that "
-    "would have been others. (In a simulated cluster they are: --closed-loop SCENARIO.)"
+    "Fixed: every arrival, append and replication, as recorded. Clients and followers do not react to changed "
+    "responses. So an outcome is certain only if neither its client nor a follower of its broker was answered at "
+    "another time before; the other outcomes assume arrivals that would have changed. Use --closed-loop SCENARIO "
+    "for simulated clients, which react."
 )
 REACTING = (
-    "Held fixed: the scenario and its seed, nothing else. Clients react to each answer, so what they send, and when, "
-    "differs from variant to variant; a client's n-th request stands beside its n-th of the baseline."
+    "Fixed: the scenario and its seed. Clients react to each response, so requests and their times differ between "
+    "variants; the n-th request of a client is compared with its n-th request in the baseline."
 )

@@ -1,4 +1,4 @@
-"""What variants change: tables by variant and kind, purgatory sizes, and charts of all variants."""
+"""Effects of variants: tables by variant and kind, purgatory sizes, and charts."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-# Why an end is not sure, by the names that `what_if/trust` has for it.
+# Certainty of an outcome, by the column names of `what_if/trust`.
 TRUST = {
-    "sure": "sure",
-    "after_client": "after its client was answered otherwise",
-    "after_follower": "after a follower was answered otherwise",
+    "sure": "certain",
+    "after_client": "after a changed response to its client",
+    "after_follower": "after a changed response to a follower",
 }
 
 
 class VariantChanges:
     """Each operation of the baseline next to the same one of a variant, as the view `changes`.
 
-    Without `reacting` clients, both are replays of one trace: operations are matched by id. With them, each is a replay
-    of a trace of its own: operations are matched by client, request and number.
+    Without `reacting` clients, both are replays of one trace, and operations are matched by id. With them, each is a
+    replay of a separate trace, and operations are matched by client, request and number.
     """
 
     def __init__(self, session: Session, baseline: str, variant: str, *, reacting: bool) -> None:
@@ -54,7 +54,7 @@ class VariantChanges:
         return rows
 
     def trust(self) -> list[Row]:
-        """Return for each kind how many ends are sure."""
+        """Return the number of certain outcomes by kind."""
         self._baseline.add("events")
         return self.rows("trust")
 
@@ -66,10 +66,10 @@ class VariantChanges:
 
 
 def ends_table(variant: str, rows: list[Row]) -> Table:
-    """Return the ends of the baseline next to those of a variant; without any difference, a table without rows."""
+    """Return the outcomes of the baseline and of a variant by kind; without a difference, a table without rows."""
     differ, operations = (sum(row[name] for row in rows) for name in ("differ", "operations"))
     title = (
-        f"{variant}: {differ:,} of {operations:,} operations end otherwise"
+        f"{variant}: {differ:,} of {operations:,} operations have another outcome"
         if differ
         else f"{variant}: no difference in any of {operations:,} operations"
     )
@@ -99,18 +99,18 @@ def ends_table(variant: str, rows: list[Row]) -> Table:
 
 
 def trust_table(variant: str, rows: list[Row]) -> Table:
-    """Return for each kind how many of all ends, and of those that differ, are sure."""
+    """Return by kind how many outcomes are certain, for every outcome and for the different ones."""
     cells = [
         (row["kind"], which, *(row[f"{of}_{reason}"] for reason in TRUST))
         for row in rows
-        for of, which in (("all", "all"), ("differing", "otherwise"))
+        for of, which in (("all", "all"), ("differing", "different"))
     ]
-    title = f"{variant}: how far its ends can be trusted, arrivals being as recorded"
-    return Table(title, ("kind", "ends", *TRUST.values()), cells)
+    title = f"{variant}: certainty of outcomes, with arrivals as recorded"
+    return Table(title, ("kind", "outcomes", *TRUST.values()), cells)
 
 
 def purgatories_table(runs: Mapping[str, RunTables]) -> Table:
-    """Return the greatest readings of each gauge in every run."""
+    """Return the maximum of each gauge in every run."""
     rows = [
         (row["purgatory"], row["broker"], name, row["size"], row["delayed"], row["purged"])
         for name, tables in runs.items()

@@ -1,6 +1,6 @@
 """Replays, or simulations and replays, of the variants.
 
-Settings that mean the same are replayed once, and a folder that has the replay of an earlier run is reused.
+Equivalent settings are replayed once, and the folder of an earlier replay is reused.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def replay_variants(session: Session, events: str, out: str, variants: list[Vari
 
 
 def replay_once(session: Session, events: str, out: str, config: Config) -> None:
-    """Replay the events to `out`, in place of an earlier replay of other events or settings."""
+    """Replay the events to `out`, and overwrite an earlier replay of other events or settings."""
     identity = _identity(session, events)
     known = run_records.load(session, Layout(out).table("runs"), "replay")
     stale = known is not None and (
@@ -71,7 +71,7 @@ def _settings_of(run: Run) -> dict[str, Any]:
 
 
 def _is_replay_of(run: Run, events: str, identity: dict[str, Any]) -> bool:
-    """Whether the run replayed this version of the table; a run that also ingested it has recorded its path only."""
+    """Return whether the run replayed this version of the table; a run that also ingested it records only its path."""
     trace = run.trace
     return same_place(str(trace.get("events")), events) and (
         "ingest" in trace or all(trace.get(key) == identity.get(key) for key in ("table", "version"))
@@ -80,7 +80,7 @@ def _is_replay_of(run: Run, events: str, identity: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class ScenarioOptions:
-    """What the simulations of all variants have in common."""
+    """The common options of the simulations of a comparison."""
 
     scenario: Scenario
     seed: int | None = None
@@ -121,7 +121,7 @@ def _simulate_and_replay(
 
 
 def clients_table(runs: Mapping[str, RunTables]) -> Table:
-    """Return what simulated clients sent under each variant, and how long they waited for answers."""
+    """Return the requests of simulated clients under each variant, and the waits for responses."""
     sent = []
     for name, tables in runs.items():
         tables.add_table("truth_requests", tables.layout.table("truth_requests"), TRUTH_REQUESTS)
@@ -131,5 +131,5 @@ def clients_table(runs: Mapping[str, RunTables]) -> Table:
         (row["type"], name, *(row[figure] for figure in figures))
         for row, name in sorted(sent, key=lambda pair: str(pair[0]["type"]))
     ]
-    columns = ("request", "variant", "sent", "never answered", "p50 ms", "p99 ms", "throttled, ms in all")
+    columns = ("request", "variant", "sent", "unanswered", "p50 ms", "p99 ms", "throttled, ms in all")
     return Table("Clients", columns, rows)

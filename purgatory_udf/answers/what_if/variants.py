@@ -1,4 +1,4 @@
-"""The variants that a user names: `--variant half produce.timeout_ms=x0.5 fetch.max_wait_ms=x0.5 --variant …`."""
+"""The variants of the command line: `--variant half produce.timeout_ms=x0.5 fetch.max_wait_ms=x0.5 --variant …`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Variant:
+    """A configuration to replay the trace under, and its name."""
+
     name: str
     config: Config
 
@@ -30,9 +32,10 @@ class _Words:
 
 
 def variants(words: Iterable[str], config: Path | None, settings: list[str]) -> list[Variant]:
-    """The baseline, then each variant: the baseline's settings, with its own on top.
+    """Return the baseline and the variants; the settings of a variant override those of the baseline.
 
-    A word with `=` is a setting, one that ends in .yaml is a file of settings, any other is the next variant's name.
+    A word with `=` is a setting, a word with the suffix .yaml or .yml is a file of settings, and any other word is the
+    name of the next variant.
     """
     named: list[_Words] = []
     for word in words:
@@ -66,7 +69,7 @@ def _variant(words: _Words, config: Path | None, settings: list[str]) -> Variant
         if words.files:
             load_config(words.files[0])
             return Variant(words.name, _over(config, settings, Path(words.files[0])))
-        # The first rule that matches counts: a variant's come before the baseline's.
+        # The first matching rule applies, so rules of the variant come before those of the baseline.
         rules = [setting for setting in words.settings if has_scope(setting)]
         plain = [setting for setting in words.settings if not has_scope(setting)]
         return Variant(words.name, load_config(config, [*rules, *settings, *plain]))
@@ -75,7 +78,7 @@ def _variant(words: _Words, config: Path | None, settings: list[str]) -> Variant
 
 
 def _over(config: Path | None, settings: list[str], file: Path) -> Config:
-    """The baseline's settings, with those that the file gives on top, its rules before the baseline's."""
+    """Return the baseline's settings, overridden by the file; rules of the file come before those of the baseline."""
     given = load_config(file).model_dump(mode="json", exclude_unset=True)
     rules = given.pop("what_if", [])
     flat = [f"{key}={value}" for key, value in _flat(given)]

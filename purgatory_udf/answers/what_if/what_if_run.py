@@ -1,4 +1,4 @@
-"""What-if runs: replay or simulate the variants, compare them with the baseline, and report what changes."""
+"""What-if runs: replay or simulate the variants, compare them with the baseline, and report the differences."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 # Title and caption of each chart.
 _FIGURES = {
-    "expired": ("Expirations over time", "How many operations expired in a column's time."),
-    "waits": ("Waits", "How many operations waited that long, of those that had to wait."),
-    "sizes": ("PurgatorySize", "The most that the gauge read in a column's time."),
+    "expired": ("Expirations over time", "Number of operations that expired in each time bin."),
+    "waits": ("Waits", "Number of operations by wait, without operations that did not wait."),
+    "sizes": ("PurgatorySize", "Maximum of the gauge in each time bin."),
 }
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The result: what is held fixed, the folder of each replay, tables of each variant, and tables of all of them."""
+    """The result: the assumptions, the folder of each replay, tables of each variant, and tables across variants."""
 
     held_fixed: str
     folders: dict[str, str]
@@ -63,12 +63,12 @@ def what_if(session: Session, events: str, out: str, variants: list[Variant], ht
 def what_if_simulated(
     session: Session, stage: ScenarioOptions, out: str, variants: list[Variant], html: Path | None, say: ReportPhase
 ) -> WhatIf:
-    """Do the same with a simulation of each variant, whose clients react."""
+    """Simulate the variants with reacting clients, write the table `what_if`, and draw the page."""
     return _compare(session, out, simulate_variants(session, stage, out, variants, say), html, reacting=True)
 
 
 def _compare(session: Session, out: str, folders: dict[str, str], html: Path | None, reacting: bool) -> WhatIf:
-    """Compare the replays of the variants with that of the baseline, all given by their folders."""
+    """Compare the replays of the variants with that of the baseline; `folders` has the folder of each replay."""
     opened = {folder: RunTables(session, folder) for folder in dict.fromkeys(folders.values())}
     runs = {name: opened[folder] for name, folder in folders.items()}
     path = Layout(out).table("what_if")
