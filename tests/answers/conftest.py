@@ -1,6 +1,6 @@
-"""One replayed folder for all questions, and its metrics.
+"""A replayed folder for the tests of answers, and its metrics.
 
-Most are asked without Spark, which is quicker: `test_without_spark` holds every answer to Spark's.
+Most tests run without Spark, which is faster; `test_without_spark` compares the answers with those of Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def story_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a replay of the sample, with a group beside it, leaves behind."""
+    """The output of a replay of the sample with an added group."""
     out = tmp_path_factory.mktemp("story") / "out"
     write_folder(out, sample_with_group())
     return out
@@ -27,7 +27,7 @@ def story_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def metrics(story_folder: Path) -> Metrics:
-    """The metrics of the story, written beside its tables."""
+    """The metrics of `story_folder`, written next to its tables."""
     from purgatory_udf.answers.metrics.metrics_run import MetricsOptions, write_metrics
 
     by = ("broker", "topic", "partition", "client", "group")

@@ -1,4 +1,4 @@
-"""A page as a program reads it: what it loads, its pictures' specifications, its texts."""
+"""A parser of HTML pages: loaded addresses, chart specifications, texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import vl_convert
 
 
 class Page(HTMLParser):
-    """`loads`: every address that an element names; `figures`: the places for pictures."""
+    """A parsed page. `loads` has the address of every element, `figures` the ids of elements for charts."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -36,6 +36,6 @@ class Page(HTMLParser):
 
 
 def marks(spec: dict[str, Any]) -> int:
-    """How many marks Vega itself draws of the picture."""
+    """Return the number of marks that Vega draws for a chart."""
     svg = vl_convert.vegalite_to_svg(json.dumps(spec), vl_version="6.4")
     return svg.count('role="graphics-symbol"')

@@ -1,4 +1,4 @@
-"""Every invariant on sound tables, and on tables that violate it, in DuckDB and in Spark."""
+"""Every invariant on valid tables, and on tables that violate it, in DuckDB and in Spark."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_violations_are_listed_by_operation(spark: SparkSession, out: Path) -> N
     _add(out, "expirations", _end(1, "expirations"))
     _add(out, "completions", _end(77, "completions"), *[_end(90, "completions", kind="join")] * 2)
     # Operations of groups that violate one invariant each: late, late by a microsecond, with a wrong wait. The last one
-    # ends in the last microsecond of its deadline's millisecond, which is in time.
+    # completes in the last microsecond of its deadline's millisecond, which is in time.
     _add(out, "completions", _end(91, "completions", kind="sync", completed_at=_at(102), wait_ms=11))
     _add(out, "expirations", _end(92, "expirations", kind="sync", expired_at=_at(102.001)))
     _add(out, "expirations", _end(93, "expirations", kind="sync", wait_ms=9))

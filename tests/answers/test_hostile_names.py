@@ -1,4 +1,4 @@
-"""Whoever may send a broker a request chooses names: in pages, in SQL and on a terminal they stay names."""
+"""Untrusted names from clients are escaped in pages, in SQL and on a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.long
 
-# Ends elements, attributes, strings and statements; begins scripts, templates, orders to a terminal and other lines.
+# Closes elements, attributes, strings and statements; opens scripts, templates, terminal sequences and new lines.
 EVIL = (
     "</script><img src=x onerror='document.title=`owned`'>\"'; DROP TABLE runs; --"
     "${1+1}{{datum}}\x1b]0;owned\x07\n%s\\../"
@@ -28,7 +28,7 @@ NAMED = ("topic", "group", "client_id", "request_id", "member_id", "assigned_mem
 
 
 def evil(value: Any) -> Any:
-    """The same event with names that mean harm; different ones stay different."""
+    """Return the event with a hostile prefix for each name; different names stay different."""
     if isinstance(value, list):
         return [evil(element) for element in value]
     if isinstance(value, dict):
@@ -41,15 +41,13 @@ def evil(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The story under those names."""
+    """A replay of the sample and the group with hostile names."""
     out = tmp_path_factory.mktemp("hostile") / "out"
     write_folder(out, [read_row(evil(event)) | {"seq": event["seq"]} for event in sample_with_group()])
     return out
 
 
-def test_a_report_of_them_is_text_and_does_nothing(
-    without_spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_escapes_names(without_spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main.status(["--out", str(folder)]) == 0
     capsys.readouterr()
     html = (folder / "report.html").read_text(encoding="utf-8")
@@ -65,7 +63,7 @@ def test_a_report_of_them_is_text_and_does_nothing(
         assert "<title>owned" not in seen.dom
 
 
-def test_what_is_printed_of_them_orders_a_terminal_nothing(
+def test_printed_names_have_no_control_characters(
     without_spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["--out", str(folder)]
@@ -81,9 +79,7 @@ def test_what_is_printed_of_them_orders_a_terminal_nothing(
         assert job is audit or "DROP TABLE" in said
 
 
-def test_a_question_for_such_a_name_finds_that_name_alone(
-    spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_request_id_is_no_sql_pattern(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for never in ("' OR '1'='1", "x' OR 1=1 --", "%"):
         assert explain.main.status(["--out", str(folder), "--request-id", never]) == 2
         assert capsys.readouterr().err == f"explain: {folder}: no request {never} found\n"

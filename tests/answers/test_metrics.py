@@ -1,4 +1,4 @@
-"""What `metrics` says of a replay, against counts that DuckDB makes of the same tables."""
+"""The metrics of a replay, compared with counts of the same tables by DuckDB."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SECOND = "date_trunc('second', {})".format
 
 @pytest.fixture(scope="module")
 def lake(metrics: Metrics, story_folder: Path) -> Lake:
-    """The story's tables and its metrics."""
+    """The tables of `story_folder` and its metrics."""
     return Lake(story_folder)
 
 
-def test_expirations_are_metered_by_kafkas_names_per_pending_partition_and_per_fetcher(lake: Lake) -> None:
+def test_expiration_meters_match_kafka(lake: Lake) -> None:
     pending = f"""
         SELECT broker, p.topic AS topic, p.partition AS partition, {SECOND("expired_at")} AS second
         FROM (SELECT broker, expired_at, unnest(partitions) AS p FROM expirations WHERE kind = 'produce')
@@ -86,7 +86,7 @@ def _causes(lake: Lake) -> list[tuple[Any, ...]]:
     return lake.rows(f"SELECT {columns} FROM metrics_causes ORDER BY ALL")
 
 
-def test_an_operation_waits_for_its_kind_broker_client_group_and_each_of_its_topics_and_partitions(lake: Lake) -> None:
+def test_waits_are_counted_by_each_dimension(lake: Lake) -> None:
     parts = "SELECT * EXCLUDE partitions, unnest(partitions) AS p, row_number() OVER () AS op FROM ended"
     values = {
         "all": "SELECT *, '' AS value FROM ended",
@@ -112,7 +112,7 @@ def test_an_operation_waits_for_its_kind_broker_client_group_and_each_of_its_top
         assert [row[4:] for row in actual] == [pytest.approx(row[4:]) for row in expected], by
 
 
-def test_gauges_are_read_as_the_replay_read_them_and_every_dead_entry_is_known(lake: Lake) -> None:
+def test_gauges_match_replay_and_dead_entries_are_known(lake: Lake) -> None:
     expected = lake.rows(
         """SELECT broker, purgatory, date_trunc('second', "at"), arg_max(watched, "at"), arg_max(delayed, "at"),
         sum(purged) FROM purgatory_gauges GROUP BY ALL ORDER BY ALL"""
@@ -128,7 +128,7 @@ def test_gauges_are_read_as_the_replay_read_them_and_every_dead_entry_is_known(l
     ) == [(0, 0, 74, 0)]
 
 
-def test_a_rebalance_tells_its_length_who_was_missing_and_who_was_waited_for(lake: Lake) -> None:
+def test_rebalances_have_length_and_members(lake: Lake) -> None:
     columns = "generation, length_ms, joining_ms, reason, joined_because, ended_as, missing, last_to_join, after_end"
     assert lake.rows(f"SELECT {columns} FROM metrics_rebalances ORDER BY started_at") == [
         (1, 5100, 5000, "member a joined", "initial delay over", "Stable", [], "c", False),
@@ -137,7 +137,7 @@ def test_a_rebalance_tells_its_length_who_was_missing_and_who_was_waited_for(lak
     ]
 
 
-def test_the_summary_names_kafkas_meters_and_the_worst(without_spark: SparkSession, metrics: Metrics) -> None:
+def test_summary_has_meters_and_largest_values(without_spark: SparkSession, metrics: Metrics) -> None:
     lines = summary(metrics)
     assert lines[0] == "Run run-1: 1,619 operations, 79.9 % had to wait, 94 expired (2 of them after the trace's end)"
     cells = [line.split() for line in lines]
@@ -168,7 +168,7 @@ def test_dead_entries_follow_from_operations(tmp_path: Path) -> None:
 
     ms        0 ─── 200 ─── 400 ─── 600 ─── 800 ── 1000
     a [0, 250)      in      gone
-    b [0, 400]      in      gone (the clock's: the step of that very millisecond)
+    b [0, 400]      in      gone (expired, in the step of the same millisecond)
     c [450, …)                      in      in     gone
     watched         4       3       5       2      0
     dead            0       3       3       0      0
@@ -207,7 +207,7 @@ def test_dead_entries_follow_from_operations(tmp_path: Path) -> None:
     assert [row["purgatory_size_mean"] for row in halves] == pytest.approx([11 / 3, 17 / 5, 0])
 
 
-def test_a_replay_that_still_runs_has_metrics_of_what_it_has_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_running_replay_has_metrics_of_its_output(spark: SparkSession, tmp_path: Path) -> None:
     run = {"run_id": "r", "job": "replay", "status": "running", "trace": "{}", "configuration": "{}", "counts": "{}"}
     rows = {
         "runs": [run | {"started_at": _at(0)}],

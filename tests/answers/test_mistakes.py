@@ -1,4 +1,4 @@
-"""A user's mistake is told in one line and ends with status 2, before Spark is started."""
+"""Invalid options and inputs: a message of one line and exit status 2, before Spark starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("job", "arguments", "said"), MISTAKES)
-def test_a_mistake_is_one_line(
+def test_mistake_is_one_line(
     job: str, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main = importlib.import_module(f"jobs.{job}").main
@@ -46,7 +46,7 @@ def test_a_mistake_is_one_line(
 
 
 @pytest.mark.parametrize("job", ["metrics", "report", "explain", "what_if"])
-def test_every_option_is_explained(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_printed(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     main = importlib.import_module(f"jobs.{job}").main
     assert main.check(["--help"]) == 0
     assert f"Usage: spark-submit.sh {job.replace('_', '-')}" in capsys.readouterr().out

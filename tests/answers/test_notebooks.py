@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom on a replayed folder, and is stored without output."""
+"""Every notebook runs from top to bottom on a replayed folder and is stored without output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _cells(notebook: Path) -> list[dict[str, Any]]:
 
 
 def _shown(notebook: Path) -> list[str]:
-    """Run the cells in their order, as a kernel does; what each one's last expression shows."""
+    """Run the cells in order, as a kernel does, and return the output of the last expression of each."""
     names: dict[str, Any] = {"__name__": notebook.stem}
     shown = []
     for cell in _cells(notebook):
@@ -42,7 +42,7 @@ def _shown(notebook: Path) -> list[str]:
     return shown
 
 
-def test_there_are_four_notebooks_and_none_has_output_or_definitions_of_its_own() -> None:
+def test_notebooks_have_no_output_and_no_definitions() -> None:
     assert [notebook.stem for notebook in NOTEBOOKS] == [
         "01_what_expired",
         "02_timing_wheel",
@@ -58,12 +58,14 @@ def test_there_are_four_notebooks_and_none_has_output_or_definitions_of_its_own(
 
 @pytest.fixture
 def out(metrics: Metrics, story_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The story's folder with its metrics, named as the notebooks look for it."""
+    """The folder of the story with its metrics, set as the folder of the notebooks."""
     monkeypatch.setenv("PURGATORY_OUT", str(story_folder))
     return story_folder
 
 
-def test_what_expired_ends_at_a_cause(spark: SparkSession, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notebook_finds_cause_of_expirations(
+    spark: SparkSession, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shown = _shown(NOTEBOOKS[0])
     assert shown[0] == "'1,619 operations, 79.9 % had to wait, 94 expired'"
     assert "type=DelayedProduceMetric" in shown[1]
@@ -72,16 +74,14 @@ def test_what_expired_ends_at_a_cause(spark: SparkSession, out: Path, capsys: py
     assert "replica 3 had reached" in capsys.readouterr().out
 
 
-def test_the_wheel_is_drawn() -> None:
+def test_notebook_draws_timing_wheel() -> None:
     shown = _shown(NOTEBOOKS[1])
     assert "1404" in shown[0]
     assert ["vegaEmbed" in picture for picture in shown[1:3]] == [True, True]
     assert shown[3].startswith("{5: (")
 
 
-def test_what_if_reads_the_table_of_differences(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notebook_reads_what_if_table(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"variant": "half", "kind": "produce", "change": "expiration appears", "baseline_wait_ms": 7, "shift_ms": 3}
     write_deltalake(str(tmp_path / "what_if"), pa.Table.from_pylist([row], schema=WHAT_IF))
     monkeypatch.setenv("PURGATORY_OUT", str(tmp_path))
@@ -89,7 +89,7 @@ def test_what_if_reads_the_table_of_differences(
     assert ["half" in each and "produce" in each for each in shown] == [True, True, True]
 
 
-def test_duckdb_and_pandas_read_the_tables(out: Path) -> None:
+def test_notebook_reads_tables_without_spark(out: Path) -> None:
     try:
         shown = _shown(NOTEBOOKS[3])
     finally:

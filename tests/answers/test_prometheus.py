@@ -1,4 +1,4 @@
-"""`metrics --prometheus`, read as Prometheus reads it, against counts that DuckDB makes of the same tables."""
+"""The output of `metrics --prometheus`, parsed and compared with counts of the same tables by DuckDB."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 
 @pytest.fixture(scope="module")
 def file(metrics: Metrics, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Written where an earlier one lies."""
+    """The written file, which replaced an earlier one."""
     file = tmp_path_factory.mktemp("collector") / "replay.prom"
     file.write_text("an earlier one")
     write_prometheus(metrics, file)
@@ -28,7 +28,7 @@ def file(metrics: Metrics, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def samples(file: Path) -> Samples:
-    """Samples by metric and labels, these in the order of their names."""
+    """The samples by metric and label values, in the order of the label names."""
     by_metric: Samples = {}
     for family in families_of(file.read_text()):
         for sample in family.samples:
@@ -44,11 +44,11 @@ def lake(metrics: Metrics, story_folder: Path) -> Lake:
 
 
 def expected(lake: Lake, query: str) -> dict[tuple[str, ...], float]:
-    """The last column by the others."""
+    """Return the last column of a query by the other columns."""
     return {tuple(str(value) for value in row[:-1]): row[-1] for row in lake.rows(query)}
 
 
-def test_gauges_are_the_last_that_were_read(samples: Samples, lake: Lake) -> None:
+def test_gauges_have_last_reading(samples: Samples, lake: Lake) -> None:
     for metric, gauge in (("purgatorysize", "watched"), ("numdelayedoperations", "delayed")):
         gauges = f'SELECT broker, purgatory, "at" AS read_at, {gauge} AS reading FROM purgatory_gauges'
         last = f"SELECT broker, purgatory, arg_max(reading, read_at) FROM ({gauges}) GROUP BY ALL"
@@ -56,7 +56,7 @@ def test_gauges_are_the_last_that_were_read(samples: Samples, lake: Lake) -> Non
         assert len(readings) >= 4 and readings == expected(lake, last)
 
 
-def test_kafkas_meters_count_pending_partitions_by_partition_and_in_all(samples: Samples, lake: Lake) -> None:
+def test_meters_count_by_partition_and_in_total(samples: Samples, lake: Lake) -> None:
     pending = """
         SELECT broker, p.partition AS partition, p.topic AS topic
         FROM (SELECT broker, unnest(partitions) AS p FROM expirations WHERE kind = 'produce')
@@ -69,7 +69,7 @@ def test_kafkas_meters_count_pending_partitions_by_partition_and_in_all(samples:
     assert samples["kafka_server_delayedfetchmetrics_expires_total"] == expected(lake, fetches)
 
 
-def test_operations_and_their_waits_are_those_of_the_tables(samples: Samples, lake: Lake) -> None:
+def test_operations_and_waits_match_tables(samples: Samples, lake: Lake) -> None:
     ended = """
         SELECT broker, kind, watched, wait_ms, false AS expired FROM completions
         UNION ALL SELECT broker, kind, watched, wait_ms, true FROM expirations
@@ -89,13 +89,13 @@ def test_operations_and_their_waits_are_those_of_the_tables(samples: Samples, la
     assert samples["purgatory_replay_rebalances_total"] == expected(lake, rebalances)
 
 
-def test_the_file_is_replaced_whole_and_readable_by_others(file: Path) -> None:
+def test_file_is_replaced_and_readable_by_others(file: Path) -> None:
     assert [each.name for each in file.parent.iterdir()] == ["replay.prom"]
     assert file.stat().st_mode & 0o777 == 0o644
     assert file.read_text().endswith("\n")
 
 
-def test_labels_say_whatever_names_say() -> None:
+def test_labels_are_escaped() -> None:
     name = 'a "b"\\n\\ \n{},=é'
     family = Family("waits", "gauge", 'says "so"\\ and\nso')
     family.add(1, group=name, none=None)

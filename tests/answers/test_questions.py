@@ -32,7 +32,7 @@ def views(spark: SparkSession, story_folder: Path) -> SparkSession:
 
 @pytest.fixture(scope="module")
 def sample_lakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Lake]:
-    """Replays of the two traces whose results the page shows."""
+    """Replays of the two traces of the page."""
     lakes = {}
     for trace in ("conf/sample/trace.jsonl", "docs/traces/group.jsonl"):
         lines = (json.loads(line) for line in pages.text(trace).splitlines())
@@ -42,12 +42,12 @@ def sample_lakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Lake]:
     return lakes
 
 
-def test_there_are_ten() -> None:
+def test_page_has_ten_questions() -> None:
     assert [int(number) for number, _, _ in QUESTIONS] == list(range(1, 11))
 
 
 @pytest.mark.parametrize("sql", [sql for *_, sql in QUESTIONS], ids=[asked for _, asked, _ in QUESTIONS])
-def test_spark_and_duckdb_answer_alike(sql: str, views: SparkSession, story_folder: Path) -> None:
+def test_spark_and_duckdb_return_same_rows(sql: str, views: SparkSession, story_folder: Path) -> None:
     from_spark = [_plain(tuple(row)) for row in views.sql(sql).collect()]
     from_duckdb = [_plain(row) for row in Lake(story_folder).rows(sql)]
     assert from_spark == from_duckdb
@@ -72,7 +72,7 @@ def _shown(value: Any) -> str:
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Decimals and doubles of either engine as rounded numbers; times as their text."""
+    """Return decimals and doubles as rounded numbers, and times as text, independent of the engine."""
     return tuple(
         round(float(value), 6) if isinstance(value, float | Decimal) else str(value)[:19] if _is_time(value) else value
         for value in row

@@ -1,4 +1,4 @@
-"""The report is one file, shows what the tables say, and is drawn without complaint by Vega and by a real browser."""
+"""The report is one file with the counts of the tables; Vega and a browser draw it without warnings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIGURES = ["ends", "purgatories", "waits", "topics", "groups"]
 
 @pytest.fixture(scope="module")
 def report(metrics: Metrics, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The story's page."""
+    """The report of `story_folder`."""
     file = tmp_path_factory.mktemp("report") / "report.html"
     file.write_text(report_page(metrics), encoding="utf-8")
     return file
@@ -37,13 +37,13 @@ def parsed(report: Path) -> Page:
     return Page(report.read_text(encoding="utf-8"))
 
 
-def test_everything_is_in_the_file(parsed: Page, report: Path) -> None:
+def test_page_is_self_contained(parsed: Page, report: Path) -> None:
     assert parsed.loads == ["data:,"]
     assert "default-src 'none'" in report.read_text(encoding="utf-8")
     assert parsed.figures == FIGURES == list(parsed.specs)
 
 
-def test_the_pictures_count_what_the_tables_have(parsed: Page, story_folder: Path) -> None:
+def test_charts_have_counts_of_tables(parsed: Page, story_folder: Path) -> None:
     lake = Lake(story_folder)
 
     def total(name: str, field: str) -> int:
@@ -64,18 +64,18 @@ def test_the_pictures_count_what_the_tables_have(parsed: Page, story_folder: Pat
     )
 
 
-def test_vega_draws_every_picture(parsed: Page) -> None:
+def test_vega_draws_every_chart(parsed: Page) -> None:
     drawn = {name: marks(spec) for name, spec in parsed.specs.items()}
     assert {name: count > 5 for name, count in drawn.items()} == dict.fromkeys(FIGURES, True), drawn
 
 
-def test_the_slowest_operations_tell_their_story(parsed: Page) -> None:
+def test_slowest_operations_have_stories(parsed: Page) -> None:
     titles = [text for text in parsed.texts if re.search(r"\(operation -?\d+\): (expired|completed) after", text)]
     assert len(titles) == len({*titles}) == 24
     assert any("replica 3 had reached" in text and "(not enough)" in text for text in parsed.texts)
 
 
-def test_names_from_a_trace_are_text_and_never_markup() -> None:
+def test_names_are_escaped() -> None:
     evil = "</script><script>alert(1)</script>"
     ends = pd.DataFrame({"t": [0], "kind": [evil], "end": ["expired"], "operations": [1]})
     none = ends.head(0)
@@ -98,8 +98,8 @@ def test_names_from_a_trace_are_text_and_never_markup() -> None:
 
 @pytest.mark.long
 @pytest.mark.browser
-def test_a_real_browser_draws_the_page_in_light_and_in_dark(report: Path) -> None:
-    """Where there is no browser, what the page draws is only seen by Vega, above."""
+def test_browser_draws_light_and_dark_page(report: Path) -> None:
+    """Without a browser, only `test_vega_draws_every_chart` checks the charts."""
     executable = browser.find_browser()
     assert executable is not None
     light, dark = (browser.render(executable, report, dark) for dark in (False, True))

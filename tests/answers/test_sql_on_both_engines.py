@@ -50,7 +50,7 @@ def _tables_of(name: str) -> set[str]:
     return reads.union(*(_tables_of(f"views/{read}") for read in reads if f"views/{read}" in NAMES))
 
 
-# The story is no request log and no simulation: tests of `fidelity` and `what-if` have such tables.
+# The story has no tables of a request log or a simulation; tests of `fidelity` and `what-if` have them.
 OF_OTHERS = {name for name in NAMES if {"recorded", "fidelity", "truth_requests"} & _tables_of(name)}
 # Queries of two runs.
 OF_CHANGES = ["changes", "counts", "differing", "trust"]
@@ -122,7 +122,7 @@ def test_header_lists_what_the_query_needs(name: str) -> None:
 
 
 def _sources(query: str) -> set[str]:
-    """What the query selects from, without its own common table expressions."""
+    """Return the tables and views of a query, without its common table expressions."""
     query = query.replace("DISTINCT FROM", "<>")
     words = query.replace("(", " ( ").replace(")", " ) ").replace(",", " ").split()
     after = {word for before, word in pairwise(words) if before in ("FROM", "JOIN") and word != "("}

@@ -96,7 +96,7 @@ def test_truncated_file_is_replaced(built: Built) -> None:
 
 
 def test_unwritable_cache_is_no_error(built: Built, tmp_path: Path) -> None:
-    """Its parent is a file, so that root cannot create it either."""
+    """The parent of the folder is a file, so that not even root can create the folder."""
     (tmp_path / "cache").touch()
     assert [in_new_process(), in_new_process()] == [IN_PAGE] * 2
     assert len(built) == 2

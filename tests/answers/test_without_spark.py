@@ -1,4 +1,4 @@
-"""Every answer without Spark is Spark's: what it prints, its page, its tables."""
+"""Answers without Spark equal those with Spark: printed text, pages, tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUESTIONS: dict[str, tuple[Job, list[str]]] = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_question_to_a_trace_is_answered_alike_whatever_names_say(
+def test_answers_equal_those_of_spark(
     spark: SparkSession, folder: Path, tmp_path: Path, question: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, words = QUESTIONS[question]

@@ -18,7 +18,7 @@ from purgatory_udf.answers.explain.evidence import Evidence, PartitionHappening,
 
 Row = Mapping[str, Any]
 
-# The reason that each value of `completed_by` stands for.
+# The meaning of each value of `completed_by`.
 _SHARED = {
     "not_leader": "the broker no longer led the partition",
     "unknown_partition": "the partition had been deleted",
@@ -77,7 +77,7 @@ _RULES = {
 
 
 def meaning(kind: str, rule: str) -> str:
-    """Return why the rule ends an operation of the kind: a sentence, or the name of the rule without underscores."""
+    """Return the reason of a rule for a kind of operation; by default, the name of the rule with spaces."""
     return _RULES.get(kind, {}).get(rule) or _SHARED.get(rule) or rule.replace("_", " ")
 
 
@@ -256,7 +256,7 @@ def _why_expired(evidence: Evidence, end: Row) -> Iterator[str]:
         case "join":
             yield "because not every member had rejoined; missing dynamic members were removed"
         case "initial_join":
-            yield "as intended: a new group waits for more members until its initial delay is over"
+            yield "as intended: a new group waits for more members until its initial delay has passed"
         case "sync":
             yield "because not every member had requested its assignment"
 
