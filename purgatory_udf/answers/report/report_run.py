@@ -73,8 +73,8 @@ def report_page(metrics: Metrics) -> str:
     data, sums = chart_data(metrics), totals(metrics)
     specs = charts(data)
     state = "" if tables.finished else " The replay is still running or was interrupted; this is its output so far."
-    said = f"From {sums.first} to {sums.last} (UTC), in time bins of {_spoken(data.bin_ms)}.{state}"
-    sections = [*_figures(specs), *_in_words(metrics, sums)]
+    said = f"From {sums.first} to {sums.last} (UTC), in time bins of {_duration(data.bin_ms)}.{state}"
+    sections = [*_figures(specs), *_stories_and_tables(metrics, sums)]
     return html_page.page(f"Replay {tables.run.run_id}", said, html_page.facts(_facts(sums)), sections, specs)
 
 
@@ -88,20 +88,20 @@ def _facts(totals: Totals) -> Iterator[tuple[str, str]]:
 
 
 def _figures(specs: dict[str, Spec]) -> Iterator[Section]:
-    for name, (title, said) in _FIGURES.items():
+    for name, (title, caption) in _FIGURES.items():
         if name in specs:
-            yield Section(title, said, html_page.figure(name))
+            yield Section(title, caption, html_page.figure(name))
 
 
-def _in_words(metrics: Metrics, totals: Totals) -> Iterator[Section]:
+def _stories_and_tables(metrics: Metrics, totals: Totals) -> Iterator[Section]:
     stories = [(slow.title, slow.lines, slow.expired) for slow in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
     if stories:
-        said = "The longest waits of each kind, expired operations first. Click an operation to read its story."
-        yield Section("The slowest operations", said, html_page.stories(stories))
+        caption = "The longest waits of each kind, expired operations first. Click an operation to read its story."
+        yield Section("The slowest operations", caption, html_page.stories(stories))
     for table in overview(metrics, totals):
         if table.rows:
             yield Section(table.title, "", html_page.table(table))
 
 
-def _spoken(bin_ms: int) -> str:
+def _duration(bin_ms: int) -> str:
     return f"{bin_ms / 1000:g} s" if bin_ms >= 1000 else f"{bin_ms} ms"
