@@ -14,10 +14,10 @@ Both engines return the same Arrow types: integers as int64 or int32, times as t
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 import threading
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -126,7 +126,8 @@ class DuckDatabase(SqlDatabase):
         connection = duckdb.connect(
             config={
                 "memory_limit": self.MEMORY,
-                "temp_directory": str(Path(tempfile.gettempdir(), f"purgatory-replay-duckdb-{os.getpid()}")),
+                # DuckDB creates it when it spills, and removes it at the end.
+                "temp_directory": str(Path(tempfile.gettempdir(), f"purgatory-replay-duckdb-{uuid.uuid4().hex}")),
                 # Extensions would be downloaded.
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
