@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import altair as alt
-
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.common.console import Table
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
 
     from purgatory_udf.backend.backend import Session
@@ -108,6 +107,9 @@ def waits(frame: pd.DataFrame, total: int) -> alt.Chart:
 
     There is a row for each kind, the most frequent first. The square-root scale shows short waits next to long ones.
     """
+    # Loading it takes longer than the rest of a summary, which every replay prints.
+    import altair as alt
+
     shown = f"{len(frame):,} of {total:,}" if len(frame) < total else f"{total:,}"
     return (
         alt.Chart(frame, title=f"How long {shown} operations waited, and how they ended", width=900, height=150)
