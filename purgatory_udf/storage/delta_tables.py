@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -24,12 +24,6 @@ def is_table(session: Session, path: str) -> bool:
 def create(session: Session, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
     """Create an empty table unless there is one."""
     backend_of(session).delta(path).create(path, schema, partitioned_by)
-
-
-def create_all(session: Session, schemas: Mapping[str, pa.Schema]) -> None:
-    """Create empty tables by path, concurrently."""
-    if schemas:
-        backend_of(session).delta(next(iter(schemas))).create_all(schemas)
 
 
 def identity(session: Session, path: str) -> dict[str, Any]:

@@ -43,11 +43,6 @@ class Run:
         return Transaction(f"{self.run_id}/{self.started_at.isoformat()}/{table}", number)
 
 
-def once(run: Run, table: str, step: int) -> Transaction:
-    """Return `run.step(table, step)`."""
-    return run.step(table, step)
-
-
 def load(session: Session, path: str, job: str) -> Run | None:
     """Return the job's latest run recorded in the table at `path`; None if there is none."""
     row = _latest(session, path, job)
