@@ -18,7 +18,7 @@ from purgatory_udf.sources.request_log.lines.log_files import find_logs
 from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, Form, InputFile, find_files, require_fit
 from purgatory_udf.sources.trace_files.text_lines import FileLimits
-from purgatory_udf.storage.output_folder import alone
+from purgatory_udf.storage.output_folder import output_lock
 
 if TYPE_CHECKING:
     from purgatory_udf.backend.backend import Backend
@@ -220,10 +220,10 @@ def main(
         from purgatory_udf.sources.kafka.follow_topic import follow_until_stopped
 
         assert isinstance(backend, SparkBackend)
-        with alone(out, "ingest"):
+        with output_lock(out, "ingest"):
             follow_until_stopped(backend.spark, asked.kafka(), asked.request_log() if asked.is_log else asked.events())
         return
-    with alone(out, "ingest"), Phases(running_tasks(backend)) as phases:
+    with output_lock(out, "ingest"), Phases(running_tasks(backend)) as phases:
         report = _from_kafka(backend, asked, phases) if form is Form.KAFKA else _from_files(backend, asked, phases)
     print("\n".join(report.summary()))
     report.require_few_rejected(asked.config.max_rejected)

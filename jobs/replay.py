@@ -13,7 +13,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, find_files
-from purgatory_udf.storage.output_folder import alone
+from purgatory_udf.storage.output_folder import output_lock
 
 
 def _configuration(
@@ -118,7 +118,7 @@ def main(
         print("\n".join(explained(backend, out, explain)))
         return
     ingested: str | None = None
-    with alone(out, "replay"):
+    with output_lock(out, "replay"):
         if trace:
             events, ingested = ingest_trace(backend, [*trace, *(more or [])], out, chosen, overwrite)
         assert events is not None

@@ -19,7 +19,7 @@ from purgatory_udf.backend.delta_store import RETENTION_HOURS, DeltaStore, Size
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.storage import event_staging, run_records
-from purgatory_udf.storage.output_folder import Layout, is_held
+from purgatory_udf.storage.output_folder import Layout, is_locked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,14 +89,14 @@ def _maintained(store: DeltaStore, path: str, name: str, keep_hours: int) -> Mai
 
 def _delete_working_files(backend: Backend, layout: Layout) -> Iterator[str]:
     run = run_records.load(backend, layout.table("runs"), "replay")
-    if run is not None and run.status == run_records.FINISHED and not is_held(layout.out, "replay"):
-        for name in sorted(backend.files.names(layout.machinery)):
+    if run is not None and run.status == run_records.FINISHED and not is_locked(layout.out, "replay"):
+        for name in sorted(backend.files.names(layout.internal)):
             if name != _CHECKPOINTS:
-                backend.files.remove(f"{layout.machinery}/{name}")
-                yield f"{layout.machinery}/{name}"
+                backend.files.remove(f"{layout.internal}/{name}")
+                yield f"{layout.internal}/{name}"
     elif batches := event_staging.clean_relay(backend, layout):
         yield f"{layout.relay}: {batches} batches that were processed"
-    if not is_held(layout.out, "ingest") and not is_held(layout.out, "replay"):
+    if not is_locked(layout.out, "ingest") and not is_locked(layout.out, "replay"):
         for name in _IMPORT_FOLDERS:
             path = layout.table(name)
             # Staged rows without a complete table of events mean that an import must be repeated.

@@ -25,39 +25,39 @@ class Layout:
         return f"{self.out.rstrip('/')}/{name}"
 
     @property
-    def machinery(self) -> str:
+    def internal(self) -> str:
         return self.table("_replay")
 
     @property
     def relay(self) -> str:
         """Serialized events from groups that see only part of an operation, for the groups of brokers."""
-        return f"{self.machinery}/relay"
+        return f"{self.internal}/relay"
 
     @property
     def answers(self) -> str:
         """Responses to requests of consumer groups, without successful heartbeats."""
-        return f"{self.machinery}/told"
+        return f"{self.internal}/group_answers"
 
     @property
     def coordinators(self) -> str:
         """Waiting operations of consumer groups after each of the last batches."""
-        return f"{self.machinery}/coordinators"
+        return f"{self.internal}/coordinators"
 
     def path_of(self, table: str) -> str:
         """Return the path of a public or internal table."""
-        return {"relay": self.relay, "told": self.answers}.get(table) or self.table(table)
+        return {"relay": self.relay, "group_answers": self.answers}.get(table) or self.table(table)
 
     def control(self, query: str) -> str:
         """Return the table of the row that advances a query's clock past the end of a finished trace."""
-        return f"{self.machinery}/control/{query}"
+        return f"{self.internal}/control/{query}"
 
     @property
     def staged(self) -> str:
         """Copy of the events, if the files of the given table are too large or not in time order."""
-        return f"{self.machinery}/events"
+        return f"{self.internal}/events"
 
     def checkpoint(self, query: str) -> str:
-        return f"{self.machinery}/checkpoints/{query}"
+        return f"{self.internal}/checkpoints/{query}"
 
 
 def local_folder(out: str) -> Path | None:
@@ -74,14 +74,14 @@ def require_folder(out: str) -> None:
 
 def same_place(path: str, other: str) -> bool:
     """Whether two names (relative, absolute or URI) refer to the same folder."""
-    here, there = local_folder(path), local_folder(other)
-    if here is None or there is None:
+    folder, other_folder = local_folder(path), local_folder(other)
+    if folder is None or other_folder is None:
         return path.rstrip("/") == other.rstrip("/")
-    return here.absolute() == there.absolute()
+    return folder.absolute() == other_folder.absolute()
 
 
 @contextmanager
-def alone(out: str, job: str) -> Iterator[None]:
+def output_lock(out: str, job: str) -> Iterator[None]:
     """Lock the folder, because two jobs of a kind must not write to it at the same time.
 
     The kernel releases the lock when the process exits, even if it is killed. A remote folder is not locked, but Delta
@@ -103,13 +103,13 @@ def alone(out: str, job: str) -> Iterator[None]:
             f"{out}: cannot be written: {error.strerror}; fix this, or choose another --out, and repeat the command"
         ) from None
     try:
-        _take(file, out, job)
+        _acquire(file, out, job)
         yield
     finally:
         os.close(file)
 
 
-def is_held(out: str, job: str) -> bool:
+def is_locked(out: str, job: str) -> bool:
     """Whether a job of this name is writing to the folder; a remote folder counts as locked."""
     folder = local_folder(out)
     if folder is None:
@@ -127,7 +127,7 @@ def is_held(out: str, job: str) -> bool:
     return False
 
 
-def _take(file: int, out: str, job: str) -> None:
+def _acquire(file: int, out: str, job: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -137,6 +137,6 @@ def _take(file: int, out: str, job: str) -> None:
         raise UserError(
             f"{out}: {holder} is writing to it; wait until that {job} has finished, or stop it, or choose another --out"
         ) from None
-    begun = f"process {os.getpid()}, since {datetime.now(UTC):%F %T},"
+    holder_text = f"process {os.getpid()}, since {datetime.now(UTC):%F %T},"
     os.truncate(file, 0)
-    os.pwrite(file, begun.encode(), 0)
+    os.pwrite(file, holder_text.encode(), 0)

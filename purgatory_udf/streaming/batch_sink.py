@@ -29,7 +29,7 @@ from purgatory_udf.streaming.trace_end import closing_ms, until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-GAUGES, ANSWERS = "purgatory_gauges", "told"
+GAUGES, ANSWERS = "purgatory_gauges", "group_answers"
 # Up to this many rows of a batch are written by this process instead of Spark: planning, tasks and commits cost Spark
 # more than the rows do. A replay of 500,000 events written so took 0.8 times its floor on two cores; 1.2 times with
 # Spark.

@@ -25,7 +25,7 @@ from purgatory_udf.streaming.single_batch_replay import GROUPING
 # Versions of the formats of a run's state. `queries` is increased when the number of queries, the tables between them,
 # or the schema of Spark's state change.
 FORMATS = {
-    "queries": 2,
+    "queries": 3,
     "partitions": state_codec.VERSION,
     "groups": group_state_store.VERSION,
     "frames": frames.VERSION,

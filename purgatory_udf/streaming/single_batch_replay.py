@@ -48,7 +48,7 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
     if options.follow or options.config.grouping not in ("auto", GROUPING):
         raise NeedsSparkError("a stream")
     if known is not None and (
-        known.configuration.get("grouping") != GROUPING or backend.files.exists(f"{layout.machinery}/checkpoints")
+        known.configuration.get("grouping") != GROUPING or backend.files.exists(f"{layout.internal}/checkpoints")
     ):
         raise NeedsSparkError("a run that a stream has started")
     if trace.survey.events > options.config.batch_events:

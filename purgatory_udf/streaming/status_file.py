@@ -94,7 +94,7 @@ def longest_waits(statuses: Iterable[QueryStatus]) -> list[dict[str, Any]]:
 
 def status_folder(layout: Layout) -> str:
     """Return the folder of the status files."""
-    return f"{layout.machinery}/live"
+    return f"{layout.internal}/live"
 
 
 class StatusFiles:

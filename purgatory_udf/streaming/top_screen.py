@@ -14,7 +14,7 @@ from rich.text import Text
 
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.storage.output_folder import is_held
+from purgatory_udf.storage.output_folder import is_locked
 from purgatory_udf.streaming.status_file import QueryStatus, longest_waits, read_status_files
 
 # The rate of expirations is the mean of this number of seconds.
@@ -46,7 +46,7 @@ def show_top(out: str, once: bool, every: float, rows: int) -> None:
 def _lines(out: str, rows: int, terminal: bool) -> tuple[list[str], bool]:
     """Return a frame, and whether the replay has ended."""
     # Checked before the files are read: the last frame must show the replay's last status.
-    ended = not is_held(out, "replay")
+    ended = not is_locked(out, "replay")
     statuses = read_status_files(out)
     if not statuses:
         raise UserError(f"{out}: no followed replay has written there yet (replay --follow --out {out} does)")

@@ -21,7 +21,7 @@ _TIME = {
     "watches": "deadline",
     "purgatory_gauges": "at",
     "group_transitions": "at",
-    "told": "answered_at",
+    "group_answers": "answered_at",
 }
 
 

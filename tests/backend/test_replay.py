@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 TABLES = (
     *("completions", "expirations", "cancellations", "watches", "purgatory_gauges"),
-    *("group_transitions", "group_disagreements", "_replay/told"),
+    *("group_transitions", "group_disagreements", "_replay/group_answers"),
 )
 
 
@@ -104,7 +104,7 @@ def test_killed_run_writes_missing_tables(events: Path, whole: Path, tmp_path: P
     """For several tables that may be missing."""
     expected = {name: rows_of(whole, name) for name in TABLES}
     running = _unfinished(whole, tmp_path)
-    for missing in ("completions", "purgatory_gauges", "_replay/told"):
+    for missing in ("completions", "purgatory_gauges", "_replay/group_answers"):
         out = copy_of(running, tmp_path / "killed")
         shutil.rmtree(out / missing)
         assert run_replay_job(events, out) == 0

@@ -88,14 +88,14 @@ def import_log(path: Path) -> LineCounts:
     others = _batch([row for row in requests if row["session"] is None], import_rows.REQUESTS)
     fetches = _batch([row for row in requests if row["session"] is not None], import_rows.REQUESTS)
     converted = [
-        *import_tasks.take_requests_apart(lambda: context)(others),
-        *import_tasks.take_sessions_apart(lambda: context)(fetches),
+        *import_tasks.request_step(lambda: context)(others),
+        *import_tasks.session_step(lambda: context)(fetches),
     ]
     parts = [row for batch in converted for row in batch.to_pylist()]
     facts = sorted((row for row in parts if row["part"] == import_rows.FACT), key=_partition)
     changes = [
         row
-        for batch in import_tasks.build_timelines(lambda: context)(_batch(facts, import_rows.PARTS))
+        for batch in import_tasks.timeline_step(lambda: context)(_batch(facts, import_rows.PARTS))
         for row in batch.to_pylist()
     ]
     finished = [

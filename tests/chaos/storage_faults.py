@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from purgatory_udf.storage.output_folder import alone
+from purgatory_udf.storage.output_folder import output_lock
 from tests.chaos.crash_commands import commands, local_commands
 from tests.chaos.damaged_files import damage_trials
 from tests.chaos.killed_commands import STOPPED_STATUSES, Command, kill_session, moments, start_command
@@ -178,7 +178,7 @@ def second_command(trial: FaultTrial) -> list[str]:
     sentence = f"is writing to it; wait until that {job} has finished, or stop it"
     if trial.command.spark_optional:
         # The first command would finish before the second one starts, so this process holds the lock instead.
-        with alone(str(out), job):
+        with output_lock(str(out), job):
             problems = trial.failure_problems(out, sentence)
         return problems + trial.resume_problems(out)
     first = trial.start_until(0.01, out)

@@ -36,8 +36,8 @@ from tests.streaming.growing_table import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_FOLDER = Path(__file__).parents[1] / "data" / "kept"
-FOLLOWED, LOCAL = _FOLDER / "followed.tar.xz", _FOLDER / "here.tar.xz"
+_FOLDER = Path(__file__).parents[1] / "data" / "interrupted"
+FOLLOWED, LOCAL = _FOLDER / "followed.tar.xz", _FOLDER / "local.tar.xz"
 # File in each archive with the version that wrote it and its state formats.
 MANIFEST = "made.json"
 BY_BROKER = Config.model_validate(CONFIG.model_dump() | {"grouping": "broker"})
@@ -84,7 +84,7 @@ def main() -> None:
     from tests.support import small_spark
 
     write_archive(write_local, LOCAL)
-    spark = build_session("kept-output", {"spark.master": "local[2]", **small_spark.SETTINGS})
+    spark = build_session("interrupted-output", {"spark.master": "local[2]", **small_spark.SETTINGS})
     write_archive(lambda place: write_followed(spark, place), FOLLOWED)
     spark.stop()
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.storage.output_folder import alone
+from purgatory_udf.storage.output_folder import output_lock
 
 HOLDER = """
 import sys
-from purgatory_udf.storage.output_folder import alone
-with alone(sys.argv[1], "replay"):
+from purgatory_udf.storage.output_folder import output_lock
+with output_lock(sys.argv[1], "replay"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -32,12 +32,12 @@ def test_second_job_is_refused_until_first_ends(tmp_path: Path) -> None:
             r"until that replay has finished, or stop it, or choose another --out$"
         )
         for _ in range(2):
-            with pytest.raises(UserError, match=sentence), alone(out, "replay"):
+            with pytest.raises(UserError, match=sentence), output_lock(out, "replay"):
                 pass
-        with alone(out, "ingest"):  # An import may run at the same time.
+        with output_lock(out, "ingest"):  # An import may run at the same time.
             pass
         holder.kill()
-    with alone(out, "replay"), pytest.raises(UserError), alone(out, "replay"):
+    with output_lock(out, "replay"), pytest.raises(UserError), output_lock(out, "replay"):
         pass
 
 
@@ -47,10 +47,10 @@ def test_unwritable_output_is_reported_first(tmp_path: Path) -> None:
     sentence = (
         rf"^{out}: cannot be written: Not a directory; fix this, or choose another --out, and repeat the command$"
     )
-    with pytest.raises(UserError, match=sentence), alone(str(out), "replay"):
+    with pytest.raises(UserError, match=sentence), output_lock(str(out), "replay"):
         pass
 
 
 def test_remote_output_is_not_locked() -> None:
-    with alone("hdfs://there/out", "replay"), alone("hdfs://there/out", "replay"):
+    with output_lock("hdfs://there/out", "replay"), output_lock("hdfs://there/out", "replay"):
         pass

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.maintain import main
 from purgatory_udf.launch.backend_choice import open_local
-from purgatory_udf.storage.output_folder import alone
+from purgatory_udf.storage.output_folder import output_lock
 from tests.support.outcome_folder import sample_with_group, write_folder
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def test_maintain_keeps_rows_and_deletes_unused_files(out: Path, capsys: pytest.
     """Three runs: during a replay, after it, and again without the grown tables."""
     before = everything(out)
     assert {files(out, name) for name in GROWN} == {12}
-    with alone(str(out), "replay"):
+    with output_lock(str(out), "replay"):
         assert maintained(out) == 0
     assert "deleted" not in capsys.readouterr().out
     assert sorted(path.name for path in (out / "_replay").iterdir()) == ["checkpoints", "events", "groups"]

@@ -122,6 +122,7 @@ def figure(name: str) -> str:
 
 
 def table(of: Table) -> str:
+    """Return the table as HTML; columns of numbers are right-aligned."""
     numeric = [all(_is_number(row[at]) for row in of.rows) for at in range(len(of.columns))]
     head = "".join(_cell("th", text, number) for text, number in zip(of.columns, numeric, strict=True))
     rows = "".join(

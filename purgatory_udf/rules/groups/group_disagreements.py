@@ -87,7 +87,7 @@ def _unrecorded_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
     """Yield the disagreements of a request with an unrecorded answer: a recorded client usually knows its own id."""
     error = row["error"]
     if error in REFUSALS:
-        named = f"generation {row['asked_generation']}" if error == "ILLEGAL_GENERATION" else None
+        named = f"generation {row['request_generation']}" if error == "ILLEGAL_GENERATION" else None
         yield REFUSALS[error], named, error
     if row["leader_member_id"] is not None and error != NONE:
         yield "join_refused", NONE, error

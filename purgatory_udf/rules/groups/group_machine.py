@@ -29,11 +29,11 @@ from purgatory_udf.rules.groups.group_state_store import PENDING, SESSIONS, Grou
 from purgatory_udf.rules.groups.operation_timeline import GroupClock, Moment, OperationTimeline
 
 # Answers of the replay, and what the trace records of the same answers. Successful heartbeats and commits are left out.
-# `t` is the time of the request, `at` of the answer. `asked` is the generation in the request, `generation` the one in
-# the answer to a join (else -1). `given` and `leader` are the member id and leader in the answer; `assigned` and
-# `named_leader` are the recorded ones ("" if unrecorded).
+# `t` is the time of the request, `at` of the answer. `request_generation` is the generation in the request,
+# `generation` the one in the answer to a join (else -1). `given` and `leader` are the member id and leader in the
+# answer; `assigned` and `named_leader` are the recorded ones ("" if unrecorded).
 ANSWERS = FrameLayout(
-    numbers=("seq", "t", "at", "api", "error", "asked", "generation"),
+    numbers=("seq", "t", "at", "api", "error", "request_generation", "generation"),
     texts=("request_id", "member_id", "given", "leader", "assigned", "named_leader"),
 )
 

@@ -25,9 +25,9 @@ TRANSITIONS = FrameLayout(numbers=("t", "generation"), texts=("from_state", "to_
 
 # The tables of ended operations share one layout.
 _END_TABLES = {"completions": COMPLETED, "expirations": EXPIRED, "cancellations": CANCELLED}
-_LAYOUTS = {**dict.fromkeys(_END_TABLES, ENDED), "group_transitions": TRANSITIONS, "told": ANSWERS}
+_LAYOUTS = {**dict.fromkeys(_END_TABLES, ENDED), "group_transitions": TRANSITIONS, "group_answers": ANSWERS}
 # The column with the time of a row.
-_TIME_COLUMN = {**dict.fromkeys(_END_TABLES, "end_t"), "group_transitions": "t", "told": "at"}
+_TIME_COLUMN = {**dict.fromkeys(_END_TABLES, "end_t"), "group_transitions": "t", "group_answers": "at"}
 
 
 class GroupOutput(NamedTuple):
@@ -56,7 +56,7 @@ def group_outputs(by_group: Mapping[str, StepResult]) -> list[GroupOutput]:
                 for table, end in _END_TABLES.items()
             },
             "group_transitions": [TRANSITIONS.from_rows([_transition_row(change) for change in result.transitions])],
-            "told": result.answer_frames,
+            "group_answers": result.answer_frames,
         }
         for table, table_parts in parts.items():
             frames[table] += [part.with_columns(group=_constant(index, len(part))) for part in table_parts if len(part)]
@@ -108,7 +108,7 @@ GROUP_ANSWERS = pa.schema(
         ("api", pa.string()),
         ("request_id", pa.string()),
         ("member_id", pa.string()),
-        ("asked_generation", pa.int64()),
+        ("request_generation", pa.int64()),
         ("error", pa.string()),
         ("generation", pa.int64()),
         ("given_member_id", pa.string()),
@@ -123,7 +123,7 @@ SCHEMAS = {
     "expirations": EXPIRATIONS,
     "cancellations": CANCELLATIONS,
     "group_transitions": GROUP_TRANSITIONS,
-    "told": GROUP_ANSWERS,
+    "group_answers": GROUP_ANSWERS,
 }
 
 _KINDS, _RULES, _ERRORS = pa.array(KINDS), pa.array(RULES), pa.array(ERRORS)
@@ -143,7 +143,7 @@ class GroupTables:
         rows = concat_payloads(table, payloads)
         if table == "group_transitions":
             return self._transitions(rows)
-        if table == "told":
+        if table == "group_answers":
             return self._answers(rows)
         return self._outcomes(rows, SCHEMAS[table])
 
@@ -199,7 +199,7 @@ class GroupTables:
             "api": _APIS.take(pa.array(answers.api)),
             "request_id": _null_if_empty(answers.request_id),
             "member_id": _texts(answers.member_id),
-            "asked_generation": pa.array(answers.asked),
+            "request_generation": pa.array(answers.request_generation),
             "error": _ERRORS.take(pa.array(answers.error)),
             "generation": pa.array(answers.generation, mask=answers.generation < 0),
             "given_member_id": _null_if_empty(answers.given),

@@ -174,7 +174,7 @@ def _error_answers(heartbeats: Frame) -> Frame:
             "at": heartbeats.t,
             "api": heartbeats.api,
             "error": heartbeats.answer,
-            "asked": heartbeats.generation,
+            "request_generation": heartbeats.generation,
             "generation": np.full(len(heartbeats), -1, dtype=np.int64),
             "request_id": heartbeats.request_id,
             "member_id": heartbeats.member_id,

@@ -12,7 +12,7 @@ from purgatory_udf.backend.delta_store import LOG_PROPERTIES, spark_schema
 from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES
-from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages, connect, growing
+from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages, connect, read_stream
 from purgatory_udf.sources.kafka.topic_steps import EventSteps, LogSteps, TopicSteps
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
@@ -63,7 +63,7 @@ def _followed(backend: SparkBackend, topic: KafkaTopic, options: Options) -> tup
         steps = LogSteps(backend, layout, run, topic, options, f"{folder}/held")
     else:
         steps = EventSteps(backend, layout, run, topic, options, f"{folder}/steps")
-    messages = growing(backend.spark, topic).writeStream.foreachBatch(shorten_errors(steps.write))
+    messages = read_stream(backend.spark, topic).writeStream.foreachBatch(shorten_errors(steps.write))
     return messages.option("checkpointLocation", prepared(backend, checkpoint)).start(), steps
 
 

@@ -39,6 +39,8 @@ _NOT_FOLLOWED = {
 
 
 class Messages(StrEnum):
+    """Content of a topic's messages, as in `ingest --messages`."""
+
     EVENTS = "events"
     REQUEST_LOG = "request-log"
 
@@ -47,7 +49,7 @@ class Messages(StrEnum):
 class KafkaTopic:
     """A topic of a cluster.
 
-    `client` has settings of Kafka's consumer, as `security.protocol=SASL_SSL`, and `client_file` names a file with
+    `client` has settings of Kafka's consumer, such as `security.protocol=SASL_SSL`, and `client_file` names a file with
     more of them. They may contain secrets, so they are neither printed nor stored in tables.
     """
 
@@ -132,12 +134,12 @@ def add_connector(spark: SparkSession) -> None:
             spark.sql(f"ADD JAR '{jar}'")
 
 
-def whole(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
+def read_all(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
     """Return all messages up to the current end of the topic."""
     return _rows(spark.read.format("kafka").options(**topic.reader()).load())
 
 
-def growing(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
+def read_stream(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
     """Return all messages as a stream."""
     return _rows(spark.readStream.format("kafka").options(**topic.reader()).load())
 
@@ -205,7 +207,7 @@ def spooled(spark: SparkSession, topic: KafkaTopic, folder: str) -> Iterator[lis
     1, for the earliest message that the topic still has.
     """
     try:
-        messages = whole(spark, topic)
+        messages = read_all(spark, topic)
         partitions = messages.select("partition").distinct().count()
         if not partitions:
             raise UserError(f"{topic.topic}: the topic has no messages")

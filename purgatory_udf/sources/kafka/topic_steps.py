@@ -43,7 +43,7 @@ from purgatory_udf.sources.request_log.importing.import_tables import (
 from purgatory_udf.sources.request_log.importing.log_import import given_by
 from purgatory_udf.sources.request_log.lines.log_files import zone_of
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
-from purgatory_udf.sources.trace_files.typed_columns import FIELDS, take
+from purgatory_udf.sources.trace_files.typed_columns import FIELDS, decode_lines
 from purgatory_udf.storage.checkpoints import Snapshots
 from purgatory_udf.storage.event_staging import append_dataset
 from purgatory_udf.storage.output_folder import Layout
@@ -148,9 +148,9 @@ class EventSteps(TopicSteps):
 
     def _before(self, backend: Backend, step: int) -> tuple[int, int]:
         """Return the latest time and the last `seq` of earlier steps."""
-        left = Snapshots(backend, self._folder).before(step)
-        if left is not None:
-            latest_us, last_seq = json.loads(left)
+        snapshot = Snapshots(backend, self._folder).before(step)
+        if snapshot is not None:
+            latest_us, last_seq = json.loads(snapshot)
             return latest_us, last_seq
         if not step:
             return 0, 0
@@ -228,8 +228,8 @@ def _sources(topic: str, batch: pa.RecordBatch) -> pa.Array:
 def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         lines = [text.encode() for text in batch.column("value").to_pylist()]
-        taken = take(lines)
-        for events, numbers in zip(taken.events, taken.numbers, strict=True):
+        decoded = decode_lines(lines)
+        for events, numbers in zip(decoded.events, decoded.numbers, strict=True):
             place = batch.take(pa.array(numbers))
             given = {
                 "kafka_partition": place.column("partition"),
@@ -239,8 +239,8 @@ def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             }
             columns = [given.get(field.name, pa.nulls(len(numbers), field.type)).cast(field.type) for field in JUDGED]
             yield pa.RecordBatch.from_arrays(columns, schema=JUDGED)
-        left = batch.take(pa.array(taken.left, pa.int64())).to_pylist()
-        rows = [row for message in left if (row := _judged(message)) is not None]
+        undecoded = batch.take(pa.array(decoded.undecoded, pa.int64())).to_pylist()
+        rows = [row for message in undecoded if (row := _judged(message)) is not None]
         yield pa.RecordBatch.from_pylist(rows, schema=JUDGED)
 
 
@@ -279,9 +279,9 @@ class LogSteps(TopicSteps):
     def run(self, backend: Backend, messages: Dataset, step: int) -> None:
         """Write a step."""
         files = StepFiles(backend, self._folder)
-        left = files.start(step)
-        first, topic = left.carried.seq, self._topic
-        read_lines = log_reader.read_messages(zone_of(self._options.zone), left.carried.until_us)
+        state = files.start(step)
+        first, topic = state.carried.seq, self._topic
+        read_lines = log_reader.read_messages(zone_of(self._options.zone), state.carried.until_us)
         read = files.stage(step, "read", messages.map(read_lines, log_reader.READ))
 
         def stage(name: str, rows: Dataset) -> Dataset:
@@ -291,12 +291,12 @@ class LogSteps(TopicSteps):
             return f"{topic}-{partition}"
 
         hold_us = self._options.hold_ms * 1000
-        result = FollowStep(backend, self._given, hold_us, self._run.run_id, source, stage).run(left, read)
-        carried = result.left.carried
+        result = FollowStep(backend, self._given, hold_us, self._run.run_id, source, stage).run(state, read)
+        carried = result.state.carried
         written, total = self._append(result.finished, first, step, source)
         # An event that the contract rejects keeps its number, so that no other number depends on it.
         carried.seq += total
-        held_back = files.end(step, result.left)
+        held_back = files.end(step, result.state)
         self._carried = carried
         until = datetime.fromtimestamp(max(0, carried.until_us) / 1e6, UTC)
         log.info(

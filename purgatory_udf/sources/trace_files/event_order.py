@@ -113,12 +113,12 @@ def rejections(ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) ->
 
 def place(rows: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> DataFrame:
     """Return a DataFrame with `source`, and with `line` and `latest` counted from the start of the file."""
-    begins = [
+    piece_starts = [
         (start.file, start.piece, start.lines_before, start.latest_before, sources[start.file])
         for start in starts(ends)
     ]
     before = rows.sparkSession.createDataFrame(
-        begins, "file INT, piece INT, lines_before BIGINT, latest_before BIGINT, source STRING"
+        piece_starts, "file INT, piece INT, lines_before BIGINT, latest_before BIGINT, source STRING"
     )
     line = sf.col("line") + sf.col("lines_before")
     latest = sf.greatest("latest", "latest_before")
@@ -134,7 +134,7 @@ def numbered(placed: DataFrame) -> DataFrame:
 
 CUT = pa.schema([("place", pa.int32()), ("packed", pa.binary())])
 # Limit of a file relative to the requested size, because a task sorts it in memory; a millisecond is never split.
-MOST_TIMES_AS_LARGE = 10
+MAX_FILE_RATIO = 10
 # Most rows of a record batch for Spark.
 ROWS = 10_000
 # Later than any event.
@@ -158,10 +158,11 @@ def borders(ends: Sequence[PieceEnd], per_file: int) -> list[int] | None:
     cuts = sorted({times[place * len(times) // files] // 1000 * 1000 for place in range(1, files)} - {0})
     edges = [0, *(bisect_left(times, cut) for cut in cuts), len(times)]
     largest = max(after - before for before, after in pairwise(edges)) / max(1, len(times)) * count
-    return cuts if largest <= MOST_TIMES_AS_LARGE * max(per_file, ROWS) else None
+    return cuts if largest <= MAX_FILE_RATIO * max(per_file, ROWS) else None
 
 
-def nothing_is_left_to_decide(ends: Sequence[PieceEnd], max_disorder_ms: int) -> bool:
+def totals_suffice(ends: Sequence[PieceEnd], max_disorder_ms: int) -> bool:
+    """Whether the totals of the pieces rule out late events and repeated `seq`, so that no event is checked alone."""
     return not may_be_late(ends, max_disorder_ms) and not seq_may_repeat(ends)
 
 
@@ -169,7 +170,7 @@ def in_order(
     staged: SparkDataset, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> DataFrame:
     """Return the rows of the table in time order, one task per file."""
-    work = _cut(_Whence.of(ends, sources, run_id), np.array(cuts, np.int64))
+    work = _cut(_RowPlacement.of(ends, sources, run_id), np.array(cuts, np.int64))
     cut = _packed(staged).map(work, CUT)
     assert isinstance(cut, SparkDataset)
     return cut.frame.repartitionById(len(cuts) + 1, sf.col("place")).mapInArrow(_sorted, from_arrow_schema(EVENTS))
@@ -181,13 +182,13 @@ def parts_in_order(
     """Return for each file a function that makes its rows in this process."""
     packed = [piece.as_buffer() for piece in _packed(staged).collect().column("packed")]
     spans = list(map(_span, packed))
-    whence = _Whence.of(ends, sources, run_id)
+    placement = _RowPlacement.of(ends, sources, run_id)
     parts: list[Callable[[], pa.Table]] = []
     for begin, end in pairwise([0, *cuts, NEVER]):
         overlapping = [
             piece for piece, (first, last) in zip(packed, spans, strict=True) if first < end and last >= begin
         ]
-        parts.append(partial(_part, overlapping, begin, end, whence))
+        parts.append(partial(_part, overlapping, begin, end, placement))
     return parts
 
 
@@ -203,7 +204,7 @@ def _span(packed: pa.Buffer) -> tuple[int, int]:
     return span["min"].as_py(), span["max"].as_py()
 
 
-def _part(packed: Iterable[pa.Buffer], begin: int, end: int, whence: _Whence) -> pa.Table:
+def _part(packed: Iterable[pa.Buffer], begin: int, end: int, placement: _RowPlacement) -> pa.Table:
     """Return the events from `begin` to before `end`, sorted."""
     batches = []
     for piece in packed:
@@ -211,7 +212,7 @@ def _part(packed: Iterable[pa.Buffer], begin: int, end: int, whence: _Whence) ->
         times = events.column("time_us").to_numpy()
         within = (times >= begin) & (times < end)
         if within.any():
-            batches.append(whence.placed(events if within.all() else events.filter(pa.array(within))))
+            batches.append(placement.placed(events if within.all() else events.filter(pa.array(within))))
     return _in_order(batches)
 
 
@@ -227,11 +228,11 @@ def unpacked(staged: SparkDataset) -> DataFrame:
     return rows.frame
 
 
-def _cut(whence: _Whence, cuts: np.ndarray) -> Work:
+def _cut(placement: _RowPlacement, cuts: np.ndarray) -> Work:
     def work(batches: Batches) -> Batches:
         for batch in batches:
             for packed in batch.column("packed").to_pylist():
-                events = whence.placed(unpack(packed))
+                events = placement.placed(unpack(packed))
                 place = np.searchsorted(cuts, events.column("time_us").to_numpy(), side="right")
                 for number in np.unique(place).tolist():
                     part = events if (place == number).all() else events.filter(pa.array(place == number))
@@ -241,7 +242,7 @@ def _cut(whence: _Whence, cuts: np.ndarray) -> Work:
 
 
 @dataclass(frozen=True)
-class _Whence:
+class _RowPlacement:
     """Makes rows of the table from the events of pieces; `before` has the number of lines before each piece."""
 
     before: Mapping[tuple[int, int], int]
@@ -249,7 +250,7 @@ class _Whence:
     run_id: str
 
     @classmethod
-    def of(cls, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) -> _Whence:
+    def of(cls, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) -> _RowPlacement:
         before = {(start.file, start.piece): start.lines_before for start in starts(ends)}
         return cls(before, list(sources), run_id)
 
@@ -267,12 +268,12 @@ class _Whence:
 
 
 def _sorted(batches: Batches) -> Batches:
-    together = [unpack(packed) for batch in batches for packed in batch.column("packed").to_pylist()]
-    if together:
-        yield from _in_order(together).to_batches(max_chunksize=ROWS)
+    batches_of_file = [unpack(packed) for batch in batches for packed in batch.column("packed").to_pylist()]
+    if batches_of_file:
+        yield from _in_order(batches_of_file).to_batches(max_chunksize=ROWS)
 
 
-def _in_order(together: Sequence[pa.RecordBatch]) -> pa.Table:
-    events = pa.Table.from_batches(together, EVENTS).combine_chunks()
+def _in_order(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    events = pa.Table.from_batches(batches, EVENTS).combine_chunks()
     order = pc.sort_indices(events.select(["time_us", "seq"]), [("time_us", "ascending"), ("seq", "ascending")])
     return events.take(order)

@@ -21,13 +21,13 @@ from purgatory_udf.contract.tables import EVENTS, REJECTED_EVENTS, TABLES
 from purgatory_udf.sources.trace_files.event_order import (
     borders,
     in_order,
-    nothing_is_left_to_decide,
     numbered,
     parts_in_order,
     place,
     rejections,
     seq_may_repeat,
     starts,
+    totals_suffice,
     unpacked,
 )
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
@@ -120,7 +120,7 @@ def decided(
     sources = [file.name for file in source.files]
     lines = staged.where_null("rule", null=False).select(*PLACE.names)
     rejected = lines.map(rejections(ends, sources, run_id), REJECTED_EVENTS)
-    is_decided = nothing_is_left_to_decide(ends, options.max_disorder_ms)
+    is_decided = totals_suffice(ends, options.max_disorder_ms)
     cuts = borders(ends, options.events_per_file) if is_decided else None
     if isinstance(backend, LocalBackend):
         if cuts is None:

@@ -89,7 +89,7 @@ class IngestReport:
             lines.append(f"time      {_moment(self.first_us)} to {_moment(self.last_us)}")
         return lines
 
-    def require_law(self) -> None:
+    def require_complete(self) -> None:
         if self.accepted + self.rejected != self.lines:
             raise CheckFailedError(
                 f"{self.accepted:,} events and {self.rejected:,} rejected lines are not the {self.lines:,} lines read"
@@ -109,6 +109,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def counted(count: int, word: str) -> str:
+    """Return a count with its noun, as `1 line` or `2,000 lines`."""
     return f"{count:,} {word if count == 1 else f'{word}s'}"
 
 

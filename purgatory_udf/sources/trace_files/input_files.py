@@ -151,6 +151,8 @@ def _first_line(error: BaseException) -> str:
 
 
 class Form(StrEnum):
+    """Input format of an import, as in `ingest --from`."""
+
     JSONL = "jsonl"
     PARQUET = "parquet"
     REQUEST_LOG = "request-log"

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
 from purgatory_udf.sources.trace_files.text_lines import Chunk, Piece
-from purgatory_udf.sources.trace_files.typed_columns import FIELDS, take
+from purgatory_udf.sources.trace_files.typed_columns import FIELDS, decode_lines
 
 PLACE = pa.schema(
     [
@@ -174,7 +174,7 @@ def _judge(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, list[tuple[i
     numbers: list[np.ndarray] = []
     left: Sequence[int] = range(last)
     if lines:
-        batches, numbers, left = take([b"" if number in chunk.cut else chunk.items[number] for number in left])
+        batches, numbers, left = decode_lines([b"" if number in chunk.cut else chunk.items[number] for number in left])
     rejected: list[tuple[int, Rejection]] = []
     others: list[dict[str, Any]] = []
     kept: list[int] = []
@@ -230,6 +230,7 @@ def _placed(events: _Events, piece: Piece, line: int) -> pa.RecordBatch:
 
 
 def pack(batch: pa.RecordBatch) -> bytes:
+    """Serialize a batch as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_LIGHT) as writer:
         writer.write_batch(batch)
@@ -237,6 +238,7 @@ def pack(batch: pa.RecordBatch) -> bytes:
 
 
 def unpack(packed: bytes | pa.Buffer) -> pa.RecordBatch:
+    """Return the batch that `pack` serialized."""
     with pa.ipc.open_stream(packed) as reader:
         return reader.read_next_batch()
 

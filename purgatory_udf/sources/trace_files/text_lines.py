@@ -106,7 +106,7 @@ _BROKEN = (OSError, EOFError, lzma.LZMAError)
 
 
 def lines_of(piece: Piece) -> Iterator[Chunk]:
-    """Yield the lines of a piece without `\\n` or `\\r\\n`, and without a byte order mark."""
+    r"""Yield the lines of a piece without `\n` or `\r\n`, and without a byte order mark."""
     codec = next((codec for ending, codec in CODECS.items() if piece.source.name.endswith(ending)), None)
     chunks = _compressed(piece, codec) if codec and piece.source.size else _plain(piece)
     for place, chunk in enumerate(chunks):

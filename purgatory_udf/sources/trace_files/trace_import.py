@@ -66,7 +66,7 @@ def ingest(
         decision = decided(backend, staged, ends, source, run.run_id, options)
         tables = layout.table(EVENTS), layout.table(REJECTED)
         report = IngestReport(run.run_id, len(source.files), lines, *decision.counts, *tables)
-        report.require_law()
+        report.require_complete()
         say(f"writing {counted(report.accepted, 'event')}, {counted(report.rejected, 'rejected line')}")
         for path in tables:
             backend.files.remove(path)

@@ -32,21 +32,22 @@ FIELDS = pa.schema([field for field in EVENTS if field.name not in PLACED])
 DEEP = 400
 
 
-class Taken(NamedTuple):
-    """Batches of `events` (FIELDS) with their unordered line `numbers`, and the numbers of lines `left`, in order."""
+class DecodedLines(NamedTuple):
+    """Batches of `events` (FIELDS) with their unordered line `numbers`; numbers of `undecoded` lines, in order."""
 
     events: list[pa.RecordBatch]
     numbers: list[np.ndarray]
-    left: list[int]
+    undecoded: list[int]
 
 
-def take(lines: Sequence[bytes]) -> Taken:
+def decode_lines(lines: Sequence[bytes]) -> DecodedLines:
+    """Decode the lines that are certainly valid events."""
     groups: dict[Any, tuple[list[Any], list[int]]] = {}
-    left: list[int] = []
+    undecoded: list[int] = []
     for number, line in enumerate(lines):
         try:
             if (not line.isascii() and not _is_utf8(line)) or (len(line) > DEEP and _may_be_deep(line)):
-                left.append(number)
+                undecoded.append(number)
                 continue
             event = decode_struct(line)
             kind = type(event)
@@ -57,23 +58,25 @@ def take(lines: Sequence[bytes]) -> Taken:
             group[0].append(event)
             group[1].append(number)
         except (msgspec.MsgspecError, RecursionError):
-            left.append(number)
-    taken = Taken([], [], left)
+            undecoded.append(number)
+    decoded = DecodedLines([], [], undecoded)
     for key, (events, numbers) in groups.items():
         shape = EVENT_STRUCTS.get(key) or CHANGE_FIELDS.get(key)
         if shape is None:
-            left.extend(numbers)
+            undecoded.extend(numbers)
             continue
         places = np.array(numbers)
-        columns, bad = _columns(shape, events)
-        if bad.any():
-            left.extend(places[bad].tolist())
-            places = places[~bad]
-            columns, _ = _columns(shape, [event for event, is_bad in zip(events, bad, strict=True) if not is_bad])
-        taken.events.append(_batch(columns, len(places)))
-        taken.numbers.append(places)
-    left.sort()
-    return taken
+        columns, invalid = _columns(shape, events)
+        if invalid.any():
+            undecoded.extend(places[invalid].tolist())
+            places = places[~invalid]
+            columns, _ = _columns(
+                shape, [event for event, is_invalid in zip(events, invalid, strict=True) if not is_invalid]
+            )
+        decoded.events.append(_batch(columns, len(places)))
+        decoded.numbers.append(places)
+    undecoded.sort()
+    return decoded
 
 
 def _is_utf8(line: bytes) -> bool:
@@ -95,70 +98,70 @@ def _batch(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
 
 def _columns(shape: StructFields, events: list[Any]) -> tuple[dict[str, pa.Array], np.ndarray]:
     """Return the columns of events of one type, and which rows violate a condition beyond types."""
-    bad = np.zeros(len(events), bool)
+    invalid = np.zeros(len(events), bool)
     columns = {"type": pa.repeat(pa.scalar(shape.kind), len(events))}
     values = zip(*map(shape.get, events), strict=True) if events else iter([()] * len(shape.fields))
     for field, of_field in zip(shape.fields, values, strict=True):
         items = LIST_ITEMS.get(field.check)
         type_ = FIELDS.field(field.name).type
         if items is None:
-            columns[field.name] = _scalars(field, of_field, type_, bad)
+            columns[field.name] = _scalars(field, of_field, type_, invalid)
         elif items.check in FIELDS_OF:
-            columns[field.name] = _records(items, of_field, type_, bad, events if shape.kind == "produce" else None)
+            columns[field.name] = _records(items, of_field, type_, invalid, events if shape.kind == "produce" else None)
         else:
-            columns[field.name] = _lists(field, items, of_field, type_, bad)
-    return columns, bad
+            columns[field.name] = _lists(field, items, of_field, type_, invalid)
+    return columns, invalid
 
 
-def _scalars(field: Field, values: Sequence[Any], type_: pa.DataType, bad: np.ndarray) -> pa.Array:
+def _scalars(field: Field, values: Sequence[Any], type_: pa.DataType, invalid: np.ndarray) -> pa.Array:
     if field.check is label:
         values = [value if type(value) is str else str(value) for value in values]
     column = pa.array(values, type_)
     if column.null_count and field.default is REQUIRED:
-        bad |= column.is_null().to_numpy(zero_copy_only=False)
+        invalid |= column.is_null().to_numpy(zero_copy_only=False)
     elif column.null_count and field.default is not None:
         return column.fill_null(field.default)
     return column
 
 
-def _lists(field: Field, items: Items, values: Sequence[Any], type_: pa.DataType, bad: np.ndarray) -> pa.Array:
+def _lists(field: Field, items: Items, values: Sequence[Any], type_: pa.DataType, invalid: np.ndarray) -> pa.Array:
     for number, value in enumerate(values):
         missing = value is None and field.default is REQUIRED
-        bad[number] |= missing or (items.distinct and value is not None and len(set(value)) < len(value))
+        invalid[number] |= missing or (items.distinct and value is not None and len(set(value)) < len(value))
     return pa.array(values, type_)
 
 
 def _records(
-    items: Items, values: Sequence[Any], type_: pa.DataType, bad: np.ndarray, produces: list[Any] | None
+    items: Items, values: Sequence[Any], type_: pa.DataType, invalid: np.ndarray, produces: list[Any] | None
 ) -> pa.Array:
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    together = list(chain.from_iterable(values))
+    items_of_all = list(chain.from_iterable(values))
     fields = FIELDS_OF[items.check]
-    columns = _items(fields, together, type_.value_type)
+    columns = _items(fields, items_of_all, type_.value_type)
     event_of = np.repeat(np.arange(len(values)), lengths)
     if items.distinct:
-        for number in _perhaps_twice(items, columns, offsets, event_of):
-            bad[number] |= _twice(items, values[number])
+        for number in _possible_duplicates(items, columns, offsets, event_of):
+            invalid[number] |= _has_duplicates(items, values[number])
     if produces is not None:
         appended = _appended(columns, np.isin([event.acks for event in produces], KNOWN_ACKS)[event_of])
-        bad[event_of[appended & ~_is_batch(columns)]] = True
-    inner = [columns.get(field.name, pa.nulls(len(together), field.type)) for field in type_.value_type]
+        invalid[event_of[appended & ~_is_batch(columns)]] = True
+    inner = [columns.get(field.name, pa.nulls(len(items_of_all), field.type)) for field in type_.value_type]
     records = pa.StructArray.from_arrays(inner, fields=list(type_.value_type))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records, type=type_)
 
 
-def _items(fields: Sequence[Field], together: list[Any], type_: pa.StructType) -> dict[str, pa.Array]:
+def _items(fields: Sequence[Field], items_of_all: list[Any], type_: pa.StructType) -> dict[str, pa.Array]:
     get = attrgetter(*(field.name for field in fields))
-    columns = zip(*map(get, together), strict=True) if together else iter([()] * len(fields))
-    none = np.zeros(len(together), bool)
+    columns = zip(*map(get, items_of_all), strict=True) if items_of_all else iter([()] * len(fields))
+    none = np.zeros(len(items_of_all), bool)
     return {
         field.name: _scalars(field, values, type_.field(field.name).type, none)
         for field, values in zip(fields, columns, strict=True)
     }
 
 
-def _perhaps_twice(
+def _possible_duplicates(
     items: Items, columns: dict[str, pa.Array], offsets: np.ndarray, event_of: np.ndarray
 ) -> Iterator[int]:
     """Return the rows with possibly repeated items: two items of a row have the same code."""
@@ -172,14 +175,14 @@ def _perhaps_twice(
         code = (code << 31) | numbers.to_numpy(zero_copy_only=False).astype(np.int64)
     # Increasing codes are distinct.
     falls = (event_of[1:] == event_of[:-1]) & (code[1:] <= code[:-1])
-    unsure = np.isin(event_of, event_of[1:][falls])
-    code, event_of = code[unsure], event_of[unsure]
+    suspects = np.isin(event_of, event_of[1:][falls])
+    code, event_of = code[suspects], event_of[suspects]
     order = np.lexsort((code, event_of))
     code, event_of = code[order], event_of[order]
     yield from np.unique(event_of[1:][(event_of[1:] == event_of[:-1]) & (code[1:] == code[:-1])]).tolist()
 
 
-def _twice(items: Items, value: list[Any]) -> bool:
+def _has_duplicates(items: Items, value: list[Any]) -> bool:
     return len({tuple(getattr(record, name) for name in items.key) for record in value}) < len(value)
 
 

@@ -26,8 +26,8 @@ def answers_of(group: GroupTimeline) -> list[dict[str, Any]]:
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
     ((key, rows),) = RequestBatch.from_events(events).by_group()
     _, result = step(key, GroupSnapshot(), rows, FOREVER, CONFIG)
-    payloads = [packet.payload for packet in group_outputs({key: result}) if packet.table == "told"]
-    answers: list[dict[str, Any]] = GroupTables("run", None).rows("told", payloads).to_pylist()
+    payloads = [packet.payload for packet in group_outputs({key: result}) if packet.table == "group_answers"]
+    answers: list[dict[str, Any]] = GroupTables("run", None).rows("group_answers", payloads).to_pylist()
     return sorted(answers, key=lambda row: row["seq"])
 
 

@@ -24,7 +24,7 @@ from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages, connec
 from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
-from purgatory_udf.sources.request_log.importing.log_reader import matters
+from purgatory_udf.sources.request_log.importing.log_reader import is_relevant
 from purgatory_udf.sources.request_log.lines.log_line import read_line
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
@@ -172,7 +172,7 @@ def test_followed_log_equals_whole_log(spark: SparkSession, bootstrap: str, send
     refused = next(number for number, line in enumerate(lines) if '"requestApiKeyName":"HEARTBEAT"' in line)
     lines[refused] = re.sub(r'"generationId":\d+', '"generationId":-5', lines[refused])
     log = [read for number, line in enumerate(lines) if isinstance(read := read_line(line, Place(0, number)), Request)]
-    first = next(request.place.line for request in log if matters(request))
+    first = next(request.place.line for request in log if is_relevant(request))
     topic = KafkaTopic(bootstrap, "lines", Messages.REQUEST_LOG)
     topics = str(recorded.data_file("traces", RECORDING, "topics.json"))
     options = RequestLogOptions(["lines"], str(tmp_path), topics=topics, hold_ms=8_000)

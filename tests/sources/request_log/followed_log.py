@@ -11,7 +11,7 @@ import pyarrow as pa
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.following.carried_state import KEPT, Carried, Left
+from purgatory_udf.sources.request_log.following.carried_state import CARRIED_ROWS, Carried, StepState
 from purgatory_udf.sources.request_log.following.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
 from purgatory_udf.sources.request_log.lines.logged_request import Request
@@ -26,7 +26,7 @@ class FollowedLog:
     given: GivenMetadata = field(default_factory=GivenMetadata)
     carried: Carried = field(default_factory=Carried)
     _requests: pa.Table = field(default_factory=REQUESTS.empty_table)
-    _rows: pa.Table = field(default_factory=KEPT.empty_table)
+    _rows: pa.Table = field(default_factory=CARRIED_ROWS.empty_table)
 
     @property
     def late(self) -> int:
@@ -36,9 +36,9 @@ class FollowedLog:
     def step(self, requests: Iterable[Request]) -> list[Event]:
         """Process more requests and return the events that are settled now, in order."""
         step = FollowStep(LocalBackend(), self.given, self.hold_us, "run", str, keep_rows)
-        left = Left(self.carried, LocalDataset.of(self._requests), LocalDataset.of(self._rows))
-        taken = step.run(left, LocalDataset.of(read_rows(requests, self.carried.until_us)))
-        events = [event_of(row) for row in number_rows(taken.finished.events) if row["rule"] is None]
-        self._requests, self._rows = taken.left.requests.collect(), taken.left.rows.collect()
-        self.carried = Carried.resumed(json.loads(json.dumps(taken.left.carried.snapshot())))
+        state = StepState(self.carried, LocalDataset.of(self._requests), LocalDataset.of(self._rows))
+        result = step.run(state, LocalDataset.of(read_rows(requests, self.carried.until_us)))
+        events = [event_of(row) for row in number_rows(result.finished.events) if row["rule"] is None]
+        self._requests, self._rows = result.state.requests.collect(), result.state.rows.collect()
+        self.carried = Carried.resumed(json.loads(json.dumps(result.state.carried.snapshot())))
         return events

@@ -42,7 +42,7 @@ def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         row = _row(line, UTC, tally)
         # The JSON texts differ in white space.
         row = {name: json.loads(row[name]) if name in ("body", "answer") and row[name] else row[name] for name in row}
-        readings.append((row, tally.counts, tally.partitions, tally.span_us, tally.votes))
+        readings.append((row, tally.counts, tally.partitions, tally.span_us, tally.heartbeats))
     return readings
 
 

@@ -137,7 +137,7 @@ def test_topic_named_too_late_keeps_id() -> None:
     events += following.step(parse([fetch_line(300, {0: 13}, local=1, client="c")]))
     topics = [event["topic"] if "topic" in event else event["partitions"][0]["topic"] for event in events]
     assert set(topics) == {T}
-    assert following.carried.nameless == [T]
+    assert following.carried.unnamed == [T]
 
 
 def test_offsets_topic_partitions_come_from_followers() -> None:
@@ -146,5 +146,5 @@ def test_offsets_topic_partitions_come_from_followers() -> None:
     counts = {context_of_log(log, given).partition_counts["__consumer_offsets"]}
     following = FollowedLog(8_000_000, given)
     following.step(log)
-    fetched = {given.names.get(topic, topic): count for topic, count in following.carried.asked.items()}
+    fetched = {given.names.get(topic, topic): count for topic, count in following.carried.fetched_counts.items()}
     assert counts == {fetched["__consumer_offsets"]} == {6}

@@ -38,10 +38,10 @@ def test_modern_groups_of_pieces_are_merged() -> None:
     tallies = [Tally(), Tally()]
     for tally, group in zip(tallies, ("b", "a"), strict=True):
         (beat,) = parse([_heartbeat(10, "CONSUMER_GROUP_HEARTBEAT", group)])
-        tally.not_kept(beat)
+        tally.count_skipped(beat)
     ends = [tally.end(file=0, piece=0, line=1).to_pylist()[0] for tally in tallies]
-    assert Tally.of((end["counts"], end["body"]) for end in ends).modern == {"a", "b"}
-    assert Carried.resumed(Carried(modern=["a"]).snapshot()).modern == ["a"]
+    assert Tally.of((end["counts"], end["body"]) for end in ends).modern_groups == {"a", "b"}
+    assert Carried.resumed(Carried(modern_groups=["a"]).snapshot()).modern_groups == ["a"]
 
 
 def _admin(api: str, forwarded: bool) -> Request:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from purgatory_udf.contract.event_reader import CHANGE_FIELDS, EVENT_STRUCTS
 from purgatory_udf.contract.event_types import TYPES
-from purgatory_udf.sources.trace_files.typed_columns import take
+from purgatory_udf.sources.trace_files.typed_columns import decode_lines
 from tests.contract.examples import NEEDS, WHOLE
 from tests.sources.trace_files.traces import validated_rows, write
 from tests.support.examples import examples
@@ -126,7 +126,10 @@ def test_unusual_line_is_validated_the_same(tmp_path: Path, line: bytes) -> None
 
 def test_all_types_and_changes_are_decoded_in_batches() -> None:
     assert {shape.kind for shape in (*EVENT_STRUCTS.values(), *CHANGE_FIELDS.values())} == set(TYPES)
-    assert take(_WHOLE).left == []
+    assert decode_lines(_WHOLE).undecoded == []
     assert (
-        take([json.dumps(event).encode() for event in _MINIMAL if event["type"] not in ("produce", "fetch")]).left == []
+        decode_lines(
+            [json.dumps(event).encode() for event in _MINIMAL if event["type"] not in ("produce", "fetch")]
+        ).undecoded
+        == []
     )

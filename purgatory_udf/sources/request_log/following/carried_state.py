@@ -36,6 +36,9 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     RecordDeletion,
 )
 
+# Format of the state between steps. Increase it with every change of `Carried` or of the rows.
+FORMAT = 2
+
 # Longest time from an event back to a fact that the conversion rules use for it.
 LOOK_BACK_US = 15_000_000
 
@@ -55,13 +58,13 @@ Single = (
 
 def moment_of(fact: Single) -> int:
     """Return the time that a fact is about."""
-    # The most frequent call of a step: `isinstance` is faster than `match`.
+    # Called for every fact of a step; `isinstance` is faster than `match`.
     if isinstance(fact, Append):
         return fact.start_us
     return fact.until_us if isinstance(fact, HighWatermarkReading) else fact.at_us
 
 
-def kept(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
+def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     """Yield the facts that the next step needs.
 
     These are the facts of the last `LOOK_BACK_US` before `until_us`, and of the older ones the latest position of each
@@ -69,18 +72,18 @@ def kept(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     """
     before_us = until_us - LOOK_BACK_US
     last: dict[tuple[object, ...], Single] = {}
-    for fact in _parted(facts, before_us):
+    for fact in _split_runs(facts, before_us):
         if isinstance(fact, AttemptRun) or moment_of(fact) >= before_us:
             yield fact
-        elif (what := _standing(fact)) is not None:
-            known = last.get(what)
+        elif (key := _retention_key(fact)) is not None:
+            known = last.get(key)
             if known is None or _later(fact, known):
-                last[what] = fact
+                last[key] = fact
     yield from last.values()
 
 
-def _parted(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
-    """Yield the facts, runs of fetch attempts cut off before `at_us`."""
+def _split_runs(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
+    """Yield the facts; runs of fetch attempts start with the latest attempt before `at_us`."""
     for fact in facts:
         if isinstance(fact, AttemptRun):
             yield from fact.since(at_us)
@@ -88,7 +91,8 @@ def _parted(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
             yield fact
 
 
-def _standing(fact: Single) -> tuple[object, ...] | None:
+def _retention_key(fact: Single) -> tuple[object, ...] | None:
+    """Return the key of which only the latest old fact is carried; None if the next step needs no old one."""
     match fact:
         case ReaderPosition() | FetchAttempt():
             return type(fact), fact.replica
@@ -104,29 +108,29 @@ def _later(fact: Single, than: Single) -> bool:
     return (moment_of(fact), getattr(fact, "base", 0)) >= (moment_of(than), getattr(than, "base", 0))
 
 
-def is_said(append: Append, stretch: TimeRange) -> bool:
+def is_settled_append(append: Append, time_range: TimeRange) -> bool:
     """Whether the offsets of an append are known and its event is settled."""
-    return append.end >= 0 and append.base >= 0 and stretch.clamp(append.check_us) < stretch.until_us
+    return append.end >= 0 and append.base >= 0 and time_range.clamp(append.check_us) < time_range.until_us
 
 
 # By broker: the heartbeats answered by the thread that handled them, and the number of heartbeats.
-Votes = Mapping[int, tuple[int, int]]
+HeartbeatCounts = Mapping[int, tuple[int, int]]
 
 
 @dataclass(slots=True)
 class Carried:
-    """State after a step; JSON can store its `snapshot`.
+    """State after a step.
 
     Attributes:
         until_us: All events before this time are written.
         seq: Number of the last event written.
         first_us: Earliest arrival of a request.
         last_us: Latest response.
-        told: Snapshot of the cluster's metadata.
-        votes: Heartbeats by broker.
-        nameless: Ids of topics that were written without a name; they keep the id even if a name is found later.
-        asked: By topic, the number of partitions that followers have fetched.
-        modern: Groups of newer protocols.
+        cluster_facts: Snapshot of the cluster's metadata.
+        heartbeats: Counts of heartbeats by broker.
+        unnamed: Ids of topics that were written without a name; they keep the id even if a name is found later.
+        fetched_counts: By topic, the number of partitions that followers have fetched.
+        modern_groups: Groups of newer protocols.
         counts: Counts by cause.
     """
 
@@ -134,55 +138,70 @@ class Carried:
     seq: int = 0
     first_us: int = NEVER
     last_us: int = -NEVER
-    told: dict[str, Any] = field(default_factory=lambda: ClusterFacts().snapshot())
-    votes: dict[int, tuple[int, int]] = field(default_factory=dict)
-    nameless: list[str] = field(default_factory=list)
-    asked: dict[str, int] = field(default_factory=dict)
-    modern: list[str] = field(default_factory=list)
+    cluster_facts: dict[str, Any] = field(default_factory=lambda: ClusterFacts().snapshot())
+    heartbeats: dict[int, tuple[int, int]] = field(default_factory=dict)
+    unnamed: list[str] = field(default_factory=list)
+    fetched_counts: dict[str, int] = field(default_factory=dict)
+    modern_groups: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def stretch(self, newest_us: int, hold_us: int) -> TimeRange:
+    def time_range(self, newest_us: int, hold_us: int) -> TimeRange:
         """Return the time range that a step settles if its latest response was sent at `newest_us`."""
         return TimeRange(self.until_us, max(self.until_us, newest_us - hold_us))
 
-    def context(self, telling: Iterable[Request], given: GivenMetadata, votes: Votes, racked: bool) -> Context:
+    def context(
+        self,
+        metadata_requests: Iterable[Request],
+        given: GivenMetadata,
+        heartbeats: HeartbeatCounts,
+        follower_reads: bool,
+    ) -> Context:
         """Return the context of a step, from the carried state and all requests that are not settled yet.
 
         Args:
-            telling: Requests with metadata of the cluster, in time order.
+            metadata_requests: Requests with metadata of the cluster, in time order.
             given: Metadata given along with the log.
-            votes: Heartbeats of these requests.
-            racked: Whether consumers with `client.rack` were found.
+            heartbeats: Counts of the heartbeats among these requests.
+            follower_reads: Whether consumers with `client.rack` were found.
         """
-        telling_so_far = ClusterFacts.resumed(self.told)
-        for request in telling:
-            telling_so_far.read(request)
-        own_thread = [broker for broker, (at_once, all_) in self._summed(votes).items() if at_once * 2 > all_]
+        facts = ClusterFacts.resumed(self.cluster_facts)
+        for request in metadata_requests:
+            facts.read(request)
+        own_thread = [
+            broker
+            for broker, (own_thread, total) in self._with_earlier_heartbeats(heartbeats).items()
+            if own_thread * 2 > total
+        ]
         return context_from_facts(
-            telling_so_far,
+            facts,
             given,
             (self.first_us, self.last_us),
             own_thread,
-            self.asked,
-            racked,
-            self.modern,
-            self.nameless,
+            self.fetched_counts,
+            follower_reads,
+            self.modern_groups,
+            self.unnamed,
         )
 
     def settle(
-        self, until_us: int, telling: Iterable[Request], votes: Votes, topics: Iterable[str], context: Context
+        self,
+        until_us: int,
+        metadata_requests: Iterable[Request],
+        heartbeats: HeartbeatCounts,
+        topics: Iterable[str],
+        context: Context,
     ) -> None:
         """Advance to `until_us`.
 
-        `telling` and `votes` come from the requests that this step settles; `topics` are the topics with timelines.
+        `metadata_requests` and `heartbeats` come from the requests that this step settles; `topics` have timelines.
         """
-        telling_so_far = ClusterFacts.resumed(self.told)
-        for request in telling:
-            telling_so_far.read(request)
-        telling_so_far.forget(until_us - LOOK_BACK_US, context.name)
-        self.told = telling_so_far.snapshot()
-        self.votes = self._summed(votes)
-        self.nameless = sorted({*self.nameless, *unnamed_topics(topics, context)})
+        facts = ClusterFacts.resumed(self.cluster_facts)
+        for request in metadata_requests:
+            facts.read(request)
+        facts.forget(until_us - LOOK_BACK_US, context.name)
+        self.cluster_facts = facts.snapshot()
+        self.heartbeats = self._with_earlier_heartbeats(heartbeats)
+        self.unnamed = sorted({*self.unnamed, *unnamed_topics(topics, context)})
         self.until_us = until_us
 
     def count(self, report: Report) -> None:
@@ -190,49 +209,52 @@ class Carried:
         total.add(report)
         self.counts = dict(total.counts)
 
-    def _summed(self, votes: Votes) -> dict[int, tuple[int, int]]:
-        summed = dict(self.votes)
-        for broker, (at_once, all_) in votes.items():
+    def _with_earlier_heartbeats(self, heartbeats: HeartbeatCounts) -> dict[int, tuple[int, int]]:
+        summed = dict(self.heartbeats)
+        for broker, (own_thread, total) in heartbeats.items():
             before = summed.get(broker, (0, 0))
-            summed[broker] = (before[0] + at_once, before[1] + all_)
+            summed[broker] = (before[0] + own_thread, before[1] + total)
         return summed
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as a JSON object."""
         return {
+            "format": FORMAT,
             "until_us": self.until_us,
             "seq": self.seq,
             "first_us": self.first_us,
             "last_us": self.last_us,
-            "told": self.told,
-            "votes": [[broker, *votes] for broker, votes in self.votes.items()],
-            "nameless": self.nameless,
-            "asked": self.asked,
-            "modern": self.modern,
+            "cluster_facts": self.cluster_facts,
+            "heartbeats": [[broker, *heartbeats] for broker, heartbeats in self.heartbeats.items()],
+            "unnamed": self.unnamed,
+            "fetched_counts": self.fetched_counts,
+            "modern_groups": self.modern_groups,
             "counts": self.counts,
         }
 
     @classmethod
     def resumed(cls, state: dict[str, Any]) -> Carried:
         """Return the state of a `snapshot`."""
-        return cls(**{**state, "votes": {broker: (at_once, all_) for broker, at_once, all_ in state["votes"]}})
+        fields = {name: value for name, value in state.items() if name != "format"}
+        heartbeats = {broker: (own_thread, total) for broker, own_thread, total in state["heartbeats"]}
+        return cls(**{**fields, "heartbeats": heartbeats})
 
 
 # Kinds of rows (`part`) with the state of a session or of a partition, as JSON in `event`; `kind` names the session.
 SESSION, SWEEP = "session", "sweep"
 
 # `settled`: the row comes from a request that starts before the end of the step, and is not converted again.
-TAKEN_APART = PARTS.append(pa.field("settled", pa.bool_()))
+CONVERTED = PARTS.append(pa.field("settled", pa.bool_()))
 
 # Rows of timelines, and in `packed` the facts that the next step needs.
-SAID = CHANGES.append(pa.field("packed", pa.binary()))
+TIMELINES = CHANGES.append(pa.field("packed", pa.binary()))
 
 # Rows that a step keeps for the next, other than requests.
-KEPT = PARTS
+CARRIED_ROWS = PARTS
 
 
 # Each step has a folder; the last two are kept. Spark repeats the last micro-batch if its commit is missing from the
-# checkpoint, and then needs the step before it. Spark and this process may take turns.
+# checkpoint, and then needs the step before it. Spark and this process may write alternate steps.
 
 
 _STATE = pa.schema([("json", pa.string())])
@@ -240,12 +262,13 @@ _CARRIED, _REQUESTS, _ROWS, _STAGES = "carried", "requests", "rows", "stages"
 
 
 def step_folder(folder: str, step: int) -> str:
+    """Return the folder of a step."""
     return f"{folder}/step-{step}"
 
 
 @dataclass(frozen=True)
-class Left:
-    """Result of a step for the next: its state, `requests` that are not settled yet, and all other rows (KEPT)."""
+class StepState:
+    """Input of the next step: the carried state, `requests` that are not settled yet, and other rows (CARRIED_ROWS)."""
 
     carried: Carried
     requests: Dataset
@@ -259,34 +282,40 @@ class StepFiles:
         self._backend, self._files = backend, backend.files
         self._folder = folder
 
-    def start(self, step: int) -> Left:
+    def start(self, step: int) -> StepState:
         """Return the result of the step before."""
         self._files.remove(self._of(step))
         if not step:
             empty = self._backend.dataset_of
-            return Left(Carried(), empty(REQUESTS.empty_table()), empty(KEPT.empty_table()))
+            return StepState(Carried(), empty(REQUESTS.empty_table()), empty(CARRIED_ROWS.empty_table()))
         before = self._of(step - 1)
         if not self._files.exists(f"{before}/{_CARRIED}"):
             raise UserError(f"{before}: the rows held back by the last step are gone; restart with --overwrite")
         requests = self._backend.read_rows(f"{before}/{_REQUESTS}", REQUESTS)
-        return Left(self.carried(step - 1), requests, self._backend.read_rows(f"{before}/{_ROWS}", KEPT))
+        return StepState(self.carried(step - 1), requests, self._backend.read_rows(f"{before}/{_ROWS}", CARRIED_ROWS))
 
     def carried(self, step: int) -> Carried:
-        """Return the state after a step."""
+        """Return the state after a step. Raises `UserError` if it has another format."""
         text = self._backend.read_rows(f"{self._of(step)}/{_CARRIED}", _STATE).collect().column("json")[0].as_py()
-        return Carried.resumed(json.loads(text))
+        state = json.loads(text)
+        if state.get("format") != FORMAT:
+            raise UserError(
+                f"{self._of(step)}: the state is in another format than this version's ({FORMAT}): continue with the "
+                "version that started the import, or restart it with --overwrite"
+            )
+        return Carried.resumed(state)
 
     def stage(self, step: int, name: str, rows: Dataset) -> Dataset:
-        """Compute rows once, for several uses within a step."""
+        """Store rows, so that several uses within a step compute them once."""
         return rows.keep(f"{self._of(step)}/{_STAGES}/{name}")
 
-    def end(self, step: int, left: Left) -> int:
+    def end(self, step: int, state: StepState) -> int:
         """Write the result of a step; return the number of requests held back."""
         write = self._backend.write_rows
-        held = write(left.requests, f"{self._of(step)}/{_REQUESTS}")
-        write(left.rows, f"{self._of(step)}/{_ROWS}")
-        state = pa.table({"json": [json.dumps(left.carried.snapshot())]}, _STATE)
-        write(self._backend.dataset_of(state), f"{self._of(step)}/{_CARRIED}")
+        held = write(state.requests, f"{self._of(step)}/{_REQUESTS}")
+        write(state.rows, f"{self._of(step)}/{_ROWS}")
+        carried = pa.table({"json": [json.dumps(state.carried.snapshot())]}, _STATE)
+        write(self._backend.dataset_of(carried), f"{self._of(step)}/{_CARRIED}")
         self._files.remove(f"{self._of(step)}/{_STAGES}")
         self._files.remove(self._of(step - 2))
         return held.count()

@@ -16,21 +16,21 @@ from purgatory_udf.sources.request_log.assumptions import SESSION_IDLE_US, Repor
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.following.carried_state import (
-    KEPT,
+    CARRIED_ROWS,
+    CONVERTED,
     LOOK_BACK_US,
-    SAID,
     SESSION,
     SWEEP,
-    TAKEN_APART,
-    Left,
-    Votes,
-    is_said,
-    kept,
+    TIMELINES,
+    HeartbeatCounts,
+    StepState,
+    facts_to_carry,
+    is_settled_append,
 )
 from purgatory_udf.sources.request_log.importing import import_rows, log_reader
 from purgatory_udf.sources.request_log.importing.import_passes import (
     Keep,
-    Remains,
+    PreviousStep,
     SourceName,
     Steps,
     counts,
@@ -50,8 +50,8 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
 from purgatory_udf.sources.request_log.importing.import_tables import Finished
 from purgatory_udf.sources.request_log.importing.import_tasks import (
     Batches,
+    RequestFacts,
     Row,
-    Shown,
     Work,
     batches_of,
     facts_and_rows_in,
@@ -70,42 +70,43 @@ from purgatory_udf.sources.request_log.requests.request_conversion import (
     follower_facts,
 )
 
-# The tasks of a step do the same as `importing.import_tasks`, but start from the state that the step before left.
+# The tasks of a step do the same as `importing.import_tasks`, but start from the state of the previous step.
 
 IN_SYNC_CAUSES = ("isr_given", "isr_reported", "isr_supposed")
 
 
-def take_requests_apart(context: Callable[[], Context], until_us: int) -> Work:
-    """Return the step that converts requests other than fetches, in any order, to TAKEN_APART."""
+def request_step(context: Callable[[], Context], until_us: int) -> Work:
+    """Return the step that converts requests other than fetches, in any order, to CONVERTED."""
 
     def work(batches: Batches) -> Batches:
-        yield from batches_of(requests_apart(request_rows_in(batches), context(), until_us), TAKEN_APART)
+        yield from batches_of(converted_requests(request_rows_in(batches), context(), until_us), CONVERTED)
 
     return work
 
 
-def take_sessions_apart(context: Callable[[], Context], until_us: int) -> Work:
-    """Return the step that converts fetches to TAKEN_APART, with the new state of each session.
+def session_step(context: Callable[[], Context], until_us: int) -> Work:
+    """Return the step that converts fetches to CONVERTED, with the new state of each session.
 
     Rows are in the order of broker, session and start; the kept state of a session comes before its fetches.
     """
 
     def work(batches: Batches) -> Batches:
-        yield from batches_of(sessions_apart(request_rows_in(batches), context(), until_us), TAKEN_APART)
+        yield from batches_of(converted_fetches(request_rows_in(batches), context(), until_us), CONVERTED)
 
     return work
 
 
-def say_timelines(context: Callable[[], Context], stretch: TimeRange) -> Work:
-    """Return the step that converts facts and kept states, by broker, topic and partition, to timelines (SAID)."""
+def timeline_step(context: Callable[[], Context], time_range: TimeRange) -> Work:
+    """Return the step that converts facts and kept states, by broker, topic and partition, to timelines (TIMELINES)."""
 
     def work(batches: Batches) -> Batches:
-        yield from batches_of(timelines(facts_and_rows_in(batches), context(), stretch), SAID)
+        yield from batches_of(timeline_rows(facts_and_rows_in(batches), context(), time_range), TIMELINES)
 
     return work
 
 
-def requests_apart(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[Shown | Row]:
+def converted_requests(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[RequestFacts | Row]:
+    """Yield the rows and facts of requests other than fetches; only settled requests are counted."""
     report = Report()
     for row in rows:
         request = request_of(row)
@@ -116,7 +117,8 @@ def requests_apart(rows: Iterable[RequestRow], context: Context, until_us: int) 
     yield from count_rows(report.counts)
 
 
-def sessions_apart(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[Shown | Row]:
+def converted_fetches(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[RequestFacts | Row]:
+    """Yield the rows and facts of fetches by session, and the state of each session at `until_us`."""
     report = Report()
     for (broker, session), of_session in groupby(rows, key=lambda row: (row.broker, row.session)):
         yield from _session(broker, session or "", of_session, SessionConverter(context, report), context, until_us)
@@ -125,7 +127,7 @@ def sessions_apart(rows: Iterable[RequestRow], context: Context, until_us: int) 
 
 def _session(
     broker: int, session: str, rows: Iterable[RequestRow], reader: SessionConverter, context: Context, until_us: int
-) -> Iterator[Shown | Row]:
+) -> Iterator[RequestFacts | Row]:
     report, seen_us = reader.report, 0
     settled = True
     for row in rows:
@@ -163,18 +165,19 @@ def _read(reader: SessionConverter, request: Request) -> ConvertedRequest:
     return ConvertedRequest(request.broker, [operation] if operation else [], facts)
 
 
-def _settled(parts: ConvertedRequest, settled: bool, report: Report) -> Iterator[Shown | Row]:
+def _settled(parts: ConvertedRequest, settled: bool, report: Report) -> Iterator[RequestFacts | Row]:
     for row in rows_of_parts(parts, report):
         row["settled"] = settled
         yield row
     if parts.facts:
-        yield Shown(parts.broker, settled, parts.facts)
+        yield RequestFacts(parts.broker, settled, parts.facts)
 
 
-def timelines(rows: Iterable[Facts | Row], context: Context, stretch: TimeRange) -> Iterator[Facts | Row]:
+def timeline_rows(rows: Iterable[Facts | Row], context: Context, time_range: TimeRange) -> Iterator[Facts | Row]:
+    """Yield the timelines of partitions, the facts to carry, and the state of each partition."""
     report = Report()
     for (broker, topic, partition), of_partition in groupby(rows, key=partition_of):
-        yield from _partition(PartitionFacts(broker, topic, partition), of_partition, context, stretch, report)
+        yield from _partition(PartitionFacts(broker, topic, partition), of_partition, context, time_range, report)
     yield from count_rows(report.counts)
 
 
@@ -184,7 +187,7 @@ def partition_of(row: Facts | Row) -> tuple[int, str, int]:
 
 
 def _partition(
-    empty: PartitionFacts, rows: Iterable[Facts | Row], context: Context, stretch: TimeRange, report: Report
+    empty: PartitionFacts, rows: Iterable[Facts | Row], context: Context, time_range: TimeRange, report: Report
 ) -> Iterator[Facts | Row]:
     broker, key = empty.broker, (empty.topic, empty.partition)
 
@@ -205,20 +208,20 @@ def _partition(
             settled += [(copied(fact), fact) for fact in row.facts]
     if before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in known):
         # Possible appends of a coordinator: without a request for this partition, it is unknown whether they were here.
-        since_us = stretch.until_us - LOOK_BACK_US
+        since_us = time_range.until_us - LOOK_BACK_US
         yield of_now([fact for fact, _ in settled if isinstance(fact, Append) and fact.start_us >= since_us])
         return
     if not known:
         state = before
     else:
         facts = PartitionFacts.of(broker, key, known)
-        timeline = build_timeline(facts, context, counted, stretch, before)
+        timeline = build_timeline(facts, context, counted, time_range, before)
         if before is None:
             # The source of the in-sync set is counted once, by the first step of a partition.
             for cause in IN_SYNC_CAUSES:
                 report.count(cause, counted.counts[cause])
         yield from rows_of_timeline(timeline, facts)
-        yield of_now(list(kept(_fixed(settled, known, timeline.appends, stretch), stretch.until_us)))
+        yield of_now(list(facts_to_carry(_fixed(settled, known, timeline.appends, time_range), time_range.until_us)))
         state = timeline.sweep
     if state is not None:
         place = {"broker": broker, "topic": key[0], "partition": key[1]}
@@ -226,16 +229,16 @@ def _partition(
 
 
 def _fixed(
-    settled: Iterable[tuple[Fact, Fact]], given: Iterable[Fact], appends: Iterable[Append], stretch: TimeRange
+    settled: Iterable[tuple[Fact, Fact]], given: Iterable[Fact], appends: Iterable[Append], time_range: TimeRange
 ) -> Iterator[Fact]:
     """Yield the unchanged facts; appends with settled events keep the offsets of these events."""
     for fact, used in settled:
-        if isinstance(fact, Append) and isinstance(used, Append) and is_said(used, stretch):
+        if isinstance(fact, Append) and isinstance(used, Append) and is_settled_append(used, time_range):
             fact.base, fact.end = used.base, used.end
         yield fact
     known = set(map(id, given))
     for append in appends:
-        if id(append) not in known and is_said(append, stretch):
+        if id(append) not in known and is_settled_append(append, time_range):
             yield append
 
 
@@ -247,7 +250,7 @@ class FollowedStep:
     """
 
     finished: Finished
-    left: Left
+    state: StepState
 
 
 @dataclass(frozen=True)
@@ -270,38 +273,38 @@ class FollowStep:
     source: SourceName
     keep: Keep
 
-    def run(self, left: Left, read: Dataset) -> FollowedStep:
+    def run(self, state: StepState, read: Dataset) -> FollowedStep:
         """Convert the READ rows of the new lines."""
-        carried = left.carried
+        carried = state.carried
         ends = read.where_in("row", [log_reader.END]).select("counts", "body").collect().to_pylist()
         tally = log_reader.Tally.of((row["counts"], row["body"]) for row in ends)
-        carried.asked = log_reader.most_partitions([carried.asked, tally.partitions])
-        carried.modern = sorted({*carried.modern, *tally.modern})
+        carried.fetched_counts = log_reader.most_partitions([carried.fetched_counts, tally.partitions])
+        carried.modern_groups = sorted({*carried.modern_groups, *tally.modern_groups})
         report = Report(dict(tally.counts))
         fresh = read.where_in("row", [log_reader.REQUEST]).select(*REQUESTS.names)
-        requests = self.keep("requests", left.requests.union(fresh))
+        requests = self.keep("requests", state.requests.union(fresh))
         first_us, last_us = _span(requests)
         if first_us is not None and last_us is not None:
             carried.first_us, carried.last_us = min(carried.first_us, first_us), max(carried.last_us, last_us)
-        span = carried.stretch(carried.last_us, self.hold_us)
-        telling, votes = _cluster_requests(requests), _votes(requests)
-        settled_votes = _votes(requests.where_below("start_us", span.until_us))
-        racked = bool(carried.counts.get("racked", 0) + report.counts["racked"])
-        context = carried.context(telling, self.given, votes, racked)
-        passed = run_passes(requests, _steps(self.backend, context, span), self.keep, span, _remains(left.rows))
-        parts, said, operations = passed.parts, passed.said, self.keep("operations", passed.operations)
+        span = carried.time_range(carried.last_us, self.hold_us)
+        metadata_requests, heartbeats = _cluster_requests(requests), _heartbeats(requests)
+        settled_heartbeats = _heartbeats(requests.where_below("start_us", span.until_us))
+        follower_reads = bool(carried.counts.get("racked", 0) + report.counts["racked"])
+        context = carried.context(metadata_requests, self.given, heartbeats, follower_reads)
+        passed = run_passes(requests, _steps(self.backend, context, span), self.keep, span, _previous_step(state.rows))
+        parts, timelines, operations = passed.parts, passed.timelines, self.keep("operations", passed.operations)
         due = operations.where_below("at_us", span.until_us)
-        events = self.keep("events", in_order(due, said, self.source))
+        events = self.keep("events", in_order(due, timelines, self.source))
         settled_parts = parts.where_in("settled", [True])
         rejected = rejections(read, settled_parts, events, self.run_id, self.source, {}, anonymised=False)
-        topics = set(said.where_in("part", [SWEEP]).select("topic").collect().column("topic").to_pylist())
-        settled = (request for request in telling if request.start_us < span.until_us)
-        carried.settle(span.until_us, settled, settled_votes, topics, context)
-        carried.count(_counted(report, parts, said, events))
+        topics = set(timelines.where_in("part", [SWEEP]).select("topic").collect().column("topic").to_pylist())
+        settled = (request for request in metadata_requests if request.start_us < span.until_us)
+        carried.settle(span.until_us, settled, settled_heartbeats, topics, context)
+        carried.count(_counted(report, parts, timelines, events))
         waiting = operations.where_in("settled", [True]).where_below("at_us", span.until_us, below=False)
-        remaining = _remaining(parts, said, waiting)
+        remaining = _remaining(parts, timelines, waiting)
         later = requests.where_below("start_us", span.until_us, below=False)
-        return FollowedStep(Finished(events, rejected), Left(carried, later, remaining))
+        return FollowedStep(Finished(events, rejected), StepState(carried, later, remaining))
 
 
 def _span(requests: Dataset) -> tuple[int | None, int | None]:
@@ -313,8 +316,8 @@ def _span(requests: Dataset) -> tuple[int | None, int | None]:
     return row["first_us"], row["last_us"]
 
 
-def _counted(report: Report, parts: Dataset, said: Dataset, events: Dataset) -> Report:
-    for cause, number in counts(parts, said).items():
+def _counted(report: Report, parts: Dataset, timelines: Dataset, events: Dataset) -> Report:
+    for cause, number in counts(parts, timelines).items():
         report.count(cause, number)
     accepted = events.where_null("recorded", null=False).where_null("rule")
     report.count("operations", accepted.select("number").count())
@@ -327,31 +330,31 @@ def _cluster_requests(requests: Dataset) -> list[Request]:
     return list(map(request_of, rows))
 
 
-def _votes(requests: Dataset) -> Votes:
+def _heartbeats(requests: Dataset) -> HeartbeatCounts:
     """Return by broker the heartbeats answered by the thread that handled them, and the number of heartbeats."""
     schema = pa.schema([("broker", pa.int32()), ("own_thread", pa.int64()), ("heartbeats", pa.int64())])
     counted = requests.where_in("api", ["HEARTBEAT"]).select("broker", "remote_us")
-    votes = counted.sql(
+    heartbeats = counted.sql(
         """
         SELECT broker, count(CASE WHEN remote_us = 0 THEN 1 END) AS own_thread, count(*) AS heartbeats
         FROM {rows} GROUP BY broker
         """,
         schema,
     )
-    return {row["broker"]: (row["own_thread"], row["heartbeats"]) for row in votes.collect().to_pylist()}
+    return {row["broker"]: (row["own_thread"], row["heartbeats"]) for row in heartbeats.collect().to_pylist()}
 
 
 def _steps(backend: Backend, context: Context, span: TimeRange) -> Steps:
     shared, until_us = backend.broadcast(context), span.until_us
-    apart = take_sessions_apart(shared, until_us), take_requests_apart(shared, until_us)
-    return Steps(*apart, say_timelines(shared, span), TAKEN_APART, SAID)
+    apart = session_step(shared, until_us), request_step(shared, until_us)
+    return Steps(*apart, timeline_step(shared, span), CONVERTED, TIMELINES)
 
 
-def _remains(rows: Dataset) -> Remains:
+def _previous_step(rows: Dataset) -> PreviousStep:
     def settled(*parts: str) -> Dataset:
-        return rows.where_in("part", parts).map(_settled_rows, TAKEN_APART)
+        return rows.where_in("part", parts).map(_settled_rows, CONVERTED)
 
-    return Remains(
+    return PreviousStep(
         rows.where_in("part", [SESSION]).map(_session_states, REQUESTS),
         settled(import_rows.FACT, SWEEP),
         settled(import_rows.OPERATION),
@@ -361,7 +364,7 @@ def _remains(rows: Dataset) -> Remains:
 def _settled_rows(batches: Batches) -> Batches:
     for batch in batches:
         columns = [*batch.columns, pa.repeat(pa.scalar(True), batch.num_rows)]
-        yield pa.RecordBatch.from_arrays(columns, schema=TAKEN_APART)
+        yield pa.RecordBatch.from_arrays(columns, schema=CONVERTED)
 
 
 def _session_states(batches: Batches) -> Batches:
@@ -377,9 +380,9 @@ def _session_states(batches: Batches) -> Batches:
         yield pa.RecordBatch.from_arrays(columns, schema=REQUESTS)
 
 
-def _remaining(parts: Dataset, said: Dataset, waiting: Dataset) -> Dataset:
-    sessions = parts.where_in("part", [SESSION]).select(*KEPT.names)
-    names = [name for name in KEPT.names if name in SAID.names]
-    partitions = said.where_in("part", [import_rows.FACT, SWEEP]).select(*names)
-    operations = waiting.select(*(name for name in KEPT.names if name in waiting.schema.names))
-    return sessions.union(operations, partitions).select(*KEPT.names)
+def _remaining(parts: Dataset, timelines: Dataset, waiting: Dataset) -> Dataset:
+    sessions = parts.where_in("part", [SESSION]).select(*CARRIED_ROWS.names)
+    names = [name for name in CARRIED_ROWS.names if name in TIMELINES.names]
+    partitions = timelines.where_in("part", [import_rows.FACT, SWEEP]).select(*names)
+    operations = waiting.select(*(name for name in CARRIED_ROWS.names if name in waiting.schema.names))
+    return sessions.union(operations, partitions).select(*CARRIED_ROWS.names)

@@ -49,18 +49,18 @@ SourceName = Callable[[int], str]
 class Steps:
     """The steps that convert sessions' fetches, convert other requests, and build partitions' timelines.
 
-    `parts` is the schema of converted requests, and `said` is the schema of timelines.
+    `part_schema` is the schema of converted requests, and `timeline_schema` that of timelines.
     """
 
     sessions: Step
     others: Step
     timelines: Step
-    parts: pa.Schema
-    said: pa.Schema
+    part_schema: pa.Schema
+    timeline_schema: pa.Schema
 
 
 @dataclass(frozen=True)
-class Remains:
+class PreviousStep:
     """Results of the step before: states of sessions as requests, facts and states of partitions, operations."""
 
     sessions: Dataset
@@ -73,22 +73,22 @@ class Passed:
     """Results of the passes; `operations` are not written yet, and `at_us` is the time at which each is first tried."""
 
     parts: Dataset
-    said: Dataset
+    timelines: Dataset
     operations: Dataset
 
 
 def run_passes(
-    requests: Dataset, steps: Steps, keep: Keep, span: TimeRange = ALL_TIME, remains: Remains | None = None
+    requests: Dataset, steps: Steps, keep: Keep, span: TimeRange = ALL_TIME, previous: PreviousStep | None = None
 ) -> Passed:
     """Convert requests, build timelines and date operations."""
-    parts = keep("parts", _parts(requests, steps, remains))
-    said = keep("said", _timelines(parts, steps, remains))
-    return Passed(parts, said, _dated(parts, said, span, remains))
+    parts = keep("parts", _parts(requests, steps, previous))
+    timelines = keep("timelines", _timelines(parts, steps, previous))
+    return Passed(parts, timelines, _dated(parts, timelines, span, previous))
 
 
-def in_order(operations: Dataset, said: Dataset, source: SourceName, rename: Rename | None = None) -> Dataset:
+def in_order(operations: Dataset, timelines: Dataset, source: SourceName, rename: Rename | None = None) -> Dataset:
     """Return all events in their total order, with their position in `task` and `number`."""
-    changes = said.where_in("part", [import_rows.CHANGE]).select(*_ORDER, "event")
+    changes = timelines.where_in("part", [import_rows.CHANGE]).select(*_ORDER, "event")
     names = ["at_us" if name == "time_us" else name for name in UNORDERED.names]
     unordered = operations.select(*names).rename("at_us", "time_us").union(changes)
     return unordered.map_in_order(_ORDER, import_tasks.finish_events(rename, source), import_rows.FINISHED, "task")
@@ -169,35 +169,35 @@ def counts(*datasets: Dataset) -> Counter[str]:
     return total
 
 
-def _parts(requests: Dataset, steps: Steps, remains: Remains | None) -> Dataset:
+def _parts(requests: Dataset, steps: Steps, previous: PreviousStep | None) -> Dataset:
     fetches = requests.where_null("session", null=False)
-    if remains is not None:
-        fetches = fetches.union(remains.sessions)
+    if previous is not None:
+        fetches = fetches.union(previous.sessions)
     # The state of a session sorts before its fetches, because it has no time.
     order = [name for name in ("start_us", "file", "piece", "line") if name in requests.schema.names]
     others = requests.where_null("session")
-    by_session = fetches.map_groups(SESSION, order, steps.sessions, steps.parts)
-    return by_session.union(others.map(steps.others, steps.parts))
+    by_session = fetches.map_groups(SESSION, order, steps.sessions, steps.part_schema)
+    return by_session.union(others.map(steps.others, steps.part_schema))
 
 
-def _timelines(parts: Dataset, steps: Steps, remains: Remains | None) -> Dataset:
+def _timelines(parts: Dataset, steps: Steps, previous: PreviousStep | None) -> Dataset:
     facts = parts.where_in("part", [import_rows.FACT])
     columns = [*PARTITION, "part", "packed"]
-    if remains is not None:
-        facts = remains.facts.union(facts)
+    if previous is not None:
+        facts = previous.facts.union(facts)
         columns += ["event", "settled"]
-    return facts.select(*columns).map_groups(PARTITION, (), steps.timelines, steps.said)
+    return facts.select(*columns).map_groups(PARTITION, (), steps.timelines, steps.timeline_schema)
 
 
-def _dated(parts: Dataset, said: Dataset, span: TimeRange, remains: Remains | None) -> Dataset:
+def _dated(parts: Dataset, timelines: Dataset, span: TimeRange, previous: PreviousStep | None) -> Dataset:
     """Return operations with the time at which each is first tried.
 
     A produce is tried when all of its partitions have been appended, at the offsets that their timelines found.
     """
     operations = parts.where_in("part", [import_rows.OPERATION])
-    if remains is not None:
-        operations = remains.operations.union(operations)
-    produced = said.where_in("part", [import_rows.PRODUCED])
+    if previous is not None:
+        operations = previous.operations.union(operations)
+    produced = timelines.where_in("part", [import_rows.PRODUCED])
     plain = [name for name in operations.schema.names if name not in ("numbers", "packed")]
     columns = ", ".join(f"o.{name}" for name in plain)
     tried = f"greatest(o.time_us, coalesce(p.appended_us, o.time_us), {span.from_us})"

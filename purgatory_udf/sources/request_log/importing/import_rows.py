@@ -20,7 +20,7 @@ from purgatory_udf.sources.request_log.requests.partition_facts import Append, F
 from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation
 
 # Sort key of a change that no single request caused.
-NOBODY = Place(-1, -1)
+NO_REQUEST = Place(-1, -1)
 
 
 class Order(NamedTuple):
@@ -41,10 +41,11 @@ class Order(NamedTuple):
 
 def order_of_change(broker: int, topic: str, partition: int, number: int, timed: TimedEvent) -> Order:
     """Return the sort key of a change; `number` is its position in the timeline of the partition."""
-    return Order(timed.at_us, timed.rank, broker, topic, partition, *(timed.cause or NOBODY), number)
+    return Order(timed.at_us, timed.rank, broker, topic, partition, *(timed.cause or NO_REQUEST), number)
 
 
 def order_of_operation(operation: LoggedOperation) -> Order:
+    """Return the sort key of an operation."""
     time_us = operation.event["time_us"]
     return Order(time_us, REQUEST_RANK, operation.broker, "", -1, *operation.place, operation.sub)
 
@@ -134,7 +135,7 @@ FINISHED = pa.schema(
 Row = Mapping[str, Any]
 
 _KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Fact)}
-_MOVED = frozenset({Append, ReaderPosition, FollowerCopy})
+_MODIFIED_TYPES = frozenset({Append, ReaderPosition, FollowerCopy})
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[Fact]).decode
@@ -142,14 +143,16 @@ _to_json = msgspec.json.Encoder().encode
 
 
 def from_json(text: str | bytes) -> Any:
+    """Decode JSON, with the constants and numbers that Python accepts."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        # Constants and numbers that Python's decoder accepts and msgspec does not.
+        # msgspec rejects NaN and very large numbers.
         return json.loads(text)
 
 
 def to_json(value: Any) -> bytes:
+    """Encode a value as JSON, with integers of any size."""
     try:
         return _to_json(value)
     except OverflowError:
@@ -197,24 +200,26 @@ def row_of_texts(request: Request, session: str | None, body: str, answer: str |
 
 
 def request_rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
+    """Yield the rows of REQUESTS batches."""
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in REQUESTS.names)
         yield from map(RequestRow._make, zip(*columns, strict=True))
 
 
-def request_batch(rows: Sequence[RequestRow], beside: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch of request rows; `beside` has constant columns, and columns without a value are null."""
+def request_batch(rows: Sequence[RequestRow], constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of request rows; `constants` has constant columns, and columns without a value are null."""
     columns = dict(zip(REQUESTS.names, zip(*rows, strict=True), strict=True)) if rows else {}
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns
-        else pa.repeat(pa.scalar(beside.get(field.name), field.type), len(rows))
+        else pa.repeat(pa.scalar(constants.get(field.name), field.type), len(rows))
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def request_of(row: RequestRow) -> Request:
+    """Return the request of a row, with body and response decoded."""
     body, answer = row.body, row.answer
     fetch = (decode_fetch(body, answer) or parse_fetch(body, answer)) if row.api == "FETCH" else None
     return Request(
@@ -242,7 +247,7 @@ def request_of(row: RequestRow) -> Request:
 class Facts(NamedTuple):
     """Facts of a partition at a broker, within a task; between tasks, a row holds them serialized in `packed`.
 
-    `settled` is null unless a log is followed, see `following.carried_state.TAKEN_APART`.
+    `settled` is null unless a log is followed, see `following.carried_state.CONVERTED`.
     """
 
     broker: int
@@ -254,10 +259,11 @@ class Facts(NamedTuple):
 
 def copied(fact: Fact) -> Fact:
     """Return a copy of a fact of the types that a timeline modifies, and any other fact itself."""
-    return copy(fact) if type(fact) in _MOVED else fact
+    return copy(fact) if type(fact) in _MODIFIED_TYPES else fact
 
 
 def packed_facts(facts: Sequence[Fact]) -> bytes:
+    """Serialize facts; those with integers of more than 64 bits are dropped."""
     try:
         return _pack(facts)
     except OverflowError:
@@ -270,6 +276,7 @@ def _has_64_bits(fact: Fact) -> bool:
 
 
 def facts_in(packed: bytes) -> list[Fact]:
+    """Return the facts that `packed_facts` serialized."""
     try:
         return _unpack(packed)
     except msgspec.ValidationError:
@@ -296,4 +303,5 @@ def batch_of_part(
 
 
 def count_rows(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return a row for each cause with its count."""
     return [{"part": COUNT, "kind": cause, "numbers": [number]} for cause, number in counts.items()]

@@ -54,7 +54,7 @@ from purgatory_udf.sources.request_log.requests.request_conversion import (
     convert_requests,
     convert_sessions,
 )
-from purgatory_udf.sources.trace_files.typed_columns import Taken, take
+from purgatory_udf.sources.trace_files.typed_columns import DecodedLines, decode_lines
 
 _outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -62,7 +62,7 @@ _outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NAMED = b'{"request_id":"-",'
 
 # Columns that a finished event takes from its row.
-_BESIDE = ["file", "at_line", "recorded", "request_id", "time_us"]
+_ROW_COLUMNS = ["file", "at_line", "recorded", "request_id", "time_us"]
 
 Batches = Iterator[pa.RecordBatch]
 Work = Callable[[Batches], Batches]
@@ -74,7 +74,7 @@ FACTS = 200_000
 _FACT_PLACE = ("broker", "topic", "partition", "settled")
 
 
-def take_requests_apart(context: Callable[[], Context]) -> Work:
+def request_step(context: Callable[[], Context]) -> Work:
     """Return the step that converts requests other than fetches, in any order, to PARTS."""
 
     def work(batches: Batches) -> Batches:
@@ -85,7 +85,7 @@ def take_requests_apart(context: Callable[[], Context]) -> Work:
     return work
 
 
-def take_sessions_apart(context: Callable[[], Context]) -> Work:
+def session_step(context: Callable[[], Context]) -> Work:
     """Return the step that converts fetches, in the order of broker, session and start, to PARTS."""
 
     def work(batches: Batches) -> Batches:
@@ -96,7 +96,7 @@ def take_sessions_apart(context: Callable[[], Context]) -> Work:
     return work
 
 
-def build_timelines(context: Callable[[], Context]) -> Work:
+def timeline_step(context: Callable[[], Context]) -> Work:
     """Return the step that makes CHANGES of facts in the order of broker, topic and partition."""
 
     def work(batches: Batches) -> Batches:
@@ -107,8 +107,8 @@ def build_timelines(context: Callable[[], Context]) -> Work:
         for (broker, topic, partition), of_partition in groupby(
             rows_in(batches), lambda row: tuple(row[name] for name in key)
         ):
-            together = (fact for row in of_partition for fact in facts_in(row["packed"]))
-            facts = PartitionFacts.of(broker, (topic, partition), together)
+            facts_of_key = (fact for row in of_partition for fact in facts_in(row["packed"]))
+            facts = PartitionFacts.of(broker, (topic, partition), facts_of_key)
             timeline = build_timeline(facts, context(), report)
             changes += _changes_of(timeline, facts)
             produced += timeline.produced
@@ -150,22 +150,22 @@ def _named(batch: pa.RecordBatch, source: Callable[[int], str]) -> pa.RecordBatc
 
 def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batches:
     lines = _texts(batch)
-    beside = batch.select(_BESIDE)
-    taken = take(lines) if rename is None else Taken([], [], list(range(len(lines))))
-    for events, places in zip(taken.events, taken.numbers, strict=True):
-        rows = beside.take(pa.array(places))
+    row_columns = batch.select(_ROW_COLUMNS)
+    decoded = decode_lines(lines) if rename is None else DecodedLines([], [], list(range(len(lines))))
+    for events, places in zip(decoded.events, decoded.numbers, strict=True):
+        rows = row_columns.take(pa.array(places))
         given = {
             "number": pa.array(places + first, pa.int64()),
             **{name: rows.column(name) for name in ("file", "at_line")},
             **dict(zip(events.schema.names, events.columns, strict=True)),
-            **_tried(events, rows),
+            **_request_columns(events, rows),
         }
         columns = [
             given[field.name] if field.name in given else pa.nulls(len(places), field.type) for field in FINISHED
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=FINISHED)
     judged = []
-    for number in taken.left:
+    for number in decoded.undecoded:
         (row,) = batch.slice(number, 1).to_pylist()
         line = _event(row, lines[number])
         place = {name: row[name] for name in ("file", "at_line", "recorded")} | {"number": first + number}
@@ -182,7 +182,7 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
 
 
 def _texts(batch: pa.RecordBatch) -> list[bytes]:
-    """Return the events' JSON: produces with their offsets, requests with a placeholder id that `_tried` replaces."""
+    """Return the events' JSON: produces with their offsets, requests with a placeholder id (see `_request_columns`)."""
     names = batch.column("request_id").is_valid().to_pylist()
     events = batch.column("event").cast(pa.binary()).to_pylist()
     texts = [_NAMED + text[1:] if has_name else text for text, has_name in zip(events, names, strict=True)]
@@ -201,17 +201,19 @@ def _texts(batch: pa.RecordBatch) -> list[bytes]:
     return texts
 
 
-def _tried(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+def _request_columns(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the columns of requests: id, time of the first try, and the record with the wait that remains after it."""
-    name, tried, came = rows.column("request_id"), rows.column("time_us"), events.column("time_us")
-    later = pc.if_else(pc.and_(name.is_valid(), pc.greater(tried, came)), pc.subtract(tried, came), 0)
-    recorded, waited = rows.column("recorded"), pc.not_equal(later, 0)
-    of_these = zip(recorded.filter(waited).to_pylist(), later.filter(waited).to_pylist(), strict=True)
-    since = pa.array([_waiting_since(text, us) for text, us in of_these], pa.string())
+    name, tried_us, arrived_us = rows.column("request_id"), rows.column("time_us"), events.column("time_us")
+    delay_us = pc.if_else(
+        pc.and_(name.is_valid(), pc.greater(tried_us, arrived_us)), pc.subtract(tried_us, arrived_us), 0
+    )
+    recorded, waited = rows.column("recorded"), pc.not_equal(delay_us, 0)
+    records = zip(recorded.filter(waited).to_pylist(), delay_us.filter(waited).to_pylist(), strict=True)
+    shortened = pa.array([_with_shorter_wait(text, us) for text, us in records], pa.string())
     return {
         "request_id": pc.coalesce(name, events.column("request_id")),
-        "time_us": pc.add(came, later),
-        "recorded": pc.replace_with_mask(recorded, waited, since),
+        "time_us": pc.add(arrived_us, delay_us),
+        "recorded": pc.replace_with_mask(recorded, waited, shortened),
     }
 
 
@@ -221,47 +223,51 @@ def _event(row: Row, text: bytes) -> bytes:
         return text
     # Nested values are not decoded.
     event = _outermost(text)
-    later = row["time_us"] - int(bytes(event["time_us"]))
+    delay_us = row["time_us"] - int(bytes(event["time_us"]))
     event["request_id"] = row["request_id"]
-    if later > 0:
+    if delay_us > 0:
         event["time_us"] = row["time_us"]
-        row["recorded"] = _waiting_since(row["recorded"], later)
+        row["recorded"] = _with_shorter_wait(row["recorded"], delay_us)
     return to_json(event)
 
 
-def _waiting_since(recorded: str, later_us: int) -> bytes:
+def _with_shorter_wait(recorded: str, delay_us: int) -> bytes:
     record = from_json(recorded)
-    record["remote_ms"] = max(0, record["remote_ms"] - later_us / 1000)
+    record["remote_ms"] = max(0, record["remote_ms"] - delay_us / 1000)
     return to_json(record)
 
 
-def _parts(apart: Iterable[ConvertedRequest], report: Report) -> Batches:
+def _parts(converted: Iterable[ConvertedRequest], report: Report) -> Batches:
     operations: list[tuple[Any, ...]] = []
     held: list[Row] = []
     facts: dict[tuple[int, Key], list[Fact]] = {}
     waiting = 0
-    for parts in apart:
+    for parts in converted:
         broker = parts.broker
         for key, fact in parts.facts:
-            together = facts.get((broker, key))
-            if together is None:
-                together = facts[broker, key] = []
-            together.append(fact)
+            facts_of_key = facts.get((broker, key))
+            if facts_of_key is None:
+                facts_of_key = facts[broker, key] = []
+            facts_of_key.append(fact)
         waiting += len(parts.facts)
         report.count("operations", len(parts.operations))
         operations += map(_row_of, parts.operations)
         held += _bad_row(parts, report)
         if len(operations) + len(held) >= ROWS or waiting >= FACTS:
             yield batch_of_part(OPERATION, OPERATION_FIELDS, operations, PARTS)
-            yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
+            yield pa.RecordBatch.from_pylist([*held, *_packed(_at_valid_places(facts))], schema=PARTS)
             operations, held, facts, waiting = [], [], {}, 0
     held += count_rows(report.counts)
     yield batch_of_part(OPERATION, OPERATION_FIELDS, operations, PARTS)
-    yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
+    yield pa.RecordBatch.from_pylist([*held, *_packed(_at_valid_places(facts))], schema=PARTS)
 
 
-def _that_can_be(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[Any, ...], list[Fact]]:
-    return {(broker, *key, None): its_facts for (broker, key), its_facts in facts.items() if _can_be(broker, key)}
+def _at_valid_places(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[Any, ...], list[Fact]]:
+    return {
+        (broker, *key, None): its_facts
+        for (broker, key), its_facts in facts.items()
+        if _is_valid_partition(broker, key)
+    }
 
 
 def rows_of_parts(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
@@ -284,7 +290,7 @@ def _bad_row(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
         yield {"part": BAD, "broker": parts.broker, "file": file, "line": line, **reason}
 
 
-class Shown(NamedTuple):
+class RequestFacts(NamedTuple):
     """Facts of a request about partitions at a broker; `settled` as in `Facts`."""
 
     broker: int
@@ -292,7 +298,7 @@ class Shown(NamedTuple):
     facts: Sequence[tuple[Key, Fact]]
 
 
-def _can_be(broker: int, key: Key) -> bool:
+def _is_valid_partition(broker: int, key: Key) -> bool:
     """Whether broker and partition are valid; otherwise, the contract rejects the event."""
     return -1 <= broker <= INT32 and 0 <= key[1] <= INT32
 
@@ -304,6 +310,7 @@ def _changes_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[
 
 
 def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[Row]:
+    """Yield the events of a timeline and the offsets of its produces."""
     for change in _changes_of(timeline, facts):
         yield {"part": CHANGE, **dict(zip(CHANGE_FIELDS, change, strict=True))}
     for produced in timeline.produced:
@@ -311,11 +318,13 @@ def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iter
 
 
 def rows_in(batches: Batches) -> Iterator[Row]:
+    """Yield the rows of batches."""
     for batch in batches:
         yield from batch.to_pylist()
 
 
 def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
+    """Yield the rows of batches, with the facts among them deserialized."""
     for row in rows_in(batches):
         if row["part"] == FACT:
             place = (row["broker"], row["topic"], row["partition"], row["settled"])
@@ -324,21 +333,21 @@ def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
             yield row
 
 
-def batches_of(rows: Iterable[Facts | Shown | Row], schema: pa.Schema) -> Batches:
+def batches_of(rows: Iterable[Facts | RequestFacts | Row], schema: pa.Schema) -> Batches:
     """Yield batches of the rows, with the facts of a partition serialized together."""
     held: list[Row] = []
     facts: dict[tuple[Any, ...], list[Fact]] = {}
     waiting = 0
     for row in rows:
-        if isinstance(row, Shown):
+        if isinstance(row, RequestFacts):
             for (topic, partition), fact in row.facts:
                 place = row.broker, topic, partition, row.settled
-                together = facts.get(place)
-                if together is None:
-                    if not _can_be(row.broker, (topic, partition)):
+                facts_of_key = facts.get(place)
+                if facts_of_key is None:
+                    if not _is_valid_partition(row.broker, (topic, partition)):
                         continue
-                    together = facts[place] = []
-                together.append(fact)
+                    facts_of_key = facts[place] = []
+                facts_of_key.append(fact)
                 waiting += 1
         elif isinstance(row, Facts):
             if row.facts:

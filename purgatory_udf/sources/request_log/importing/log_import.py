@@ -152,7 +152,7 @@ class WholeLog:
         requests = read.where_in("row", [log_reader.REQUEST]).select("piece", *import_rows.REQUESTS.names)
         passed = run_passes(requests, _steps(self.backend, context, overview.begins), self.keep)
         self.say("putting the events in order")
-        events = self.keep("events", in_order(passed.operations, passed.said, self.source, self.rename))
+        events = self.keep("events", in_order(passed.operations, passed.timelines, self.source, self.rename))
         rejected = rejections(
             read, passed.parts, events, self.run_id, self.source, overview.begins, self.rename is not None
         )
@@ -189,11 +189,11 @@ class Overview:
 
     def context(self, given: GivenMetadata) -> Context:
         """Return the cluster's metadata for the conversion."""
-        classic = [broker for broker, (at_once, every) in self.tally.votes.items() if at_once * 2 > every]
-        racked = bool(self.tally.counts["racked"])
+        classic = [broker for broker, (own_thread, total) in self.tally.heartbeats.items() if own_thread * 2 > total]
+        follower_reads = bool(self.tally.counts["racked"])
         span = self.tally.span_us or (0, 0)
         return build_context(
-            self.cluster_requests, given, span, classic, self.tally.partitions, racked, self.tally.modern
+            self.cluster_requests, given, span, classic, self.tally.partitions, follower_reads, self.tally.modern_groups
         )
 
 
@@ -232,9 +232,9 @@ def _steps(backend: Backend, context: Context, begins: Begins) -> Steps:
         return shared()[0]
 
     return Steps(
-        placed(import_tasks.take_sessions_apart(known)),
-        placed(import_tasks.take_requests_apart(known)),
-        import_tasks.build_timelines(known),
+        placed(import_tasks.session_step(known)),
+        placed(import_tasks.request_step(known)),
+        import_tasks.timeline_step(known),
         import_rows.PARTS,
         import_rows.CHANGES,
     )
@@ -242,7 +242,7 @@ def _steps(backend: Backend, context: Context, begins: Begins) -> Steps:
 
 def _report(counted: Mapping[str, int], passed: Passed, context: Context) -> Report:
     report = Report(dict(counted))
-    for cause, number in counts(passed.parts, passed.said).items():
+    for cause, number in counts(passed.parts, passed.timelines).items():
         report.count(cause, number)
     facts = passed.parts.where_in("part", [import_rows.FACT]).select("topic")
     topics = facts.sql("SELECT DISTINCT topic FROM {rows}", facts.schema).collect().column("topic").to_pylist()

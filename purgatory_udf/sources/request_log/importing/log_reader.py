@@ -70,45 +70,45 @@ class Tally:
     Attributes:
         counts: Counts by cause.
         partitions: By topic or topic id, the number of partitions that followers fetch.
-        modern: Groups of newer protocols.
+        modern_groups: Groups of newer protocols.
         span_us: First arrival and last response.
-        votes: By broker, the heartbeats answered by the thread that handled them, and the number of heartbeats.
+        heartbeats: By broker, the heartbeats answered by the thread that handled them, and the number of heartbeats.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     partitions: dict[str, int] = field(default_factory=dict)
-    modern: set[str] = field(default_factory=set)
+    modern_groups: set[str] = field(default_factory=set)
     span_us: tuple[int, int] | None = None
-    votes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    heartbeats: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def not_kept(self, request: Request) -> None:
-        """Count a request that has nothing to do with a purgatory of a broker."""
+    def count_skipped(self, request: Request) -> None:
+        """Count a request that never waits in a purgatory of a broker."""
         if request.api in NON_CLASSIC_HEARTBEATS and isinstance(request.body.get("groupId"), str):
-            self.modern.add(request.body["groupId"])
+            self.modern_groups.add(request.body["groupId"])
             self.counts["modern_group"] += 1
         else:
             self.counts[skip_cause(request)] += 1
 
-    def asked(self, fetch: FetchRequestBody) -> None:
+    def count_fetch(self, fetch: FetchRequestBody) -> None:
         self.counts["racked"] += fetch.has_rack
         if fetch.replica_id >= 0:
             for part in fetch.partitions:
                 self.partitions[part.topic] = max(part.partition + 1, self.partitions.get(part.topic, 0))
 
-    def kept(self, request: Request) -> None:
+    def count_request(self, request: Request) -> None:
         """Count a request that becomes a row."""
         first, last = self.span_us or (request.arrival_us, request.answered_us)
         self.span_us = min(first, request.arrival_us), max(last, request.answered_us)
         if request.api == "HEARTBEAT":
-            at_once, every = self.votes.get(request.broker, (0, 0))
-            self.votes[request.broker] = at_once + (request.remote_us == 0), every + 1
+            own_thread, total = self.heartbeats.get(request.broker, (0, 0))
+            self.heartbeats[request.broker] = own_thread + (request.remote_us == 0), total + 1
 
     def end(self, **place: Any) -> pa.RecordBatch:
         totals = {
             "partitions": self.partitions,
-            "modern": sorted(self.modern),
+            "modern_groups": sorted(self.modern_groups),
             "span_us": self.span_us,
-            "votes": list(self.votes.items()),
+            "heartbeats": list(self.heartbeats.items()),
         }
         row = {"row": END, **place, "counts": json.dumps(self.counts), "body": json.dumps(totals)}
         return pa.RecordBatch.from_pylist([row], schema=READ)
@@ -116,21 +116,22 @@ class Tally:
     @classmethod
     def of(cls, ends: Iterable[tuple[str, str]]) -> Tally:
         """Return the sum of the totals of pieces, given `counts` and `body` of their last rows."""
-        whole = cls()
+        total = cls()
         for counts, body in ends:
             totals = json.loads(body)
-            whole.counts.update(json.loads(counts))
-            whole.partitions = most_partitions([whole.partitions, totals["partitions"]])
-            whole.modern.update(totals["modern"])
-            spans = [span for span in (whole.span_us, totals["span_us"]) if span]
-            whole.span_us = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
-            for broker, (at_once, every) in totals["votes"]:
-                before = whole.votes.get(broker, (0, 0))
-                whole.votes[broker] = before[0] + at_once, before[1] + every
-        return whole
+            total.counts.update(json.loads(counts))
+            total.partitions = most_partitions([total.partitions, totals["partitions"]])
+            total.modern_groups.update(totals["modern_groups"])
+            spans = [span for span in (total.span_us, totals["span_us"]) if span]
+            total.span_us = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
+            for broker, (own_thread, count) in totals["heartbeats"]:
+                before = total.heartbeats.get(broker, (0, 0))
+                total.heartbeats[broker] = before[0] + own_thread, before[1] + count
+        return total
 
 
 def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the largest number of partitions of each topic."""
     most: dict[str, int] = {}
     for tally in tallies:
         for topic, count in tally.items():
@@ -139,6 +140,7 @@ def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
+    """Yield the READ rows of a piece of a log file."""
     tally = Tally()
     by_path = broker_of(piece.source.name)
     line = 0
@@ -210,16 +212,16 @@ def in_time(row: RequestRow | Row | None, since_us: int, text: str, tally: Tally
 def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
     """Return the row of a line, or None if the line is only counted."""
     texts = parse_line(line, place, zone)
-    if texts is not None and (row := _quick_row(texts, by_path, tally)) is not None:
+    if texts is not None and (row := _fast_row(texts, by_path, tally)) is not None:
         return row or None
-    return _plain_row(line.decode("utf-8", errors="replace"), place, zone, by_path, tally)
+    return _complete_row(line.decode("utf-8", errors="replace"), place, zone, by_path, tally)
 
 
-def _quick_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> RequestRow | tuple[()] | None:
-    """Return the same row as `_plain_row`, without decoding the JSON.
+def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> RequestRow | tuple[()] | None:
+    """Return the same row as `_complete_row`, without decoding the JSON.
 
-    An empty tuple means a request that is only counted; None means that `_plain_row` must decide, and that nothing has
-    been counted yet.
+    Returns an empty tuple if the request is only counted, and None, before anything is counted, if `_complete_row` must
+    decide.
     """
     request, body, answer = texts
     named = request.broker != NO_BROKER
@@ -239,20 +241,20 @@ def _quick_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Req
     if not named and by_path is not None:
         tally.counts["no_broker"] += 1
         request.broker = by_path
-    if not matters(request):
+    if not is_relevant(request):
         if request.api in NON_CLASSIC_HEARTBEATS:
             request.body = from_json(body)
-        tally.not_kept(request)
+        tally.count_skipped(request)
         return ()
     if fetch is not None:
-        tally.asked(fetch)
-    tally.kept(request)
+        tally.count_fetch(fetch)
+    tally.count_request(request)
     if fetch is not None:
         return request_row(request, session)
     return row_of_texts(request, session, body, answer)
 
 
-def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
+def _complete_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
     counts = tally.counts
     read = read_line(text, place, zone)
     if read is None:
@@ -275,21 +277,21 @@ def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally
 def row_of(request: Request, tally: Tally) -> RequestRow | Row | None:
     """Return the row of a request or of a bad line, or None if the request is only counted."""
     try:
-        if not matters(request):
-            tally.not_kept(request)
+        if not is_relevant(request):
+            tally.count_skipped(request)
             return None
         session = _session(request, tally)
     except MALFORMED as error:
         tally.counts["bad_lines"] += 1
         return _bad(malformed_line(request, error))
-    tally.kept(request)
+    tally.count_request(request)
     return request_row(request, session)
 
 
-def _cut(line: bytes, place: Place, why: Rejection, tally: Tally) -> Row:
+def _cut(line: bytes, place: Place, rejection: Rejection, tally: Tally) -> Row:
     """Return the bad line of a truncated line."""
     tally.counts["bad_lines"] += 1
-    return _bad(BadLine(place, why.rule, why.reason, line.decode("utf-8", errors="replace")))
+    return _bad(BadLine(place, rejection.rule, rejection.reason, line.decode("utf-8", errors="replace")))
 
 
 def _bad(bad: BadLine) -> dict[str, Any]:
@@ -297,7 +299,8 @@ def _bad(bad: BadLine) -> dict[str, Any]:
     return {"row": BAD, "file": file, "line": line, "rule": bad.rule, "reason": bad.reason, "raw": bad.raw}
 
 
-def matters(request: Request) -> bool:
+def is_relevant(request: Request) -> bool:
+    """Whether the import needs the request: it may wait in a purgatory, or it carries cluster facts."""
     if request.api == HEARTBEAT:
         return permits_shutdown(request)
     if request.api in CLUSTER_APIS:
@@ -309,6 +312,6 @@ def _session(request: Request, tally: Tally) -> str | None:
     if request.api != "FETCH":
         return None
     fetch = decode_fetch_request(request.body)
-    tally.asked(fetch)
+    tally.count_fetch(fetch)
     request.fetch = fetch, decode_fetch_response(request.answer)
     return session_key(*request.fetch, request.connection)
