@@ -12,7 +12,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.overrides import COORDINATOR_KEY, RequestContext, ScopeRule, first_override, parse_rule
+from purgatory_udf.contract.overrides import (
+    COORDINATOR_KEY,
+    RequestContext,
+    ScopeRule,
+    apply_override,
+    first_override,
+    parse_rule,
+)
 from purgatory_udf.contract.overrides import INT32_MAX as INT32_MAX
 from purgatory_udf.contract.overrides import Override as Override
 
@@ -73,6 +80,7 @@ class FetchSettings(_Section):
     """Settings of fetch requests and their purgatory.
 
     The keys without `consumer` or `follower` apply to consumers: in Kafka, too, followers have settings of their own.
+    `cap_min_bytes` is false for traces of which `min_bytes` is not the request's, but what the broker waits for.
     """
 
     max_wait_ms: Override = None
@@ -80,6 +88,38 @@ class FetchSettings(_Section):
     consumer: ReaderSettings = ReaderSettings()
     follower: ReaderSettings = ReaderSettings()
     max_bytes: Annotated[int, Field(ge=1, le=INT32_MAX)] = 57_671_680
+    cap_min_bytes: bool = True
+    purge_interval: Interval = 1000
+
+
+# The default of `remote.fetch.max.wait.ms`, which a factor such as x2 scales.
+REMOTE_FETCH_MAX_WAIT_MS = 500
+
+
+class RemoteFetchSettings(_Section):
+    """Settings of fetches that wait for reads of remote storage, and of their purgatory.
+
+    `max_wait_ms` is `remote.fetch.max.wait.ms`; null for Kafka up to 3.7, where such a fetch waits for its own maximum.
+    `reads` is `first` for Kafka up to 4.1, which reads only the first remote partition of a fetch.
+    """
+
+    max_wait_ms: Override = REMOTE_FETCH_MAX_WAIT_MS
+    reads: Literal["all", "first"] = "all"
+    purge_interval: Interval = 0
+
+    @property
+    def broker_wait_ms(self) -> int | None:
+        """The maximum wait that the broker sets; None if it is that of each fetch."""
+        return None if self.max_wait_ms is None else apply_override(REMOTE_FETCH_MAX_WAIT_MS, self.max_wait_ms)
+
+
+class ListOffsetsSettings(_Section):
+    """Settings of list-offsets requests and their purgatory.
+
+    `request_timeout_ms` is `remote.list.offsets.request.timeout.ms`, which applies to requests without a timeout.
+    """
+
+    request_timeout_ms: Millis = 30_000
     purge_interval: Interval = 1000
 
 
@@ -124,6 +164,8 @@ class Config(_Section):
 
     produce: ProduceSettings = ProduceSettings()
     fetch: FetchSettings = FetchSettings()
+    remote_fetch: RemoteFetchSettings = RemoteFetchSettings()
+    list_offsets: ListOffsetsSettings = ListOffsetsSettings()
     delete_records: DeleteRecords = DeleteRecords()
     create_topics: CreateTopicsSettings = CreateTopicsSettings()
     group: GroupSettings = GroupSettings()

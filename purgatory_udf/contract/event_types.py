@@ -216,7 +216,27 @@ create_topics = object_reader(
     Field("topics", distinct(object_reader(Field("topic", name), Field("partitions", integer(1, INT32))), "topic")),
 )
 
+# Of a partition: a time in milliseconds, or a negative number for a position such as -1, the latest.
+list_offsets = object_reader(
+    *REQUEST,
+    Field("timeout_ms", int32, 0),
+    Field("isolation", one_of("read_uncommitted", "read_committed"), "read_uncommitted"),
+    per_partition(Field("timestamp", int64)),
+)
+
+# The end of a read of remote storage, or of a lookup there, that a fetch or a list-offsets request waits for.
+_ENDED = (*COMMON, Field("request_id", label), *TOPIC_PARTITION, Field("error", name, NO_ERROR))
+
+remote_read = object_reader(*_ENDED, Field("bytes", count64, 0))
+
+remote_lookup = object_reader(*_ENDED, Field("offset", offset_or_none, None))
+
+remote_quota = object_reader(*COMMON, Field("exhausted", boolean))
+
+reader_queue = object_reader(*COMMON, Field("full", boolean))
+
 _AT_OFFSET = (Field("offset", offset),)
+_WAKE = (Field("wake", boolean, True),)
 
 # The fields of each partition change, in addition to those of `partition`.
 CHANGES: dict[str, tuple[Field, ...]] = {
@@ -236,11 +256,14 @@ CHANGES: dict[str, tuple[Field, ...]] = {
     "replica_end": (Field("replica_id", count32), *_AT_OFFSET),
     "throttled": (Field("replica_id", count32),),
     "unthrottled": (Field("replica_id", count32),),
-    "online": (),
-    "not_leader": (),
-    "offline": (),
-    "deleted": (),
+    "online": _WAKE,
+    "not_leader": _WAKE,
+    "offline": _WAKE,
+    "deleted": _WAKE,
     "stopped": (),
+    "local_log_start": _AT_OFFSET,
+    "follower": _WAKE,
+    "none": _WAKE,
 }
 
 _CHANGE = Field("change", one_of(*CHANGES))
@@ -326,4 +349,9 @@ TYPES: dict[str, Reader] = {
     "group_unloaded": group_unloaded,
     "group_stopped": group_stopped,
     "clock": clock,
+    "list_offsets": list_offsets,
+    "remote_read": remote_read,
+    "remote_lookup": remote_lookup,
+    "remote_quota": remote_quota,
+    "reader_queue": reader_queue,
 }

@@ -74,6 +74,7 @@ _EVENT_PARTITION = pa.struct(
             "`delete_records`: first offset to keep, or -1 for the high watermark; `offset_commit`: committed offset",
         ),
         column("preferred_replica", INT, "`fetch`: broker ID of the replica that the consumer is sent to instead"),
+        column("timestamp", LONG, "`list_offsets`: time in milliseconds, or a negative number such as -1, the latest"),
     ]
 )
 
@@ -97,7 +98,9 @@ _EVENTS = table(
     column("request_id", TEXT, "Label of the request; not necessarily unique"),
     column("client_id", TEXT, "Client ID of the request; `group_loaded`: of the member"),
     column("acks", INT, "`produce`: required acknowledgments; -1 for all in-sync replicas"),
-    column("timeout_ms", LONG, "`produce`, `delete_records`, `create_topics`: maximum wait in milliseconds"),
+    column(
+        "timeout_ms", LONG, "`produce`, `delete_records`, `create_topics`, `list_offsets`: maximum wait in milliseconds"
+    ),
     column(
         "replica_id",
         INT,
@@ -107,18 +110,18 @@ _EVENTS = table(
     column("max_wait_ms", LONG, "`fetch`: maximum wait in milliseconds"),
     column("min_bytes", LONG, "`fetch`: minimum bytes of the response"),
     column("max_bytes", LONG, "`fetch`: maximum bytes of the response"),
-    column("isolation", TEXT, "`fetch`: `read_uncommitted` or `read_committed`"),
+    column("isolation", TEXT, "`fetch`, `list_offsets`: `read_uncommitted` or `read_committed`"),
     column(
         "partitions",
         pa.list_(_EVENT_PARTITION),
-        "`produce`, `fetch`, `delete_records`, `offset_commit`: partitions of the request",
+        "`produce`, `fetch`, `delete_records`, `offset_commit`, `list_offsets`: partitions of the request",
     ),
     column("topics", pa.list_(_EVENT_TOPIC), "`create_topics`: topics to create"),
-    column("topic", TEXT, "`partition`: topic name"),
-    column("partition", INT, "`partition`: partition number"),
+    column("topic", TEXT, "`partition`, `remote_read`, `remote_lookup`: topic name"),
+    column("partition", INT, "`partition`, `remote_read`, `remote_lookup`: partition number"),
     column("change", TEXT, "`partition`: what changed, such as `log_end` or `leader`"),
-    column("offset", LONG, "`partition`: new offset, for the changes that move one"),
-    column("bytes", LONG, "`log_end`: bytes appended since the previous log end"),
+    column("offset", LONG, "`partition`: new offset, for the changes that move one; `remote_lookup`: offset found"),
+    column("bytes", LONG, "`log_end`: bytes appended since the previous log end; `remote_read`: bytes read"),
     column("leader_epoch", INT, "`leader`: leader epoch"),
     column("replicas", pa.list_(INT), "`leader`: broker IDs of the replicas"),
     column("isr", pa.list_(INT), "`leader`, `isr`: broker IDs of the in-sync replicas"),
@@ -150,6 +153,14 @@ _EVENTS = table(
         "`fetch`: whether a first batch larger than the maximum is cut (request versions up to 2)",
     ),
     column("batches", INT, "`log_end`: number of batches in `bytes`"),
+    column(
+        "wake",
+        BOOL,
+        "`online`, `follower`, `not_leader`, `offline`, `deleted`, `none`: whether the broker checks its purgatories",
+    ),
+    column("error", TEXT, "`remote_read`, `remote_lookup`: Kafka error name, or NONE"),
+    column("exhausted", BOOL, "`remote_quota`: whether the quota of remote reads is exhausted"),
+    column("full", BOOL, "`reader_queue`: whether the queue of remote reads is full"),
 )
 
 _REJECTED_EVENTS = table(
@@ -168,7 +179,8 @@ _OUTCOME_HEAD = (
     column(
         "kind",
         TEXT,
-        "`produce`, `fetch`, `delete_records`, `create_topics`, `initial_join`, `join`, `sync` or `heartbeat`",
+        "`produce`, `fetch`, `remote_fetch`, `delete_records`, `create_topics`, `list_offsets`, `initial_join`, "
+        "`join`, `sync` or `heartbeat`",
     ),
     column("broker", INT, "ID of the broker that held the operation"),
     column("request_id", TEXT, "Label of the request"),
@@ -180,13 +192,15 @@ _DEADLINE = column("deadline", TIMESTAMP, "`started_at`, truncated to a millisec
 _WAIT_MS = column("wait_ms", LONG, "Wait in milliseconds, counted between truncated times as Kafka's timer does")
 _TOPIC = column("topic", TEXT, "Topic name")
 _PARTITION = column("partition", INT, "Partition number; -1 for the topic as a whole")
-_PART_BYTES = column("bytes", LONG, "`fetch`: readable bytes; `produce`: appended bytes")
-_FETCHER = column("fetcher", TEXT, "`fetch`: `consumer` or `follower`")
+_PART_BYTES = column(
+    "bytes", LONG, "`fetch`: readable bytes; `remote_fetch`: bytes in the response; `produce`: appended bytes"
+)
+_FETCHER = column("fetcher", TEXT, "`fetch`: `consumer` or `follower`; `remote_fetch`: `consumer`")
 _ANSWERED_BYTES = column(
     "answered_bytes",
     LONG,
-    "`fetch`: bytes in the response, within the limits of the request and of each partition, each read from one "
-    "segment; a batch beyond a limit is cut, or left out if it is the first of its partition",
+    "`fetch`, `remote_fetch`: bytes in the response, within the limits of the request and of each partition, each "
+    "read from one segment; a batch beyond a limit is cut, or left out if it is the first of its partition",
 )
 
 
@@ -194,7 +208,8 @@ def _readable(when: str) -> pa.Field:
     return column(
         "bytes",
         LONG,
-        f"`fetch`: readable bytes {when}, over all partitions and segments, each up to the maximum of its partition",
+        f"`fetch`: readable bytes {when}, over all partitions and segments, each up to the maximum of its partition; "
+        "`remote_fetch`: bytes in the response",
     )
 
 
@@ -337,7 +352,11 @@ _GROUP_DISAGREEMENTS = table(
 
 _PURGATORY_GAUGES = table(
     column("broker", INT, "Broker ID"),
-    column("purgatory", TEXT, "Produce, Fetch, DeleteRecords, topic, Rebalance or Heartbeat"),
+    column(
+        "purgatory",
+        TEXT,
+        "Produce, Fetch, RemoteFetch, DeleteRecords, topic, RemoteListOffsets, Rebalance or Heartbeat",
+    ),
     column("at", TIMESTAMP, "Time of the reading, a multiple of 200 ms"),
     column("watched", LONG, "`PurgatorySize`: entries of the watch lists, including those of ended operations"),
     column("delayed", LONG, "`NumDelayedOperations`: operations that the timer holds"),

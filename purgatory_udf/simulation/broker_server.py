@@ -222,14 +222,19 @@ class BrokerServer:
     def _fetch_response(self, session: int, operation: DelayedFetch) -> FetchResponse:
         """Read the response's partitions in their current state."""
         partitions = []
-        for part, (size, next_offset) in zip(operation.statuses, operation.reads, strict=True):
+        for part, read in zip(operation.statuses, operation.reads, strict=True):
             mark = part.replica.high_watermark
             response = FetchResponsePartition(
-                part.replica.key, part.read_error(), part.fetch_offset, next_offset, size, mark.offset if mark else 0
+                part.replica.key,
+                part.read_error(),
+                part.fetch_offset,
+                read.next_offset,
+                read.bytes,
+                mark.offset if mark else 0,
             )
             partitions.append(response)
-            if size and operation.request.fetcher == "follower":
-                self._replication_quota.record_sent(part.replica.key, size, self._world.now_ms)
+            if read.bytes and operation.request.fetcher == "follower":
+                self._replication_quota.record_sent(part.replica.key, read.bytes, self._world.now_ms)
         self._sessions.move_to_end(session, [part.key for part in partitions if part.bytes])
         return FetchResponse(session, partitions)
 

@@ -99,11 +99,25 @@ WHOLE: dict[str, Event] = {
     "replica_end": change(change="replica_end", replica_id=3, offset=40),
     "throttled": change(change="throttled", replica_id=3),
     "unthrottled": change(change="unthrottled", replica_id=3),
-    "online": change(change="online"),
-    "not_leader": change(change="not_leader"),
-    "offline": change(change="offline"),
-    "deleted": change(change="deleted"),
+    "online": change(change="online", wake=False),
+    "not_leader": change(change="not_leader", wake=False),
+    "offline": change(change="offline", wake=False),
+    "deleted": change(change="deleted", wake=False),
     "stopped": change(change="stopped"),
+    "local_log_start": change(change="local_log_start", offset=40),
+    "follower": change(change="follower", wake=False),
+    "none": change(change="none", wake=False),
+    "list_offsets": {
+        **REQUEST,
+        "type": "list_offsets",
+        "timeout_ms": 30_000,
+        "isolation": "read_committed",
+        "partitions": [{**PLACE, "timestamp": 1_700_000_000_000}],
+    },
+    "remote_read": {**HEAD, **PLACE, "type": "remote_read", "request_id": "r-1", "bytes": 100, "error": "NONE"},
+    "remote_lookup": {**HEAD, **OFFSET, "type": "remote_lookup", "request_id": "r-1", "error": "NONE"},
+    "remote_quota": {**HEAD, "type": "remote_quota", "exhausted": True},
+    "reader_queue": {**HEAD, "type": "reader_queue", "full": True},
 }
 
 REQUEST_NEEDS = ["time_us", "type", "request_id"]
@@ -165,6 +179,14 @@ NEEDS: dict[str, list[str]] = {
     "offline": CHANGE_NEEDS,
     "deleted": CHANGE_NEEDS,
     "stopped": CHANGE_NEEDS,
+    "local_log_start": [*CHANGE_NEEDS, "offset"],
+    "follower": CHANGE_NEEDS,
+    "none": CHANGE_NEEDS,
+    "list_offsets": [*REQUEST_NEEDS, *PLACE_NEEDS, "partitions[0].timestamp"],
+    "remote_read": [*REQUEST_NEEDS, "topic", "partition"],
+    "remote_lookup": [*REQUEST_NEEDS, "topic", "partition"],
+    "remote_quota": ["time_us", "type", "exhausted"],
+    "reader_queue": ["time_us", "type", "full"],
 }
 
 # The defaults of optional fields by event type; the empty key has those of every type.
@@ -183,6 +205,10 @@ DEFAULTS: dict[str, Event] = {
     "offset_commit": {"generation": -1},
     "log_end": {"bytes": 0, "batches": None},
     "leader": {"leader_epoch": None, "replicas": None, "isr": None, "min_isr": None},
+    **{change: {"wake": True} for change in ("online", "not_leader", "offline", "deleted", "follower", "none")},
+    "list_offsets": {"timeout_ms": 0, "isolation": "read_uncommitted"},
+    "remote_read": {"bytes": 0, "error": "NONE"},
+    "remote_lookup": {"offset": None, "error": "NONE"},
 }
 PARTITION_DEFAULTS: dict[str, Event] = {
     "produce": {"error": "NONE"},

@@ -87,7 +87,7 @@ def _contract(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, tu
 def test_page_has_fields_types_and_defaults(kind: str) -> None:
     contract = dict(_contract(DEFINITIONS[kind]))
     headings = ["Every event"]
-    if "request_id" in contract:
+    if {"request_id", "client_id"} <= contract.keys():
         headings.append("Every request")
     if {"request_id", "member_id"} <= contract.keys():
         headings.append("Every request of a group's member")
@@ -125,9 +125,10 @@ def test_change_checks_documented_purgatories(change: str, monkeypatch: pytest.M
     monkeypatch.setattr(
         DelayedOperationPurgatory, "check_and_complete", lambda purgatory, key, now_us: checked.append(purgatory.name)
     )
-    always = _checked_by(WHOLE[change], checked, isr=[2, 1])
+    event = {**WHOLE[change], "wake": True}
+    always = _checked_by(event, checked, isr=[2, 1])
     # The high watermark rises if the event reports the last missing follower. Broker 2 is the event's own.
-    if_risen = _checked_by({**WHOLE[change], "isr": [2, 3], "min_isr": 1}, checked, isr=[2, 3], reached={3: 40})
+    if_risen = _checked_by({**event, "isr": [2, 3], "min_isr": 1}, checked, isr=[2, 3], reached={3: 40})
     expected = f"{always}; if the high watermark rose: {if_risen}" if if_risen != always else always
     assert _documented_checks()[change].replace("; then topic, at every broker", "") == expected.removesuffix(", topic")
     assert ("topic" in if_risen) == (change == "leader")

@@ -23,6 +23,7 @@ class DelayedOperation(TimerTask):
 
     def __init__(self, started_us: int, delay_ms: int) -> None:
         super().__init__(started_us // 1000 + max(0, delay_ms))
+        self.delay_ms = delay_ms
         self.started_us = started_us
         self.ended_us: int | None = None
         self.expired = False

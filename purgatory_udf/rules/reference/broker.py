@@ -7,7 +7,7 @@ from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.rules.purgatory.clock import Clock
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory_udf.rules.reference.delayed_admin import DelayedCreateTopics, DelayedDeleteRecords
-from purgatory_udf.rules.reference.delayed_fetch import DelayedFetch
+from purgatory_udf.rules.reference.delayed_fetch import DelayedFetch, read_from_log
 from purgatory_udf.rules.reference.delayed_produce import (
     ALL_IN_SYNC,
     INVALID_REQUIRED_ACKS,
@@ -15,7 +15,13 @@ from purgatory_udf.rules.reference.delayed_produce import (
     VALID_ACKS,
     DelayedProduce,
 )
-from purgatory_udf.rules.reference.partition import LeaderHwChange, Partition
+from purgatory_udf.rules.reference.delayed_remote import (
+    UNKNOWN_SERVER_ERROR,
+    DelayedRemoteFetch,
+    DelayedRemoteListOffsets,
+    RemoteReads,
+)
+from purgatory_udf.rules.reference.partition import LeaderHwChange, Partition, RemoteStorage
 
 
 class Broker:
@@ -27,19 +33,28 @@ class Broker:
         self.fetch_purgatory: DelayedOperationPurgatory[DelayedFetch]
         self.delete_records_purgatory: DelayedOperationPurgatory[DelayedDeleteRecords]
         self.topic_purgatory: DelayedOperationPurgatory[DelayedCreateTopics]
+        self.remote_fetch_purgatory: DelayedOperationPurgatory[DelayedRemoteFetch]
+        self.remote_list_offsets_purgatory: DelayedOperationPurgatory[DelayedRemoteListOffsets]
         self.produce_purgatory = clock.new_purgatory(broker_id, "Produce", config.produce.purge_interval)
         self.fetch_purgatory = clock.new_purgatory(broker_id, "Fetch", config.fetch.purge_interval)
         self.delete_records_purgatory = clock.new_purgatory(
             broker_id, "DeleteRecords", config.delete_records.purge_interval
         )
         self.topic_purgatory = clock.new_purgatory(broker_id, "topic", config.create_topics.purge_interval)
+        self.remote_fetch_purgatory = clock.new_purgatory(broker_id, "RemoteFetch", config.remote_fetch.purge_interval)
+        self.remote_list_offsets_purgatory = clock.new_purgatory(
+            broker_id, "RemoteListOffsets", config.list_offsets.purge_interval
+        )
+        self.remote_storage = RemoteStorage(config.remote_fetch.reads == "all")
+        self._remote_wait_ms = config.remote_fetch.broker_wait_ms
+        self._reads, self._lookups = RemoteReads(), RemoteReads()
         self._replicas: dict[TopicPartition, Partition] = {}
 
     def replica(self, key: TopicPartition) -> Partition:
         """Return the broker's replica of the partition, creating it on first use."""
         replica = self._replicas.get(key)
         if replica is None:
-            replica = self._replicas[key] = Partition(key, self.broker_id)
+            replica = self._replicas[key] = Partition(key, self.broker_id, self.remote_storage)
         return replica
 
     def append_records(self, produce: DelayedProduce, acks: int, now_us: int) -> None:
@@ -70,17 +85,81 @@ class Broker:
         for replica, change in changes:
             self.check_after_append(replica, change, now_us)
 
-    def fetch_messages(self, fetch: DelayedFetch, replica_id: int, now_us: int) -> None:
-        """Serve a fetch or let it wait. A follower's fetch offsets first update its progress at the leader."""
+    def fetch_messages(self, fetch: DelayedFetch, replica_id: int, now_us: int) -> DelayedFetch | DelayedRemoteFetch:
+        """Serve a fetch or let it wait. A follower's fetch offsets first update its progress at the leader.
+
+        Returns:
+            The fetch, or the remote fetch that replaces it because a read of remote storage began.
+        """
         if replica_id >= 0:
             for status in fetch.statuses:
                 if status.replica.update_follower_fetch_state(replica_id, status.fetch_offset):
                     self.check_all(status.replica, now_us)
+        remote = self._begin_remote_fetch(fetch, now_us) if self.remote_storage.is_used else None
+        if remote is not None:
+            return remote
         if not fetch.statuses:
             fetch.complete_by("no_partitions", now_us)
         elif not fetch.try_on_arrival(now_us):
-            keys = [status.replica.key for status in fetch.statuses]
-            self.fetch_purgatory.try_complete_else_watch(fetch, keys, now_us)
+            if fetch.delay_ms <= 0 and self.remote_storage.is_used:
+                fetch.complete_by("no_wait", now_us)
+            else:
+                keys = [status.replica.key for status in fetch.statuses]
+                self.fetch_purgatory.try_complete_else_watch(fetch, keys, now_us)
+        return fetch
+
+    def _begin_remote_fetch(self, fetch: DelayedFetch, now_us: int) -> DelayedRemoteFetch | None:
+        """Begin the reads of remote storage, and let the fetch wait for them; None if it needs none.
+
+        Neither errors nor enough bytes on arrival complete such a fetch, and its own maximum wait does not count.
+        """
+        remote = [status for status in fetch.statuses if status.is_remote and status.replica_id < 0]
+        if not remote:
+            return None
+        reads = read_from_log(fetch.statuses, fetch.isolation, fetch.limits)
+        if not any(read.remote_bytes for read in reads):
+            for status in remote:
+                status.is_unread = self.remote_storage.quota_exhausted and status.read_error() == NONE
+                status.is_unplaced = not status.is_unread
+            return None
+        wait_ms = fetch.delay_ms if self._remote_wait_ms is None else self._remote_wait_ms
+        operation = DelayedRemoteFetch(fetch.request, wait_ms, fetch.statuses, reads)
+        operation.respond = fetch.respond
+        if self.remote_storage.queue_full:
+            operation.reject_reads()
+        else:
+            self._reads.begin(operation, operation.keys)
+        self.remote_fetch_purgatory.try_complete_else_watch(operation, operation.keys, now_us)
+        return operation
+
+    def end_remote_read(self, replica: Partition, request_id: str, error: str, size: int, now_us: int) -> None:
+        """Take the end of a fetch's read of remote storage, and check the fetches that wait for the partition."""
+        operation: DelayedRemoteFetch | None = self._reads.end(replica.key, request_id, now_us)
+        if operation is not None:
+            operation.end_read(replica.key, error, size)
+            self.remote_fetch_purgatory.check_and_complete(replica.key, now_us)
+
+    def list_offsets(self, request: DelayedRemoteListOffsets, lookups: list[TopicPartition], now_us: int) -> None:
+        """Begin the lookups of a list-offsets request, and let it wait for them; without any, answer it at once."""
+        if not lookups or self.remote_storage.queue_full:
+            for status in request.statuses:
+                if status.replica.key in lookups:
+                    status.error = UNKNOWN_SERVER_ERROR
+            request.complete_by("no_lookup", now_us)
+            return
+        for status in request.statuses:
+            if status.replica.key in lookups:
+                status.set_pending()
+        self._lookups.begin(request, lookups)
+        keys = [status.replica.key for status in request.statuses]
+        self.remote_list_offsets_purgatory.try_complete_else_watch(request, keys, now_us)
+
+    def end_remote_lookup(self, replica: Partition, request_id: str, error: str, now_us: int) -> None:
+        """Take the end of a lookup in remote storage, and check the requests that wait for the partition."""
+        operation: DelayedRemoteListOffsets | None = self._lookups.end(replica.key, request_id, now_us)
+        if operation is not None:
+            operation.end_lookup(replica.key, error)
+            self.remote_list_offsets_purgatory.check_and_complete(replica.key, now_us)
 
     def delete_records(self, deletion: DelayedDeleteRecords, now_us: int) -> None:
         """Complete a deletion if all low watermarks allow it, else let it wait."""
@@ -111,8 +190,16 @@ class Broker:
         Clients are disconnected and waiting requests are never answered (`BrokerServer.shutdown`,
         `DelayedOperationPurgatory.shutdown`).
         """
-        for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
+        for purgatory in (
+            self.produce_purgatory,
+            self.fetch_purgatory,
+            self.delete_records_purgatory,
+            self.remote_fetch_purgatory,
+            self.remote_list_offsets_purgatory,
+        ):
             purgatory.abandon(lambda key: key == replica.key, now_us)
+        for reads in (self._reads, self._lookups):
+            reads.forget(lambda key: key == replica.key)
         self.topic_purgatory.abandon(lambda topic: topic == replica.key.topic, now_us)
         replica.stop()
 
@@ -121,6 +208,16 @@ class Broker:
         self.produce_purgatory.check_and_complete(replica.key, now_us)
         self.fetch_purgatory.check_and_complete(replica.key, now_us)
         self.delete_records_purgatory.check_and_complete(replica.key, now_us)
+
+    def check_per_partition(self, replica: Partition, now_us: int) -> None:
+        """Check the purgatories of requests that settle their partitions one by one, and wait for no remote storage."""
+        self.produce_purgatory.check_and_complete(replica.key, now_us)
+        self.delete_records_purgatory.check_and_complete(replica.key, now_us)
+
+    def check_remote(self, replica: Partition, now_us: int) -> None:
+        """Check the requests that wait for remote storage: the broker has lost the leadership or the replica."""
+        self.remote_fetch_purgatory.check_and_complete(replica.key, now_us)
+        self.remote_list_offsets_purgatory.check_and_complete(replica.key, now_us)
 
     def check_after_append(self, replica: Partition, change: LeaderHwChange, now_us: int) -> None:
         """Check the purgatories that an append with this effect may complete operations in."""

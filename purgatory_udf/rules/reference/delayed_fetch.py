@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from purgatory_udf.contract.outcome import PartitionOutcome
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
@@ -11,7 +12,9 @@ from purgatory_udf.rules.reference.partition import FetchIsolation, OffsetMetada
 FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
 UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
 OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+OFFSET_MOVED_TO_TIERED_STORAGE = "OFFSET_MOVED_TO_TIERED_STORAGE"
 _RULES = {
+    OFFSET_MOVED_TO_TIERED_STORAGE: "tiered_offset",
     FENCED_LEADER_EPOCH: "fenced_epoch",
     UNKNOWN_LEADER_EPOCH: "unknown_epoch",
     OFFSET_OUT_OF_RANGE: "offset_out_of_range",
@@ -31,6 +34,10 @@ class FetchPartitionStatus:
         throttled_in_request: Whether the request marks its follower as throttled by a replication quota.
         preferred_replica: The replica that the consumer is redirected to, in which case nothing is read here.
         start_metadata: Segment and position of the fetch offset on arrival. Not recalculated while the fetch waits.
+        is_unread: Whether the offset was remote on arrival, and the quota of remote reads exhausted. A waiting fetch
+            ignores the partition.
+        is_unplaced: Whether the offset was remote on arrival, and the limit of the request used up by other partitions.
+            The partition then adds no bytes.
     """
 
     replica: Partition
@@ -41,6 +48,14 @@ class FetchPartitionStatus:
     throttled_in_request: bool
     preferred_replica: int | None
     start_metadata: OffsetMetadata
+    is_unread: bool = False
+    is_unplaced: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the records at the fetch offset are only in remote storage."""
+        log = self.replica.log
+        return log.local_start is not None and (log.start or 0) <= self.fetch_offset < log.local_start
 
     @property
     def is_skipped(self) -> bool:
@@ -70,7 +85,9 @@ class FetchPartitionStatus:
         log = replica.log
         beyond_end = log.end is not None and self.fetch_offset > log.end.offset
         deleted = log.start is not None and self.fetch_offset < log.start
-        return OFFSET_OUT_OF_RANGE if beyond_end or deleted else "NONE"
+        if beyond_end or deleted:
+            return OFFSET_OUT_OF_RANGE
+        return OFFSET_MOVED_TO_TIERED_STORAGE if self.replica_id >= 0 and self.is_remote else "NONE"
 
     def readable_bytes(self, isolation: FetchIsolation) -> int:
         """Return the bytes from the fetch offset to the reader's end, over all segments, by current positions."""
@@ -81,6 +98,7 @@ class FetchPartitionStatus:
             or self.is_skipped
             or end is None
             or self.fetch_offset >= end.offset
+            or self.is_remote
         ):
             return 0
         return min(self.max_bytes, max(0, end.position - replica.log.position(self.fetch_offset)))
@@ -94,28 +112,41 @@ class ReadLimits:
     hard_max_bytes: bool = False
 
 
-def read_from_log(
-    statuses: list[FetchPartitionStatus], isolation: FetchIsolation, limits: ReadLimits
-) -> list[tuple[int, int]]:
-    """Read the partitions in order (`ReplicaManager.readFromLog`). Return bytes and next offset of each.
+class Read(NamedTuple):
+    """The read of one partition: bytes, the offset after them, and the bytes to request from remote storage."""
+
+    bytes: int
+    next_offset: int
+    remote_bytes: int = 0
+
+
+def read_from_log(statuses: list[FetchPartitionStatus], isolation: FetchIsolation, limits: ReadLimits) -> list[Read]:
+    """Read the partitions in order (`ReplicaManager.readFromLog`).
 
     The bytes read from a partition reduce the request's limit for those after it. The first partition with data returns
-    at least one batch, however large, so that a consumer can make progress.
+    at least one batch, however large, so that a consumer can make progress. A remote read counts as many bytes as it
+    requests (since 4.2, KAFKA-14915).
     """
-    limit_bytes, min_one_message = limits.max_bytes, not limits.hard_max_bytes
+    limit_bytes, min_one_message, reads_remote = limits.max_bytes, not limits.hard_max_bytes, True
     reads = []
     for status in statuses:
-        end, read = isolation.end(status.replica), (0, status.fetch_offset)
-        if (
-            end is not None
-            and status.fetch_offset < end.offset
-            and status.read_error() == "NONE"
-            and not status.is_skipped
-        ):
-            max_bytes = min(status.max_bytes, limit_bytes)
-            read = status.replica.log.read(status.fetch_offset, end, max_bytes, min_one_message, limits.hard_max_bytes)
-        min_one_message = min_one_message and read[0] == 0
-        limit_bytes = max(0, limit_bytes - read[0])
+        end, read = isolation.end(status.replica), Read(0, status.fetch_offset)
+        max_bytes = min(status.max_bytes, limit_bytes)
+        if status.read_error() != "NONE" or status.is_skipped:
+            pass
+        elif status.is_remote:
+            storage = status.replica.remote_storage
+            if reads_remote and not storage.quota_exhausted and max_bytes > 0:
+                read = Read(0, status.fetch_offset, max_bytes)
+                if storage.reads_all:
+                    limit_bytes, min_one_message = limit_bytes - max_bytes, False
+                else:
+                    reads_remote = False
+        elif end is not None and status.fetch_offset < end.offset:
+            local = status.replica.log.read(status.fetch_offset, end, max_bytes, min_one_message, limits.hard_max_bytes)
+            read = Read(*local)
+        min_one_message = min_one_message and read.bytes == 0
+        limit_bytes = max(0, limit_bytes - read.bytes)
         reads.append(read)
     return reads
 
@@ -162,7 +193,7 @@ class DelayedFetch(DelayedRequest):
         self.isolation = isolation
         self.min_bytes = min_bytes
         self.limits = limits
-        self.reads: list[tuple[int, int]] = []
+        self.reads: list[Read] = []
         self._answers: tuple[PartitionOutcome, ...] = ()
 
     def try_on_arrival(self, now_us: int) -> bool:
@@ -175,7 +206,7 @@ class DelayedFetch(DelayedRequest):
             return True
         if any(status.preferred_replica is not None for status in self.statuses):
             return self.complete_by("preferred_replica", now_us)
-        read_bytes = sum(size for size, _ in read_from_log(self.statuses, self.isolation, self.limits))
+        read_bytes = sum(read.bytes for read in read_from_log(self.statuses, self.isolation, self.limits))
         return read_bytes >= self.min_bytes and self.complete_by("min_bytes", now_us)
 
     def try_complete(self, now_us: int) -> bool:
@@ -185,6 +216,8 @@ class DelayedFetch(DelayedRequest):
         accumulated, end_of, online = 0, self.isolation.end, ReplicaStatus.ONLINE
         for status in self.statuses:
             replica = status.replica
+            if status.is_unread:
+                continue
             if replica.status is not online:  # Cases A, B, E
                 return self.complete_by(replica.status.rule, now_us)
             if status.current_leader_epoch >= 0 and status.is_fenced:  # Case F
@@ -200,6 +233,8 @@ class DelayedFetch(DelayedRequest):
             if offset > end_offset:  # Case C
                 return self.complete_by("truncated", now_us)
             # `is_skipped` is evaluated only where it can be true: a fetch may have 100 partitions and as many attempts.
+            if status.is_unplaced:
+                continue
             if (
                 status.throttled_in_request or status.preferred_replica is not None or replica.throttled_followers
             ) and status.is_skipped:
@@ -239,4 +274,4 @@ class DelayedFetch(DelayedRequest):
         return sum(answer.bytes for answer in self._answers)
 
     def answered_bytes(self) -> int:
-        return sum(size for size, _ in self.reads)
+        return sum(read.bytes for read in self.reads)

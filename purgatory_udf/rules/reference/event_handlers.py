@@ -6,8 +6,12 @@
 | `high_watermark` | Produce, Fetch, DeleteRecords, unless it is lower than the current one |
 | `replica_end`, `isr` | the same three, if it raised the high watermark |
 | `leader`, `online`, `not_leader`, `offline`, `deleted` | the same three; then topic, for a `leader` |
+| `follower`, `none` | the same three |
+| `follower`, `not_leader`, `offline`, `deleted`, `none` | RemoteFetch and RemoteListOffsets as well |
+| these and `online`, with `wake` false | Produce, DeleteRecords |
 | `log_start` | DeleteRecords |
 | `last_stable`, `segment_roll`, `truncate` | none: seen at the next check of any partition of an operation |
+| `local_log_start` | none |
 | `throttled`, `unthrottled` | none: seen at the next check, too |
 | `stopped` | none: operations that wait for the partition end without an answer |
 """
@@ -36,6 +40,11 @@ from purgatory_udf.rules.reference.delayed_fetch import (
     start_offset_metadata,
 )
 from purgatory_udf.rules.reference.delayed_produce import NONE, DelayedProduce, ProducePartitionStatus
+from purgatory_udf.rules.reference.delayed_remote import (
+    DelayedRemoteFetch,
+    DelayedRemoteListOffsets,
+    ListOffsetsPartitionStatus,
+)
 from purgatory_udf.rules.reference.partition import FetchIsolation, Partition, ReplicaStatus
 
 Event = Mapping[str, Any]
@@ -66,13 +75,14 @@ def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> D
     return operation
 
 
-def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedFetch:
+def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedFetch | DelayedRemoteFetch:
     """Apply a fetch request. `min_bytes` is at most `max_bytes`, which is at most the broker's own limit."""
     broker = cluster.broker(_broker_id(event))
     replica_id = _number(event, "replica_id", -1)
     follower = replica_id >= 0
     isolation = _isolation(follower, event.get("isolation"))
     max_bytes = min(_number(event, "max_bytes", INT32_MAX), cluster.config.fetch.max_bytes)
+    min_bytes = _overridden(cluster, event, "min_bytes", *fetch_keys("min_bytes", follower))
     operation = DelayedFetch(
         _request(event, "fetch", _first_partition(event), "follower" if follower else "consumer"),
         _overridden(cluster, event, "max_wait_ms", *fetch_keys("max_wait_ms", follower)),
@@ -81,12 +91,11 @@ def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> Del
             for entry in event["partitions"]
         ],
         isolation,
-        min(_overridden(cluster, event, "min_bytes", *fetch_keys("min_bytes", follower)), max_bytes),
+        min(min_bytes, max_bytes) if cluster.config.fetch.cap_min_bytes else min_bytes,
         ReadLimits(max_bytes, bool(event.get("hard_max_bytes"))),
     )
     operation.respond = respond
-    broker.fetch_messages(operation, replica_id, event["time_us"])
-    return operation
+    return broker.fetch_messages(operation, replica_id, event["time_us"])
 
 
 def delete_records(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedDeleteRecords:
@@ -117,11 +126,62 @@ def create_topics(cluster: Cluster, event: Event, respond: Respond | None = None
     return operation
 
 
+def list_offsets(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedRemoteListOffsets:
+    """Apply a list-offsets request. A time in a tiered partition that is not empty requires a lookup."""
+    broker = cluster.broker(_broker_id(event))
+    statuses, lookups = [], []
+    for entry in event["partitions"]:
+        replica = _replica(broker, entry)
+        statuses.append(
+            ListOffsetsPartitionStatus(
+                topic=entry["topic"], partition=entry["partition"], error=replica.status.error, replica=replica
+            )
+        )
+        is_tiered = replica.log.local_start is not None and not replica.log.is_empty
+        if replica.status is ReplicaStatus.ONLINE and entry["timestamp"] >= 0 and is_tiered:
+            lookups.append(replica.key)
+    timeout_ms = _number(event, "timeout_ms", 0)
+    delay_ms = timeout_ms if timeout_ms > 0 else cluster.config.list_offsets.request_timeout_ms
+    operation = DelayedRemoteListOffsets(_request(event, "list_offsets", _first_partition(event)), delay_ms, statuses)
+    operation.respond = respond
+    broker.list_offsets(operation, lookups, event["time_us"])
+    return operation
+
+
 REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
     "produce": produce,
     "fetch": fetch,
     "delete_records": delete_records,
     "create_topics": create_topics,
+    "list_offsets": list_offsets,
+}
+
+
+def _remote_read(cluster: Cluster, event: Event) -> None:
+    broker = cluster.broker(_broker_id(event))
+    replica, error, size = _replica(broker, event), event.get("error") or NONE, _number(event, "bytes", 0)
+    broker.end_remote_read(replica, str(event["request_id"]), error, size, event["time_us"])
+
+
+def _remote_lookup(cluster: Cluster, event: Event) -> None:
+    broker = cluster.broker(_broker_id(event))
+    replica, error = _replica(broker, event), event.get("error") or NONE
+    broker.end_remote_lookup(replica, str(event["request_id"]), error, event["time_us"])
+
+
+def _remote_quota(cluster: Cluster, event: Event) -> None:
+    cluster.broker(_broker_id(event)).remote_storage.quota_exhausted = bool(event["exhausted"])
+
+
+def _reader_queue(cluster: Cluster, event: Event) -> None:
+    cluster.broker(_broker_id(event)).remote_storage.queue_full = bool(event["full"])
+
+
+REMOTE_STORAGE_EVENTS: dict[str, Callable[[Cluster, Event], None]] = {
+    "remote_read": _remote_read,
+    "remote_lookup": _remote_lookup,
+    "remote_quota": _remote_quota,
+    "reader_queue": _reader_queue,
 }
 
 
@@ -250,9 +310,25 @@ def _throttled_change(throttled: bool) -> Change:
 def _status_change(status: ReplicaStatus) -> Change:
     def change(broker: Broker, replica: Partition, event: Event) -> None:
         replica.status = status
-        broker.check_all(replica, event["time_us"])
+        _check_status(broker, replica, event)
 
     return change
+
+
+def _check_status(broker: Broker, replica: Partition, event: Event) -> None:
+    """Check the purgatories after a change of the replica's status, as far as the broker does (`wake`)."""
+    now_us = event["time_us"]
+    if event.get("wake") is False:
+        broker.check_per_partition(replica, now_us)
+        return
+    broker.check_all(replica, now_us)
+    if event["change"] != "online":
+        broker.check_remote(replica, now_us)
+
+
+def _local_log_start(broker: Broker, replica: Partition, event: Event) -> None:
+    replica.log.advance_local_start(event["offset"])
+    broker.remote_storage.is_used = True
 
 
 def _stopped(broker: Broker, replica: Partition, event: Event) -> None:
@@ -276,6 +352,9 @@ CHANGES: dict[str, Change] = {
     "offline": _status_change(ReplicaStatus.OFFLINE),
     "deleted": _status_change(ReplicaStatus.DELETED),
     "stopped": _stopped,
+    "local_log_start": _local_log_start,
+    "follower": _status_change(ReplicaStatus.FOLLOWER),
+    "none": _check_status,
 }
 
 

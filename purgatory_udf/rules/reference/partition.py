@@ -36,6 +36,8 @@ class PartitionLog:
     def __init__(self) -> None:
         self.end: OffsetMetadata | None = None
         self.start: int | None = None
+        # Known for tiered partitions only.
+        self.local_start: int | None = None
         self._batch_ends: list[int] = []
         self._batch_positions: list[int] = []
         self._batch_sizes: list[int] = []  # 0 where an append may hold several batches
@@ -77,6 +79,15 @@ class PartitionLog:
     def advance_start(self, offset: int) -> None:
         """Raise the log start offset: records below `offset` have been deleted."""
         self.start = offset if self.start is None else max(self.start, offset)
+
+    def advance_local_start(self, offset: int) -> None:
+        """Raise the local log start offset: records below `offset` are only in remote storage."""
+        self.local_start = offset if self.local_start is None else max(self.local_start, offset)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log is known to hold no records."""
+        return self.end is not None and self.end.offset == (self.start or 0)
 
     def offset_metadata(self, offset: int) -> OffsetMetadata:
         """Return the offset with its current segment and position."""
@@ -137,16 +148,21 @@ class PartitionLog:
 
 
 class ReplicaStatus(Enum):
-    """Whether the broker serves the partition. Otherwise, the error it answers and the rule that completes requests."""
+    """Whether the broker serves the partition. Otherwise, the error it answers and the rule that completes requests.
 
-    ONLINE = ("NONE", "")
-    NOT_LEADER = ("NOT_LEADER_OR_FOLLOWER", "not_leader")
-    OFFLINE = ("KAFKA_STORAGE_ERROR", "offline")
-    DELETED = ("UNKNOWN_TOPIC_OR_PARTITION", "unknown_partition")
+    `is_hosted`: the broker has a replica in a working log directory, as leader or as follower.
+    """
 
-    def __init__(self, error: str, rule: str) -> None:
+    ONLINE = ("NONE", "", True)
+    FOLLOWER = ("NOT_LEADER_OR_FOLLOWER", "not_leader", True)
+    NOT_LEADER = ("NOT_LEADER_OR_FOLLOWER", "not_leader", False)
+    OFFLINE = ("KAFKA_STORAGE_ERROR", "offline", False)
+    DELETED = ("UNKNOWN_TOPIC_OR_PARTITION", "unknown_partition", False)
+
+    def __init__(self, error: str, rule: str, is_hosted: bool) -> None:
         self.error = error
         self.rule = rule
+        self.is_hosted = is_hosted
 
 
 class FetchIsolation(Enum):
@@ -168,11 +184,27 @@ class LeaderHwChange(Enum):
     NONE = auto()  # the append did not move the log end
 
 
+class RemoteStorage:
+    """What limits a broker's reads of remote storage.
+
+    Attributes:
+        reads_all: Whether a fetch reads all of its remote partitions, or only the first (Kafka up to 4.1).
+        is_used: Whether the broker has had a tiered partition.
+        quota_exhausted: Whether the quota of remote reads (`remote.log.manager.fetch.max.bytes.per.second`) is used up.
+        queue_full: Whether the pool of readers takes no further task.
+    """
+
+    def __init__(self, reads_all: bool = True) -> None:
+        self.reads_all = reads_all
+        self.is_used = self.quota_exhausted = self.queue_full = False
+
+
 class Partition:
     """A replica. Until the trace reports otherwise it is led by this broker and online; None means unknown."""
 
-    def __init__(self, key: TopicPartition, broker_id: int) -> None:
+    def __init__(self, key: TopicPartition, broker_id: int, remote_storage: RemoteStorage | None = None) -> None:
         self.key = key
+        self.remote_storage = remote_storage or RemoteStorage()
         self.log = PartitionLog()
         self.status = ReplicaStatus.ONLINE
         self.leader_epoch: int | None = None

@@ -14,7 +14,7 @@ from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
 from purgatory_udf.rules.purgatory.clock import STEP_MS, GaugeSeries
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest
 from purgatory_udf.rules.reference.broker import Cluster
-from purgatory_udf.rules.reference.event_handlers import REQUESTS, apply_change
+from purgatory_udf.rules.reference.event_handlers import REMOTE_STORAGE_EVENTS, REQUESTS, apply_change
 
 Event = Mapping[str, Any]
 
@@ -119,6 +119,10 @@ def replay(events: Iterable[Event], config: Config) -> Replay:
 Handler = Callable[[Replayer, Event], None]
 
 
+def _change_handler(change: Callable[[Cluster, Event], None]) -> Handler:
+    return lambda replayer, event: change(replayer.cluster, event)
+
+
 def _request_handler(request: Callable[[Cluster, Event], DelayedRequest]) -> Handler:
     def handle(replayer: Replayer, event: Event) -> None:
         replayer.operations.append(request(replayer.cluster, event))
@@ -128,7 +132,8 @@ def _request_handler(request: Callable[[Cluster, Event], DelayedRequest]) -> Han
 
 # Any other type of event, such as `clock`, only advances the time.
 HANDLERS: dict[str, Handler] = {
-    "partition": lambda replayer, event: apply_change(replayer.cluster, event),
+    "partition": _change_handler(apply_change),
+    **{kind: _change_handler(change) for kind, change in REMOTE_STORAGE_EVENTS.items()},
     **{kind: _request_handler(request) for kind, request in REQUESTS.items()},
     **dict.fromkeys(GROUP_EVENTS, lambda replayer, event: replayer.coordinators.handle(event)),
 }

@@ -7,7 +7,6 @@ from typing import Any
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.rules.reference.broker import Cluster
-from purgatory_udf.rules.reference.delayed_fetch import DelayedFetch
 from purgatory_udf.rules.reference.event_handlers import fetch
 from tests.rules.reference.timeline import Timeline
 
@@ -27,7 +26,11 @@ def cluster() -> Cluster:
 def read(parts: dict[str, Any], max_bytes: int = 10_000, made: Cluster | None = None) -> list[tuple[int, int]]:
     made = made or cluster()
     (event,) = Timeline().fetch(1, "f", 10, 1, parts, replica_id=2, max_bytes=max_bytes).events
-    return fetch(made, event).reads
+    return sizes(fetch(made, event))
+
+
+def sizes(operation: Any) -> list[tuple[int, int]]:
+    return [(each.bytes, each.next_offset) for each in operation.reads]
 
 
 def test_partitions_are_read_in_order_up_to_limit() -> None:
@@ -51,12 +54,12 @@ def test_consumer_reads_to_high_watermark() -> None:
     made = cluster()
     made.broker(0).replica(TopicPartition("a", 0)).set_high_watermark(4)
     (event,) = Timeline().fetch(1, "f", 10, 1, {"a": 0, "b": 0}).events
-    assert fetch(made, event).reads == [(200, 4), (0, 0)]
+    assert sizes(fetch(made, event)) == [(200, 4), (0, 0)]
 
 
 def test_callback_is_called_when_fetch_expires() -> None:
     made = cluster()
-    answered: list[DelayedFetch] = []
+    answered: list[Any] = []
     (event,) = Timeline().fetch(1, "f", 10, 500, {"a": 0}, replica_id=2).events
     waiting = fetch(made, event, answered.append)
     assert answered == []

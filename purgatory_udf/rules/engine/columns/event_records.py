@@ -357,6 +357,8 @@ def _create(arena: Arena, row: int) -> None:
 def _change(arena: Arena, row: int) -> None:
     """Parse a change of a replica. A new leader, a deletion and a stop are also an event of the topic."""
     code = _lookup(arena, EventColumn.CHANGE, row, _CHANGES, _ISOLATIONS, _ZERO)
+    if code == 0:
+        return
     e = _add_event(arena, row, code)
     event = _event_at(arena, e)
     leads = code == Code.LEADER
