@@ -37,7 +37,7 @@ from purgatory_udf.backend.backend import SparkBackend
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.secrets import read_properties
 from purgatory_udf.contract.tables import ENDS
-from purgatory_udf.rules.engine.columns.explode import READ_COLUMNS
+from purgatory_udf.rules.engine.explode import READ_COLUMNS
 from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.event_staging import staged, write_in_time_order
 from purgatory_udf.storage.output_folder import Layout

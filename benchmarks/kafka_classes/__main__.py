@@ -28,10 +28,10 @@ from benchmarks.kafka_classes import trace, trace_generator
 from benchmarks.kafka_classes.java import Kafka, UnavailableError, class_path
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.worker_memory import retain_freed_memory
-from purgatory_udf.rules.engine.columns.explode import explode
-from purgatory_udf.rules.engine.columns.outcome_tables import outcome_tables
+from purgatory_udf.rules.engine.explode import explode
 from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, State, step
+from purgatory_udf.rules.engine.outcome_tables import outcome_tables
 from purgatory_udf.rules.engine.partition_engine import Engine
 
 WARM_ROUNDS, WARM_SECONDS = 10, 3.0

@@ -5,7 +5,7 @@
 - `event_reader`: reads an event from a line or a row, or raises a `Rejection`
 - `json_schema`: the event contract as a JSON Schema (`docs/events.schema.json`)
 - `tables`, `metrics_tables`: the columns of every table, as Arrow schemas with comments
-- `outcome`, `topic_partition`: the result of one operation, and the key of a partition
+- `outcome`: the result of one operation, and the key of a partition
 - `overrides`: what-if settings and the requests that they apply to
 """
 

@@ -1,8 +1,20 @@
-"""Plain records of results: ended operations, group transitions and gauge readings, shared by all engines."""
+"""Plain records shared by all engines: partitions, ended operations, group transitions and gauge readings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    """A topic and a partition number; as text `topic-partition`, as Kafka prints it."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
 
 # Outcomes are never changed, but not frozen either: there are millions, and a frozen dataclass takes four times as long
 # to create.

@@ -21,7 +21,7 @@ from purgatory_udf.common.errors import UserError
 BUILD_REQUIREMENTS = "requirements-build.txt"
 
 # Packages below `rules` with compiled functions.
-_COMPILED = ("engine/jit", "engine/loop", "engine/columns", "groups")
+_COMPILED = ("engine", "engine/jit", "engine/loop", "groups")
 
 # Groups of requirements: the file, and the progress message of its installation.
 REQUIREMENT_GROUPS = {

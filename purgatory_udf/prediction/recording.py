@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend, Session, backend_of
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.contract.overrides import MARKER_SENDERS
-from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.storage.output_folder import Layout
 
 EVENT_COLUMNS = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.fitted_scenario import FittedPartition, FittedReader
 
 Quantiles = Sequence[float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.reference.delayed_admin import DelayedCreateTopics
 from purgatory_udf.rules.reference.delayed_fetch import DelayedFetch
 from purgatory_udf.rules.reference.delayed_produce import DelayedProduce

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import simpy
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
 from purgatory_udf.simulation.consumer_fetcher import ConsumerFetcher, Subscription
 from purgatory_udf.simulation.consumer_membership import COORDINATOR_CHANNEL, GroupMembership

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import Client
 from purgatory_udf.simulation.environment import ProcessGenerator
 from purgatory_udf.simulation.messages import (

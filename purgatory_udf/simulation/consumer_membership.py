@@ -9,7 +9,7 @@ from typing import Any
 
 import simpy
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
 from purgatory_udf.simulation.consumer_fetcher import ASSIGNORS, Subscription
 from purgatory_udf.simulation.environment import ProcessGenerator

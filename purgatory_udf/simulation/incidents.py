@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.broker_server import BrokerServer
 from purgatory_udf.simulation.consumer import ConsumerInstance
 from purgatory_udf.simulation.controller import Controller

@@ -16,7 +16,7 @@ from typing import Any
 
 import simpy
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 
 NONE = "NONE"
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
 from purgatory_udf.simulation.environment import ProcessGenerator, cumulative_zipf
 from purgatory_udf.simulation.messages import (

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.scenario import Consumers, Producers
 from purgatory_udf.simulation.scenario import ReplicationQuotaSettings as Settings
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.rules.groups.group_codes import API_OF
+from purgatory_udf.rules.groups.group_rows import API_OF
 from purgatory_udf.storage.delta_tables import content_commits, content_version
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ import pyarrow as pa
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.engine.key_shards import grouping_function
-from purgatory_udf.rules.groups.group_codes import FOREVER
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS, GroupOutput, GroupTables, group_outputs
-from purgatory_udf.rules.groups.group_rows import COLUMNS, ROWS, RequestBatch
+from purgatory_udf.rules.groups.group_rows import COLUMNS, FOREVER, ROWS, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import GroupStateStore
 from purgatory_udf.rules.groups.group_step import StepResult, step
 from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_ids

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import ENDS, TABLES
-from purgatory_udf.rules.engine.columns.explode import explode, present_columns
-from purgatory_udf.rules.engine.columns.outcome_tables import OutcomeColumns, gauge_table
+from purgatory_udf.rules.engine.explode import explode, present_columns
 from purgatory_udf.rules.engine.key_shards import (
     Grouping,
     by_broker,
@@ -33,6 +32,7 @@ from purgatory_udf.rules.engine.key_shards import (
 from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, EngineSettings, State, step
 from purgatory_udf.rules.engine.loop.state_codec import decode_call, decode_state, encode_call, encode_state
+from purgatory_udf.rules.engine.outcome_tables import OutcomeColumns, gauge_table
 from purgatory_udf.streaming.stateful_rules import CLOCK, RELAY, STATUS, InputChunk, OutputChunk, Plan, Rules, Scalars
 from purgatory_udf.streaming.status_update import event_count_update, partition_update
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from purgatory_udf.backend.backend import Backend
 from purgatory_udf.contract.tables import ENDS
-from purgatory_udf.rules.groups.group_codes import KINDS
+from purgatory_udf.rules.groups.group_rows import KINDS
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import Survey

@@ -18,8 +18,7 @@ from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop.arena import NONE, SETTLED
 from purgatory_udf.rules.engine.loop.codes import KINDS, PURGATORIES, UNKNOWN, Code, Reader, key_parts
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, State
-from purgatory_udf.rules.groups.group_codes import KIND_OF
-from purgatory_udf.rules.groups.group_rows import split_group_key
+from purgatory_udf.rules.groups.group_rows import KIND_OF, split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.group_step import StepResult
 from purgatory_udf.streaming.status_file import EXPIRATION_SECONDS

@@ -9,7 +9,7 @@ import pytest
 from purgatory_udf.answers.explain.evidence import Evidence, PartitionHappening
 from purgatory_udf.answers.explain.story import meaning, story
 from purgatory_udf.rules.engine.loop.codes import Rule
-from purgatory_udf.rules.groups.group_codes import RULES
+from purgatory_udf.rules.groups.group_rows import RULES
 
 DAY_US = 1_772_442_000_000_000
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.consumer_fetcher import assign_ranges, assign_round_robin
 from purgatory_udf.simulation.scenario import Scenario

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.quotas import ReplicationQuota
 
 KEY, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
 from purgatory_udf.rules.reference.partition import Partition

@@ -2,7 +2,9 @@
 
 - `partition_engine`: the public face, event tables in and outcome tables out
 - `key_shards`: which keys are processed together, and operations that span several groups of keys
-- `columns`: Arrow tables to records, and decisions to Arrow tables
+- `explode`, `parallel_pieces`, `event_records`: event tables become the records of a call, in several threads
+- `column_access`: reading Arrow columns in compiled code
+- `outcome_tables`: decisions become Arrow tables
 - `loop`: the rules and their state
 - `jit`: numba; how functions over records are compiled and cached
 """

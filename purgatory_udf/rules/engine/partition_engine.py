@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, PURGATORY_GAUGES, WATCHES
-from purgatory_udf.rules.engine.columns.explode import explode
-from purgatory_udf.rules.engine.columns.outcome_tables import OutcomeColumns, gauge_table
+from purgatory_udf.rules.engine.explode import explode
 from purgatory_udf.rules.engine.key_shards import (
     Grouping,
     by_broker,
@@ -28,6 +27,7 @@ from purgatory_udf.rules.engine.loop.codes import FOREVER, Code
 from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, EngineSettings, State, step
 from purgatory_udf.rules.engine.loop.state_codec import decode_call, decode_state, encode_call, encode_state
+from purgatory_udf.rules.engine.outcome_tables import OutcomeColumns, gauge_table
 
 
 def purge_intervals(config: Config) -> dict[Code, int]:

@@ -2,12 +2,12 @@
 
 In reading order:
 
-- `group_rows`, `group_codes`, `frames`: events of groups as columns of numbers and texts
+- `group_rows`, `frames`: events of groups as columns of numbers and texts
 - `group_step`: one call for one group, which uses the next three modules
 - `heartbeat_fast_path`: heartbeats and offset commits of a stable group, on columns
 - `group_machine`: the coordinator for one group, restored from a snapshot
 - `operation_timeline`: when operations start and end in the order of the whole trace
 - `group_state_store`: snapshots of groups between calls
-- `group_outcome_tables`, `group_disagreements`: rows of the public tables
+- `group_outcome_tables`: rows of the public tables
 - `group_waits`, `scripted_purgatory`, `group_gauges`: the gauges of the purgatories that a broker's groups share
 """

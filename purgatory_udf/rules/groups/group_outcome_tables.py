@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EXPIRATIONS, GROUP_TRANSITIONS, TIMESTAMP
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
-from purgatory_udf.rules.groups.group_codes import ERRORS, FOREVER, KIND_OF, KINDS, RULES, Api
 from purgatory_udf.rules.groups.group_machine import ANSWERS
-from purgatory_udf.rules.groups.group_rows import split_group_key
+from purgatory_udf.rules.groups.group_rows import ERRORS, FOREVER, KIND_OF, KINDS, RULES, Api, split_group_key
 from purgatory_udf.rules.groups.group_step import StepResult
 from purgatory_udf.rules.groups.operation_timeline import CANCELLED, COMPLETED, ENDED, EXPIRED, end_kinds
 

@@ -20,9 +20,8 @@ from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Removal, StateChange
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.rules.groups.frames import Frame
-from purgatory_udf.rules.groups.group_codes import ERRORS, LAST_LIVENESS_API, Api
 from purgatory_udf.rules.groups.group_machine import ANSWERS, GroupMachine, answer_frame
-from purgatory_udf.rules.groups.group_rows import GroupEvents, split_group_key
+from purgatory_udf.rules.groups.group_rows import ERRORS, LAST_LIVENESS_API, Api, GroupEvents, split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.heartbeat_fast_path import apply_heartbeats
 from purgatory_udf.rules.groups.operation_timeline import ENDED, WALKS, ended_frame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.purgatory.clock import Clock
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory_udf.rules.reference.delayed_admin import DelayedCreateTopics, DelayedDeleteRecords

@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from purgatory_udf.common.configuration import INT32_MAX, fetch_keys
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.contract.overrides import RequestContext, apply_override
-from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
 from purgatory_udf.rules.reference.broker import Broker, Cluster
 from purgatory_udf.rules.reference.delayed_admin import (

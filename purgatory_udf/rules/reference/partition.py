@@ -8,7 +8,7 @@ from enum import Enum, auto
 from operator import attrgetter
 from typing import NamedTuple
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 
 
 class OffsetMetadata(NamedTuple):

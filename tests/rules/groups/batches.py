@@ -13,8 +13,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, GroupJournal, Removal, StateChange
-from purgatory_udf.rules.groups.group_codes import FOREVER
-from purgatory_udf.rules.groups.group_rows import ROWS, RequestBatch, group_key, split_group_key
+from purgatory_udf.rules.groups.group_rows import FOREVER, ROWS, RequestBatch, group_key, split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, GroupStateStore
 from purgatory_udf.rules.groups.group_step import MIN_COLUMNAR_RUN, StepResult, step
 from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_ids

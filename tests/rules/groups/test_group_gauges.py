@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Gauge
 from purgatory_udf.rules.engine.loop.codes import PURGATORIES, Code
-from purgatory_udf.rules.groups.group_codes import FOREVER
 from purgatory_udf.rules.groups.group_gauges import CoordinatorPurgatory
+from purgatory_udf.rules.groups.group_rows import FOREVER
 from purgatory_udf.rules.groups.group_waits import by_purgatory
 from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import replay

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.reference.broker import Cluster
 from purgatory_udf.rules.reference.event_handlers import fetch
 from tests.rules.reference.timeline import Timeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.reference.partition import LeaderHwChange, OffsetMetadata, Partition
 
 LEADER = 1

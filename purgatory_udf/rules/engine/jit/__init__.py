@@ -1,9 +1,10 @@
 """Compiles Python functions over records with numba, on first use, and caches the machine code on disk.
 
 - `records`: tables of records, and accessors for compiled code
-- `compiled_functions`: the decorators; `code_cache`: where compiled code is cached
+- `compiled_functions`: the decorators, and operations that are one instruction
+- `code_cache`: where compiled code is cached
 - `numba_version`, `helper_pipeline`: a faster compilation of helpers, with the pinned version of numba
-- `intrinsics`: single instructions; `record_arrays`: copying records in numpy
+- `record_arrays`: copying records in numpy
 
 Only this package imports numba.
 """

@@ -34,9 +34,9 @@ from purgatory_udf.rules.engine.jit.numba_version import HELPER_PIPELINE
 
 # Packages with compiled functions.
 _COMPILED_PACKAGES = (
+    "purgatory_udf.rules.engine",
     "purgatory_udf.rules.engine.jit",
     "purgatory_udf.rules.engine.loop",
-    "purgatory_udf.rules.engine.columns",
     "purgatory_udf.rules.groups",
 )
 

@@ -6,10 +6,9 @@ In reading order:
 - `event_loop`, `change_events`: the loop with the handlers of requests, and those of changes
 - `fetch_rules`, `fetch_answers`, `fetch_index`: when a fetch completes, its response, and which fetches an event checks
 - `produce_rules`: produce, delete-records and create-topics, which are settled part by part
-- `waiter_checks`, `waiter_queues`: checks of a key, and the queues of its waiting parts
+- `waiter_queues`: the queues of a key's waiting parts
 - `engine_purgatory`, `expiry_timer`, `clock_advance`: watcher lists and gauges, timing wheels, the reaper
-- `replica_state`, `replica_log`: watermarks, leader and followers of a replica; its log
-- `operation_builder`: requests to operations
+- `replica_state`: a replica's log, watermarks, leader and followers
 - `engine_call`, `engine_state`, `state_layout`, `state_codec`: a call's input, the state between calls, how the state
   is laid out in a call's tables, and how both are serialized
 """

@@ -120,7 +120,7 @@ KEY = record(
     align=64,
 )
 # `encoded_start`: position of its first byte, with all bits inverted if the record may stand for several batches (see
-# `replica_log`). It extends to the start of the next batch.
+# `replica_state`). It extends to the start of the next batch.
 BATCH = record(i8="end encoded_start")
 NODE = record(i8="value", i4="id next")
 

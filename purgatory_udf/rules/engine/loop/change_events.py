@@ -11,6 +11,8 @@
 | `throttled`, `unthrottled` | none either |
 | `stopped` | none: operations that wait for the partition are cancelled |
 
+A check also removes the dead entries of the lists that it walks, as far as the gauges count them.
+
 When a broker stops, its connections and purgatories are lost, but the log stays. The new process knows the log end of
 no follower, leads no partition until it is elected, and its purge estimates start at what its purgatories hold.
 """
@@ -19,21 +21,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
 from purgatory_udf.rules.engine.loop import (
     engine_purgatory,
     fetch_index,
     fetch_rules,
-    replica_log,
+    produce_rules,
     replica_state,
     waiter_queues,
 )
 from purgatory_udf.rules.engine.loop.arena import (
     CANCELLED,
     COUNTED_LISTS,
+    DEAD_DELETIONS,
+    DEAD_FETCHES,
+    DEAD_PRODUCES,
     ISR_KNOWN,
     NONE,
     OTHER_HEAP,
+    PRODUCE_HEAP,
     QUEUE_COUNT,
     SETTLED,
     ZERO,
@@ -49,13 +55,75 @@ from purgatory_udf.rules.engine.loop.arena import (
     purgatory_at,
 )
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Code, Error, Reader, Rule
-from purgatory_udf.rules.engine.loop.waiter_checks import (
-    check_all,
-    check_all_inline,
-    check_deletions,
-    check_fetches,
-    check_topic,
-)
+
+# Bits of a key's `waiter_mask`: waiting parts and dead entries of produces and of delete-records.
+_PRODUCES = int64(1 << int(PRODUCE_HEAP) | int(DEAD_PRODUCES))
+_DELETIONS = int64(1 << int(OTHER_HEAP) | int(DEAD_DELETIONS))
+_ALL_BUT_FETCHES = _PRODUCES | _DELETIONS | DEAD_FETCHES
+
+
+@inlined
+def check_fetches(arena: Arena, k: int, t: int, moved: int) -> None:
+    """Check the key's fetches; `moved` is the mask of the fetches concerned (`fetch_rules`)."""
+    key = key_at(arena, k)
+    if key.waiter_mask & moved != 0:
+        _check_fetches(arena, k, t, moved)
+    elif key.waiter_mask & DEAD_FETCHES != 0:
+        engine_purgatory.remove_dead_fetches(arena, key)
+
+
+@helper
+def _check_fetches(arena: Arena, k: int, t: int, moved: int) -> None:
+    fetch_rules.check(arena, k, t, moved)
+    engine_purgatory.remove_dead_fetches(arena, key_at(arena, k))
+
+
+@inlined
+def _check_produces(arena: Arena, k: int, t: int) -> None:
+    if key_at(arena, k).waiter_mask & _PRODUCES != 0:
+        produce_rules.check(arena, k, Code.PRODUCE, t)
+        engine_purgatory.remove_dead_produces(arena, key_at(arena, k))
+
+
+@inlined
+def check_deletions(arena: Arena, k: int, t: int) -> None:
+    """Check the key's delete-records."""
+    if key_at(arena, k).waiter_mask & _DELETIONS != 0:
+        produce_rules.check(arena, k, Code.DELETE_RECORDS, t)
+        engine_purgatory.remove_dead_deletions(arena, key_at(arena, k))
+
+
+@inlined
+def check_all(arena: Arena, k: int, t: int, moved: int) -> None:
+    """Check produces, fetches and delete-records: the high watermark advanced, or the leadership changed."""
+    if key_at(arena, k).waiter_mask & (moved | _ALL_BUT_FETCHES) != 0:
+        _check_all(arena, k, t, moved)
+
+
+@inlined
+def check_all_inline(arena: Arena, k: int, t: int, moved: int) -> None:
+    """The same as `check_all`, inlined for the most frequent event."""
+    if key_at(arena, k).waiter_mask & (moved | _ALL_BUT_FETCHES) != 0:
+        _check_each(arena, k, t, moved)
+
+
+@helper
+def _check_all(arena: Arena, k: int, t: int, moved: int) -> None:
+    _check_each(arena, k, t, moved)
+
+
+@inlined
+def _check_each(arena: Arena, k: int, t: int, moved: int) -> None:
+    _check_produces(arena, k, t)
+    check_fetches(arena, k, t, moved)
+    check_deletions(arena, k, t)
+
+
+@helper
+def check_topic(arena: Arena, k: int, t: int) -> None:
+    """Check the topic's create-topics: all brokers learn of a new leader, and each walks its own list of the topic."""
+    produce_rules.check(arena, k, Code.CREATE_TOPICS, t)
+    engine_purgatory.remove_dead_of_topic(arena, key_at(arena, k), NONE)
 
 
 @helper
@@ -141,7 +209,7 @@ def log_end(arena: Arena, e: int) -> None:
     event = event_at(arena, e)
     k = key_number_at(arena, event.key).key
     key = key_at(arena, k)
-    if replica_log.append(arena, key, event.offset, event.size, event.single_batch):
+    if replica_state.append(arena, key, event.offset, event.size, event.single_batch):
         key.updates += 1
         if replica_state.advance_high_watermark(arena, key):
             check_all(arena, k, event.t, fetch_rules.ANY_END_MOVED)
@@ -173,7 +241,7 @@ def rare_change(arena: Arena, e: int) -> None:
         key.updates += 1
         check_deletions(arena, k, t)
     elif code == Code.SEGMENT_ROLL:
-        if replica_log.roll(arena, key, offset):
+        if replica_state.roll(arena, key, offset):
             key.updates += 1
             fetch_index.invalidate_waiters(arena, k, Reader.FOLLOWER)
     elif code == Code.TRUNCATE:
@@ -233,7 +301,7 @@ def last_stable(arena: Arena, e: int) -> None:
 def _truncate(arena: Arena, k: int, offset: int) -> None:
     """Truncate the log, lower the watermarks above its new end, and refresh their segments and positions."""
     key = key_at(arena, k)
-    if not replica_log.truncate(arena, key, offset):
+    if not replica_state.truncate(arena, key, offset):
         return
     key.updates += 1
     if key.hw > offset:

@@ -6,8 +6,7 @@ A reaper wakes when its timer's next bucket starts, at the latest 200 ms after i
 
 from __future__ import annotations
 
-from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
-from purgatory_udf.rules.engine.jit.intrinsics import floor_div
+from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined, int64
 from purgatory_udf.rules.engine.loop import engine_purgatory, expiry_timer
 from purgatory_udf.rules.engine.loop.arena import NONE, Arena, operation_at, purgatory_at, reading_at, timer_link_at
 from purgatory_udf.rules.engine.loop.codes import FOREVER, Rule

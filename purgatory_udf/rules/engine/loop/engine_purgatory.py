@@ -1,4 +1,6 @@
-"""Kafka's watcher lists as far as the gauges count them, and the end of operations.
+"""Operations in a purgatory: how they are made of requests, their watcher lists as the gauges count them, their end.
+
+An operation is a copy of the request's event, with one part for each key that it names.
 
 `watched` (Kafka's PurgatorySize) counts entries of watcher lists. An operation has one entry per key. After its end, an
 entry stays until a check walks the list, or until a purge. Such dead entries are not stored, only counted: by key in
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
+from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined, int64
 from purgatory_udf.rules.engine.loop import expiry_timer, fetch_answers, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (
     COMPLETED,
@@ -21,14 +23,22 @@ from purgatory_udf.rules.engine.loop.arena import (
     EXPIRED,
     FULL_CHECK_LIST,
     NONE,
+    OPEN,
     SETTLED,
     Arena,
+    copy_event,
+    copy_request_part,
+    event_at,
     key_at,
+    key_number_at,
     node_at,
     operation_at,
     outcome_at,
     part_at,
+    prefetch_operation,
+    prefetch_part,
     purgatory_at,
+    request_part_at,
     timer_link_at,
 )
 from purgatory_udf.rules.engine.loop.codes import Code, Error, Rule
@@ -298,3 +308,50 @@ def _require_full_check(arena: Arena, o: int) -> None:
         waiter_queues.dequeue(arena, at, key)
         if part.duplicate == 0:
             waiter_queues.push_to_list(arena, part.key, key, at, FULL_CHECK_LIST)
+
+
+# Prefetch distances of the tables that requests append to, in rows.
+_OPERATIONS_AHEAD, _PARTS_AHEAD = 4, 20
+
+
+@inlined
+def add_operation(arena: Arena, e: int) -> int:
+    """Add an operation for the event and reserve its parts; return its row."""
+    event = event_at(arena, e)
+    o, first = arena.operations, arena.parts
+    arena.operations += 1
+    arena.parts += event.count
+    operation = operation_at(arena, o)
+    prefetch_operation(arena, o + _OPERATIONS_AHEAD)
+    copy_event(operation, event)
+    operation.deadline = floor_div(event.t, 1000) + max(0, event.delay)
+    operation.first, operation.text = first, arena.text_base + event.text
+    operation.answered_bytes, operation.pending, operation.state, operation.rule = 0, 0, OPEN, 0
+    operation.bucket, operation.trigger, operation.watched, operation.needs_full_check = NONE, NONE, 0, 0
+    operation.end_t, operation.settling_produce, operation.last_settled_part = 0, NONE, NONE
+    operation.disruptions = NONE
+    operation.purgatory = find_purgatory(arena, event.broker, event.code)
+    return o
+
+
+@inlined
+def add_part(arena: Arena, o: int, at: int, a: int) -> int:
+    """Fill the operation's part `at` from request part `a`; return its key."""
+    part, requested = part_at(arena, at), request_part_at(arena, a)
+    prefetch_part(arena, at + _PARTS_AHEAD)
+    k = key_number_at(arena, requested.key).key
+    copy_request_part(part, requested)
+    part.key, part.operation = k, o
+    return k
+
+
+@helper
+def add_with_parts(arena: Arena, e: int) -> int:
+    """Add an operation for the event, with all of its parts; return its row."""
+    event, o = event_at(arena, e), add_operation(arena, e)
+    first, t = operation_at(arena, o).first, event.t
+    shift = event.first - first
+    for at in range(first, first + event.count):
+        add_part(arena, o, at, at + shift)
+        part_at(arena, at).updates, part_at(arena, at).end_t = 0, t
+    return o

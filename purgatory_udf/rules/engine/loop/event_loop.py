@@ -14,7 +14,6 @@ from purgatory_udf.rules.engine.loop import (
     engine_purgatory,
     fetch_rules,
     produce_rules,
-    replica_log,
     replica_state,
     waiter_queues,
 )
@@ -33,9 +32,9 @@ from purgatory_udf.rules.engine.loop.arena import (
     prefetch_key,
     request_part_at,
 )
+from purgatory_udf.rules.engine.loop.change_events import check_all, check_fetches
 from purgatory_udf.rules.engine.loop.codes import FOREVER, UNKNOWN, Acks, Code, Error, Rule
-from purgatory_udf.rules.engine.loop.operation_builder import add_operation, add_part, add_with_parts
-from purgatory_udf.rules.engine.loop.waiter_checks import check_all, check_fetches
+from purgatory_udf.rules.engine.loop.engine_purgatory import add_operation, add_part, add_with_parts
 
 # A part's `append_effect`, while its produce is being handled.
 _UNCHANGED, _LOG_END_MOVED, _HW_ADVANCED = 0, 1, 2
@@ -67,7 +66,7 @@ def handle_produce(arena: Arena, e: int) -> None:
             if part.error == Error.RECORDED:
                 part.text += arena.error_base
         else:
-            if replica_log.append(arena, key, part.offset, part.size, 1):
+            if replica_state.append(arena, key, part.offset, part.size, 1):
                 hw_advanced = replica_state.advance_high_watermark(arena, key)
                 part.append_effect = _HW_ADVANCED if hw_advanced else _LOG_END_MOVED
                 key.updates += 1

@@ -7,8 +7,7 @@ without any operation left still becomes due and wakes the reaper; `bucket_bits`
 
 from __future__ import annotations
 
-from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined
-from purgatory_udf.rules.engine.jit.intrinsics import floor_div, lowest_set_bit
+from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined, lowest_set_bit
 from purgatory_udf.rules.engine.loop.arena import (
     BUCKETS_PER_TIMER,
     NONE,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined
-from purgatory_udf.rules.engine.loop import replica_log
+from purgatory_udf.rules.engine.loop import replica_state
 from purgatory_udf.rules.engine.loop.arena import Arena, batch_at, end_at, key_at, operation_at, part_at, roll_at
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Error
 
@@ -56,13 +56,13 @@ def _readable_end(arena: Arena, key: Any, offset: int, begin: int, reader: int) 
     _, end_seg, end_pos = reader_end(key, reader)
     if key.roll_count == 0:
         return end_pos
-    at = replica_log.last_roll(arena, key, offset)
+    at = replica_state.last_roll(arena, key, offset)
     segment = roll_at(arena, at).base if at >= key.roll_begin else 0
     if segment == end_seg:
         return end_pos
     if segment > end_seg:
         return begin
-    return replica_log.position_of(arena, key, roll_at(arena, at + 1).base)
+    return replica_state.position_of(arena, key, roll_at(arena, at + 1).base)
 
 
 @inlined
@@ -80,7 +80,7 @@ def _may_be_merged(arena: Arena, key: Any, begin: int, size: int) -> bool:
 def _skip_empty_batches(arena: Arena, key: Any, at: int) -> int:
     """Return the first batch from `at` on that has bytes, or the log's last batch."""
     last = key.batch_begin + key.end_batch - 1
-    while at < last and replica_log.start_of(batch_at(arena, at + 1)) == replica_log.start_of(batch_at(arena, at)):
+    while at < last and replica_state.start_of(batch_at(arena, at + 1)) == replica_state.start_of(batch_at(arena, at)):
         at += 1
     return at
 
@@ -91,7 +91,7 @@ def first_batch_exceeds(arena: Arena, key: Any, at: int, size: int) -> bool:
 
     It may be a false positive at the end of the log.
     """
-    return replica_log.size_of(arena, _skip_empty_batches(arena, key, at)) > size
+    return replica_state.size_of(arena, _skip_empty_batches(arena, key, at)) > size
 
 
 @inlined
@@ -103,7 +103,7 @@ def _read_bytes(arena: Arena, key: Any, part: Any, operation: Any, at: int, left
     if at == key.batch_begin + key.end_batch:
         return 0
     at = _skip_empty_batches(arena, key, at)
-    begin, batch_size = replica_log.start_of(batch_at(arena, at)), replica_log.size_of(arena, at)
+    begin, batch_size = replica_state.start_of(batch_at(arena, at)), replica_state.size_of(arena, at)
     limit = min(part.size, left)
     if _may_be_merged(arena, key, begin, batch_size):
         return limit
@@ -123,7 +123,7 @@ def first_read_bytes(arena: Arena, o: int) -> int:
         part = part_at(arena, at)
         key = key_at(arena, part.key)
         if _has_data(key, part, operation.mode) and read_error(key, part) == Error.NONE:
-            batch = replica_log.batch_of(arena, key, part.offset)
+            batch = replica_state.batch_of(arena, key, part.offset)
             carried = _read_bytes(arena, key, part, operation, batch, left, at_least_one)
             at_least_one = at_least_one and carried == 0
             left = max(0, left - carried)
@@ -171,11 +171,11 @@ def _read_answer_in_full(
     if not _has_data(key, part, operation.mode):
         part.size = 0
         return 0
-    batch = replica_log.batch_of(arena, key, part.offset)
+    batch = replica_state.batch_of(arena, key, part.offset)
     carried = 0
     if part.error == Error.NONE:
         carried = _read_bytes(arena, key, part, operation, batch, max(0, left), at_least_one)
     # From the batch that holds the fetch offset to the reader's end, over all segments.
     _, _, end_pos = reader_end(key, operation.mode)
-    part.size = min(part.size, max(0, end_pos - replica_log.start_of(batch_at(arena, batch))))
+    part.size = min(part.size, max(0, end_pos - replica_state.start_of(batch_at(arena, batch))))
     return carried

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
-from purgatory_udf.rules.engine.loop import engine_purgatory, fetch_answers, fetch_index, replica_log, waiter_queues
+from purgatory_udf.rules.engine.loop import engine_purgatory, fetch_answers, fetch_index, replica_state, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (
     COUNTED_LISTS,
     FETCH_HEAPS,
@@ -40,7 +40,7 @@ from purgatory_udf.rules.engine.loop.arena import (
     request_part_at,
 )
 from purgatory_udf.rules.engine.loop.codes import FOREVER, UNKNOWN, Error, Reader, Rule
-from purgatory_udf.rules.engine.loop.operation_builder import add_operation, add_part
+from purgatory_udf.rules.engine.loop.engine_purgatory import add_operation, add_part
 from purgatory_udf.rules.engine.loop.produce_rules import rule_for_partition_error
 from purgatory_udf.rules.engine.loop.replica_state import add_node, find_node
 
@@ -158,7 +158,7 @@ def _start_at_end(arena: Arena, key: Any, at: int, offset: int, mode: int) -> bo
     part.start_seg, part.start_pos, part.counted_bytes = end.seg, end.pos, 0
     if end.batch != NONE:
         return True
-    return replica_log.position_of(arena, key, offset) == end.pos
+    return replica_state.position_of(arena, key, offset) == end.pos
 
 
 @helper
@@ -171,9 +171,9 @@ def _start_before_end(arena: Arena, key: Any, at: int, reader: int) -> tuple[int
     """
     part = part_at(arena, at)
     end, end_seg, end_pos = fetch_answers.reader_end(key, reader)
-    batch = replica_log.batch_of(arena, key, part.offset)
-    part.start_seg = replica_log.segment_of(arena, key, part.offset)
-    part.start_pos = replica_log.start_of(batch_at(arena, batch))
+    batch = replica_state.batch_of(arena, key, part.offset)
+    part.start_seg = replica_state.segment_of(arena, key, part.offset)
+    part.start_pos = replica_state.start_of(batch_at(arena, batch))
     part.counted_bytes = fetch_index.available_bytes(part, end_pos)
     full_check = fetch_index.needs_full_check(part, end, end_seg, end_pos)
     if end == UNKNOWN or part.throttled != 0:

@@ -1,13 +1,171 @@
-"""A replica as its broker sees it: watermarks, leader, in-sync set, followers (see `rules.reference.partition`)."""
+"""A replica as its broker sees it: log, watermarks, leader, in-sync set and followers.
+
+Of the log it keeps the end offsets and positions of the batches, and the base offsets of the segments. A record of
+`batches` may stand for several adjacent batches that have been merged (`state_layout`); then all bits of its start
+position are inverted. Behind the last batch of a log there is a sentinel that starts at the log end and never ends, so
+a search need not test for the end of the log. See `rules.reference.partition` for the readable version.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined
-from purgatory_udf.rules.engine.loop import replica_log
-from purgatory_udf.rules.engine.loop.arena import ISR_KNOWN, NONE, Arena, batch_at, member_at, node_at
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
+from purgatory_udf.rules.engine.loop.arena import (
+    ISR_KNOWN,
+    NONE,
+    Arena,
+    batch_at,
+    member_at,
+    node_at,
+    prefetch_batch,
+    roll_at,
+)
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
+
+# The sentinel's end offset.
+SENTINEL_END = int64(2**63 - 1)
+
+# Prefetch distance of appends, in batches.
+_BATCHES_AHEAD = 3
+
+
+@inlined
+def start_of(batch: Any) -> int:
+    """Return the position of the batch's first byte."""
+    return batch.encoded_start ^ (batch.encoded_start >> 63)
+
+
+@inlined
+def encode_start(pos: int, single_batch: int) -> int:
+    """Encode a start position; inverted if the record may stand for several batches."""
+    return pos ^ (single_batch - 1)
+
+
+@inlined
+def size_of(arena: Arena, at: int) -> int:
+    """Return the bytes of the batch in row `at`, 0 if it may be several batches."""
+    batch = batch_at(arena, at)
+    if batch.encoded_start < 0:
+        return 0
+    return start_of(batch_at(arena, at + 1)) - batch.encoded_start
+
+
+@helper
+def batch_of(arena: Arena, key: Any, offset: int) -> int:
+    """Return the row of the first batch with its end beyond the offset; the sentinel's at or beyond the log end."""
+    first = low = key.batch_begin
+    high = first + key.end_batch
+    # Most reads are near the log end: search backwards from there in steps that double.
+    back = 1
+    while high - first >= back:
+        if batch_at(arena, high - back).end <= offset:
+            low = high - back + 1
+            break
+        high -= back
+        back *= 2
+    while low < high:
+        middle = (low + high) // 2
+        if batch_at(arena, middle).end <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@inlined
+def position_of(arena: Arena, key: Any, offset: int) -> int:
+    """Return the start position of the batch that holds the offset; at or beyond the log end, the end's position."""
+    return start_of(batch_at(arena, batch_of(arena, key, offset)))
+
+
+@inlined
+def count_batches_until(arena: Arena, key: Any, below: int, offset: int) -> int:
+    """Return how many batches of the log end at or before the offset.
+
+    `below` is a lower bound, usually less by one, or `NONE`.
+    """
+    if below == NONE:
+        return batch_of(arena, key, offset) - key.batch_begin
+    while batch_at(arena, key.batch_begin + below).end <= offset and below < key.end_batch:
+        below += 1
+    return below
+
+
+@inlined
+def last_roll(arena: Arena, key: Any, offset: int) -> int:
+    """Return the row of the last roll at or before the offset; the row before the log's rolls otherwise."""
+    at = key.roll_begin + key.roll_count - 1
+    while at >= key.roll_begin and roll_at(arena, at).base > offset:
+        at -= 1
+    return at
+
+
+@inlined
+def segment_of(arena: Arena, key: Any, offset: int) -> int:
+    """Return the base offset of the segment that holds the offset, 0 before the first known roll."""
+    if key.roll_count == 0:
+        return 0
+    at = last_roll(arena, key, offset)
+    return roll_at(arena, at).base if at >= key.roll_begin else 0
+
+
+@inlined
+def append(arena: Arena, key: Any, end: int, size: int, single_batch: int) -> bool:
+    """Append up to the offset `end`, exactly one batch if `single_batch`.
+
+    Return False if the log already reaches the offset.
+    """
+    if key.end == UNKNOWN:
+        arena.disruptions += 1
+    elif end <= key.end:
+        return False
+    at = key.batch_begin + key.end_batch
+    batch = batch_at(arena, at)
+    batch.end, batch.encoded_start = end, encode_start(key.end_pos, single_batch)
+    prefetch_batch(arena, at + _BATCHES_AHEAD)
+    arena.append_count += 1
+    arena.append_bytes += size
+    key.end_batch += 1
+    key.end_pos += size
+    sentinel = batch_at(arena, at + 1)
+    sentinel.end, sentinel.encoded_start = SENTINEL_END, encode_start(key.end_pos, 0)
+    key.end = end
+    key.end_seg = segment_of(arena, key, end)
+    return True
+
+
+@helper
+def roll(arena: Arena, key: Any, base: int) -> bool:
+    """Roll a new segment; if it starts at the log end, the end moves to it. Return False if it is not new."""
+    last = roll_at(arena, key.roll_begin + key.roll_count - 1).base if key.roll_count > 0 else 0
+    if base <= last:
+        return False
+    roll_at(arena, key.roll_begin + key.roll_count).base = base
+    key.roll_count += 1
+    if key.end != UNKNOWN:
+        key.end_seg = segment_of(arena, key, key.end)
+    return True
+
+
+@helper
+def truncate(arena: Arena, key: Any, offset: int) -> bool:
+    """Truncate the log to the offset, and remove the batch that holds it.
+
+    Return False if that removes nothing.
+    """
+    if key.end == UNKNOWN or offset >= key.end:
+        return False
+    at = batch_of(arena, key, offset)
+    sentinel = batch_at(arena, at)
+    key.end_pos = start_of(sentinel)
+    sentinel.end, sentinel.encoded_start = SENTINEL_END, encode_start(key.end_pos, 0)
+    key.end_batch = at - key.batch_begin
+    while key.roll_count > 0 and roll_at(arena, key.roll_begin + key.roll_count - 1).base > offset:
+        key.roll_count -= 1
+    key.end = offset
+    key.end_seg = segment_of(arena, key, offset)
+    return True
 
 
 @inlined
@@ -38,10 +196,10 @@ def add_node(arena: Arena, first: int, node_id: int, value: int) -> int:
 @inlined
 def set_high_watermark(arena: Arena, key: Any, offset: int) -> None:
     """Move the high watermark to the offset, with the segment and position that the log has for it now."""
-    key.hw_batch = replica_log.count_batches_until(arena, key, key.hw_batch if offset >= key.hw else NONE, offset)
+    key.hw_batch = count_batches_until(arena, key, key.hw_batch if offset >= key.hw else NONE, offset)
     key.hw = offset
-    key.hw_seg = replica_log.segment_of(arena, key, offset)
-    key.hw_pos = replica_log.start_of(batch_at(arena, key.batch_begin + key.hw_batch))
+    key.hw_seg = segment_of(arena, key, offset)
+    key.hw_pos = start_of(batch_at(arena, key.batch_begin + key.hw_batch))
     if key.lso_known == 0:
         key.lso, key.lso_seg, key.lso_pos, key.lso_batch = key.hw, key.hw_seg, key.hw_pos, key.hw_batch
 
@@ -49,10 +207,10 @@ def set_high_watermark(arena: Arena, key: Any, offset: int) -> None:
 @inlined
 def set_last_stable(arena: Arena, key: Any, offset: int) -> None:
     """Move the last stable offset, with the segment and position that the log has for it now."""
-    key.lso_batch = replica_log.count_batches_until(arena, key, key.lso_batch if offset >= key.lso else NONE, offset)
+    key.lso_batch = count_batches_until(arena, key, key.lso_batch if offset >= key.lso else NONE, offset)
     key.lso = offset
-    key.lso_seg = replica_log.segment_of(arena, key, offset)
-    key.lso_pos = replica_log.start_of(batch_at(arena, key.batch_begin + key.lso_batch))
+    key.lso_seg = segment_of(arena, key, offset)
+    key.lso_pos = start_of(batch_at(arena, key.batch_begin + key.lso_batch))
 
 
 @inlined

@@ -36,7 +36,7 @@ from purgatory_udf.rules.engine.loop.arena import (
     part_at,
 )
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Code
-from purgatory_udf.rules.engine.loop.replica_log import SENTINEL_END, encode_start, start_of
+from purgatory_udf.rules.engine.loop.replica_state import SENTINEL_END, encode_start, start_of
 
 
 @entry_point

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 
 from purgatory_udf.common.configuration import Config, fetch_keys
 from purgatory_udf.contract.overrides import RequestColumns
-from purgatory_udf.rules.engine.columns.column_access import COLUMN, column_record, list_items
-from purgatory_udf.rules.engine.columns.event_records import EventColumn
-from purgatory_udf.rules.engine.columns.parallel_pieces import PieceOffsets, parse_in_parallel, threads_for
+from purgatory_udf.rules.engine.column_access import COLUMN, column_record, list_items
+from purgatory_udf.rules.engine.event_records import EventColumn
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 from purgatory_udf.rules.engine.loop.engine_call import Call, in_time_order
+from purgatory_udf.rules.engine.parallel_pieces import PieceOffsets, parse_in_parallel, threads_for
 
 _NO_STRINGS = pa.array([], pa.string())
 

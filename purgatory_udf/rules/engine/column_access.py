@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
-from purgatory_udf.rules.engine.jit.intrinsics import load_int32, load_int64, load_uint8
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64, load_int32, load_int64, load_uint8
 from purgatory_udf.rules.engine.jit.records import Records, record
 
 # `values`: address of the values, 0 if all rows are null; of lists and strings, of their offsets. `bits`: address of

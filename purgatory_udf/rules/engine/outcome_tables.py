@@ -22,7 +22,6 @@ from purgatory_udf.contract.tables import (
     TIMESTAMP,
     WATCHES,
 )
-from purgatory_udf.rules.engine.columns.parallel_pieces import run_in_thread, threads_for
 from purgatory_udf.rules.engine.jit import Int64Enum
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
 from purgatory_udf.rules.engine.jit.record_arrays import take_records
@@ -41,6 +40,7 @@ from purgatory_udf.rules.engine.loop.codes import (
     key_parts,
 )
 from purgatory_udf.rules.engine.loop.engine_state import Decisions
+from purgatory_udf.rules.engine.parallel_pieces import run_in_thread, threads_for
 
 
 class Int64Field(Int64Enum):

@@ -8,12 +8,11 @@ import pyarrow as pa
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.rules.groups.group_codes import FOREVER
-from purgatory_udf.rules.groups.group_disagreements import COMPARED, disagreements
 from purgatory_udf.rules.groups.group_outcome_tables import GroupTables, group_outputs
-from purgatory_udf.rules.groups.group_rows import RequestBatch
+from purgatory_udf.rules.groups.group_rows import FOREVER, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.group_step import step
+from purgatory_udf.streaming.group_answer_check import COMPARED, disagreements
 from tests.support.group_timeline import GroupTimeline
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group

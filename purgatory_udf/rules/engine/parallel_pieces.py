@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.columns.column_access import decode_string
-from purgatory_udf.rules.engine.columns.event_records import ARENA, SLOT, TABLES, WORDS, parse_events
+from purgatory_udf.rules.engine.column_access import decode_string
+from purgatory_udf.rules.engine.event_records import ARENA, SLOT, TABLES, WORDS, parse_events
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point
 from purgatory_udf.rules.engine.jit.record_arrays import move_rows
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, make_arena

@@ -7,7 +7,7 @@ in the order in which they appear. `explode` provides the columns.
 from __future__ import annotations
 
 from purgatory_udf.common.configuration import INT32_MAX
-from purgatory_udf.rules.engine.columns.column_access import (
+from purgatory_udf.rules.engine.column_access import (
     COLUMN,
     WORD,
     Vocabulary,
