@@ -42,8 +42,8 @@ from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.event_staging import staged, write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.event_source import delta_stream
-from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -86,8 +86,8 @@ def main(
 
         from purgatory_udf.answers.audit import audit, report, require_all
         from purgatory_udf.answers.replay_summary import summary
-        from purgatory_udf.streaming.replay_options import ReplayOptions
         from purgatory_udf.streaming.replay_run import run_replay
+        from purgatory_udf.streaming.run_resumption import ReplayOptions
 
         run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
         beside.submit(release_spark, spark)

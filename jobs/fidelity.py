@@ -16,7 +16,7 @@ from purgatory_udf.launch.backend_choice import OpenBackend
 def _checks(
     jmx_before: str | None, jmx_after: str | None, server_log: list[str] | None, zone: str, **_: object
 ) -> None:
-    from purgatory_udf.sources.request_log.lines.log_files import find_logs, zone_of
+    from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
 
     if server_log:
         find_logs(server_log)
@@ -50,7 +50,7 @@ def main(
 ) -> None:
     """Compare recorded and replayed operations: outcomes, waits, and the causes of differences."""
     from purgatory_udf.answers.fidelity.fidelity_run import FidelityOptions, run_fidelity
-    from purgatory_udf.sources.request_log.lines.log_files import zone_of
+    from purgatory_udf.sources.request_log.log_files import zone_of
 
     options = FidelityOptions(out, jmx_before, jmx_after, html, server_log or (), zone_of(zone))
     fidelity = run_fidelity(open_backend(), options)

@@ -14,7 +14,7 @@ from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.request_log.importing.import_options import HOLD_MS, ImportReport, RequestLogOptions
-from purgatory_udf.sources.request_log.lines.log_files import find_logs
+from purgatory_udf.sources.request_log.log_files import find_logs
 from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, Form, InputFile, find_files, require_fit
 from purgatory_udf.sources.trace_files.text_lines import FileLimits

@@ -108,8 +108,8 @@ def main(
     from purgatory_udf.answers.replay_summary import summary
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
     from purgatory_udf.streaming.group_answer_check import explained
-    from purgatory_udf.streaming.replay_options import ReplayOptions
     from purgatory_udf.streaming.replay_run import run_replay
+    from purgatory_udf.streaming.run_resumption import ReplayOptions
 
     _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more, explain)
     chosen = _configuration(config, settings or [], max_disorder_ms, drain, batch_events)

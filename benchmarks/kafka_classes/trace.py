@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.contract.tables import EVENT_PARTITION, EVENTS
-from purgatory_udf.sources.request_log.lines.log_files import open_text
+from purgatory_udf.sources.request_log.log_files import open_text
 
 TOPIC = "t"
 FOLLOWER = 7

@@ -25,8 +25,8 @@ from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
-from purgatory_udf.streaming.replay_options import ReplayOptions, semantic_settings
 from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions, semantic_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

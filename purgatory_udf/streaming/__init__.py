@@ -1,12 +1,12 @@
 """The replay as a Structured Streaming job: one pipeline, two sets of rules (partitions, consumer groups).
 
 - `replay_run`, `follow_replay`, `single_batch_replay`: a finished trace; a growing table; a trace of one batch
-- `replay_options`, `run_resumption`, `event_source`: options, which run is continued, the trace and its batches
+- `run_resumption`, `event_source`: options and which run is continued, the trace and its batches
 - `query_plan`, `streaming_query`: the queries of a run, and one of them
 - `stateful_rules`, `partition_rules`, `group_rules`: the interface to Spark, and its two implementations
 - `stateful_adapter`, `batch_sink`: Spark's group state to rules, and results to tables
-- `trace_end`, `run_counts`, `group_answer_check`: the end of a run, its counts, differences from recorded responses
+- `run_end`, `group_answer_check`: last gauges and counts of a run, differences from recorded responses
 - `state_inspection`: the watches in a checkpoint
-- `query_monitor`, `batch_errors`: the progress of running queries, and their errors
+- `query_monitor`: the progress of running queries
 - `status_update`, `status_file`, `top_screen`: what `top` shows
 """

@@ -22,9 +22,8 @@ from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage.checkpoints import Snapshots
 from purgatory_udf.storage.event_staging import UNTIL
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.streaming.stateful_rules import INPUT_SCHEMA, RELAY, STATUS, WAITS, AnyRules
+from purgatory_udf.streaming.stateful_rules import INPUT_SCHEMA, RELAY, STATUS, WAITS, AnyRules, closing_ms, until
 from purgatory_udf.streaming.status_file import StatusFiles
-from purgatory_udf.streaming.trace_end import closing_ms, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

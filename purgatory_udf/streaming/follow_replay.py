@@ -19,7 +19,7 @@ from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.event_source import Survey, growing_stream
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
 from purgatory_udf.streaming.query_plan import BROKERS, QUERIES, Queries, stream_queries
-from purgatory_udf.streaming.replay_options import ReplayOptions
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from purgatory_udf.streaming.stateful_rules import Plan
 from purgatory_udf.streaming.status_file import StatusFiles
 

@@ -24,12 +24,10 @@ from purgatory_udf.streaming.follow_replay import follow
 from purgatory_udf.streaming.group_answer_check import write_disagreements
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from purgatory_udf.streaming.query_plan import Queries, replay_queries
-from purgatory_udf.streaming.replay_options import ReplayOptions
-from purgatory_udf.streaming.run_counts import group_counts, last_end_us, rows_written, run_counts
-from purgatory_udf.streaming.run_resumption import is_one_batch, start_or_resume
+from purgatory_udf.streaming.run_end import close_gauges, group_counts, last_end_us, rows_written, run_counts
+from purgatory_udf.streaming.run_resumption import ReplayOptions, is_one_batch, start_or_resume
 from purgatory_udf.streaming.single_batch_replay import require_single_batch
 from purgatory_udf.streaming.stateful_rules import Plan
-from purgatory_udf.streaming.trace_end import close_gauges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,11 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory_udf.common.worker_memory import retain_freed_memory
 from purgatory_udf.contract.tables import TIMESTAMP
+from purgatory_udf.rules.purgatory.clock import STEP_MS
 
 # Values of `OutputChunk.table` that are not tables: input of the second query, an update of the status file, and
 # changes of watcher lists for gauges that span several groups.
@@ -198,3 +200,28 @@ def decode_ticks(values: Iterable[bytes]) -> tuple[int, int]:
     """Return the number of events of a batch, and the latest time in microseconds (0 without events)."""
     batches = [struct.unpack(TICK_FORMAT, value) for value in values]
     return sum(events for events, _ in batches), max((us for _, us in batches), default=0)
+
+
+# The column with the time of a row. A watch that did not expire ended at its completion, not at its deadline.
+_TIME = {
+    "completions": "completed_at",
+    "expirations": "expired_at",
+    "cancellations": "cancelled_at",
+    "watches": "deadline",
+    "purgatory_gauges": "at",
+    "group_transitions": "at",
+    "group_answers": "answered_at",
+}
+
+
+def until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
+    """Return the rows that happened by the end of this millisecond."""
+    by_then = pc.less(rows.column(_TIME[table]).cast(pa.int64()), (end_ms + 1) * 1000)
+    if table == "watches":
+        by_then = pc.or_(by_then, pc.not_equal(rows.column("status"), "expired"))
+    return rows.filter(by_then)
+
+
+def closing_ms(last_us: int, latest_us: int | None) -> int:
+    """Return the time of the first gauge reading after the trace and every operation have ended."""
+    return -(-max((latest_us or 0) // 1000, last_us // 1000 + 1) // STEP_MS) * STEP_MS

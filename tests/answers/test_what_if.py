@@ -14,7 +14,7 @@ from purgatory_udf.answers.what_if.variants import Variant, variants
 from purgatory_udf.answers.what_if.what_if_run import WhatIf, what_if
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.streaming.replay_options import ReplayOptions
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.answers.pages import Page, marks
 from tests.support.delta_lake import Lake
 from tests.support.outcome_folder import sample_with_group, write_folder

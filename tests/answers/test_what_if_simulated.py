@@ -19,7 +19,7 @@ from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.simulation_run import ScenarioRun
-from purgatory_udf.streaming.replay_options import ReplayOptions
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.support.delta_lake import Lake
 from tests.support.outcome_folder import write_folder, write_simulation
 

@@ -24,8 +24,8 @@ from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.event_source import Survey
-from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from purgatory_udf.streaming.streaming_query import Query
 from tests.streaming.growing_table import process_all_available, replay_in_thread
 

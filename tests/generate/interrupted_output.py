@@ -21,9 +21,8 @@ from purgatory_udf import __version__
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.partition_engine import event_table
-from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
-from purgatory_udf.streaming.run_resumption import FORMATS
+from purgatory_udf.streaming.run_resumption import FORMATS, ReplayOptions
 from tests.streaming.growing_table import (
     CONFIG,
     append_events,

@@ -16,8 +16,8 @@ from purgatory_udf.storage import run_records
 from purgatory_udf.storage.delta_tables import content_commits
 from purgatory_udf.storage.event_staging import is_in_time_order
 from purgatory_udf.storage.run_records import Run
-from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.streaming.growing_table import (
     CONFIG,
     TABLES,

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.storage.event_staging import write_in_time_order
-from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.support import oracle_groups, oracle_traces
 
 if TYPE_CHECKING:

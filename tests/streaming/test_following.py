@@ -25,8 +25,8 @@ from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming import status_file
-from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from purgatory_udf.streaming.top_screen import show_top
 from tests.rules.groups.cells import every_cell
 from tests.rules.groups.test_group_replay import decided_by, decided_in, gauges

@@ -9,8 +9,8 @@ from deltalake import DeltaTable, write_deltalake
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.rules.engine.partition_engine import event_table
-from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.streaming.left_open import EVENTS, HARD, LEFT_OPEN, OPEN, WHOLE
 
 

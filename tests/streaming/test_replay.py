@@ -19,8 +19,8 @@ from purgatory_udf.storage import event_staging, run_records
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
-from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.support import oracle_traces, small_spark
 from tests.support.outcome_rows import outcomes_of
 

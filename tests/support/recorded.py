@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from purgatory_udf.sources.request_log.lines.log_files import open_text
+from purgatory_udf.sources.request_log.log_files import open_text
 
 _DATA = Path(__file__).resolve().parents[1] / "data"
 _COMPRESSIONS = ("", ".xz", ".gz", ".zst", ".bz2")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.request_log.lines.log_files import find_logs, open_text, read_text, timestamp_us
+from purgatory_udf.sources.request_log.log_files import find_logs, open_text, read_text, timestamp_us
 
 CONSUMERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=consumer"
 FOLLOWERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=follower"

@@ -20,8 +20,8 @@ from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.simulation_run import ReportPhase, ScenarioRun, simulate_and_write
 from purgatory_udf.storage import delta_tables, run_records
 from purgatory_udf.storage.output_folder import Layout, same_place
-from purgatory_udf.streaming.replay_options import ReplayOptions, semantic_settings
 from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions, semantic_settings
 
 if TYPE_CHECKING:
     from purgatory_udf.backend.backend import Session

@@ -21,8 +21,8 @@ from purgatory_udf.storage.checkpoints import prepared
 from purgatory_udf.storage.event_staging import in_files, write_files
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
-from purgatory_udf.streaming.batch_errors import shorten_errors
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
+from purgatory_udf.streaming.streaming_query import shorten_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

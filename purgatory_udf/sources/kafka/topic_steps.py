@@ -27,9 +27,9 @@ from purgatory_udf.contract.tables import EVENTS as EVENTS_SCHEMA
 from purgatory_udf.contract.tables import RECORDED, REJECTED_EVENTS
 from purgatory_udf.sources.kafka.kafka_topic import MESSAGES, KafkaTopic
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.following.carried_state import Carried, StepFiles, step_folder
-from purgatory_udf.sources.request_log.following.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing import log_reader
+from purgatory_udf.sources.request_log.importing.carried_state import Carried, StepFiles, step_folder
+from purgatory_udf.sources.request_log.importing.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.import_tables import (
     EVENTS_TABLE,
@@ -41,7 +41,7 @@ from purgatory_udf.sources.request_log.importing.import_tables import (
     task_sizes,
 )
 from purgatory_udf.sources.request_log.importing.log_import import given_by
-from purgatory_udf.sources.request_log.lines.log_files import zone_of
+from purgatory_udf.sources.request_log.log_files import zone_of
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS, decode_lines
 from purgatory_udf.storage.checkpoints import Snapshots

@@ -17,8 +17,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import read_row
 from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, StateChange
-from purgatory_udf.sources.request_log.lines.log_line import read_line
-from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+from purgatory_udf.sources.request_log.log_line import Place, Request, read_line
 from purgatory_udf.sources.request_log.requests.group_conversion import GROUP_APIS
 from purgatory_udf.sources.request_log.requests.recorded_operation import RecordedOutcome
 from tests.rules.groups.batches import Batches

@@ -25,11 +25,10 @@ from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetad
 from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.log_reader import is_relevant
-from purgatory_udf.sources.request_log.lines.log_line import read_line
-from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+from purgatory_udf.sources.request_log.log_line import Place, Request, read_line
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
-from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.sources.kafka.conftest import Send
 from tests.sources.request_log.output_search import text_of_output
 from tests.sources.request_log.translate import translate

@@ -11,10 +11,10 @@ import pyarrow as pa
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.following.carried_state import CARRIED_ROWS, Carried, StepState
-from purgatory_udf.sources.request_log.following.follow_step import FollowStep
+from purgatory_udf.sources.request_log.importing.carried_state import CARRIED_ROWS, Carried, StepState
+from purgatory_udf.sources.request_log.importing.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
-from purgatory_udf.sources.request_log.lines.logged_request import Request
+from purgatory_udf.sources.request_log.log_line import Request
 from tests.sources.request_log.translate import Event, event_of, keep_rows, number_rows, read_rows
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from purgatory_udf.sources.request_log.lines.log_line import BadLine, read_line
-from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+from purgatory_udf.sources.request_log.log_line import BadLine, Place, Request, read_line
 
 # 2026-11-21 02:54:20 UTC
 START = datetime(2026, 11, 21, 2, 54, 20, tzinfo=UTC)

@@ -9,8 +9,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetad
 from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import read_metadata_dump
 from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
-from purgatory_udf.sources.request_log.lines.log_line import read_line
-from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+from purgatory_udf.sources.request_log.log_line import Place, Request, read_line
 from tests.support import recorded
 
 BROKERS = (1, 2, 3)

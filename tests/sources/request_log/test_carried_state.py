@@ -10,7 +10,7 @@ import pytest
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.request_log.following.carried_state import (
+from purgatory_udf.sources.request_log.importing.carried_state import (
     CARRIED_ROWS,
     FORMAT,
     Carried,

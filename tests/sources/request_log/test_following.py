@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.lines.logged_request import Request
+from purgatory_udf.sources.request_log.log_line import Request
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us

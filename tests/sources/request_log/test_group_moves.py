@@ -8,7 +8,7 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
-from purgatory_udf.sources.request_log.cluster.group_history import GroupHistory
+from purgatory_udf.sources.request_log.cluster.cluster_facts import GroupHistory
 from tests.sources.request_log import recordings
 from tests.sources.request_log.log_lines import START_US, log_line, message, parse, us
 from tests.sources.request_log.translate import Translation, translate

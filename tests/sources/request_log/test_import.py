@@ -15,9 +15,8 @@ from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import read_metadata_dump
 from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
 from purgatory_udf.sources.request_log.importing.import_options import OWN_PROTOCOLS
-from purgatory_udf.sources.request_log.lines.log_files import open_text
-from purgatory_udf.sources.request_log.lines.log_line import read_line
-from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+from purgatory_udf.sources.request_log.log_files import open_text
+from purgatory_udf.sources.request_log.log_line import Place, Request, read_line
 from tests.sources.request_log.conftest import LINES, Piece, Replayed
 from tests.sources.request_log.output_search import names_in, text_of_output
 from tests.sources.request_log.translate import Translation, translate

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.request_log.lines.log_files import open_text, read_text
+from purgatory_udf.sources.request_log.log_files import open_text, read_text
 
 # More than one buffer of the reader.
 LINES = [f"[2026-11-21 02:54:27,702] line {number} \N{SNOWMAN}\n" for number in range(20_000)]

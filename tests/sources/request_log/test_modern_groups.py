@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.sources.request_log.following.carried_state import Carried
+from purgatory_udf.sources.request_log.importing.carried_state import Carried
 from purgatory_udf.sources.request_log.importing.log_reader import Tally
-from purgatory_udf.sources.request_log.lines.logged_request import Request
+from purgatory_udf.sources.request_log.log_line import Request
 from tests.sources.request_log.log_lines import log_line, message, parse
 from tests.sources.request_log.translate import translate
 

@@ -9,17 +9,16 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts
+from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts, GroupHistory
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     BrokerStop,
     ClusterMetadata,
     PartitionChange,
     broker_stops,
 )
-from purgatory_udf.sources.request_log.cluster.group_history import GroupHistory
 from purgatory_udf.sources.request_log.cluster.internal_topics import TransactionFacts
 from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
-from purgatory_udf.sources.request_log.lines.logged_request import Request
+from purgatory_udf.sources.request_log.log_line import Request
 
 Key = tuple[str, int]
 

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from purgatory_udf.sources.request_log.lines.logged_request import Request
-from purgatory_udf.sources.request_log.lines.request_bodies import topic_of
+from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.request_bodies import topic_of
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.request_log.lines.log_files import open_text
+from purgatory_udf.sources.request_log.log_files import open_text
 
 
 class StoredBatch(NamedTuple):

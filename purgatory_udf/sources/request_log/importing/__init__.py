@@ -1,1 +1,7 @@
-"""Parallel import of request logs: rows between tasks, the total order of events, pseudonyms, output tables."""
+"""Parallel import of request logs.
+
+- `log_import`, `import_options`: the import of a whole log, its options and pseudonyms
+- `log_reader`, `import_rows`: files to requests, and the rows between tasks
+- `import_tasks`, `import_passes`, `import_tables`: the tasks, the total order of events, output tables
+- `follow_step`, `carried_state`: the import of a growing log in steps, and what a step keeps for the next one
+"""

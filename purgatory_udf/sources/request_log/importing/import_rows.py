@@ -12,10 +12,10 @@ import msgspec
 import pyarrow as pa
 
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.sources.request_log.lines.fast_parser import parse_fetch
-from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
-from purgatory_udf.sources.request_log.lines.request_bodies import decode_fetch, encode_fetch
+from purgatory_udf.sources.request_log.fast_parser import parse_fetch
+from purgatory_udf.sources.request_log.log_line import Place, Request
 from purgatory_udf.sources.request_log.partitions.event_sweep import REQUEST_RANK, TimedEvent
+from purgatory_udf.sources.request_log.request_bodies import decode_fetch, encode_fetch
 from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, FollowerCopy, ReaderPosition
 from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation
 

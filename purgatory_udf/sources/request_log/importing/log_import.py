@@ -53,8 +53,8 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     with_lines,
 )
 from purgatory_udf.sources.request_log.importing.import_tables import NAMES, Finished, require_room, write_tables
-from purgatory_udf.sources.request_log.lines.log_files import find_logs, zone_of
-from purgatory_udf.sources.request_log.lines.logged_request import Request
+from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
+from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks
 from purgatory_udf.storage import run_records

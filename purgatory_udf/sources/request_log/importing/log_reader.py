@@ -18,6 +18,7 @@ import pyarrow as pa
 from purgatory_udf.contract import Rejection
 from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import HEARTBEAT, permits_shutdown
+from purgatory_udf.sources.request_log.fast_parser import UnparsedRequest, parse_fetch, parse_line
 from purgatory_udf.sources.request_log.importing.import_rows import (
     REQUESTS,
     RequestRow,
@@ -26,11 +27,17 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     request_row,
     row_of_texts,
 )
-from purgatory_udf.sources.request_log.lines.fast_parser import UnparsedRequest, parse_fetch, parse_line
-from purgatory_udf.sources.request_log.lines.log_files import broker_of
-from purgatory_udf.sources.request_log.lines.log_line import MALFORMED, NO_BROKER, BadLine, malformed_line, read_line
-from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
-from purgatory_udf.sources.request_log.lines.request_bodies import (
+from purgatory_udf.sources.request_log.log_files import broker_of
+from purgatory_udf.sources.request_log.log_line import (
+    MALFORMED,
+    NO_BROKER,
+    BadLine,
+    Place,
+    Request,
+    malformed_line,
+    read_line,
+)
+from purgatory_udf.sources.request_log.request_bodies import (
     FetchRequestBody,
     decode_fetch_request,
     decode_fetch_response,

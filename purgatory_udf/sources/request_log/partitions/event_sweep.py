@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.lines.logged_request import Place
+from purgatory_udf.sources.request_log.log_line import Place
 from purgatory_udf.sources.request_log.partitions import partition_status
 from purgatory_udf.sources.request_log.partitions.partition_status import ALL_TIME, LeadershipState, TimeRange
 from purgatory_udf.sources.request_log.requests.partition_facts import (

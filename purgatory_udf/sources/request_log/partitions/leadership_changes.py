@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import (
     ALTER_PARTITION_WINDOW_US,
     COMPLETION_TO_RESPONSE_US,
@@ -27,7 +28,6 @@ from purgatory_udf.sources.request_log.assumptions import (
     Report,
 )
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, GRANTED, ClusterMetadata, PartitionChange
-from purgatory_udf.sources.request_log.lines import error_codes as errors
 from purgatory_udf.sources.request_log.partitions.partition_status import InSyncSet, LeadershipState, rejoining_replicas
 from purgatory_udf.sources.request_log.requests.partition_facts import PartitionFacts, ReaderPosition
 

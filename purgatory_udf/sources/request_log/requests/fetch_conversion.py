@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import (
     COMPLETION_SPREAD_US,
     FOLLOWER_APPEND_FRACTION,
@@ -24,9 +25,8 @@ from purgatory_udf.sources.request_log.assumptions import (
     Report,
 )
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
-from purgatory_udf.sources.request_log.lines import error_codes as errors
-from purgatory_udf.sources.request_log.lines.logged_request import Request
-from purgatory_udf.sources.request_log.lines.request_bodies import (
+from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.request_bodies import (
     FetchRequestBody,
     FetchRequestPartition,
     FetchResponseBody,

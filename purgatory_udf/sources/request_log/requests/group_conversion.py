@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.lines import error_codes as errors
-from purgatory_udf.sources.request_log.lines.logged_request import Request
-from purgatory_udf.sources.request_log.lines.request_bodies import topic_of
+from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.request_bodies import topic_of
 from purgatory_udf.sources.request_log.requests.recorded_operation import (
     LoggedOperation,
     logged_operation,

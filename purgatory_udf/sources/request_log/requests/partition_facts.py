@@ -1,7 +1,7 @@
 """Facts: what one request shows about one partition at one broker. Timelines of partitions are built from them.
 
 Times are microseconds since the epoch. S is the time at which the handling of a request started, L at which it ended
-(see `lines.logged_request`).
+(see `log_line`).
 
 Facts are serialized as their number (`tag`) and the list of their fields. This format is stored between the steps of a
 followed log, so numbers and fields must not change.

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import TXN_JOIN_TO_APPEND_US, Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster.internal_topics import OFFSETS_TOPIC
-from purgatory_udf.sources.request_log.lines import error_codes as errors
-from purgatory_udf.sources.request_log.lines.logged_request import Request
-from purgatory_udf.sources.request_log.lines.request_bodies import (
+from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.request_bodies import (
     ProducedPartition,
     decode_produce,
     partition_keys,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster.internal_topics import (
@@ -22,10 +23,8 @@ from purgatory_udf.sources.request_log.cluster.internal_topics import (
     coordinator_appends,
     partition_for,
 )
-from purgatory_udf.sources.request_log.lines import error_codes as errors
-from purgatory_udf.sources.request_log.lines.log_line import MALFORMED, BadLine, malformed_line
-from purgatory_udf.sources.request_log.lines.logged_request import Request
-from purgatory_udf.sources.request_log.lines.request_bodies import (
+from purgatory_udf.sources.request_log.log_line import MALFORMED, BadLine, Request, malformed_line
+from purgatory_udf.sources.request_log.request_bodies import (
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
     is_metadata_fetch,

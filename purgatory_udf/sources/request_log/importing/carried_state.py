@@ -22,7 +22,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_context import (
 from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER
 from purgatory_udf.sources.request_log.importing.import_rows import CHANGES, PARTS, REQUESTS
-from purgatory_udf.sources.request_log.lines.logged_request import Request
+from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.partitions.partition_status import TimeRange
 from purgatory_udf.sources.request_log.requests.fetch_sessions import AttemptRun, FetchAttempt
 from purgatory_udf.sources.request_log.requests.partition_facts import (

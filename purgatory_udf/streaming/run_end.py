@@ -1,19 +1,53 @@
-"""Counts of a finished run for its record in `runs`."""
+"""The end of a run: its last gauge readings, and the counts for its record in `runs`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 from purgatory_udf.backend.backend import Backend
+from purgatory_udf.backend.delta_store import EPOCH, Condition
+from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.groups.group_rows import KINDS
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import Survey
 from purgatory_udf.streaming.group_answer_check import disagreement_counts
+from purgatory_udf.streaming.stateful_rules import closing_ms
+
+
+def close_gauges(backend: Backend, layout: Layout, config: Config, last_us: int, latest_us: int | None = None) -> None:
+    """Delete readings later than the end of the trace, or, in a drained run, than its last operation.
+
+    Args:
+        backend: Backend of the tables.
+        layout: The run's tables.
+        config: The run's configuration.
+        last_us: Time of the trace's last event, in epoch microseconds.
+        latest_us: When the last operation ended; None if that must be read from the tables.
+    """
+    until_ms = last_us // 1000
+    if config.drain:
+        until_ms = closing_ms(last_us, _last_end_us(backend, layout) if latest_us is None else latest_us)
+    table = layout.table("purgatory_gauges")
+    late = [Condition("at", ">", EPOCH + timedelta(milliseconds=until_ms))]
+    if backend.delta(table).count(table, late):
+        backend.delta(table).delete(table, late)
+
+
+def _last_end_us(backend: Backend, layout: Layout) -> int:
+    """Return when the last operation ended, in epoch microseconds; cancelled ones end before the trace does."""
+    ends = backend.query(
+        "SELECT max(ended_at) AS ended_at FROM (SELECT completed_at AS ended_at FROM {completions} "
+        "UNION ALL SELECT expired_at AS ended_at FROM {expirations}) AS ended",
+        {name: layout.table(name) for name in ("completions", "expirations")},
+    ).to_pylist()
+    last = ends[0]["ended_at"]
+    return 0 if last is None else int((last - EPOCH) / timedelta(microseconds=1))
 
 
 def rows_written(sinks: Sequence[Sink]) -> Counter[str] | None:

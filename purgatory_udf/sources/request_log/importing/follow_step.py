@@ -15,7 +15,8 @@ from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.sources.request_log.assumptions import SESSION_IDLE_US, Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
-from purgatory_udf.sources.request_log.following.carried_state import (
+from purgatory_udf.sources.request_log.importing import import_rows, log_reader
+from purgatory_udf.sources.request_log.importing.carried_state import (
     CARRIED_ROWS,
     CONVERTED,
     LOOK_BACK_US,
@@ -27,7 +28,6 @@ from purgatory_udf.sources.request_log.following.carried_state import (
     facts_to_carry,
     is_settled_append,
 )
-from purgatory_udf.sources.request_log.importing import import_rows, log_reader
 from purgatory_udf.sources.request_log.importing.import_passes import (
     Keep,
     PreviousStep,
@@ -58,8 +58,7 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     rows_of_parts,
     rows_of_timeline,
 )
-from purgatory_udf.sources.request_log.lines.log_line import MALFORMED, malformed_line
-from purgatory_udf.sources.request_log.lines.logged_request import Request
+from purgatory_udf.sources.request_log.log_line import MALFORMED, Request, malformed_line
 from purgatory_udf.sources.request_log.partitions.partition_status import TimeRange
 from purgatory_udf.sources.request_log.partitions.partition_timeline import build_timeline
 from purgatory_udf.sources.request_log.requests.fetch_conversion import SessionConverter

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf.streaming.batch_errors import BatchError, shorten_errors, shorten_text
+from purgatory_udf.streaming.streaming_query import BatchError, shorten_errors, shorten_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

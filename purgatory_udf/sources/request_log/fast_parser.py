@@ -15,8 +15,8 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from purgatory_udf.sources.request_log.lines.log_files import timestamp_us
-from purgatory_udf.sources.request_log.lines.log_line import (
+from purgatory_udf.sources.request_log.log_files import timestamp_us
+from purgatory_udf.sources.request_log.log_line import (
     API_NAMES,
     MARKER,
     MAX_DEPTH,
@@ -24,9 +24,10 @@ from purgatory_udf.sources.request_log.lines.log_line import (
     NETWORK_THREAD,
     NO_BROKER,
     RENAMED_APIS,
+    Place,
+    Request,
 )
-from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
-from purgatory_udf.sources.request_log.lines.request_bodies import (
+from purgatory_udf.sources.request_log.request_bodies import (
     MAX_NUMBER,
     NO_TOPIC_ID,
     FetchPartitionData,
