@@ -23,7 +23,6 @@ from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.kafka.topic_steps import LogSteps
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
-from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 
@@ -77,7 +76,7 @@ def processor_seconds() -> float:
 def _steps(backend: Backend, out: str, hold_ms: int) -> LogSteps:
     layout, topic = Layout(out), KafkaTopic("localhost:9092", "broker-log", Messages.REQUEST_LOG)
     for name in ("events", "rejected_events", "recorded"):
-        delta_tables.create(backend, layout.table(name), TABLES[name])
+        backend.delta(layout.table(name)).create(layout.table(name), TABLES[name])
     options = RequestLogOptions([topic.topic], out, hold_ms=hold_ms)
     return LogSteps(backend, layout, Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/held")
 

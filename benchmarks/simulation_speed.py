@@ -26,8 +26,7 @@ from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events
 from purgatory_udf.simulation.open_loop.workload import Workload
-from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.scenario_file import load_scenario
+from purgatory_udf.simulation.scenario import Scenario, load_scenario
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

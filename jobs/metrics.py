@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.answers.metrics.metrics_run import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
+from purgatory_udf.answers.metrics import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
@@ -56,9 +56,8 @@ def main(
     ] = None,
 ) -> None:
     """Compute Kafka's meters, waits and causes, purgatory sizes and rebalances; write tables and a summary."""
-    from purgatory_udf.answers.metrics.metrics_overview import summary
-    from purgatory_udf.answers.metrics.metrics_run import write_metrics
-    from purgatory_udf.answers.metrics.prometheus import write_prometheus
+    from purgatory_udf.answers.metrics import summary, write_metrics
+    from purgatory_udf.answers.prometheus import write_prometheus
 
     options = _options(window_ms, by, bytes_per_watch, top)
     metrics = write_metrics(open_backend(), out, options)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.answers.metrics.metrics_run import MetricsOptions
+from purgatory_udf.answers.metrics import MetricsOptions
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
@@ -43,7 +43,7 @@ def main(
     top: Annotated[int, typer.Option(min=1, help="Maximum number of rows per table.")] = 10,
 ) -> None:
     """Write a self-contained HTML report: outcomes over time, purgatory sizes, slow operations and causes."""
-    from purgatory_udf.answers.report.report_run import write_report
+    from purgatory_udf.answers.report import write_report
 
     file = _file(out, html)
     options = MetricsOptions(window_ms=window_ms, top=top)

@@ -54,7 +54,7 @@ def _workload(seed: int | None, options: dict[str, Any]) -> Workload:
 
 
 def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
-    from purgatory_udf.simulation.scenario_file import load_scenario, scenario_names
+    from purgatory_udf.simulation.scenario import load_scenario, scenario_names
 
     if open_loop and options["scenario"] is not None:
         raise UserError("give --scenario or --open-loop, not both")
@@ -152,7 +152,7 @@ def main(
     from purgatory_udf.backend.backend import SparkBackend
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
     from purgatory_udf.simulation.output import Output
-    from purgatory_udf.simulation.scenario_file import load_scenario
+    from purgatory_udf.simulation.scenario import load_scenario
     from purgatory_udf.simulation.simulation_run import ScenarioRun, generate, simulate
 
     backend = open_backend()

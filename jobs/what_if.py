@@ -42,7 +42,7 @@ def _checks(
     like: str | None = None,
     **stage: Any,
 ) -> None:
-    from purgatory_udf.simulation.scenario_file import load_scenario, scenario_names
+    from purgatory_udf.simulation.scenario import load_scenario, scenario_names
 
     if sum(each is not None for each in (events, closed_loop, like)) != 1:
         raise UserError(
@@ -164,10 +164,9 @@ def main(
     ] = None,
 ) -> None:
     """Compare settings: on a recorded trace, on a simulated cluster, or by a model of a recorded cluster."""
-    from purgatory_udf.answers.what_if.variant_replays import ScenarioOptions
-    from purgatory_udf.answers.what_if.what_if_run import what_if, what_if_simulated
+    from purgatory_udf.answers.what_if.what_if_run import ScenarioOptions, what_if, what_if_simulated
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
-    from purgatory_udf.simulation.scenario_file import load_scenario
+    from purgatory_udf.simulation.scenario import load_scenario
 
     stage_asked = {"seed": seed, "duration": duration, "scale": scale}
     _checks(out, variant, events, closed_loop, config, settings, html, like, **stage_asked, seeds=seeds, json=json)

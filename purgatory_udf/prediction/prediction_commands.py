@@ -16,8 +16,7 @@ from purgatory_udf.prediction.plan_builder import build_plan, require_fitted
 from purgatory_udf.prediction.prediction_pages import UNKNOWN_PREFIX, fit_page, prediction_page, tuning_page, write_page
 from purgatory_udf.prediction.prediction_runs import SEEDS, UNCHANGED, parse_variants, predict, simulate_all
 from purgatory_udf.prediction.tuning import parse_goal, parse_limit, parse_ranges, tune
-from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.scenario_file import read_scenario
+from purgatory_udf.simulation.scenario import Scenario, read_scenario
 from purgatory_udf.storage.output_folder import require_folder
 
 if TYPE_CHECKING:

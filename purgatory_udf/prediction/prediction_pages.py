@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import pandas as pd
 
-from purgatory_udf.answers.report import charts
-from purgatory_udf.answers.report.html_page import Section, facts, figure, page, table
+from purgatory_udf.answers import charts
+from purgatory_udf.answers.html_page import Section, facts, figure, page, table
 from purgatory_udf.backend.file_system import write_whole
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.prediction.fit_check import FitCheck

@@ -5,7 +5,7 @@ brokers of `rules.reference`. Clients react to responses, and the outcomes of th
 for the recorded trace. An open loop (`open_loop`) generates traces of any size with Spark; its clients follow a fixed
 schedule.
 
-- settings: `scenario`, `scenario_file`, `fitted_scenario`
+- settings: `scenario`, `fitted_scenario`
 - clock, random numbers and trace: `environment`
 - network: `messages`, `client_network`
 - brokers: `broker_server`, `quotas`, `coordinators`, `cluster_partitions`, `controller`, `replica_fetcher`

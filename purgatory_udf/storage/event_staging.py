@@ -1,7 +1,8 @@
 """Writes events in time order, in files of about a given size; and relays events from one query to the next.
 
 A micro-batch takes whole files in the order of their commits. Files therefore contain whole milliseconds, in time
-order: each batch is then complete up to its last millisecond, and no table depends on the borders of batches.
+order: each batch is then complete up to its last millisecond, and no table depends on the borders of batches. At the
+end: the commits from which a reader gets a table's current content.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.backend import Session, SparkBackend, backend_of
+from purgatory_udf.backend.backend import Backend, Session, SparkBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
-from purgatory_udf.backend.delta_store import Condition, Transaction, transaction_options, with_column_comments
+from purgatory_udf.backend.delta_store import Commit, Condition, Transaction, transaction_options, with_column_comments
 from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
-from purgatory_udf.storage.delta_tables import content_commits
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
@@ -178,3 +179,39 @@ def _read_until_ms(files: Any, layout: Layout) -> int:
     entry = files.read(f"{checkpoint}/offsets/{max(done)}") if done else None
     # The first line is a version, the second the metadata of the batch, the others are offsets of sources.
     return int(json.loads(entry.decode().splitlines()[1])["batchWatermarkMs"]) if entry else 0
+
+
+def content_version(session: Session, path: str) -> int:
+    """Return the first version of the current content: the table's first, or the last that replaced all rows."""
+    return _first_of(backend_of(session).delta(path).history(path))
+
+
+def content_commits(session: Session, path: str) -> list[Commit]:
+    """Return the commits from which a reader gets all rows, one after the other, in the order they were written.
+
+    Empty where the first of them, or the files that it added, no longer exist.
+    """
+    backend = backend_of(session)
+    known = backend.delta(path).history(path)
+    first = _first_of(known)
+    since = [commit for commit in known if commit.version >= first]
+    if since and since[0].version != first:
+        return []
+    # Only files that were compacted since are ever deleted, the oldest first.
+    if any(commit.operation == "OPTIMIZE" for commit in since) and not _has_first_files(backend, path, since):
+        return []
+    return since
+
+
+def _first_of(known: Sequence[Commit]) -> int:
+    return max((commit.version for commit in known if commit.mode == "Overwrite"), default=0)
+
+
+def _has_first_files(backend: Backend, path: str, known: Sequence[Commit]) -> bool:
+    """Whether the files of the first commit that added any still exist."""
+    for commit in known:
+        lines = (backend.files.read(f"{path}/_delta_log/{commit.version:020}.json") or b"").splitlines()
+        added = [unquote(action["add"]["path"]) for line in lines if "add" in (action := json.loads(line))]
+        if added:
+            return all(backend.files.exists(f"{path}/{file}") for file in added)
+    return True

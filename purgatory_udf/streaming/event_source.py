@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.groups.group_rows import API_OF
-from purgatory_udf.storage.delta_tables import content_commits, content_version
+from purgatory_udf.storage.event_staging import content_commits, content_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ from purgatory_udf.backend.backend import LocalBackend
 from tests.support.outcome_folder import sample_with_group, write_folder
 
 if TYPE_CHECKING:
-    from purgatory_udf.answers.metrics.metrics_run import Metrics
+    from purgatory_udf.answers.metrics import Metrics
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def story_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def metrics(story_folder: Path) -> Metrics:
     """The metrics of `story_folder`, written next to its tables."""
-    from purgatory_udf.answers.metrics.metrics_run import MetricsOptions, write_metrics
+    from purgatory_udf.answers.metrics import MetricsOptions, write_metrics
 
     by = ("broker", "topic", "partition", "client", "group")
     return write_metrics(LocalBackend(), str(story_folder), MetricsOptions(by=by, top=3))

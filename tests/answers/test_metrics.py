@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import write_deltalake
 
-from purgatory_udf.answers.metrics.metrics_overview import summary
-from purgatory_udf.answers.metrics.metrics_run import Metrics, MetricsOptions, write_metrics
+from purgatory_udf.answers.metrics import Metrics, MetricsOptions, summary, write_metrics
 from purgatory_udf.answers.run_tables import sql_file
 from purgatory_udf.backend.sql_database import DuckDatabase
 from tests.support.delta_lake import Lake

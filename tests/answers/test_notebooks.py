@@ -17,7 +17,7 @@ from purgatory_udf.contract.tables import WHAT_IF
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from purgatory_udf.answers.metrics.metrics_run import Metrics
+    from purgatory_udf.answers.metrics import Metrics
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as families_of
 
-from purgatory_udf.answers.metrics.prometheus import Family, write_prometheus
+from purgatory_udf.answers.prometheus import Family, write_prometheus
 from tests.support.delta_lake import Lake
 
 if TYPE_CHECKING:
-    from purgatory_udf.answers.metrics.metrics_run import Metrics
+    from purgatory_udf.answers.metrics import Metrics
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 

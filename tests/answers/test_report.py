@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 
-from purgatory_udf.answers.report import html_page
-from purgatory_udf.answers.report.chart_data import ChartData
-from purgatory_udf.answers.report.charts import charts
-from purgatory_udf.answers.report.report_run import report_page
+from purgatory_udf.answers import html_page
+from purgatory_udf.answers.charts import ChartData, charts
+from purgatory_udf.answers.report import report_page
 from purgatory_udf.common.console import Table
 from tests.answers.pages import Page, marks
 from tests.support import browser
 from tests.support.delta_lake import Lake
 
 if TYPE_CHECKING:
-    from purgatory_udf.answers.metrics.metrics_run import Metrics
+    from purgatory_udf.answers.metrics import Metrics
 
 FIGURES = ["ends", "purgatories", "waits", "topics", "groups"]
 

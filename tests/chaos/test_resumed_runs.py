@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic
 from purgatory_udf.sources.kafka.topic_steps import EventSteps
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
-from purgatory_udf.storage import checkpoints, delta_tables, run_records
+from purgatory_udf.storage import checkpoints, run_records
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
@@ -132,7 +133,7 @@ def steps(spark: SparkSession, tmp_path: Path) -> Iterator[Any]:
     """A function that takes a step of a topic's import, as in a new process."""
     layout, run = Layout(str(tmp_path)), Run("run", "ingest", {}, {})
     for name in ("events", "rejected_events"):
-        delta_tables.create(spark, layout.table(name), TABLES[name])
+        backend_of(spark).delta(layout.table(name)).create(layout.table(name), TABLES[name])
 
     def step(number: int, *times_ms: int) -> None:
         values = [json.dumps({"type": "clock", "time_us": START_US + ms * 1000}) for ms in times_ms]
@@ -185,7 +186,7 @@ def test_commit_without_offsets_is_damaged_checkpoint(spark: SparkSession, tmp_p
 def test_table_is_created_over_partial_one(spark: SparkSession, tmp_path: Path, left: str) -> None:
     (tmp_path / "watches" / left).parent.mkdir(parents=True)
     (tmp_path / "watches" / left).touch()
-    delta_tables.create(spark, str(tmp_path / "watches"), TABLES["watches"])
+    backend_of(spark).delta(str(tmp_path / "watches")).create(str(tmp_path / "watches"), TABLES["watches"])
     assert DeltaTable(str(tmp_path / "watches")).version() == 0
 
 
@@ -195,7 +196,7 @@ def test_damaged_table_keeps_its_files(spark: SparkSession, tmp_path: Path) -> N
     (tmp_path / "watches" / "_delta_log" / "00000000000000000000.json").unlink()
     before = sorted(tmp_path.rglob("*"))
     with suppress(Exception):
-        delta_tables.create(spark, str(tmp_path / "watches"), TABLES["watches"])
+        backend_of(spark).delta(str(tmp_path / "watches")).create(str(tmp_path / "watches"), TABLES["watches"])
     assert [path for path in before if not path.exists()] == []
 
 

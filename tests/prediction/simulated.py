@@ -10,7 +10,7 @@ import pyarrow as pa
 from purgatory_udf.contract.tables import RECORDED
 from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.output import completion_rows, event_rows, expiration_rows
-from purgatory_udf.simulation.scenario_file import load_scenario
+from purgatory_udf.simulation.scenario import load_scenario
 
 
 @cache

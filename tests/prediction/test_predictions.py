@@ -15,8 +15,7 @@ from purgatory_udf.prediction.fit import fit
 from purgatory_udf.prediction.fit_check import Figures
 from purgatory_udf.prediction.prediction_commands import scenario_yaml, write_scenario
 from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction, parse_variants, predict
-from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.scenario_file import read_scenario
+from purgatory_udf.simulation.scenario import Scenario, read_scenario
 from tests.prediction.imported import recorded_cluster
 from tests.prediction.scenarios import small_scenario
 from tests.prediction.truth import missed

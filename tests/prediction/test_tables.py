@@ -15,7 +15,7 @@ from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.prediction_commands import run_fit
 from purgatory_udf.prediction.recording import Recording, build_recording, read_recording
-from purgatory_udf.simulation.scenario_file import read_scenario
+from purgatory_udf.simulation.scenario import read_scenario
 from tests.prediction.simulated import recorded, replayed
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from purgatory_udf.prediction import prediction_runs
 from purgatory_udf.prediction.fit_check import Figures
 from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction, parse_variants, predict
-from purgatory_udf.simulation.scenario_file import read_scenario
+from purgatory_udf.simulation.scenario import read_scenario
 from purgatory_udf.sources.request_log.log_files import read_text
 from tests.prediction.truth import missed
 from tests.support.recorded import data_file

@@ -17,8 +17,7 @@ from purgatory_udf.prediction.prediction_commands import check_by_simulation, wr
 from purgatory_udf.prediction.recording import NO_CLIENT_ID, build_recording
 from purgatory_udf.prediction.variant_settings import apply_settings, parse_variant_setting
 from purgatory_udf.simulation.closed_loop import ClosedLoop
-from purgatory_udf.simulation.scenario import Consumers, Scenario
-from purgatory_udf.simulation.scenario_file import load_scenario, read_scenario
+from purgatory_udf.simulation.scenario import Consumers, Scenario, load_scenario, read_scenario
 from tests.prediction.simulated import recorded_of, replayed_of
 
 pytestmark = pytest.mark.long

@@ -6,8 +6,7 @@ from functools import cache
 
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
-from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.scenario_file import load_scenario
+from purgatory_udf.simulation.scenario import Scenario, load_scenario
 
 # Per scenario: factor of clients, factor of the producers' rate, duration in seconds.
 SMALL = {

@@ -11,8 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.scenario_file import load_scenario, scenarios_folder
+from purgatory_udf.simulation.scenario import Scenario, load_scenario, scenarios_folder
 
 TOPICS = [{"name": "orders"}]
 

@@ -13,7 +13,7 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.simulation.scenario_file import load_scenario, scenario_names, scenarios_folder
+from purgatory_udf.simulation.scenario import load_scenario, scenario_names, scenarios_folder
 from tests.simulation.bundled_scenarios import SMALL, outcomes_of_kind, seconds_since_start, simulated_scenario
 from tests.support.oracle_groups import removals
 from tests.support.outcome_rows import outcomes_of

@@ -11,11 +11,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.backend.backend import Backend
+from purgatory_udf.backend.backend import Backend, backend_of
 from purgatory_udf.backend.delta_store import SparkDelta, with_column_comments
 from purgatory_udf.backend.local_delta import LocalDelta
 from purgatory_udf.contract.tables import COMMENT, COMMENTED_TABLES, COMPLETIONS, with_comments
-from purgatory_udf.storage import delta_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +57,7 @@ def test_spark_creates_commented_columns(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_local_session_creates_commented_columns(without_spark: Backend, tmp_path: Path) -> None:
-    delta_tables.create(without_spark, str(tmp_path / "table"), COMMENTED)
+    backend_of(without_spark).delta(str(tmp_path / "table")).create(str(tmp_path / "table"), COMMENTED)
     assert _stored(tmp_path / "table") == EXPECTED
 
 

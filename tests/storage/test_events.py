@@ -13,8 +13,7 @@ from purgatory_udf.backend.backend import LocalBackend, backend_of
 from purgatory_udf.backend.delta_store import SparkDelta
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.delta_tables import content_commits
-from purgatory_udf.storage.event_staging import is_in_time_order
+from purgatory_udf.storage.event_staging import content_commits, is_in_time_order
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions

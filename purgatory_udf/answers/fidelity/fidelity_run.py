@@ -21,7 +21,6 @@ from purgatory_udf.backend.file_system import write_whole
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_paths import local_path
-from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def run_fidelity(session: Session, options: FidelityOptions) -> Fidelity:
     layout = Layout(options.out)
     beans, logged = options.counted(), options.logged()
     for name, maker in NEEDED.items():
-        if not delta_tables.is_table(session, layout.table(name)):
+        if not backend_of(session).delta(options.out).is_table(layout.table(name)):
             raise UserError(f"{layout.table(name)}: no such table; run `{maker}` first")
     tables = RunTables(session, options.out, require_all_rows=False)
     backend_of(session).files.remove(layout.table("fidelity"))

@@ -5,21 +5,31 @@ The queries of `sql/fidelity` compute the rows in these steps:
 | query | rows |
 |---|---|
 | views/operation_pairs | recorded operations with their replayed outcomes |
-| fidelity/timer_parts | the lateness of expirations, from which `timer_delays` estimates each timer's phase |
+| fidelity/timer_parts | the lateness of expirations, from which `timer_phases` estimates each timer's phase |
 | views/timed_pairs | the pairs, with their lateness corrected by that phase |
 | views/disagreements | pairs with different outcomes, and their circumstances |
 | views/disagreement_causes | the cause of each disagreement, one of `CAUSES` |
 | fidelity/operations | rows of `fidelity` for operations with the id of their event |
 | fidelity/groups | rows of `fidelity` for joins, syncs and heartbeats |
+
+Kafka counts a timeout from the start of the millisecond of its monotonic clock in which the operation entered the
+timer: an operation that starts late in that millisecond waits less. The phase is the offset between these milliseconds
+and those of the log. It is not logged, but is constant while the broker runs, and the lateness of expired operations
+shows it as a sawtooth: the later in a millisecond an operation starts, the earlier it expires, up to the next
+millisecond. Without the sawtooth, a spread of one millisecond remains, because the reaper sleeps for whole milliseconds
+as well.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import cmath
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from purgatory_udf.answers.fidelity import timer_delays
 from purgatory_udf.contract.tables import COMMENTED_TABLES, FIDELITY, TABLES
 
 if TYPE_CHECKING:
@@ -69,7 +79,7 @@ def write_comparison(tables: RunTables) -> dict[int, float]:
     """
     # The events of the import, which also wrote `recorded`.
     tables.add_table("events", tables.layout.table("events"), TABLES["events"])
-    phases = timer_delays.phases(tables.rows("fidelity/timer_parts", parts=timer_delays.PARTS))
+    phases = timer_phases(tables.rows("fidelity/timer_parts", parts=PARTS))
     add_phases(tables, phases)
     queries = ["fidelity/operations", *(["fidelity/groups"] if tables.has("group_transitions") else [])]
     rows = " UNION ALL ".join(f"(SELECT {', '.join(_COLUMNS)} FROM ({tables.text(name)}) rows)" for name in queries)
@@ -87,3 +97,43 @@ def add_phases(tables: RunTables, phases: dict[int, float]) -> None:
     """Make the phases available to queries as `timer_phases`."""
     schema = pa.schema([("broker", pa.int32()), ("phase_ms", pa.float64())])
     tables.add_rows("timer_phases", pa.table([list(phases), list(phases.values())], schema=schema))
+
+
+# Number of parts of a millisecond.
+PARTS = 20
+# Minimum number of operations. Random lateness of 500 operations on a busy host may look like a sawtooth.
+FEWEST = 1_000
+# Minimum amplitude, relative to that of the whole sawtooth. Recordings with a sawtooth have 0.84 to 0.98; with shuffled
+# starts, a thousand operations have at most 0.44.
+CLEAR = 0.5
+# Amplitude of the first harmonic of a sawtooth of height 1.
+_WHOLE = 1 / (2 * math.pi)
+
+
+def phase_of(late_ms: Sequence[float]) -> float | None:
+    """Return the phase in milliseconds, from 0 to 1, or None if there is no clear sawtooth.
+
+    `late_ms` has the lateness of a broker's operations for each part of the millisecond in which they started.
+    """
+    turns = (-2j * math.pi * (part + 0.5) / len(late_ms) for part in range(len(late_ms)))
+    harmonic = sum(late * cmath.exp(turn) for late, turn in zip(late_ms, turns, strict=True)) / len(late_ms)
+    if abs(harmonic) < CLEAR * _WHOLE:
+        return None
+    return (cmath.phase(harmonic) / (2 * math.pi) + 0.25) % 1
+
+
+def timer_phases(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+    """Return the phase in milliseconds of each broker that has one; `rows` are those of `fidelity/timer_parts`.
+
+    A log with whole milliseconds gives no phase: the start of an operation is the time of its line minus the wait, so
+    the starts would agree with any wait.
+    """
+    estimates = {}
+    for broker, of_broker in groupby(rows, key=lambda row: int(row["broker"])):
+        parts = list(of_broker)
+        operations, fine = (sum(row[name] for row in parts) for name in ("operations", "fine"))
+        if operations >= FEWEST and len(parts) == PARTS and fine > operations / 2:
+            phase = phase_of([row["late_ms"] for row in parts])
+            if phase is not None:
+                estimates[broker] = phase
+    return estimates

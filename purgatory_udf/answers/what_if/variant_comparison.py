@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from purgatory_udf.answers.report import charts
-from purgatory_udf.answers.report.chart_data import round_bin_ms
+from purgatory_udf.answers import charts
+from purgatory_udf.answers.charts import round_bin_ms
 from purgatory_udf.answers.run_tables import RunTables, sql_file
 from purgatory_udf.answers.what_if import BASELINE
 from purgatory_udf.backend.sql_database import open_database

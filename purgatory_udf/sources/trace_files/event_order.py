@@ -3,7 +3,7 @@
     serialized, by piece ─► cut at the borders of files ─► (by file) ─► sorted ─► rows
 
 This works if the totals of the pieces rule out late events and repeated `seq`, and no moment has too many events for
-one task. Otherwise, `import_decisions` compares the events as rows.
+one task. Otherwise, `trace_import` compares the events as rows.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from statistics import stdev
 import pyarrow as pa
 import pytest
 
-from purgatory_udf.answers.fidelity.timer_delays import FEWEST, PARTS, phase_of, phases
+from purgatory_udf.answers.fidelity.outcome_comparison import FEWEST, PARTS, phase_of, timer_phases
 from tests.answers.fidelity.conftest import RunQuery
 
 PHASE = 0.3
@@ -69,7 +69,7 @@ def _expired() -> pa.Table:
 def test_phase_removes_the_sawtooth(run_query: RunQuery) -> None:
     """A phase needs enough operations, with times in microseconds."""
     given = {"operation_pairs": _expired()}
-    estimates = phases(run_query("fidelity/timer_parts", given, parts=PARTS))
+    estimates = timer_phases(run_query("fidelity/timer_parts", given, parts=PARTS))
     assert list(estimates) == [1]
     assert estimates[1] == pytest.approx(PHASE, abs=0.04)
     given["timer_phases"] = pa.table({"broker": pa.array([1], pa.int32()), "phase_ms": [estimates[1]]})
@@ -88,4 +88,4 @@ def test_log_without_written_times_gives_no_phase(run_query: RunQuery) -> None:
     pairs = pairs.set_column(at, "written_at", pa.nulls(pairs.num_rows, pa.timestamp("us", "UTC")))
     rows = run_query("fidelity/timer_parts", {"operation_pairs": pairs}, parts=PARTS)
     assert {row["fine"] for row in rows} == {0}
-    assert phases(rows) == {}
+    assert timer_phases(rows) == {}

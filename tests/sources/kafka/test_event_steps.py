@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.sources.kafka import topic_steps
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.kafka.topic_steps import EventSteps
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
-from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.event_staging import is_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
@@ -73,7 +73,7 @@ def _followed(
 ) -> dict[str, list[dict[str, Any]]]:
     """Follow the topic with one portion per step, the last one twice, as after a kill; return the tables."""
     for name in ("events", "rejected_events"):
-        delta_tables.create(spark, Layout(str(out)).table(name), TABLES[name])
+        backend_of(spark).delta(Layout(str(out)).table(name)).create(Layout(str(out)).table(name), TABLES[name])
     topic, options = KafkaTopic("localhost:1", "events", Messages.EVENTS), IngestOptions(["events"], str(out))
     steps = EventSteps(
         spark, Layout(str(out)), Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/steps"

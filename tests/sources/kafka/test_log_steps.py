@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.sources.kafka import topic_steps
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.kafka.topic_steps import LogSteps
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
-from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.event_staging import is_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
@@ -56,7 +56,7 @@ def _followed(
 ) -> dict[str, list[dict[str, Any]]]:
     """Follow the log with one portion per step, the last one twice, as after a kill; return the tables."""
     for name in TABLES_OF_A_LOG:
-        delta_tables.create(spark, Layout(str(out)).table(name), TABLES[name])
+        backend_of(spark).delta(Layout(str(out)).table(name)).create(Layout(str(out)).table(name), TABLES[name])
     topic = KafkaTopic("localhost:1", "lines", Messages.REQUEST_LOG)
     options = RequestLogOptions(["lines"], str(out), hold_ms=3_000, events_per_file=100)
     run = Run("followed", "ingest", {}, {})

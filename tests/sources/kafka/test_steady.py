@@ -13,14 +13,14 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.maintain import main as maintain
-from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.backend.backend import LocalBackend, backend_of
 from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.sources.kafka.kafka_topic import MESSAGES, KafkaTopic
 from purgatory_udf.sources.kafka.topic_steps import EventSteps
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
-from purgatory_udf.storage import delta_tables, run_records
+from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from tests.support.delta_lake import commits_to_read
@@ -45,7 +45,7 @@ def test_steady_import_does_not_grow(tmp_path: Path, capsys: pytest.CaptureFixtu
     session = LocalBackend()
     run_records.save(session, layout.table("runs"), run)
     for name in tables:
-        delta_tables.create(session, layout.table(name), TABLES[name])
+        backend_of(session).delta(layout.table(name)).create(layout.table(name), TABLES[name])
     topic, options = KafkaTopic("nowhere:1", "t"), IngestOptions([], layout.out)
     for step in range(STEPS):
         # A new process has no state in memory.

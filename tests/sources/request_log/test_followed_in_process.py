@@ -17,7 +17,6 @@ from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.kafka.topic_steps import LogSteps
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
-from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from tests.support import recorded
@@ -56,7 +55,7 @@ def _lines(broker: int) -> Iterator[str]:
 def _steps(out: Path, topics: str) -> LogSteps:
     layout = Layout(str(out))
     for name in ("events", "recorded", "rejected_events"):
-        delta_tables.create(LocalBackend(), layout.table(name), TABLES[name])
+        LocalBackend().delta(layout.table(name)).create(layout.table(name), TABLES[name])
     options = RequestLogOptions(["lines"], str(out), topics=topics, hold_ms=HOLD_MS, events_per_file=1_000)
     topic = KafkaTopic("localhost:1", "lines", Messages.REQUEST_LOG)
     return LogSteps(LocalBackend(), layout, Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/held")

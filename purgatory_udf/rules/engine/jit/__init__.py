@@ -2,8 +2,8 @@
 
 - `records`: tables of records, and accessors for compiled code
 - `compiled_functions`: the decorators, and operations that are one instruction
-- `code_cache`: where compiled code is cached
-- `numba_version`, `helper_pipeline`: a faster compilation of helpers, with the pinned version of numba
+- `code_cache`: where compiled code is cached, and whether numba is the pinned version
+- `helper_pipeline`: a faster compilation of helpers, with the pinned version of numba
 - `record_arrays`: copying records in numpy
 
 Only this package imports numba.

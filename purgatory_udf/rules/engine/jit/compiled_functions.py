@@ -1,7 +1,7 @@
 """Decorators of compiled functions: entry points, which Python calls, and helpers, which only compiled code calls.
 
 Helpers have their own pipeline (`helper_pipeline`). It relies on internals of numba, which is therefore pinned to one
-version. With another version, helpers are compiled as numba does by default (`numba_version`), with the same results.
+version. With another version, helpers are compiled as numba does by default (`code_cache`), with the same results.
 
 Helpers get records as pointers, without reference counts, copies or allocations (see `records`). With
 `NUMBA_DISABLE_JIT=1` the same functions run uncompiled.
@@ -24,7 +24,7 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 from numba.extending import intrinsic, models, register_model, typeof_impl
 
 from purgatory_udf.rules.engine.jit import Int64EnumMeta, code_cache
-from purgatory_udf.rules.engine.jit.numba_version import HELPER_PIPELINE
+from purgatory_udf.rules.engine.jit.code_cache import HELPER_PIPELINE
 from purgatory_udf.rules.engine.jit.records import COMPILED
 
 Function = TypeVar("Function", bound=Callable[..., Any])

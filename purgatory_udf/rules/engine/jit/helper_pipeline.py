@@ -5,7 +5,7 @@ Python never calls it, so the innermost helpers are compiled a dozen times over.
 with those of its callees; optimization and code generation happen once, in the entry point. That takes a third of the
 compilation time, for code that is as fast.
 
-The module relies on internals of one version of numba; only `numba_version` imports it, after a check.
+The module relies on internals of one version of numba; only `code_cache` imports it, after a check.
 """
 
 from __future__ import annotations

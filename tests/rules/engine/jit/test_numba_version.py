@@ -12,8 +12,8 @@ import numba
 import pytest
 
 from purgatory_udf.rules.engine.jit import code_cache
+from purgatory_udf.rules.engine.jit.code_cache import HELPER_PIPELINE, PINNED_NUMBA
 from purgatory_udf.rules.engine.jit.helper_pipeline import HelperCompiler
-from purgatory_udf.rules.engine.jit.numba_version import HELPER_PIPELINE, PINNED_NUMBA
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -29,8 +29,8 @@ import numba.core.codegen
 del numba.core.codegen.JITCodeLibrary
 """
 _PRINT = """
-from purgatory_udf.rules.engine.jit import code_cache, compiled_functions, numba_version
-print(numba_version.HELPER_PIPELINE, code_cache.fingerprint(), code_cache.FOLDER.name)
+from purgatory_udf.rules.engine.jit import code_cache, compiled_functions
+print(code_cache.HELPER_PIPELINE, code_cache.fingerprint(), code_cache.FOLDER.name)
 """
 _COMPARE = """
 from tests.rules.engine.loop.test_against_reference import test_one_call_equals_the_reference

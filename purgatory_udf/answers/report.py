@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from purgatory_udf.answers import html_page
+from purgatory_udf.answers.charts import Spec, chart_data, charts
 from purgatory_udf.answers.explain.evidence import collect
 from purgatory_udf.answers.explain.story import story
-from purgatory_udf.answers.metrics.metrics_overview import Totals, overview, totals
-from purgatory_udf.answers.metrics.metrics_run import Metrics, MetricsOptions, write_metrics
-from purgatory_udf.answers.report import html_page
-from purgatory_udf.answers.report.chart_data import chart_data
-from purgatory_udf.answers.report.charts import Spec, charts
-from purgatory_udf.answers.report.html_page import Section
+from purgatory_udf.answers.html_page import Section
+from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, write_metrics
 from purgatory_udf.backend.file_system import write_whole
 
 if TYPE_CHECKING:

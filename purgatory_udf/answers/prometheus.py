@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from purgatory_udf.backend.file_system import write_whole
 
 if TYPE_CHECKING:
-    from purgatory_udf.answers.metrics.metrics_run import Metrics
+    from purgatory_udf.answers.metrics import Metrics
 
 _SIZE = "kafka_server_delayedoperationpurgatory_purgatorysize"
 _DELAYED = "kafka_server_delayedoperationpurgatory_numdelayedoperations"

@@ -12,9 +12,8 @@ import altair as alt
 import pytest
 import vl_convert
 
-from purgatory_udf.answers.report import vega_bundle as module
-from purgatory_udf.answers.report.html_page import page
-from purgatory_udf.answers.report.vega_bundle import vega_bundle
+from purgatory_udf.answers import html_page as module
+from purgatory_udf.answers.html_page import page, vega_bundle
 from purgatory_udf.common.local_paths import user_cache_folder
 
 Built = list[tuple[str, str]]

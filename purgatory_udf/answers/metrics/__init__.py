@@ -1,1 +1,0 @@
-"""Metrics of a replay for operators: Kafka's own meters, waits, causes, rebalances."""
