@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.answers.explain.question import Question
+from purgatory_udf.answers.explain import Question
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
@@ -28,7 +28,7 @@ def main(
     top: Annotated[int, typer.Option(min=1, help="Maximum number of operations, or changes of a group.")] = 20,
 ) -> None:
     """Explain an operation or a group: what it waited for, what ended the wait, and why not earlier."""
-    from purgatory_udf.answers.explain.question import explain
+    from purgatory_udf.answers.explain import explain
     from purgatory_udf.common.console import printable
 
     question = Question(operation, request_id, group)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from purgatory_udf.answers.what_if.variants import Variant, variants
+from purgatory_udf.answers.variants import Variant, variants
 from purgatory_udf.backend.file_system import LocalFiles, require_no_file
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
@@ -164,7 +164,7 @@ def main(
     ] = None,
 ) -> None:
     """Compare settings: on a recorded trace, on a simulated cluster, or by a model of a recorded cluster."""
-    from purgatory_udf.answers.what_if.what_if_run import ScenarioOptions, what_if, what_if_simulated
+    from purgatory_udf.answers.what_if import ScenarioOptions, what_if, what_if_simulated
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
     from purgatory_udf.simulation.scenario import load_scenario
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.answers import html_page
 from purgatory_udf.answers.charts import Spec, chart_data, charts
-from purgatory_udf.answers.explain.evidence import collect
-from purgatory_udf.answers.explain.story import story
+from purgatory_udf.answers.evidence import collect
 from purgatory_udf.answers.html_page import Section
 from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, write_metrics
+from purgatory_udf.answers.story import story
 from purgatory_udf.backend.file_system import write_whole
 
 if TYPE_CHECKING:

@@ -10,6 +10,5 @@ schedule.
 - network: `messages`, `client_network`
 - brokers: `broker_server`, `quotas`, `coordinators`, `cluster_partitions`, `controller`, `replica_fetcher`
 - clients: `producer`; `consumer` with `consumer_fetcher` and `consumer_membership`
-- faults: `incidents`
-- running it all: `closed_loop`; output tables: `output`; the `simulate` command: `simulation_run`
+- running it all, with its faults: `closed_loop`; output tables: `output`; the `simulate` command: `simulation_run`
 """

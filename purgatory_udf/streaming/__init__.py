@@ -1,6 +1,6 @@
 """The replay as a Structured Streaming job: one pipeline, two sets of rules (partitions, consumer groups).
 
-- `replay_run`, `follow_replay`, `single_batch_replay`: a finished trace; a growing table; a trace of one batch
+- `replay_run`, `single_batch_replay`: a finished trace or a growing table; a trace of one batch
 - `run_resumption`, `event_source`: options and which run is continued, the trace and its batches
 - `query_plan`, `streaming_query`: the queries of a run, and one of them
 - `stateful_rules`, `partition_rules`, `group_rules`: the interface to Spark, and its two implementations

@@ -20,7 +20,9 @@ from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.event_source import TraceSurvey, grouping_for
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
-from purgatory_udf.streaming.single_batch_replay import GROUPING
+
+# The grouping of a run that one process replays in one batch.
+SINGLE_BATCH_GROUPING = "broker"
 
 # Settings that change how a replay is executed, but not its results.
 _IMPORT_SETTINGS = ("max_rejected", "max_line_bytes", "max_unpacked")
@@ -133,7 +135,7 @@ def is_one_batch(run: Run) -> bool:
 def _grouping(backend: Backend, options: ReplayOptions, trace: TraceSurvey) -> str:
     """Return the run's grouping; a growing table's size is not known, so it is grouped by broker."""
     if isinstance(backend, LocalBackend):
-        return GROUPING
+        return SINGLE_BATCH_GROUPING
     if options.config.grouping != "auto":
         return options.config.grouping
     if options.follow:

@@ -23,13 +23,11 @@ from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.batch_sink import LocalChunks, Sink
 from purgatory_udf.streaming.event_source import Survey, TraceSurvey
-from purgatory_udf.streaming.run_resumption import ReplayOptions
+from purgatory_udf.streaming.run_resumption import SINGLE_BATCH_GROUPING, ReplayOptions
 from purgatory_udf.streaming.stateful_adapter import state_function
 from purgatory_udf.streaming.stateful_rules import OutputChunk, input_chunk_function
 
 log = logging.getLogger(__name__)
-
-GROUPING = "broker"
 
 _CHUNKS = pa.schema(
     [
@@ -45,10 +43,11 @@ _CHUNKS = pa.schema(
 def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layout, trace: TraceSurvey) -> None:
     """Raise `NeedsSparkError` for a run that this process cannot replay: it needs a stream, or too much memory."""
     known = None if options.overwrite else run_records.load(backend, layout.table("runs"), "replay")
-    if options.follow or options.config.grouping not in ("auto", GROUPING):
+    if options.follow or options.config.grouping not in ("auto", SINGLE_BATCH_GROUPING):
         raise NeedsSparkError("a stream")
     if known is not None and (
-        known.configuration.get("grouping") != GROUPING or backend.files.exists(f"{layout.internal}/checkpoints")
+        known.configuration.get("grouping") != SINGLE_BATCH_GROUPING
+        or backend.files.exists(f"{layout.internal}/checkpoints")
     ):
         raise NeedsSparkError("a run that a stream has started")
     if trace.survey.events > options.config.batch_events:

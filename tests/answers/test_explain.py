@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from purgatory_udf.answers.explain.question import Question, explain
+from purgatory_udf.answers.explain import Question, explain
 from purgatory_udf.common.errors import UserError
 
 if TYPE_CHECKING:

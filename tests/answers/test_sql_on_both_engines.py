@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from purgatory_udf.answers import run_tables
-from purgatory_udf.answers.explain.evidence import collect
+from purgatory_udf.answers.evidence import collect
 from purgatory_udf.answers.fidelity.outcome_comparison import PARTS
 from purgatory_udf.answers.metrics import Metrics, read_metrics
 from purgatory_udf.answers.run_tables import RunTables, sql_file
-from purgatory_udf.answers.what_if.variant_comparison import VariantChanges
+from purgatory_udf.answers.variant_comparison import VariantChanges
 from purgatory_udf.backend.backend import LocalBackend, Session
 from purgatory_udf.backend.sql_database import parameters_of
 from purgatory_udf.common.configuration import load_config

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.answers.explain.evidence import Evidence, PartitionHappening
-from purgatory_udf.answers.explain.story import meaning, story
+from purgatory_udf.answers.evidence import Evidence, PartitionHappening
+from purgatory_udf.answers.story import meaning, story
 from purgatory_udf.rules.engine.loop.codes import Rule
 from purgatory_udf.rules.groups.group_rows import RULES
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf.answers.what_if import HELD_FIXED, what_if_run
-from purgatory_udf.answers.what_if.variant_comparison import TRUST
-from purgatory_udf.answers.what_if.variants import Variant, variants
-from purgatory_udf.answers.what_if.what_if_run import WhatIf, what_if
+from purgatory_udf.answers import what_if as what_if_module
+from purgatory_udf.answers.variant_comparison import TRUST
+from purgatory_udf.answers.variants import Variant, variants
+from purgatory_udf.answers.what_if import HELD_FIXED, WhatIf, what_if
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.streaming.run_resumption import ReplayOptions
@@ -44,7 +44,7 @@ def comparison(spark: SparkSession, story_folder: Path, replayed: list[ReplayOpt
         write_folder(Path(options.out), sample_with_group(), options.config, options.events)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(what_if_run, "run_replay", replay)
+        patch.setattr(what_if_module, "run_replay", replay)
         chosen = variants([*HALF, *UNCHANGED, *GROUPED], None, [])
         page = story_folder / "what-if.html"
         return what_if(spark, str(story_folder / "events"), str(story_folder), chosen, page)

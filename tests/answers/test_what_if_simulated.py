@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf.answers.what_if import REACTING, what_if_run
-from purgatory_udf.answers.what_if.variant_comparison import VariantChanges
-from purgatory_udf.answers.what_if.variants import variants
-from purgatory_udf.answers.what_if.what_if_run import ScenarioOptions, WhatIf, what_if_simulated
+from purgatory_udf.answers import what_if as what_if_module
+from purgatory_udf.answers.variant_comparison import VariantChanges
+from purgatory_udf.answers.variants import variants
+from purgatory_udf.answers.what_if import REACTING, ScenarioOptions, WhatIf, what_if_simulated
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.output import Output
@@ -63,10 +63,10 @@ def comparison(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
             write_folder(Path(options.out), ClosedLoop(SCENARIO, options.config).run().events, options.config, "events")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(what_if_run, "run_replay", replay)
-        patch.setattr(what_if_run, "simulate_and_write", write)
+        patch.setattr(what_if_module, "run_replay", replay)
+        patch.setattr(what_if_module, "simulate_and_write", write)
         chosen = variants([*PATIENT, *UNCHANGED, *GROUPED], None, [])
-        folders = what_if_run.simulate_variants(spark, ScenarioOptions(SCENARIO), str(out), chosen, said.append)
+        folders = what_if_module.simulate_variants(spark, ScenarioOptions(SCENARIO), str(out), chosen, said.append)
         assert folders["grouped"] == folders["baseline"]
         said.append("again")
         return what_if_simulated(spark, ScenarioOptions(SCENARIO), str(out), chosen[:2], None, said.append)

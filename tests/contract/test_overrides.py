@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.answers.what_if.variants import Variant, variants
+from purgatory_udf.answers.variants import Variant, variants
 from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table

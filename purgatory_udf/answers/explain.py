@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.answers.explain.evidence import Evidence, collect
-from purgatory_udf.answers.explain.story import moment, story
+from purgatory_udf.answers.evidence import Evidence, collect
 from purgatory_udf.answers.run_tables import RunTables
+from purgatory_udf.answers.story import moment, story
 from purgatory_udf.common.errors import UserError
 
 if TYPE_CHECKING:

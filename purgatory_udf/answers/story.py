@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from purgatory_udf.answers.explain.evidence import Evidence, PartitionHappening, Place
+from purgatory_udf.answers.evidence import Evidence, PartitionHappening, Place
 
 Row = Mapping[str, Any]
 

@@ -10,7 +10,7 @@ import altair as alt
 from purgatory_udf.answers import charts
 from purgatory_udf.answers.charts import round_bin_ms
 from purgatory_udf.answers.run_tables import RunTables, sql_file
-from purgatory_udf.answers.what_if import BASELINE
+from purgatory_udf.answers.variants import BASELINE
 from purgatory_udf.backend.sql_database import open_database
 from purgatory_udf.common.console import Table
 from purgatory_udf.contract.tables import COMMENTED_WHAT_IF

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.answers import html_page
 from purgatory_udf.answers.html_page import Section
 from purgatory_udf.answers.run_tables import RunTables
-from purgatory_udf.answers.what_if import BASELINE, HELD_FIXED, REACTING
-from purgatory_udf.answers.what_if.variant_comparison import (
+from purgatory_udf.answers.variant_comparison import (
     VariantChanges,
     ends_table,
     purgatories_table,
     trust_table,
     what_if_charts,
 )
-from purgatory_udf.answers.what_if.variants import Variant
+from purgatory_udf.answers.variants import BASELINE, Variant
 from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.backend.file_system import write_whole
 from purgatory_udf.common.configuration import Config
@@ -42,6 +41,17 @@ if TYPE_CHECKING:
     from purgatory_udf.storage.run_records import Run
 
 log = logging.getLogger(__name__)
+
+HELD_FIXED = (
+    "Fixed: every arrival, append and replication, as recorded. Clients and followers do not react to changed "
+    "responses. So an outcome is certain only if neither its client nor a follower of its broker was answered at "
+    "another time before; the other outcomes assume arrivals that would have changed. Use --closed-loop SCENARIO "
+    "for simulated clients, which react."
+)
+REACTING = (
+    "Fixed: the scenario and its seed. Clients react to each response, so requests and their times differ between "
+    "variants; the n-th request of a client is compared with its n-th request in the baseline."
+)
 
 
 def replay_variants(session: Session, events: str, out: str, variants: list[Variant]) -> dict[str, str]:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from purgatory_udf.answers.what_if import BASELINE
 from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.overrides import has_scope
+
+BASELINE = "baseline"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
