@@ -1,1 +1,10 @@
-"""Answers from the tables of a replay: metrics, audit, explain, report, fidelity, what-if."""
+"""Answers from the tables of a replay, computed by the queries in `sql`.
+
+- `run_tables`: the tables of a run, and queries of them
+- `replay_summary`, `audit`: what a replay prints at its end, and the check of its tables
+- `metrics`, `prometheus`: metrics as tables, and as text for Prometheus
+- `explain`, `evidence`, `story`, `wheel_drawing`: the story of an operation, a request or a group
+- `report`, `charts`, `html_page`: the report as a page with charts
+- `what_if`, `variants`, `variant_comparison`: a trace replayed under several configurations
+- `fidelity`: a replay compared with the recorded brokers
+"""

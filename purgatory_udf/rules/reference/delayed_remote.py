@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from purgatory_udf.contract.outcome import PartitionOutcome
-from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.contract.outcome import PartitionOutcome, TopicPartition
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperation, DelayedRequest, TraceRequest
 from purgatory_udf.rules.reference.delayed_fetch import FetchPartitionStatus, Read
 from purgatory_udf.rules.reference.delayed_produce import NONE, PartitionResult, PartitionStatus, PerPartitionRequest
