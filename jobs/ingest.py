@@ -12,7 +12,7 @@ from purgatory_udf.backend.input_size import IMPORTED_BYTES, LOG_BYTES, held
 from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
-from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
+from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.request_log.importing.import_options import HOLD_MS, ImportReport, RequestLogOptions
 from purgatory_udf.sources.request_log.log_files import find_logs
 from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
@@ -217,7 +217,7 @@ def main(
 
     backend = open_backend()
     if follow:
-        from purgatory_udf.sources.kafka.follow_topic import follow_until_stopped
+        from purgatory_udf.sources.follow_topic import follow_until_stopped
 
         assert isinstance(backend, SparkBackend)
         with output_lock(out, "ingest"):
@@ -242,7 +242,7 @@ def _from_files(
 
 def _from_kafka(backend: Backend, asked: _Asked, phases: Phases) -> IngestReport | ImportReport:
     from purgatory_udf.backend.backend import SparkBackend
-    from purgatory_udf.sources.kafka.kafka_topic import connect, spooled
+    from purgatory_udf.sources.kafka_topic import connect, spooled
 
     assert isinstance(backend, SparkBackend)
     connect(backend.spark, asked.kafka())

@@ -486,7 +486,6 @@ CANCELLATIONS = TABLES["cancellations"]
 GROUP_TRANSITIONS = TABLES["group_transitions"]
 GROUP_DISAGREEMENTS = TABLES["group_disagreements"]
 PURGATORY_GAUGES = TABLES["purgatory_gauges"]
-RUNS = TABLES["runs"]
 RECORDED = TABLES["recorded"]
 FIDELITY = TABLES["fidelity"]
 TRUTH_REQUESTS = without_comments(_TRUTH_REQUESTS)

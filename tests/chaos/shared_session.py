@@ -34,7 +34,7 @@ class SharedSession:
         )
         self._audits: dict[Path, list[str]] = {}
         if kafka:
-            from purgatory_udf.sources.kafka.kafka_topic import add_connector
+            from purgatory_udf.sources.kafka_topic import add_connector
 
             add_connector(self._spark)
 

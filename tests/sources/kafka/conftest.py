@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf.sources.kafka.kafka_topic import add_connector
+from purgatory_udf.sources.kafka_topic import add_connector
 from tests.sources.kafka.broker import broker
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 
 from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.contract.tables import TABLES
-from purgatory_udf.sources.kafka import topic_steps
-from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
-from purgatory_udf.sources.kafka.topic_steps import EventSteps
+from purgatory_udf.sources import topic_steps
+from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
+from purgatory_udf.sources.topic_steps import EventSteps
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.storage.event_staging import is_in_time_order
 from purgatory_udf.storage.output_folder import Layout

@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 from jobs.ingest import main
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.kafka.follow_topic import follow
-from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages, connect
+from purgatory_udf.sources.follow_topic import follow
+from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages, connect
 from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions

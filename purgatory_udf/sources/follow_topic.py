@@ -12,9 +12,9 @@ from purgatory_udf.backend.delta_store import LOG_PROPERTIES, spark_schema
 from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES
-from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages, connect, read_stream
-from purgatory_udf.sources.kafka.topic_steps import EventSteps, LogSteps, TopicSteps
+from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages, connect, read_stream
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
+from purgatory_udf.sources.topic_steps import EventSteps, LogSteps, TopicSteps
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.checkpoints import prepared

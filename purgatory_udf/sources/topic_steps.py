@@ -25,7 +25,7 @@ from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.contract import Rejection, read_line
 from purgatory_udf.contract.tables import EVENTS as EVENTS_SCHEMA
 from purgatory_udf.contract.tables import RECORDED, REJECTED_EVENTS
-from purgatory_udf.sources.kafka.kafka_topic import MESSAGES, KafkaTopic
+from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.carried_state import Carried, StepFiles, step_folder
