@@ -1,7 +1,7 @@
-"""A followed request log: its lines arrive in a Kafka topic, some of them in each step.
+"""Speed of following a request log whose lines arrive in a Kafka topic, step by step.
 
-The cost of a step, in addition to its new lines, is parsing the held-back lines again and Spark's planning. So the
-first step is large, as when following starts late, and is not counted; the others are measured.
+The cost of a step, in addition to its new lines, is parsing the held-back lines again and Spark's planning. The first
+step is a large backlog, as when following starts late, and is not counted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure the steps.
 
-    `floor` is the seconds per line of reading the log and writing its table without doing anything else.
+    `floor` is the time, in seconds per line, of only reading the log and writing its table.
     """
     messages = list(heapq.merge(*(_messages(number, Path(path)) for number, path in enumerate(paths))))
     each = int(len(messages) * COUNTED_FRACTION / STEPS)

@@ -3,8 +3,8 @@
     python -m benchmarks.lopsided
 
 One partition has 99 % of the operations; each operation has 5,000 partitions; a million operations wait for one key at
-the same time. Each trace is compared with an ordinary one with as many watches, and no operation may be missing from
-the outcomes, or be in them twice.
+the same time. Each trace is compared with an ordinary one with the same number of watches, and each operation must have
+exactly one outcome.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(shape: Shape) -> Measurement:
-    """Replay batch by batch; the states are serialized in between, as in Spark."""
+    """Replay batch by batch; the state is serialized between batches, as in Spark."""
     trace = partition_trace(shape)
     engine = Engine(Config(), serialize=True)
     decided, most_open, size = [], 0, 0

@@ -1,11 +1,11 @@
 """Speed of `simulate`: its closed loop in SimPy, and its open loop in Spark.
 
-    python -m benchmarks.simulation_speed python -m benchmarks.simulation_speed --events 2000000 --runs 3 steady
-    leader-failover
+    python -m benchmarks.simulation_speed
+    python -m benchmarks.simulation_speed --events 2000000 --runs 3 steady leader-failover
 
 The closed loop simulates clients and brokers, and its brokers are the reference. It is compared with the reference
-alone on the resulting events; the difference are clients, network and controller. The open loop is compared with Spark
-writing the same rows from memory, and with itself as one task on one core.
+alone on the resulting events; the difference is the cost of clients, network and controller. The open loop is compared
+with Spark writing the same rows from memory, and with itself as one task on one core.
 
 The runs that a line compares are interleaved, and their medians are compared.
 """

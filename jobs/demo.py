@@ -32,9 +32,13 @@ OURS = {
 }
 
 # Modules of the replay and of its answers.
-_LATER = ("purgatory_udf.streaming.replay_run", "purgatory_udf.answers.replay_summary", "purgatory_udf.answers.audit")
+_LATER_MODULES = (
+    "purgatory_udf.streaming.replay_run",
+    "purgatory_udf.answers.replay_summary",
+    "purgatory_udf.answers.audit",
+)
 # The module of the chart, which is drawn last.
-_DRAWING = "altair"
+_CHART_MODULE = "altair"
 
 
 def _home() -> Path:
@@ -49,15 +53,15 @@ def _checks(out: Path) -> None:
         raise UserError(f"{out}: contains {unknown[0]}, which is not from a demo; choose another --out")
 
 
-def _taken_in(place: str) -> tuple[str, str]:
-    """Import the trace without Spark, then load the modules of the later steps; return the path of the events."""
+def _import_trace(place: str) -> tuple[str, str]:
+    """Import the trace without Spark and load the modules of the later steps; return the events' path and import."""
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
 
     trace = _home() / "conf" / "sample" / "trace.jsonl"
-    taken = ingest_trace(open_local(), [str(trace)], place, Config(), overwrite=False)
-    for name in _LATER:
+    imported = ingest_trace(open_local(), [str(trace)], place, Config(), overwrite=False)
+    for name in _LATER_MODULES:
         import_module(name)
-    return taken
+    return imported
 
 
 @job.job(checks=_checks, brief=True)
@@ -77,12 +81,12 @@ def main(
     print(STORY)
     # Name the local file system, because a cluster has another default.
     place = f"file://{out.absolute()}"
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as executor:
         # Import the trace and load modules while Spark starts.
-        coming = beside.submit(_taken_in, place)
-        beside.submit(import_module, _DRAWING)
+        importing = executor.submit(_import_trace, place)
+        executor.submit(import_module, _CHART_MODULE)
         spark = build_session("purgatory-demo")
-        events, ingested = coming.result()
+        events, ingested = importing.result()
 
         from purgatory_udf.answers.audit import audit, report, require_all
         from purgatory_udf.answers.replay_summary import summary
@@ -90,7 +94,7 @@ def main(
         from purgatory_udf.streaming.run_resumption import ReplayOptions
 
         run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
-        beside.submit(release_spark, spark)
+        executor.submit(release_spark, spark)
         backend = open_local()
         print("\n".join(summary(backend, place, run)))
         findings = audit(backend, place)

@@ -1,4 +1,4 @@
-"""Take in recorded traces: which lines are events, which are not and why."""
+"""Import recorded traces from files, request logs and Kafka topics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from purgatory_udf.backend.input_size import IMPORTED_BYTES, LOG_BYTES, held
+from purgatory_udf.backend.input_size import IMPORTED_BYTES, LOG_BYTES, local_bytes
 from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
@@ -28,8 +28,8 @@ _request_log = partial(typer.Option, rich_help_panel="Request logs (--from reque
 _kafka = partial(typer.Option, rich_help_panel="Kafka topics (--from kafka)")
 
 
-class _Asked:
-    """The options of one call, as each form wants them."""
+class _Options:
+    """The options of a call, converted to those of each input format."""
 
     def __init__(self, form: Form, paths: list[str] | None, config: Config, given: dict[str, Any]) -> None:
         self.form = form
@@ -47,9 +47,9 @@ class _Asked:
         )
 
     def request_log(self) -> RequestLogOptions:
-        beside = ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key")
+        metadata = ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key")
         paths = self.paths or [self.given["topic"]]
-        options = self._of("out", *beside, "overwrite", "events_per_file", "run_id", "hold_ms", "kafka_version")
+        options = self._of("out", *metadata, "overwrite", "events_per_file", "run_id", "hold_ms", "kafka_version")
         return RequestLogOptions(paths, limits=self._limits(), **options)
 
     def kafka(self) -> KafkaTopic:
@@ -60,7 +60,7 @@ class _Asked:
         return self.form is Form.REQUEST_LOG or self.given.get("messages") is Messages.REQUEST_LOG
 
     def require_fit(self) -> None:
-        """Of options to each other, whatever they name."""
+        """Raise `UserError` if the options contradict each other; no file is read."""
         require_fit(self.form, self.paths, self.given)
         if self.form is Form.KAFKA:
             self.kafka().require_what_fits(self.given)
@@ -80,7 +80,7 @@ class _Asked:
         return {name: self.given[name] for name in names if name in self.given}
 
 
-def _asked(
+def _options_of(
     paths: list[str] | None,
     form: Form,
     config: Path | None,
@@ -88,26 +88,26 @@ def _asked(
     max_disorder_ms: int | None,
     max_rejected: float | None,
     **given: Any,
-) -> _Asked:
+) -> _Options:
     options = {"max_disorder_ms": max_disorder_ms, "max_rejected": max_rejected}
     words = [f"{key}={value}" for key, value in options.items() if value is not None]
-    return _Asked(
+    return _Options(
         form, paths, load_config(config, [*(settings or []), *words]), {"max_disorder_ms": max_disorder_ms, **given}
     )
 
 
 def _checks(**given: Any) -> None:
-    asked = _asked(**given)
-    asked.require_fit()
-    asked.require_files()
+    options = _options_of(**given)
+    options.require_fit()
+    options.require_files()
 
 
 def _needs_spark(**given: Any) -> bool:
-    asked = _asked(**given)
-    if asked.form is Form.REQUEST_LOG:
+    options = _options_of(**given)
+    if options.form is Form.REQUEST_LOG:
         # A request log takes more memory than an event trace.
-        return held(asked.paths, LOG_BYTES) is None
-    return asked.form is not Form.JSONL
+        return local_bytes(options.paths, LOG_BYTES) is None
+    return options.form is not Form.JSONL
 
 
 @job.job(checks=_checks, reads=("paths",), max_local_bytes=IMPORTED_BYTES, needs_spark=_needs_spark)
@@ -120,7 +120,7 @@ def main(
     ] = None,
     form: Annotated[
         Form,
-        typer.Option("--from", help="Form of the input; request-log is Kafka's own. Compressed files are supported."),
+        typer.Option("--from", help="Input format; request-log is Kafka's own. Compressed files are supported."),
     ] = Form.JSONL,
     max_disorder_ms: Annotated[
         int | None,
@@ -128,9 +128,7 @@ def main(
     ] = None,
     max_rejected: Annotated[
         float | None,
-        typer.Option(
-            help="Percentage of rejected lines up to which the exit status is 0.  [default: 0]", show_default=False
-        ),
+        typer.Option(help="Maximum percentage of rejected lines for exit status 0.  [default: 0]", show_default=False),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing tables.")] = False,
     events_per_file: Annotated[
@@ -210,8 +208,8 @@ def main(
     ] = None,
 ) -> None:
     """Import recorded traces into the table events; invalid lines go to rejected_events with the reason."""
-    asked = _asked(**{name: value for name, value in locals().items() if name != "open_backend"})
-    asked.require_fit()
+    options = _options_of(**{name: value for name, value in locals().items() if name != "open_backend"})
+    options.require_fit()
     from purgatory_udf.backend.backend import SparkBackend
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
 
@@ -221,33 +219,35 @@ def main(
 
         assert isinstance(backend, SparkBackend)
         with output_lock(out, "ingest"):
-            follow_until_stopped(backend.spark, asked.kafka(), asked.request_log() if asked.is_log else asked.events())
+            follow_until_stopped(
+                backend.spark, options.kafka(), options.request_log() if options.is_log else options.events()
+            )
         return
     with output_lock(out, "ingest"), Phases(running_tasks(backend)) as phases:
-        report = _from_kafka(backend, asked, phases) if form is Form.KAFKA else _from_files(backend, asked, phases)
+        report = _from_kafka(backend, options, phases) if form is Form.KAFKA else _from_files(backend, options, phases)
     print("\n".join(report.summary()))
-    report.require_few_rejected(asked.config.max_rejected)
+    report.require_few_rejected(options.config.max_rejected)
 
 
 def _from_files(
-    backend: Backend, asked: _Asked, phases: Phases, files: list[InputFile] | None = None
+    backend: Backend, options: _Options, phases: Phases, files: list[InputFile] | None = None
 ) -> IngestReport | ImportReport:
     from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
     from purgatory_udf.sources.trace_files.trace_import import ingest
 
-    if asked.is_log:
-        return ingest_request_log(backend, asked.request_log(), phases, files)
-    return ingest(backend, asked.events(), phases, files)
+    if options.is_log:
+        return ingest_request_log(backend, options.request_log(), phases, files)
+    return ingest(backend, options.events(), phases, files)
 
 
-def _from_kafka(backend: Backend, asked: _Asked, phases: Phases) -> IngestReport | ImportReport:
+def _from_kafka(backend: Backend, options: _Options, phases: Phases) -> IngestReport | ImportReport:
     from purgatory_udf.backend.backend import SparkBackend
     from purgatory_udf.sources.kafka_topic import connect, spooled
 
     assert isinstance(backend, SparkBackend)
-    connect(backend.spark, asked.kafka())
-    with spooled(backend.spark, asked.kafka(), f"{asked.given['out'].rstrip('/')}/_messages") as files:
-        return _from_files(backend, asked, phases, files)
+    connect(backend.spark, options.kafka())
+    with spooled(backend.spark, options.kafka(), f"{options.given['out'].rstrip('/')}/_messages") as files:
+        return _from_files(backend, options, phases, files)
 
 
 if __name__ == "__main__":

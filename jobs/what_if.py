@@ -85,7 +85,7 @@ def _check_prediction(
     from purgatory_udf.prediction.prediction_runs import parse_variants
 
     if config is not None or settings:
-        raise UserError("--config and --set do not go with --like; edit the scenario that fit writes")
+        raise UserError("--config and --set cannot be used with --like; edit the scenario that fit writes")
     misplaced = next((name for name, usual in STAGE.items() if stage.get(name) != usual), None)
     if misplaced is not None:
         raise UserError(f"--{misplaced} needs --closed-loop")
@@ -183,8 +183,8 @@ def main(
     else:
         assert closed_loop is not None
         stage = ScenarioOptions(load_scenario(closed_loop), seed, duration, scale)
-        with Phases(running_tasks(backend)) as say:
-            comparison = what_if_simulated(backend, stage, out, chosen, file, say)
+        with Phases(running_tasks(backend)) as report_phase:
+            comparison = what_if_simulated(backend, stage, out, chosen, file, report_phase)
     print("\n".join(comparison.lines()))
     if file:
         print(f"Page: {file}")

@@ -108,7 +108,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the secrets of earlier tests, which a process otherwise hides in its output until it exits."""
+    """Forget the secrets of earlier tests, which the process would otherwise redact until it exits."""
     monkeypatch.setattr(secrets, "_known_secrets", set())
 
 

@@ -1,7 +1,7 @@
 """The engine against Kafka's own classes on the same traces: operations per second, and differences in outcomes.
 
-    python -m benchmarks.kafka_classes python -m benchmarks.kafka_classes small.trace.gz large.trace --json now.json
-    --compare before.json
+    python -m benchmarks.kafka_classes
+    python -m benchmarks.kafka_classes small.trace.gz large.trace --json now.json --compare before.json
 
 Kafka's side runs its published purgatory, operation, timer and wheel classes in the trace's own time, on a small model
 of the log. After a warm-up, runs of both sides are interleaved, and their medians are compared. Reading the trace is

@@ -15,7 +15,7 @@ _GOALS = ("compile", "dependency:build-classpath", f"-Dmdep.outputFile={_CLASS_P
 
 
 class UnavailableError(Exception):
-    """Why Kafka's classes cannot be run on this machine."""
+    """Kafka's classes cannot be run on this machine; the message says why."""
 
 
 def class_path() -> str:

@@ -7,7 +7,7 @@
     R t tp                                          segment roll at the log end
     L t tp online|offline|moved|unknown             leadership
 
-The table starts with events that make every partition's log empty. Partitions are numbered by their first appearance.
+The table starts with events that set every partition's log to empty. Partitions are numbered by first appearance.
 """
 
 from __future__ import annotations

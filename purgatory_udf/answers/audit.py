@@ -48,7 +48,7 @@ _EXAMPLES = """
 
 @dataclass(frozen=True)
 class Finding:
-    """An invariant with the numbers of checked rows and of violations, and the operation ids of some violations."""
+    """Result for one invariant: numbers of checked rows and of violations, and some violating operation ids."""
 
     invariant: str
     checked: int

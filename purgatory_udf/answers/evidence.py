@@ -34,8 +34,8 @@ _PLACES = pa.schema(
 
 
 @dataclass(frozen=True)
-class PartitionHappening:
-    """One kind of event on a partition: its number during the wait, its last time, and the offset reached."""
+class PartitionEvents:
+    """Events of one kind on a partition: their number during the wait, the last time, and the offset reached."""
 
     what: str
     replica: int | None
@@ -52,7 +52,7 @@ class Evidence:
     end: Mapping[str, Any] | None
     request: Mapping[str, Any] | None = None
     watches: list[Mapping[str, Any]] = field(default_factory=list)
-    happenings: dict[Place, list[PartitionHappening]] = field(default_factory=dict)
+    partition_events: dict[Place, list[PartitionEvents]] = field(default_factory=dict)
     in_sync: dict[Place, list[int]] = field(default_factory=dict)
     deciding: Mapping[str, Any] | None = None
     changes: list[Mapping[str, Any]] = field(default_factory=list)
@@ -92,17 +92,17 @@ def _add_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None
     if not places or not tables.has("events"):
         return
     tables.add_rows("places", pa.Table.from_pylist(places, schema=_PLACES))
-    _add_happenings(tables, by_id)
+    _count_partition_events(tables, by_id)
     for row in tables.rows("explain/deciding"):
         by_id[row["operation_id"]].deciding = row
 
 
-def _add_happenings(tables: RunTables, by_id: dict[int, Evidence]) -> None:
+def _count_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None:
     latest: dict[tuple[int, Place], tuple[int, int]] = {}
-    for row in tables.rows("explain/happenings"):
+    for row in tables.rows("explain/partition_events"):
         operation, place = by_id[row["operation_id"]], (row["topic"], row["partition"])
-        happening = PartitionHappening(row["what"], row["replica"], row["times"], row["last_us"], row["reached"])
-        operation.happenings.setdefault(place, []).append(happening)
+        counted_events = PartitionEvents(row["what"], row["replica"], row["times"], row["last_us"], row["reached"])
+        operation.partition_events.setdefault(place, []).append(counted_events)
         key, moment = (operation.operation_id, place), (row["in_sync_us"], row["in_sync_seq"])
         if row["in_sync"] is not None and moment > latest.get(key, (-1, -1)):
             latest[key] = moment

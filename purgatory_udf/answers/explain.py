@@ -83,8 +83,10 @@ def group_story(tables: RunTables, group: str, most: int) -> list[str]:
     return [*lines, *_longest(tables, group)]
 
 
-def _change(change: dict[str, Any], came: set[str], went: set[str]) -> str:
-    moves = "".join(f"; {word} {', '.join(sorted(who))}" for word, who in (("with", came), ("without", went)) if who)
+def _change(change: dict[str, Any], joined: set[str], left: set[str]) -> str:
+    moves = "".join(
+        f"; {word} {', '.join(sorted(members))}" for word, members in (("with", joined), ("without", left)) if members
+    )
     state = f"{change['to_state']}, generation {change['generation']}"
     return f"{moment(change['at_us'])}  {state}: {change['reason']}{moves} ({len(change['members'] or [])} members)"
 

@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from purgatory_udf.backend.file_system import write_whole
+from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.common.local_paths import user_cache_folder
 
@@ -85,11 +85,11 @@ class Section:
     """A heading, a sentence, and a body: markup from the functions below."""
 
     title: str
-    said: str
+    caption: str
     body: str
 
 
-def page(title: str, said: str, top: str, sections: Iterable[Section], specs: dict[str, dict[str, Any]]) -> str:
+def page(title: str, caption: str, top: str, sections: Iterable[Section], specs: dict[str, dict[str, Any]]) -> str:
     """Return the whole file. `top` is markup above the sections; `specs` are the charts by name of figure."""
     parts = "\n".join(map(_section, sections))
     return f"""<!DOCTYPE html>
@@ -104,7 +104,7 @@ def page(title: str, said: str, top: str, sections: Iterable[Section], specs: di
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<p class=soft>{escape(said)}</p>
+<p class=soft>{escape(caption)}</p>
 <noscript><p class=expired>The charts need JavaScript, which this browser does not run.</p></noscript>
 {top}
 {parts}
@@ -117,8 +117,8 @@ def page(title: str, said: str, top: str, sections: Iterable[Section], specs: di
 
 
 def _section(section: Section) -> str:
-    said = f"<p class=soft>{escape(section.said)}</p>" if section.said else ""
-    return f"<section><h2>{escape(section.title)}</h2>\n{said}\n{section.body}</section>"
+    caption = f"<p class=soft>{escape(section.caption)}</p>" if section.caption else ""
+    return f"<section><h2>{escape(section.title)}</h2>\n{caption}\n{section.body}</section>"
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
@@ -182,7 +182,7 @@ def vega_bundle() -> str:
     if script is None:
         script = vl_convert.javascript_bundle(_SNIPPET, vega_lite)
         with suppress(OSError):
-            write_whole(file, f"{_digest(script)}\n{script}")
+            replace_file(file, f"{_digest(script)}\n{script}")
     # An end tag would end the element, also within a string of the script.
     return script.replace("</script", "<\\/script")
 

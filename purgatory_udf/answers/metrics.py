@@ -37,7 +37,7 @@ PARALLEL_QUERIES = 3
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """`by` are the dimensions to count waits by; `top` is the number of rows of each printed table."""
+    """Options of the metrics: `by` are the dimensions of waits, `top` is the number of printed rows per table."""
 
     window_ms: int = 1000
     by: tuple[str, ...] = ("topic", "client", "group")
@@ -52,7 +52,7 @@ class MetricsOptions:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The written tables, which queries name `metrics_expires`, `metrics_waits`, and so on."""
+    """The written tables, available to queries as `metrics_expires`, `metrics_waits`, and so on."""
 
     tables: RunTables
     options: MetricsOptions
@@ -90,7 +90,7 @@ def write_metrics(session: Session, out: str, options: MetricsOptions, folder: s
 
 
 def read_metrics(session: Session, out: str) -> Metrics:
-    """Return the tables that `write_metrics` left in `out`."""
+    """Return the tables that `write_metrics` wrote to `out`."""
     tables = RunTables(session, out)
     store = backend_of(session).delta(out)
     if not all(store.is_table(tables.layout.table(name)) for name in METRICS):

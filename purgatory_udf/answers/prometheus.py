@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from purgatory_udf.backend.file_system import write_whole
+from purgatory_udf.backend.file_system import replace_file
 
 if TYPE_CHECKING:
     from purgatory_udf.answers.metrics import Metrics
@@ -55,7 +55,7 @@ def exposition(metrics: Metrics) -> str:
 
 def write_prometheus(metrics: Metrics, file: Path) -> None:
     """Replace the file atomically; all users can read it, as the collector must."""
-    write_whole(file, exposition(metrics), for_all=True)
+    replace_file(file, exposition(metrics), for_all=True)
 
 
 def _escaped(text: str, quotes: bool = True) -> str:

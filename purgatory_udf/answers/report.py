@@ -13,7 +13,7 @@ from purgatory_udf.answers.evidence import collect
 from purgatory_udf.answers.html_page import Section
 from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, write_metrics
 from purgatory_udf.answers.story import story
-from purgatory_udf.backend.file_system import write_whole
+from purgatory_udf.backend.file_system import replace_file
 
 if TYPE_CHECKING:
     from purgatory_udf.answers.run_tables import RunTables
@@ -61,7 +61,7 @@ _FIGURES = {
 def write_report(session: Session, out: str, options: MetricsOptions, html: Path) -> Path:
     """Write the page. Its metrics are kept in a separate folder, because their windows may differ."""
     metrics = write_metrics(session, out, options, _FOLDER)
-    write_whole(html, report_page(metrics))
+    replace_file(html, report_page(metrics))
     return html
 
 
@@ -71,9 +71,9 @@ def report_page(metrics: Metrics) -> str:
     data, sums = chart_data(metrics), totals(metrics)
     specs = charts(data)
     state = "" if tables.finished else " The replay is still running or was interrupted; this is its output so far."
-    said = f"From {sums.first} to {sums.last} (UTC), in time bins of {_duration(data.bin_ms)}.{state}"
+    caption = f"From {sums.first} to {sums.last} (UTC), in time bins of {_duration(data.bin_ms)}.{state}"
     sections = [*_figures(specs), *_stories_and_tables(metrics, sums)]
-    return html_page.page(f"Replay {tables.run.run_id}", said, html_page.facts(_facts(sums)), sections, specs)
+    return html_page.page(f"Replay {tables.run.run_id}", caption, html_page.facts(_facts(sums)), sections, specs)
 
 
 def _facts(totals: Totals) -> Iterator[tuple[str, str]]:

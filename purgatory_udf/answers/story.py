@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from purgatory_udf.answers.evidence import Evidence, PartitionHappening, Place
+from purgatory_udf.answers.evidence import Evidence, PartitionEvents, Place
 
 Row = Mapping[str, Any]
 
@@ -33,7 +33,7 @@ _RULES = {
         "high_watermark": "every in-sync replica had its records: the high watermark had passed them",
         "not_enough_replicas": "its records were replicated, but to fewer replicas than min.insync.replicas",
         "acks": "acks=0 or 1 waits for no replica",
-        "invalid_acks": "there are no such acks",
+        "invalid_acks": "the value of acks is invalid",
         "append_error": "none of its partitions could be appended to",
     },
     "fetch": {
@@ -81,8 +81,8 @@ def meaning(kind: str, rule: str) -> str:
     return _RULES.get(kind, {}).get(rule) or _SHARED.get(rule) or rule.replace("_", " ")
 
 
-# Names of events on a partition.
-HAPPENED = {
+# Names of events on a partition, by their code.
+EVENT_NAMES = {
     "produce": "an append",
     "fetch": "a follower's fetch",
     "log_end": "an append",
@@ -126,7 +126,7 @@ def story(evidence: Evidence) -> list[str]:
         ]
     how = "expired" if end["expired"] else "cancelled" if end["completed_by"] == STOPPED else "completed"
     title = f"{end['kind']} {_of(end)} at broker {end['broker']} (operation {end['operation_id']}): {how} {_after(end)}"
-    return [title, *_in([*_beginning(evidence, end), *_meanwhile(evidence), *_ending(evidence, end)])]
+    return [title, *_in([*_beginning(evidence, end), *_during_wait(evidence), *_ending(evidence, end)])]
 
 
 def moment(time_us: int) -> str:
@@ -151,8 +151,8 @@ def _after(end: Row) -> str:
 
 
 def _beginning(evidence: Evidence, end: Row) -> Iterator[str]:
-    asked = _arrived(evidence.request) if evidence.request else "started"
-    yield f"{moment(end['started_us'])}  {asked}"
+    arrival = _arrived(evidence.request) if evidence.request else "started"
+    yield f"{moment(end['started_us'])}  {arrival}"
     if not end["watched"]:
         return
     keys = [_name(watch["topic"], watch["partition"]) for watch in evidence.watches] or [str(end["key"])]
@@ -188,11 +188,11 @@ def _arrived(request: Row) -> str:
             return f"started by a {other}{member} of group {request['group']}"
 
 
-def _meanwhile(evidence: Evidence) -> Iterator[str]:
-    for place, happenings in sorted(evidence.happenings.items())[:SHOWN]:
-        during = [_counted(each) for each in sorted(happenings, key=_most_first) if each.times]
-        if during and evidence.end and evidence.end["watched"]:
-            yield f"{_INDENT}during the wait on {_name(*place)}: {', '.join(during)}"
+def _during_wait(evidence: Evidence) -> Iterator[str]:
+    for place, partition_events in sorted(evidence.partition_events.items())[:SHOWN]:
+        counted = [_counted(each) for each in sorted(partition_events, key=_by_frequency) if each.times]
+        if counted and evidence.end and evidence.end["watched"]:
+            yield f"{_INDENT}during the wait on {_name(*place)}: {', '.join(counted)}"
     for change in evidence.changes:
         members = ", ".join(change["members"] or [])
         states = f"{change['from_state']} to {change['to_state']}"
@@ -200,26 +200,26 @@ def _meanwhile(evidence: Evidence) -> Iterator[str]:
         yield f"{moment(change['at_us'])}  {group}"
 
 
-def _most_first(happening: PartitionHappening) -> tuple[int, str, int]:
-    return -happening.times, happening.what, -1 if happening.replica is None else happening.replica
+def _by_frequency(counted_events: PartitionEvents) -> tuple[int, str, int]:
+    return -counted_events.times, counted_events.what, -1 if counted_events.replica is None else counted_events.replica
 
 
-def _counted(happening: PartitionHappening) -> str:
-    times = f"{happening.times:,} × " if happening.times > 1 else ""
-    return f"{times}{_event(happening.what, happening.replica)}"
+def _counted(counted_events: PartitionEvents) -> str:
+    times = f"{counted_events.times:,} × " if counted_events.times > 1 else ""
+    return f"{times}{_event(counted_events.what, counted_events.replica)}"
 
 
 def _event(what: str, replica: int | None) -> str:
-    whose = f" of replica {replica}" if replica is not None and what in ("fetch", "replica_end") else ""
-    noun = "a fetch" if whose and what == "fetch" else "progress" if whose else HAPPENED.get(what, what)
-    return f"{noun}{whose}"
+    owner = f" of replica {replica}" if replica is not None and what in ("fetch", "replica_end") else ""
+    noun = "a fetch" if owner and what == "fetch" else "progress" if owner else EVENT_NAMES.get(what, what)
+    return f"{noun}{owner}"
 
 
 def _ending(evidence: Evidence, end: Row) -> Iterator[str]:
     if end["expired"]:
         late = ", after the last event of the trace" if end["after_end"] else ""
         yield f"{moment(end['ended_us'])}  expired at its deadline{late}"
-        yield from (f"{_INDENT}{line}" for line in _why_expired(evidence, end))
+        yield from (f"{_INDENT}{line}" for line in _expiry_reasons(evidence, end))
         return
     bytes_ = f" ({end['bytes']:,} bytes)" if end["kind"] == "fetch" and end["completed_by"] == "min_bytes" else ""
     yield f"{moment(end['ended_us'])}  {end['completed_by']}: {meaning(end['kind'], end['completed_by'])}{bytes_}"
@@ -238,7 +238,7 @@ def _ending(evidence: Evidence, end: Row) -> Iterator[str]:
         yield f"{_INDENT}answered with errors: {_some(errors)}"
 
 
-def _why_expired(evidence: Evidence, end: Row) -> Iterator[str]:
+def _expiry_reasons(evidence: Evidence, end: Row) -> Iterator[str]:
     match end["kind"]:
         case "produce":
             yield from _laggards(evidence, end)
@@ -270,7 +270,7 @@ def _laggards(evidence: Evidence, end: Row) -> Iterator[str]:
         in_sync = [replica for replica in evidence.in_sync.get(place, []) if replica != end["broker"]]
         yield f"because {_name(*place)} had to be at every in-sync replica{upto}:"
         for replica in in_sync:
-            yield f"  {_reached(evidence.happenings.get(place, []), replica, needed, end['ended_us'])}"
+            yield f"  {_reached(evidence.partition_events.get(place, []), replica, needed, end['ended_us'])}"
         if not in_sync:
             yield "  the in-sync replicas are unknown; the high watermark did not reach the offset"
     if len(pending) > SHOWN:
@@ -284,8 +284,8 @@ def _needed(request: Any, place: Place) -> int | None:
     return None
 
 
-def _reached(happenings: list[PartitionHappening], replica: int, needed: int | None, end_us: int) -> str:
-    known = [each for each in happenings if each.replica == replica and each.reached is not None]
+def _reached(partition_events: list[PartitionEvents], replica: int, needed: int | None, end_us: int) -> str:
+    known = [each for each in partition_events if each.replica == replica and each.reached is not None]
     if not known:
         return f"replica {replica} has no recorded progress"
     reached = max(each.reached or 0 for each in known)

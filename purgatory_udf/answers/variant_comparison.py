@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-# Certainty of an outcome, by the column names of `what_if/trust`.
-TRUST = {
+# Certainty of an outcome, by the column names of `what_if/certainty`.
+CERTAINTY = {
     "sure": "certain",
     "after_client": "after a changed response to its client",
     "after_follower": "after a changed response to a follower",
@@ -32,7 +32,7 @@ TRUST = {
 
 
 class VariantChanges:
-    """Each operation of the baseline next to the same one of a variant, as the view `changes`.
+    """The view `changes`: each operation of the baseline with the same operation of a variant.
 
     Without `reacting` clients, both are replays of one trace, and operations are matched by id. With them, each is a
     replay of a separate trace, and operations are matched by client, request and number.
@@ -53,10 +53,10 @@ class VariantChanges:
         rows: list[Row] = self._database.query(sql_file(f"what_if/{name}").text).to_pylist()
         return rows
 
-    def trust(self) -> list[Row]:
+    def certainty(self) -> list[Row]:
         """Return the number of certain outcomes by kind."""
         self._baseline.add("events")
-        return self.rows("trust")
+        return self.rows("certainty")
 
     def save(self, path: str, variant: str, *, append: bool) -> None:
         """Write the operations that differ to the table `what_if`."""
@@ -66,7 +66,7 @@ class VariantChanges:
 
 
 def ends_table(variant: str, rows: list[Row]) -> Table:
-    """Return the outcomes of the baseline and of a variant by kind; without a difference, a table without rows."""
+    """Return the outcomes of the baseline and of a variant by kind; empty if no operation differs."""
     differ, operations = (sum(row[name] for row in rows) for name in ("differ", "operations"))
     title = (
         f"{variant}: {differ:,} of {operations:,} operations have another outcome"
@@ -98,15 +98,15 @@ def ends_table(variant: str, rows: list[Row]) -> Table:
     return Table(title, (*columns, *waits), cells if differ else [])
 
 
-def trust_table(variant: str, rows: list[Row]) -> Table:
-    """Return by kind how many outcomes are certain, for every outcome and for the different ones."""
+def certainty_table(variant: str, rows: list[Row]) -> Table:
+    """Return how many outcomes are certain, by kind: of all operations, and of those that differ."""
     cells = [
-        (row["kind"], which, *(row[f"{of}_{reason}"] for reason in TRUST))
+        (row["kind"], which, *(row[f"{of}_{reason}"] for reason in CERTAINTY))
         for row in rows
         for of, which in (("all", "all"), ("differing", "different"))
     ]
     title = f"{variant}: certainty of outcomes, with arrivals as recorded"
-    return Table(title, ("kind", "outcomes", *TRUST.values()), cells)
+    return Table(title, ("kind", "outcomes", *CERTAINTY.values()), cells)
 
 
 def purgatories_table(runs: Mapping[str, RunTables]) -> Table:

@@ -26,56 +26,56 @@ class Variant:
 
 
 @dataclass
-class _Words:
+class _VariantArguments:
     name: str
     settings: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
 
-def variants(words: Iterable[str], config: Path | None, settings: list[str]) -> list[Variant]:
+def variants(arguments: Iterable[str], config: Path | None, settings: list[str]) -> list[Variant]:
     """Return the baseline and the variants; the settings of a variant override those of the baseline.
 
     A word with `=` is a setting, a word with the suffix .yaml or .yml is a file of settings, and any other word is the
     name of the next variant.
     """
-    named: list[_Words] = []
-    for word in words:
-        if "=" not in word and not word.endswith((".yaml", ".yml")):
-            named.append(_Words(word))
+    named: list[_VariantArguments] = []
+    for argument in arguments:
+        if "=" not in argument and not argument.endswith((".yaml", ".yml")):
+            named.append(_VariantArguments(argument))
         elif not named:
-            raise UserError(f"--variant {word}: a variant's name comes first (--variant NAME key=value…)")
-        elif "=" in word:
-            named[-1].settings.append(word)
+            raise UserError(f"--variant {argument}: a variant's name comes first (--variant NAME key=value…)")
+        elif "=" in argument:
+            named[-1].settings.append(argument)
         else:
-            named[-1].files.append(word)
+            named[-1].files.append(argument)
     for each in named:
         _check(each, named)
     baseline = Variant(BASELINE, load_config(config, settings))
     return [baseline, *(_variant(each, config, settings) for each in named)]
 
 
-def _check(words: _Words, named: list[_Words]) -> None:
-    if not _NAME.fullmatch(words.name) or words.name == BASELINE:
-        raise UserError(f"--variant {words.name}: expected a name of letters, digits, . _ -, other than {BASELINE}")
-    if sum(other.name == words.name for other in named) > 1:
-        raise UserError(f"--variant {words.name}: named twice")
-    if not words.settings and not words.files:
-        raise UserError(f"--variant {words.name}: no setting follows (--variant NAME key=value…)")
-    if len(words.files) > 1 or (words.files and words.settings):
-        raise UserError(f"--variant {words.name}: give either one file of settings or settings")
+def _check(arguments: _VariantArguments, named: list[_VariantArguments]) -> None:
+    if not _NAME.fullmatch(arguments.name) or arguments.name == BASELINE:
+        raise UserError(f"--variant {arguments.name}: expected a name of letters, digits, . _ -, other than {BASELINE}")
+    if sum(other.name == arguments.name for other in named) > 1:
+        raise UserError(f"--variant {arguments.name}: named twice")
+    if not arguments.settings and not arguments.files:
+        raise UserError(f"--variant {arguments.name}: no setting follows (--variant NAME key=value…)")
+    if len(arguments.files) > 1 or (arguments.files and arguments.settings):
+        raise UserError(f"--variant {arguments.name}: give either one file of settings or settings")
 
 
-def _variant(words: _Words, config: Path | None, settings: list[str]) -> Variant:
+def _variant(arguments: _VariantArguments, config: Path | None, settings: list[str]) -> Variant:
     try:
-        if words.files:
-            load_config(words.files[0])
-            return Variant(words.name, _over(config, settings, Path(words.files[0])))
+        if arguments.files:
+            load_config(arguments.files[0])
+            return Variant(arguments.name, _over(config, settings, Path(arguments.files[0])))
         # The first matching rule applies, so rules of the variant come before those of the baseline.
-        rules = [setting for setting in words.settings if has_scope(setting)]
-        plain = [setting for setting in words.settings if not has_scope(setting)]
-        return Variant(words.name, load_config(config, [*rules, *settings, *plain]))
+        rules = [setting for setting in arguments.settings if has_scope(setting)]
+        plain = [setting for setting in arguments.settings if not has_scope(setting)]
+        return Variant(arguments.name, load_config(config, [*rules, *settings, *plain]))
     except UserError as error:
-        raise UserError(f"--variant {words.name}: {error}") from None
+        raise UserError(f"--variant {arguments.name}: {error}") from None
 
 
 def _over(config: Path | None, settings: list[str], file: Path) -> Config:

@@ -16,14 +16,14 @@ from purgatory_udf.answers.html_page import Section
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.answers.variant_comparison import (
     VariantChanges,
+    certainty_table,
     ends_table,
     purgatories_table,
-    trust_table,
     what_if_charts,
 )
 from purgatory_udf.answers.variants import BASELINE, Variant
 from purgatory_udf.backend.backend import backend_of
-from purgatory_udf.backend.file_system import write_whole
+from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import Table
 from purgatory_udf.contract.tables import TRUTH_REQUESTS
@@ -117,7 +117,7 @@ class ScenarioOptions:
 
 
 def simulate_variants(
-    session: Session, stage: ScenarioOptions, out: str, variants: list[Variant], say: ReportPhase
+    session: Session, stage: ScenarioOptions, out: str, variants: list[Variant], report_phase: ReportPhase
 ) -> dict[str, str]:
     """Simulate and replay each variant; return the folder of each variant's trace and tables."""
     folders: dict[str, str] = {}
@@ -128,19 +128,19 @@ def simulate_variants(
         if folder is None:
             folder = Layout(out).table(f"_what_if/{variant.name}")
             done.append((settings, folder))
-            _simulate_and_replay(session, stage.run_of(variant), folder, variant, say)
+            _simulate_and_replay(session, stage.run_of(variant), folder, variant, report_phase)
         folders[variant.name] = folder
     return folders
 
 
 def _simulate_and_replay(
-    session: Session, simulation: ScenarioRun, folder: str, variant: Variant, say: ReportPhase
+    session: Session, simulation: ScenarioRun, folder: str, variant: Variant, report_phase: ReportPhase
 ) -> None:
     known = run_records.load(session, Layout(folder).table("runs"), "simulate")
     if known is None or known.run_id != simulation.run_id or known.status != run_records.FINISHED:
-        say(f"variant {variant.name}: simulating")
-        simulate_and_write(session, simulation, Output(folder, simulation.run_id, overwrite=True), say)
-    say(f"variant {variant.name}: replaying")
+        report_phase(f"variant {variant.name}: simulating")
+        simulate_and_write(session, simulation, Output(folder, simulation.run_id, overwrite=True), report_phase)
+    report_phase(f"variant {variant.name}: replaying")
     replay_once(session, Layout(folder).table("events"), folder, variant.config)
 
 
@@ -171,13 +171,13 @@ _FIGURES = {
 class WhatIf:
     """The result: the assumptions, the folder of each replay, tables of each variant, and tables across variants."""
 
-    held_fixed: str
+    assumptions: str
     folders: dict[str, str]
     ends: list[Table]
     together: list[Table]
 
     def lines(self) -> Iterator[str]:
-        yield self.held_fixed
+        yield self.assumptions
         for table in (*self.ends, *self.together):
             yield ""
             yield from table.lines() if table.rows else [table.title]
@@ -191,10 +191,15 @@ def what_if(session: Session, events: str, out: str, variants: list[Variant], ht
 
 
 def what_if_simulated(
-    session: Session, stage: ScenarioOptions, out: str, variants: list[Variant], html: Path | None, say: ReportPhase
+    session: Session,
+    stage: ScenarioOptions,
+    out: str,
+    variants: list[Variant],
+    html: Path | None,
+    report_phase: ReportPhase,
 ) -> WhatIf:
     """Simulate the variants with reacting clients, write the table `what_if`, and draw the page."""
-    return _compare(session, out, simulate_variants(session, stage, out, variants, say), html, reacting=True)
+    return _compare(session, out, simulate_variants(session, stage, out, variants, report_phase), html, reacting=True)
 
 
 def _compare(session: Session, out: str, folders: dict[str, str], html: Path | None, reacting: bool) -> WhatIf:
@@ -207,7 +212,7 @@ def _compare(session: Session, out: str, folders: dict[str, str], html: Path | N
         changes = VariantChanges(session, folders[BASELINE], folders[name], reacting=reacting)
         ends.append(ends_table(name, changes.rows("counts")))
         if not reacting and ends[-1].rows:
-            ends.append(trust_table(name, changes.trust()))
+            ends.append(certainty_table(name, changes.certainty()))
         changes.save(path, name, append=number > 0)
     of_all = [*([clients_table(runs)] if reacting else []), purgatories_table(runs)]
     comparison = WhatIf(REACTING if reacting else HELD_FIXED, folders, ends, of_all)
@@ -221,4 +226,4 @@ def _write_page(comparison: WhatIf, runs: dict[str, RunTables], html: Path) -> N
     tables = [Section(table.title, "", html_page.table(table) if table.rows else "") for table in comparison.ends]
     drawn = [Section(*_FIGURES[name], html_page.figure(name)) for name in specs]
     of_all = [Section(table.title, "", html_page.table(table)) for table in comparison.together]
-    write_whole(html, html_page.page("What if", comparison.held_fixed, "", [*tables, *drawn, *of_all], specs))
+    replace_file(html, html_page.page("What if", comparison.assumptions, "", [*tables, *drawn, *of_all], specs))

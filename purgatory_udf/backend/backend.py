@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset, without_garbage_collection
 from purgatory_udf.backend.delta_store import DeltaStore, FallbackDelta, SparkDelta
 from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles
-from purgatory_udf.backend.input_size import REPLAYED_BYTES, held, is_here
+from purgatory_udf.backend.input_size import REPLAYED_BYTES, is_local_path, local_bytes
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.common.local_paths import require_local_path
 from purgatory_udf.common.worker_memory import freeze_in_workers
@@ -27,7 +27,7 @@ from purgatory_udf.common.worker_memory import freeze_in_workers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What functions that users call take: a backend, or a Spark session.
+# Public functions accept a backend or a Spark session.
 Session: TypeAlias = "Backend | SparkSession"
 
 Part = TypeVar("Part")
@@ -35,10 +35,10 @@ Value = TypeVar("Value")
 
 
 class Backend(ABC):
-    """Executes queries, imports and writes."""
+    """Interface of a backend: executes queries, imports and writes."""
 
     files: Files
-    # Most bytes of one piece of an input that a task reads; None leaves it to the job's options.
+    # Maximum size of an input piece per task, in bytes; None: the job's options decide.
     piece_bytes: int | None = None
 
     @abstractmethod
@@ -77,7 +77,7 @@ class Backend(ABC):
         """
 
     def query(self, sql: str, tables: Mapping[str, str]) -> pa.Table:
-        """Return the rows of a query to this process; see `select`."""
+        """Return the rows of a query as an Arrow table; see `select`."""
         return self.select(sql, tables).collect()
 
     @abstractmethod
@@ -162,7 +162,7 @@ class SparkBackend(Backend):
 
     def is_local(self, *paths: str) -> bool:
         """Whether Spark runs on this machine and all paths are on its disk."""
-        return self._is_local_master and all(map(is_here, paths))
+        return self._is_local_master and all(map(is_local_path, paths))
 
     def run_tasks(
         self, tasks: Sequence[Sequence[Part]], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: pa.Schema
@@ -191,7 +191,7 @@ class SparkBackend(Backend):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         # Larger tables could fill memory or disk; Spark reads those.
-        if self.is_local(*tables.values()) and held(tables.values(), REPLAYED_BYTES) is not None:
+        if self.is_local(*tables.values()) and local_bytes(tables.values(), REPLAYED_BYTES) is not None:
             with suppress(NeedsSparkError):
                 return LocalBackend().select(sql, tables)
         frames = {name: self.spark.read.format("delta").load(path) for name, path in tables.items()}

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.backend.delta_store import SparkDelta, Transaction, with_column_comments
-from purgatory_udf.backend.process_pool import cores, side_by_side
+from purgatory_udf.backend.process_pool import cores, run_parallel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -77,17 +77,17 @@ class Dataset(ABC):
 
     @abstractmethod
     def where_null(self, column: str, null: bool = True) -> Dataset:
-        """Keep rows with null in the column, or, with `null=False`, other rows."""
+        """Keep rows with null in the column or, with `null=False`, all other rows."""
 
     @abstractmethod
     def where_below(self, column: str, value: int, below: bool = True) -> Dataset:
-        """Keep rows with less than the value in the column, or, with `below=False`, other rows."""
+        """Keep rows with less than the value in the column or, with `below=False`, all other rows."""
 
     @abstractmethod
     def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> Dataset:
-        """Return the rows of a query over these rows, `{rows}` in the text, and others by name.
+        """Return the rows of a query over these rows (`{rows}` in the text) and over `others`, by name.
 
-        The text must mean the same to DuckDB and Spark SQL; the result has the names and types of `schema`.
+        The text must be valid in DuckDB and in Spark SQL; the result has the names and types of `schema`.
         """
 
     @abstractmethod
@@ -96,11 +96,11 @@ class Dataset(ABC):
 
     @abstractmethod
     def keep(self, folder: str) -> Dataset:
-        """Compute the rows once, for several uses; Spark writes them as Parquet below `folder`."""
+        """Return the rows, computed only once; Spark stores them as Parquet below `folder`."""
 
     @abstractmethod
     def collect(self) -> pa.Table:
-        """Return all rows to this process."""
+        """Return all rows as an Arrow table."""
 
     @abstractmethod
     def count(self) -> int:
@@ -112,7 +112,7 @@ class Dataset(ABC):
 
 
 class LocalDataset(Dataset):
-    """Rows of this process: parts that are computed by forked processes, or an Arrow table once they are."""
+    """Rows in this process: parts for forked processes to compute, then an Arrow table."""
 
     def __init__(self, schema: pa.Schema, parts: Sequence[Callable[[], Iterable[pa.RecordBatch]]]) -> None:
         self.schema = schema
@@ -171,14 +171,14 @@ class LocalDataset(Dataset):
         return LocalDataset.of(rows.cast(schema))
 
     def union(self, *others: Dataset) -> LocalDataset:
-        schema = _united(self, others)
+        schema = _union_schema(self, others)
         tables: list[pa.Table] = []
         parts: list[Callable[[], Iterable[pa.RecordBatch]]] = []
         for each in (self, *others):
             assert isinstance(each, LocalDataset)
             if each._table is not None:
-                tables.append(_widened(each._table, schema))
-            widen = partial(_widened, schema=schema)
+                tables.append(_with_schema(each._table, schema))
+            widen = partial(_with_schema, schema=schema)
             parts += [partial(_mapped, widen, part) for part in each._ungrouped_parts()]
         if len(tables) == 1 + len(others):
             return LocalDataset.of(pa.concat_tables(tables))
@@ -190,7 +190,7 @@ class LocalDataset(Dataset):
     def collect(self) -> pa.Table:
         if self._table is None:
             # The last part may be large: start it first, so that no process waits for it at the end.
-            made = side_by_side(lambda part: part(), self._parts[::-1])[::-1]
+            made = run_parallel(lambda part: part(), self._parts[::-1])[::-1]
             self._table = pa.Table.from_batches([batch for part in made for batch in part], self.schema)
             self._parts = []
         return self._table
@@ -278,7 +278,7 @@ class SparkDataset(Dataset):
             assert isinstance(each, SparkDataset)
             frames.append(each.frame)
         united = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
-        return SparkDataset(united, _united(self, others))
+        return SparkDataset(united, _union_schema(self, others))
 
     def keep(self, folder: str) -> SparkDataset:
         self.frame.write.mode("overwrite").parquet(folder)
@@ -325,15 +325,15 @@ def _renamed(schema: pa.Schema, column: str, to: str) -> pa.Schema:
     return pa.schema([field.with_name(to) if field.name == column else field for field in schema])
 
 
-def _united(first: Dataset, others: Sequence[Dataset]) -> pa.Schema:
+def _union_schema(first: Dataset, others: Sequence[Dataset]) -> pa.Schema:
     """Return the columns of the datasets, in the order in which they first appear."""
     fields = {field.name: field for each in (*others[::-1], first) for field in each.schema}
     names = dict.fromkeys(name for each in (first, *others) for name in each.schema.names)
     return pa.schema([fields[name] for name in names])
 
 
-def _widened(rows: Any, schema: pa.Schema) -> Any:
-    """Return a table or batch with the columns of the schema, nulls where it has none."""
+def _with_schema(rows: Any, schema: pa.Schema) -> Any:
+    """Return a table or batch with the columns of the schema; missing columns are null."""
     columns = [
         rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
         for field in schema
@@ -352,10 +352,10 @@ def _cut(
     rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]
 ) -> list[Callable[[], Iterable[pa.RecordBatch]]]:
     """Cut rows into parts of about equal size for the machine's cores; rows of equal keys stay together."""
-    return [partial(_taken, rows, places, begin, end) for begin, end in pairwise(_borders(rows, places, keys))]
+    return [partial(_rows_between, rows, places, begin, end) for begin, end in pairwise(_borders(rows, places, keys))]
 
 
-def _taken(rows: pa.Table, places: npt.NDArray[np.uint64] | None, begin: int, end: int) -> list[pa.RecordBatch]:
+def _rows_between(rows: pa.Table, places: npt.NDArray[np.uint64] | None, begin: int, end: int) -> list[pa.RecordBatch]:
     part = rows.slice(begin, end - begin) if places is None else rows.take(places[begin:end])
     return part.to_batches(max_chunksize=BATCH_ROWS)
 
@@ -373,9 +373,9 @@ def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequen
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count)
     if keys:
         # A cut moves to the borders before and after it: a large group becomes a separate part.
-        begins = np.array([0, *np.flatnonzero(_key_changes(rows, places, keys)), rows.num_rows])
-        after = np.searchsorted(begins, cuts, side="right")
-        cuts = begins[np.concatenate([after - 1, after])]
+        group_starts = np.array([0, *np.flatnonzero(_key_changes(rows, places, keys)), rows.num_rows])
+        after = np.searchsorted(group_starts, cuts, side="right")
+        cuts = group_starts[np.concatenate([after - 1, after])]
     borders: list[int] = np.unique([0, *cuts, rows.num_rows]).tolist()
     return borders
 

@@ -34,7 +34,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Without a limit, the log of a table that grows batch by batch would outgrow the table within a month; and readers
 # would open up to a hundred commits, because deltalake writes checkpoints no more often by default.
 LOG_PROPERTIES = {"delta.logRetentionDuration": "interval 7 days", "delta.checkpointInterval": "10"}
-# This file of the log shows that a version exists, although its name is no version.
+# This file of the log shows that a version exists, although its name is not a version number.
 _LAST_CHECKPOINT = "_last_checkpoint"
 
 # Delta's own retention: longer than any reader or writer is expected to take.
@@ -53,7 +53,7 @@ class Condition(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """An idempotent write: a table takes each version of an application once."""
+    """Transaction id of an idempotent write: a table accepts each version of an application once."""
 
     application: str
     version: int
@@ -122,7 +122,7 @@ class DeltaStore(ABC):
         transaction: Transaction | None = None,
         partitioned_by: Sequence[str] = (),
     ) -> None:
-        """Append rows in one commit; a transaction that the table has already taken is skipped."""
+        """Append rows in one commit; a transaction that the table already has is skipped."""
 
     @abstractmethod
     def overwrite(
@@ -144,10 +144,10 @@ class DeltaStore(ABC):
 
     @abstractmethod
     def vacuum(self, path: str, keep_hours: int) -> None:
-        """Delete files that no version younger than this needs."""
+        """Delete files that only versions older than `keep_hours` need."""
 
     def create_all(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Create empty tables by path, concurrently: one waits for its log while others are planned."""
+        """Create empty tables by path, concurrently, because each waits for its log."""
         with ThreadPoolExecutor(len(schemas)) as pool:
             list(pool.map(lambda path: self.create(path, schemas[path]), schemas))
 
@@ -273,7 +273,7 @@ class SparkDelta(DeltaStore):
 
 
 class FallbackDelta(DeltaStore):
-    """A store that usually works, with a fallback: if it raises `NeedsSparkError`, the second store does the same."""
+    """A store with a fallback: if the first store raises `NeedsSparkError`, the second one executes the call."""
 
     def __init__(self, first: DeltaStore, second: DeltaStore) -> None:
         self._first, self._second = first, second
@@ -335,7 +335,7 @@ def has_log(names: Sequence[str]) -> bool:
 
 
 def transaction_options(transaction: Transaction | None) -> dict[str, str | int]:
-    """Return the options by which Spark's Delta writer skips a transaction that the table has taken."""
+    """Return the options by which Spark's Delta writer skips a transaction that the table already has."""
     if transaction is None:
         return {}
     return {"txnAppId": transaction.application, "txnVersion": transaction.version}
@@ -403,7 +403,7 @@ def _predicate(where: Sequence[Condition]) -> str:
 
 @contextmanager
 def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Apply settings of the session for a while."""
+    """Apply settings of the session within the `with` block."""
     usual: dict[str, Any] = {key: spark.conf.get(key, None) for key in settings}
     for key, value in settings.items():
         spark.conf.set(key, value)

@@ -138,7 +138,7 @@ class HadoopFiles:
         return place.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()), place
 
 
-def write_whole(file: Path, text: str, for_all: bool = False) -> None:
+def replace_file(file: Path, text: str, for_all: bool = False) -> None:
     """Write or replace a file atomically, also if the process is killed; `for_all` lets all users read it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     place = file.resolve()

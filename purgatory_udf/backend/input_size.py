@@ -10,8 +10,7 @@ from pathlib import Path
 
 # Bytes of text up to which a job is tiny or brief; Spark has settings for such jobs.
 _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
-# Bytes up to which this process, or one per core, answers queries, imports events, or replays a single batch in seconds
-# and in memory.
+# Maximum sizes, in bytes, of inputs that this process queries, imports or replays in memory and within seconds.
 ANSWERED_BYTES, IMPORTED_BYTES, REPLAYED_BYTES = 1_000_000_000, 512_000_000, 256_000_000
 # No limit, for work that proceeds file by file.
 ANY_BYTES = 1 << 62
@@ -19,7 +18,7 @@ ANY_BYTES = 1 << 62
 LOG_BYTES = 256_000_000
 # Most partitions of requests in a batch that one process replays; each takes 1 kB of memory.
 REPLAYED_WATCHES = 1_000_000
-# Limit for a step of a followed topic: its messages and the rows held back by the step before.
+# Limit for a step of a followed topic: its messages and the rows held back by the previous step.
 FOLLOWED_BYTES = 64_000_000
 BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
@@ -31,27 +30,27 @@ UNPACKED_TIMES = 10
 def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
     """Return Spark's settings for the size of local files, folders and patterns; none without paths (a topic)."""
     given = list(paths)
-    total = held(given, LITTLE_BYTES)
+    total = local_bytes(given, LITTLE_BYTES)
     if total is None or not given:
         return ()
     return TINY if total <= _TINY_BYTES else BRIEF
 
 
-def is_near(paths: Iterable[str], most: int) -> bool:
-    """Whether the paths are local and not empty, and have at most `most` bytes of text."""
+def is_small_and_local(paths: Iterable[str], most: int) -> bool:
+    """Whether the paths are local and not empty, with at most `most` bytes of text in total."""
     given = list(paths)
-    if not given or not all(is_here(path) and any(_files(_local(path))) for path in given):
+    if not given or not all(is_local_path(path) and any(_files(_local(path))) for path in given):
         return False
-    return held(given, most) is not None
+    return local_bytes(given, most) is not None
 
 
-def is_here(path: str) -> bool:
+def is_local_path(path: str) -> bool:
     """Whether the path is on the local file system."""
     # Hadoop's configuration may set another default file system.
     return "://" not in _local(path) and "HADOOP_CONF_DIR" not in os.environ
 
 
-def held(paths: Iterable[str], most: int) -> int | None:
+def local_bytes(paths: Iterable[str], most: int) -> int | None:
     """Return the bytes of text of local paths; None if they exceed `most`, or if a path is not local."""
     total = 0
     for path in paths:

@@ -37,7 +37,7 @@ from purgatory_udf.backend.delta_store import (
     Transaction,
     has_log,
 )
-from purgatory_udf.backend.process_pool import side_by_side
+from purgatory_udf.backend.process_pool import run_parallel
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.common.local_paths import require_local_path
 
@@ -68,7 +68,7 @@ class LocalDelta(DeltaStore):
                 table = DeltaTable(str(require_local_path(path)))
             except TableNotFoundError:
                 return None
-            _require_whole_log(require_local_path(path))
+            _require_complete_log(require_local_path(path))
             return table
 
     def is_table(self, path: str) -> bool:
@@ -134,7 +134,7 @@ class LocalDelta(DeltaStore):
     ) -> None:
         place = str(require_local_path(path))
         with needing_spark():
-            if has_taken(place, transaction):
+            if has_transaction(place, transaction):
                 return
             write_deltalake(
                 place,
@@ -212,8 +212,8 @@ def dataset_of(table: DeltaTable) -> Any:
     return ds.dataset(stored.files, schema=stored.schema, format="parquet", filesystem=stored.filesystem)
 
 
-def has_taken(path: str, transaction: Transaction | None) -> bool:
-    """Whether the table has this transaction, which is possible after a crash between write and checkpoint."""
+def has_transaction(path: str, transaction: Transaction | None) -> bool:
+    """Whether the table already has this transaction, as after a crash between write and checkpoint."""
     if transaction is None:
         return False
     try:
@@ -223,7 +223,7 @@ def has_taken(path: str, transaction: Transaction | None) -> bool:
     return known is not None and known >= transaction.version
 
 
-def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[pa.Table]:
+def cut_at_intervals(rows: pa.Table, column: str, count: int, width: int) -> Iterator[pa.Table]:
     """Cut rows that are ordered by `column` into about `count` parts.
 
     Rows with values in the same interval of `width` stay in one part.
@@ -258,7 +258,7 @@ def create_with_files(
     place = str(require_local_path(path))
     with needing_spark():
         Path(place).mkdir(parents=True, exist_ok=True)
-        written = _written(parts, place, indexed) if before is None else _while(before, parts, place, indexed)
+        written = _written(parts, place, indexed) if before is None else _write_and_call(before, parts, place, indexed)
         create_table_with_add_actions(
             place,
             Schema.from_arrow(schema),
@@ -278,10 +278,10 @@ def append_files(
     schema: pa.Schema,
     transaction: Transaction | None,
 ) -> None:
-    """Append one file per part to a table, as `create_with_files` writes them; a taken transaction is skipped."""
+    """Append one file per part to a table, as `create_with_files` does; a repeated transaction is skipped."""
     place = str(require_local_path(path))
     with needing_spark():
-        if has_taken(place, transaction):
+        if has_transaction(place, transaction):
             return
         DeltaTable(place).create_write_transaction(
             [*_written(parts, place, indexed)],
@@ -298,7 +298,7 @@ def _commit(transaction: Transaction | None, metadata: Mapping[str, str] | None 
     )
 
 
-def _require_whole_log(table: Path) -> None:
+def _require_complete_log(table: Path) -> None:
     """Reject an empty commit file, which deltalake reads as a commit that changed nothing."""
     for commit in (table / "_delta_log").glob("*.json"):
         if not commit.stat().st_size:
@@ -338,8 +338,10 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _while(before: Callable[[], None], parts: Sequence[Part], path: str, indexed: Sequence[str]) -> list[AddAction]:
-    """Call `before` while a single file is written; forking processes for several allows no other thread."""
+def _write_and_call(
+    before: Callable[[], None], parts: Sequence[Part], path: str, indexed: Sequence[str]
+) -> list[AddAction]:
+    """Call `before` and write the files, at the same time if a single file needs no forked processes."""
     if len(parts) > 1:
         before()
         return _written(parts, path, indexed)
@@ -357,7 +359,7 @@ def _written(parts: Sequence[Part], path: str, indexed: Sequence[str]) -> list[A
         if rows.num_rows or len(parts) == 1:
             yield _write_file(rows, number, path, indexed)
 
-    made = chain.from_iterable(side_by_side(work, list(enumerate(parts))))
+    made = chain.from_iterable(run_parallel(work, list(enumerate(parts))))
     rows = [row for batch in made for row in batch.to_pylist()]
     now = int(time.time() * 1000)
     return [AddAction(row["name"], row["size"], {}, now, True, row["stats"]) for row in rows]

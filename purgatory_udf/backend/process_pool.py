@@ -50,7 +50,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
-def side_by_side(work: Work[Part], parts: Sequence[Part]) -> list[list[pa.RecordBatch]]:
+def run_parallel(work: Work[Part], parts: Sequence[Part]) -> list[list[pa.RecordBatch]]:
     """Return the batches of `work` for each part, in the order of the parts. Raises what `work` raises."""
     count = min(cores(), len(parts))
     if count < 2:
@@ -69,12 +69,12 @@ class _Processes:
     def __init__(self, work: Work[Part], parts: Sequence[Part], count: int) -> None:
         self._work, self._parts = work, parts
         self._made: dict[int, list[pa.RecordBatch]] = {}
-        self._wrong: list[BaseException] = []
-        self._taking, self._giving = os.pipe()
+        self._errors: list[BaseException] = []
+        self._queue_end, self._feed_end = os.pipe()
         ends = [os.pipe() for _ in range(count)]
         self._outputs = [os.fdopen(reading, "rb") for reading, _ in ends]
         # Shared memory needs no copy for the transfer, and no copy-on-write after the next fork.
-        self._shared = [_nameless() for _ in range(count)]
+        self._shared = [_anonymous_file() for _ in range(count)]
         sys.stdout.flush()
         sys.stderr.flush()
         self._ids = []
@@ -82,32 +82,32 @@ class _Processes:
         for (_, writing), shared in zip(ends, self._shared, strict=True):
             forked = os.fork()
             if not forked:
-                others = {self._giving, *(output.fileno() for output in self._outputs), *(end for _, end in ends)}
-                _serve(work, parts, self._taking, writing, shared, others - {writing}, parent)
+                others = {self._feed_end, *(output.fileno() for output in self._outputs), *(end for _, end in ends)}
+                _serve(work, parts, self._queue_end, writing, shared, others - {writing}, parent)
             self._ids.append(forked)
         for _, writing in ends:
             os.close(writing)
         each = zip(self._outputs, self._shared, strict=True)
         self._threads = [threading.Thread(target=self._read, args=ends, daemon=True) for ends in each]
-        self._threads.append(threading.Thread(target=self._give, daemon=True))
+        self._threads.append(threading.Thread(target=self._feed, daemon=True))
 
     def run(self) -> dict[int, list[pa.RecordBatch]]:
         """Return the batches of all parts."""
         for thread in self._threads:
             thread.start()
-        while not self._wrong and (number := _next(self._taking)) is not None:
+        while not self._errors and (number := _next(self._queue_end)) is not None:
             self._made[number] = list(self._work(self._parts[number]))
         # After an error, the remaining parts are abandoned.
-        if not self._wrong:
+        if not self._errors:
             for thread in self._threads:
                 thread.join()
-        for error in self._wrong:
+        for error in self._errors:
             raise error
         return self._made
 
     def end(self) -> None:
         """Kill the forked processes and free all resources."""
-        os.close(self._taking)
+        os.close(self._queue_end)
         for process in self._ids:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -121,20 +121,20 @@ class _Processes:
         try:
             _read(output, shared, self._made)
         except BaseException as error:
-            self._wrong.append(error)
+            self._errors.append(error)
 
-    def _give(self) -> None:
-        """Write the numbers of the parts in a thread, because a pipe buffers a few thousand; stop after an error."""
+    def _feed(self) -> None:
+        """Write the numbers of the parts, in a thread because a pipe buffers few of them; stop after an error."""
         with suppress(BrokenPipeError):
             for number in range(len(self._parts)):
-                os.write(self._giving, _NUMBER.pack(number))
-        os.close(self._giving)
+                os.write(self._feed_end, _NUMBER.pack(number))
+        os.close(self._feed_end)
 
 
-def _next(taking: int) -> int | None:
+def _next(queue: int) -> int | None:
     """Take and return the number of the next part; None at the end."""
-    said = os.read(taking, _NUMBER.size)
-    return _NUMBER.unpack(said)[0] if said else None
+    packed_number = os.read(queue, _NUMBER.size)
+    return _NUMBER.unpack(packed_number)[0] if packed_number else None
 
 
 def _read(output: IO[bytes], shared: IO[bytes], made: dict[int, list[pa.RecordBatch]]) -> None:
@@ -151,7 +151,7 @@ def _read(output: IO[bytes], shared: IO[bytes], made: dict[int, list[pa.RecordBa
     raise NeedsSparkError("a worker process was killed, possibly because memory ran out")
 
 
-def _nameless() -> IO[bytes]:
+def _anonymous_file() -> IO[bytes]:
     """Return an anonymous file in memory, or a temporary file where the system has none."""
     return os.fdopen(os.memfd_create("made"), "wb") if hasattr(os, "memfd_create") else TemporaryFile()
 
@@ -164,7 +164,7 @@ def _mapped(shared: IO[bytes], size: int) -> pa.Buffer:
 def _serve(
     work: Work[Part],
     parts: Sequence[Part],
-    taking: int,
+    queue: int,
     writing: int,
     shared: IO[bytes],
     others: Iterable[int],
@@ -183,22 +183,22 @@ def _serve(
         gc.freeze()
         with os.fdopen(writing, "wb") as output:
             try:
-                while (number := _next(taking)) is not None:
+                while (number := _next(queue)) is not None:
                     begin = shared.tell()
                     _pack(work(parts[number]), shared)
-                    _tell(output, number, begin, shared)
-                _tell(output, _DONE, shared.tell(), shared)
+                    _report(output, number, begin, shared)
+                _report(output, _DONE, shared.tell(), shared)
             except Exception as error:
                 begin = shared.tell()
                 shared.write(_pickled(error))
-                _tell(output, _FAILED, begin, shared)
+                _report(output, _FAILED, begin, shared)
         status = 0
     finally:
         # Skip the exit handlers, which belong to the parent.
         os._exit(status)
 
 
-def _tell(output: IO[bytes], number: int, begin: int, shared: IO[bytes]) -> None:
+def _report(output: IO[bytes], number: int, begin: int, shared: IO[bytes]) -> None:
     shared.flush()
     output.write(_MADE.pack(number, begin, shared.tell()))
     output.flush()

@@ -142,7 +142,7 @@ class DuckDatabase(SqlDatabase):
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        with self._alone():
+        with self._exclusive():
             try:
                 table = DeltaTable(str(require_local_path(path)))
             except TableNotFoundError:
@@ -161,17 +161,17 @@ class DuckDatabase(SqlDatabase):
         if not paths or table.metadata().partition_columns or any(map(_GLOB.search, paths)):
             self._connection.register(f"{name}_files", table.to_pyarrow_dataset())
             return f"{name}_files"
-        listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-        return f"read_parquet([{listed}], union_by_name = true)"
+        path_list = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+        return f"read_parquet([{path_list}], union_by_name = true)"
 
     def _columns(self, wanted: str, source: str) -> Iterator[str]:
-        there = self._types(source)
+        present = self._types(source)
         for name, kind in self._types(wanted).items():
             quoted = '"' + name.replace('"', '""') + '"'
-            if name not in there:
+            if name not in present:
                 yield f"CAST(NULL AS {kind}) AS {quoted}"
             # Spark writes times as INT96, which DuckDB reads without their zone.
-            elif there[name] != kind and kind.startswith("TIMESTAMP"):
+            elif present[name] != kind and kind.startswith("TIMESTAMP"):
                 yield f"CAST({quoted} AS {kind}) AS {quoted}"
             else:
                 yield quoted
@@ -180,15 +180,15 @@ class DuckDatabase(SqlDatabase):
         return {row[0]: row[1] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
 
     def add_rows(self, name: str, rows: pa.Table) -> None:
-        with self._alone():
+        with self._exclusive():
             self._connection.register(name, rows)
 
     def add_view(self, name: str, query: str) -> None:
-        with self._alone():
+        with self._exclusive():
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
 
     def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
-        with self._alone():
+        with self._exclusive():
             return _plain(self._executed(query, parameters).to_arrow_table())
 
     def save(
@@ -210,7 +210,7 @@ class DuckDatabase(SqlDatabase):
             for batch in reader:
                 yield from _conform(pa.Table.from_batches([batch]), written, constants or {}).to_batches()
 
-        with self._alone():
+        with self._exclusive():
             rows = batches(self._executed(query, parameters).to_arrow_reader())
             write_deltalake(
                 str(require_local_path(path)),
@@ -224,8 +224,8 @@ class DuckDatabase(SqlDatabase):
         return self._connection.sql(text, params=_used(query, parameters))
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the connection; errors of DuckDB, Arrow, the table or the disk become `NeedsSparkError`.
+    def _exclusive(self) -> Iterator[None]:
+        """Lock the connection; errors of DuckDB, Arrow, the table or the disk become `NeedsSparkError`.
 
         Spark reads more kinds of tables, and its errors are translated for users.
         """
@@ -279,7 +279,7 @@ def _integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 class SparkDatabase(SqlDatabase):
-    """Temporary views in a Spark session of their own, which shares the context of the given session."""
+    """Temporary views in a separate Spark session, which shares the context of the given session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark.newSession()

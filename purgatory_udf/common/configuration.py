@@ -79,7 +79,7 @@ class ReaderSettings(_Section):
 class FetchSettings(_Section):
     """Settings of fetch requests and their purgatory.
 
-    The keys without `consumer` or `follower` apply to consumers: in Kafka, too, followers have settings of their own.
+    Keys without `consumer` or `follower` apply to consumers, because Kafka configures followers separately.
     `cap_min_bytes` is false for traces of which `min_bytes` is not the request's, but what the broker waits for.
     """
 
@@ -153,7 +153,7 @@ class GroupSettings(_Section):
     _rules: tuple[ScopeRule, ...] = PrivateAttr(())
 
     def setting(self, key: str, subject: RequestContext) -> int | str | None:
-        """Return the what-if value for this field of a group's request; None for none."""
+        """Return the what-if value for this field of a group's request, or None."""
         found, value = first_override(self._rules, (f"group.{key}",), subject)
         plain: int | str | None = getattr(self, key)
         return value if found else plain
@@ -189,7 +189,7 @@ class Config(_Section):
         return self
 
     def plain(self, keys: tuple[str, ...]) -> int | str | None:
-        """Return the value of the first of these keys that is set without a scope; None if none is."""
+        """Return the value of the first of these keys that is set without a scope, or None."""
         for key in keys:
             value: Any = self
             for part in key.split("."):

@@ -1,4 +1,4 @@
-"""Tables for the console: with rules on a terminal, as aligned plain text elsewhere."""
+"""Tables for the console: with rules on a terminal, as aligned plain text otherwise."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def resolve_environment(text: str, environ: Mapping[str, str] = os.environ) -> s
     def variable(match: re.Match[str]) -> str:
         if match[1] not in environ:
             raise UserError(f"{match[0]}: the environment variable {match[1]} is not set; export it")
-        _remember(environ[match[1]])
+        _register(environ[match[1]])
         return environ[match[1]]
 
     return _FROM_ENVIRONMENT.sub(variable, text)
@@ -70,7 +70,7 @@ def read_secret_properties(path: str) -> dict[str, str]:
     settings = {key: resolve_environment(value) for key, value in read_properties(Path(path)).items() if key}
     for key, value in settings.items():
         if _SECRET.search(key):
-            _remember(value)
+            _register(value)
     return settings
 
 
@@ -81,7 +81,7 @@ def redact(text: str) -> str:
     return text
 
 
-def _remember(secret: str) -> None:
-    """Keep the secret and each value inside it: after a wrong quote, a client may quote a single value in its error."""
+def _register(secret: str) -> None:
+    """Register the secret and each value inside it for redaction, since an error may quote a single value."""
     words = [secret, *(word for word in re.split(r"[\s\";]+|(?<==)", secret) if not _NO_VALUE.fullmatch(word))]
     _known_secrets.update(word for word in words if len(word) >= _SHORTEST)

@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 # Options of glibc's mallopt, numbered as in `malloc.h`.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 # Bytes of free memory to keep, and bytes to request in advance.
-_KEPT, _AHEAD = 1 << 29, 1 << 26
+_KEPT_BYTES, _EXTRA_BYTES = 1 << 29, 1 << 26
 
 
 @cache
@@ -32,12 +32,12 @@ def retain_freed_memory() -> None:
     """Make malloc keep freed memory for the next call; does nothing where the C library is not glibc."""
     setting = getattr(ctypes.CDLL(None), "mallopt", None)
     if setting is not None:
-        for name, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _KEPT), (_TOP_PAD, _AHEAD)):
+        for name, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _KEPT_BYTES), (_TOP_PAD, _EXTRA_BYTES)):
             setting(name, value)
 
 
 class _Loaded:
-    """The number of modules at the last freeze."""
+    """Number of loaded modules at the last freeze."""
 
     modules = 0
 
@@ -45,8 +45,8 @@ class _Loaded:
 def freeze_loaded_objects() -> None:
     """Exclude all present objects from garbage collection if modules were loaded since the last call.
 
-    Call it at the end of a task, when its modules are loaded. Without new modules it does nothing: garbage that the
-    task left behind would be excluded as well, and never be freed.
+    Call it at the end of a task, when its modules are loaded. Without new modules it does nothing, because the task's
+    garbage would be excluded too and never be freed.
     """
     if len(sys.modules) > _Loaded.modules:
         _Loaded.modules = len(sys.modules)

@@ -1,4 +1,4 @@
-"""The event contract and the table schemas. Nothing here imports Spark.
+"""The event contract and the table schemas. No module imports Spark.
 
 - `value_checks`: checks of single values, and `Rejection`
 - `event_types`: every event type with its fields and defaults

@@ -52,10 +52,10 @@ class Field:
 FIELDS: dict[Reader, tuple[Field, ...]] = {}
 
 
-def object_reader(*fields: Field, also: Callable[[Row], None] | None = None) -> Reader:
+def object_reader(*fields: Field, cross_check: Callable[[Row], None] | None = None) -> Reader:
     """Return a reader of objects with these fields; it drops unknown fields and raises `Rejection`.
 
-    `also` checks fields against each other and raises a `Rejection` as well.
+    `cross_check` checks fields against each other, and raises `Rejection`.
     """
     parts = tuple((field.name, field.check, field.default) for field in fields)
 
@@ -72,8 +72,8 @@ def object_reader(*fields: Field, also: Callable[[Row], None] | None = None) -> 
                 row[name] = default if value is None and default is not REQUIRED else check(value)
         except Rejection as rejection:
             raise _missing(rejection, name, values).within(name) from None
-        if also is not None:
-            also(row)
+        if cross_check is not None:
+            cross_check(row)
         return row
 
     FIELDS[read] = fields
@@ -143,7 +143,7 @@ _APPENDED = object_reader(
     Field("last_offset", offset_or_none),
     Field("bytes", count64),
     Field("error", name, NO_ERROR),
-    also=_batch,
+    cross_check=_batch,
 )
 _NOT_APPENDED = object_reader(
     *TOPIC_PARTITION,

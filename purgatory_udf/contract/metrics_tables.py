@@ -1,6 +1,6 @@
 """The columns of the tables that `metrics` writes, with and without comments (see `tables`).
 
-Tables by window have rows for the windows in which something happened, and no others.
+Tables by window omit windows without events.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ _SETTING = re.compile(r"([^\[=]+)(?:\[(.*)\])?=(.*)", re.DOTALL)
 
 
 class ParsedSetting(NamedTuple):
-    """A setting of a command line, split: `key[scope]=value`; without brackets there is no `scope`."""
+    """The parts of a setting `key[scope]=value` of the command line; `scope` is None without brackets."""
 
     key: str
     scope: str | None
@@ -230,7 +230,7 @@ class RequestColumns:
     """The facts about many requests of one type by which rules select them."""
 
     def __init__(self, events: pa.Table, items: pa.Array, parents: Array) -> None:
-        """Take the events, their `partitions` or `topics` flattened, and for each item the row of its event."""
+        """Store events, their flattened `partitions` or `topics`, and for each of these items the row of its event."""
         self._events, self._items, self._parents = events, items, parents
 
     def __len__(self) -> int:

@@ -49,7 +49,7 @@ def wrong_type(value: Any, expected: str) -> Rejection:
 
 
 def invalid_value(value: Any, expected: str) -> Rejection:
-    """Return the rejection of a value of the right type that no broker can have recorded."""
+    """Return the rejection of a value of the right type that a broker cannot have recorded."""
     return Rejection("invalid value", abbreviated_json(value), expected)
 
 
@@ -101,7 +101,7 @@ INT64 = 2**63 - 1
 
 
 class Items(NamedTuple):
-    """The items of a list: their check, whether they must be distinct, and in which fields (none: the whole item)."""
+    """Items of a list: their check, whether they must be distinct, and by which fields (empty: by the whole item)."""
 
     check: Check
     key: tuple[str, ...] = ()
@@ -195,13 +195,13 @@ def list_of(item: Check) -> Check:
         if type(value) is not list:
             raise wrong_type(value, "a list")
         place = 0
-        kept = []
+        accepted = []
         try:
             for place, element in enumerate(value):  # noqa: B007 (the index is used after the loop)
-                kept.append(item(element))
+                accepted.append(item(element))
         except Rejection as rejection:
             raise rejection.within(f"[{place}]") from None
-        return kept
+        return accepted
 
     LIST_ITEMS[check] = Items(item)
     return check
@@ -217,16 +217,16 @@ def distinct(item: Check, *key: str) -> Check:
     # JSON Schema cannot express objects that differ in some fields.
     @with_schema({**schema_of(items), **({} if key else {"uniqueItems": True})})
     def check(value: Any) -> Any:
-        kept = items(value)
-        if len(kept) > 1:
+        accepted = items(value)
+        if len(accepted) > 1:
             seen = set()
-            for place, element in enumerate(kept):
+            for place, element in enumerate(accepted):
                 same = identity(element)
                 if same in seen:
-                    twice = "-".join(map(str, same)) if key else same
-                    raise Rejection("invalid value", f"duplicate {twice}").within(f"[{place}]")
+                    duplicate = "-".join(map(str, same)) if key else same
+                    raise Rejection("invalid value", f"duplicate {duplicate}").within(f"[{place}]")
                 seen.add(same)
-        return kept
+        return accepted
 
     LIST_ITEMS[check] = Items(item, key, distinct=True)
     return check

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from purgatory_udf.backend.input_size import is_near
+from purgatory_udf.backend.input_size import is_small_and_local
 from purgatory_udf.launch import submission
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def runs_in_process(
     """
     if spark_options or not submission.is_local({"spark.master": environ.get("MASTER", "local"), **settings}):
         return False
-    return max_bytes > 0 and is_near(inputs, max_bytes)
+    return max_bytes > 0 and is_small_and_local(inputs, max_bytes)
 
 
 def open_local() -> Backend:

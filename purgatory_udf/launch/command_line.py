@@ -1,6 +1,6 @@
 """The command line `spark-submit.sh [Spark's options] [JOB [options]]`, and the list of jobs.
 
-It is parsed as spark-submit parses its own: the first word that is no option is the job's name.
+It is parsed as spark-submit parses its own: the first word that is not an option is the job's name.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class CommandLine:
 
 
 def parse(words: Sequence[str]) -> CommandLine:
-    """Parse the command line; raise UserError for a mistake in Spark's options."""
+    """Parse the command line; raise UserError if Spark's options are invalid."""
     spark: list[tuple[str, str | None]] = []
     at = 0
     while at < len(words):

@@ -140,9 +140,9 @@ def require_verified(what: str, jars: list[Path], ivy: Path) -> list[Path]:
     return jars
 
 
-def fetch_error(what: str, ivy: Path, talk: str) -> UserError:
-    """Return the error for a failed fetch, with the telling lines of Spark's output."""
-    excerpt = "\n".join(f"  {line}" for line in _error_lines(talk))
+def fetch_error(what: str, ivy: Path, output: str) -> UserError:
+    """Return the error for a failed fetch, with the error lines of Spark's output."""
+    excerpt = "\n".join(f"  {line}" for line in _error_lines(output))
     return UserError(
         f"{what} could not be fetched from Maven into {ivy}"
         f" (is the network available, or a mirror set in spark.jars.ivySettings?). Spark reported:\n{excerpt}"
@@ -171,9 +171,9 @@ def _run_spark_submit(command: Sequence[str], environ: Mapping[str, str]) -> sub
     return subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
-def _error_lines(talk: str) -> list[str]:
+def _error_lines(output: str) -> list[str]:
     """Return the lines with the servers' errors, or else the last lines."""
-    lines = [line.strip() for line in talk.splitlines() if line.strip() and not line.startswith("\tat ")]
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("\tat ")]
     errors = [line for line in lines if "error" in line.lower() or "not found" in line]
     return list(dict.fromkeys(errors))[:5] or lines[-5:]
 

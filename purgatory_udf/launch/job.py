@@ -52,8 +52,8 @@ class Job:
     """One command of `spark-submit.sh`: calling it parses the command line, runs the job, and exits.
 
     Args:
-        run: The function with typer's annotations. Its parameter `open_backend`, if it has one, is no option: it opens
-            the backend on which the job runs.
+        run: The function with typer's annotations. Its parameter `open_backend`, if it has one, is not an option; it
+            opens the backend on which the job runs.
         checks: Takes the same options and raises UserError; it runs before a JVM is started.
         brief: The job always uses Spark's settings for tiny inputs. Other jobs use them if their inputs are small.
         spark: Whether the job can use Spark. If not, it always runs in this process.
@@ -93,7 +93,7 @@ class Job:
     def check(self, arguments: Sequence[str], local: bool = True) -> int | None:
         """Return None if the job may start with these arguments, else the exit status.
 
-        It prints the help or the mistake, and needs no JVM. Files are checked only if the job runs on this machine
+        It prints the help or the error, and needs no JVM. Files are checked only if the job runs on this machine
         (`local`).
         """
         passed = False
@@ -140,7 +140,7 @@ def job(
 
 
 def _with_backend(run: Run, open_backend: OpenBackend | None) -> Run:
-    """Bind the parameter `open_backend`, so that it is no option of the command."""
+    """Bind the parameter `open_backend`, so that it is not an option of the command."""
     signature = inspect.signature(run, eval_str=True)
     if "open_backend" not in signature.parameters:
         return run

@@ -17,7 +17,7 @@ _BOTH = (1, 2)
 
 
 def offer_streams(environ: MutableMapping[str, str]) -> None:
-    """Offer this process's streams to the job; called by the process that becomes the JVM."""
+    """Publish this process's streams for the job; called by the process that becomes the JVM."""
     environ[OFFER_VARIABLE] = str(os.getpid())
     for stream in _BOTH:
         # The job opens a regular file a second time, with its own position; in append mode neither overwrites the

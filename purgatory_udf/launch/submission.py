@@ -83,11 +83,11 @@ def prepare(
     shipped = [] if packed or is_local(settings) else [package_archive.build_bundle(root, root / ".venv" / "bundles")]
     jars = _delta_jars(home, settings, line, environ)
     # Within one process no jars have to be sent. Jars on the JVM's own class path can be in its class archive.
-    theirs, sent = settings.get("spark.driver.extraClassPath"), jars
+    user_class_path, sent = settings.get("spark.driver.extraClassPath"), jars
     found: list[Path] = []
     if _is_one_process(settings):
         found, sent = jars, []
-    archive = None if theirs or not found else _class_archive(root, home, found, environ)
+    archive = None if user_class_path or not found else _class_archive(root, home, found, environ)
     command = [
         str(home / "bin" / "spark-submit"),
         *("--master", settings["spark.master"]),
@@ -96,7 +96,7 @@ def prepare(
         *_python_options(packed, settings, environ),
         *_merged_option("--py-files", settings.get("spark.submit.pyFiles"), shipped),
         *_merged_option("--jars", settings.get("spark.jars"), sent),
-        *_merged_option("--driver-class-path", theirs, found, os.pathsep),
+        *_merged_option("--driver-class-path", user_class_path, found, os.pathsep),
     ]
     job = (str(file), *line.arguments)
     classes = creating.creation_options() if creating else archive.jvm_options() if archive else None
@@ -152,12 +152,12 @@ _MERGED_OPTIONS = ("--master", "--py-files", "--jars", "--driver-class-path")
 
 def _user_options(line: CommandLine) -> list[str]:
     """Return the user's options, without the options that are merged with ours."""
-    kept = [pair for pair in line.spark if pair[0] not in _MERGED_OPTIONS]
-    return [word for pair in kept for word in pair if word is not None]
+    user_options = [pair for pair in line.spark if pair[0] not in _MERGED_OPTIONS]
+    return [word for pair in user_options for word in pair if word is not None]
 
 
-def _merged_option(option: str, given: str | None, ours: list[Path], between: str = ",") -> list[str]:
-    values = [*filter(None, (given or "").split(between)), *map(str, ours)]
+def _merged_option(option: str, given: str | None, defaults: list[Path], between: str = ",") -> list[str]:
+    values = [*filter(None, (given or "").split(between)), *map(str, defaults)]
     return [option, between.join(values)] if values else []
 
 
@@ -165,10 +165,10 @@ def _local_defaults(root: Path, settings: Mapping[str, str], settings_files: Seq
     """Return the settings for one machine that the user has not set."""
     if not is_local(settings):
         return []
-    ours: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     for name in ("spark-local.conf", *settings_files):
-        ours |= read_properties(root / "conf" / name)
-    return [word for key, value in ours.items() if key not in settings for word in ("--conf", f"{key}={value}")]
+        defaults |= read_properties(root / "conf" / name)
+    return [word for key, value in defaults.items() if key not in settings for word in ("--conf", f"{key}={value}")]
 
 
 def _delta_jars(home: Path, settings: Mapping[str, str], line: CommandLine, environ: Mapping[str, str]) -> list[Path]:

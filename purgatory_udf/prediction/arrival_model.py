@@ -46,8 +46,8 @@ def estimate_linger_ms(produces: pd.DataFrame) -> int | None:
 
     Returns None if there are too few gaps, if they are too long, or if requests wait for each other.
     """
-    begun, broker = produces["tried"] - produces["handled"], produces["broker"]
-    gaps = begun.groupby(broker).diff().dropna()
+    started, broker = produces["tried"] - produces["handled"], produces["broker"]
+    gaps = started.groupby(broker).diff().dropna()
     if len(gaps) < MIN_GAPS or (_queued(produces) & _after_long_wait(produces)).mean() > MAX_QUEUED_SHARE:
         return None
     # Model: a gap is the linger time plus an exponentially distributed time until the next record.
@@ -61,8 +61,8 @@ def estimate_linger_ms(produces: pd.DataFrame) -> int | None:
 
 def _queued(produces: pd.DataFrame) -> pd.Series[bool]:
     """Return a mask of requests that waited for the previous response of the same broker."""
-    begun = produces["tried"] - produces["handled"]
-    after = begun - produces["written"].groupby(produces["broker"]).shift()
+    started = produces["tried"] - produces["handled"]
+    after = started - produces["written"].groupby(produces["broker"]).shift()
     return after < np.where(_after_long_wait(produces), QUEUED_AFTER_LONG_WAIT_MS, QUEUED_MS)
 
 
@@ -88,8 +88,8 @@ def record_arrivals(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: fl
     begin = (sent - linger_ms).where(~gathered, sent.groupby(queue).transform("first"))
     end = sent.where(~gathered, sent.groupby(queue).transform("last"))
     end = end.where(~burst, np.minimum(end, begin + BURST_MS))
-    mine = batches[batches["request"].isin(produces.index)]
-    each = mine.loc[mine.index.repeat(mine["records"])]
+    selected = batches[batches["request"].isin(produces.index)]
+    each = selected.loc[selected.index.repeat(selected["records"])]
     within = np.random.default_rng(0).random(len(each))
     # The first record of each request arrived at the start of its time.
     of = produces.index.get_indexer(each["request"])
@@ -113,9 +113,9 @@ def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
     length_ms = max(1.0, float(np.ptp(produces["tried"])))
     burst = pd.Series(False, index=produces.index)
     for _ in range(ROUNDS):
-        meanwhile = count.where(~burst, 0).groupby(produces["broker"]).transform("sum") / length_ms * linger_ms
-        more = {mean: _random_limit(mean) for mean in meanwhile.unique()}
-        burst = (count >= MIN_BURST_RECORDS) & (count - 1 >= meanwhile.map(more))
+        random_count = count.where(~burst, 0).groupby(produces["broker"]).transform("sum") / length_ms * linger_ms
+        more = {mean: _random_limit(mean) for mean in random_count.unique()}
+        burst = (count >= MIN_BURST_RECORDS) & (count - 1 >= random_count.map(more))
     return burst
 
 
@@ -125,12 +125,12 @@ def _counts(produces: pd.DataFrame, batches: pd.DataFrame) -> pd.Series[int]:
 
 
 def _random_limit(mean: float) -> int:
-    """Return the number of arrivals that a Poisson process with this mean exceeds with `BURST_PROBABILITY` at most."""
-    number, exactly, left = 0, math.exp(-mean), 1.0
+    """Return the count that a Poisson variable with this mean exceeds with at most `BURST_PROBABILITY`."""
+    number, probability, left = 0, math.exp(-mean), 1.0
     while left > BURST_PROBABILITY and number < MAX_RANDOM_RECORDS:
-        left -= exactly
+        left -= probability
         number += 1
-        exactly *= mean / number
+        probability *= mean / number
     return number
 
 
@@ -138,12 +138,12 @@ def fit_producer(
     records: pd.DataFrame, window: RecordingWindow, handling: WorkBySize, answer: list[float]
 ) -> FittedProducer:
     """Return the records of the window as a fitted producer, with the work of its requests and responses."""
-    mine = window.select(records, "at")
+    selected = window.select(records, "at")
     return FittedProducer(
-        first_ms=_first(mine["at"].to_numpy(), window),
-        gaps_ms=_cyclic_gaps(mine["at"].to_numpy(), window),
-        partitions=mine["key"].tolist(),
-        record_bytes=mine["bytes"].tolist(),
+        first_ms=_first(selected["at"].to_numpy(), window),
+        gaps_ms=_cyclic_gaps(selected["at"].to_numpy(), window),
+        partitions=selected["key"].tolist(),
+        record_bytes=selected["bytes"].tolist(),
         handling=handling,
         answer=answer,
     )
@@ -151,12 +151,12 @@ def fit_producer(
 
 def fit_appends(others: pd.DataFrame, window: RecordingWindow) -> FittedAppends:
     """Return the appends without a producer in the window."""
-    mine = window.select(others, "at").sort_values("at")
+    selected = window.select(others, "at").sort_values("at")
     return FittedAppends(
-        first_ms=_first(mine["at"].to_numpy(), window),
-        gaps_ms=_cyclic_gaps(mine["at"].to_numpy(), window),
-        partitions=mine["key"].tolist(),
-        batch_bytes=mine["bytes"].tolist(),
+        first_ms=_first(selected["at"].to_numpy(), window),
+        gaps_ms=_cyclic_gaps(selected["at"].to_numpy(), window),
+        partitions=selected["key"].tolist(),
+        batch_bytes=selected["bytes"].tolist(),
     )
 
 
@@ -165,7 +165,7 @@ def _first(at: Floats, window: RecordingWindow) -> float:
 
 
 def _cyclic_gaps(at: Floats, window: RecordingWindow) -> list[float]:
-    """Return the gap before each arrival; the first is counted from the last, so that a cycle fills the window."""
+    """Return the gap before each arrival; the first one continues from the last arrival, closing the cycle."""
     if not len(at):
         return []
     gaps = np.diff(at, prepend=at[-1] - window.length)

@@ -47,7 +47,7 @@ class _Fit:
 
     def scenario(self) -> Scenario:
         recording, window = self.recording, self.window
-        readers = {client: self._reader(client, mine) for client, mine in self._turns()}
+        readers = {client: self._reader(client, group) for client, group in self._turns()}
         producers, fitted_producers = self._producers()
         brokers = self._brokers()
         shared = self.steps.sharing
@@ -73,8 +73,8 @@ class _Fit:
             producers=fitted_producers,
             appends=fit_appends(recording.others, window),
             recorded={
-                who: {api: FittedFigures(**figures) for api, figures in apis.items()}
-                for who, apis in recorded_figures(recording, window).items()
+                client: {api: FittedFigures(**figures) for api, figures in apis.items()}
+                for client, apis in recorded_figures(recording, window).items()
             },
             unknown=self.unknown,
             doubts=self.doubts,
@@ -111,18 +111,18 @@ class _Fit:
     def _turns(self) -> list[tuple[str, pd.DataFrame]]:
         turns = self.steps.turns
         turns = turns[~turns["client"].isin(self.window.absent)]
-        return [(str(client), mine) for client, mine in turns.groupby("client")]
+        return [(str(client), group) for client, group in turns.groupby("client")]
 
     def _reader(self, client: str, turns: pd.DataFrame) -> FittedReader:
         recording = self.recording
         fetches = self._fetches(client)
         follows = int(fetches["replica"].iloc[0]) >= 0
         reads: dict[int, list[int]] = {}
-        elsewhere = False
-        for broker, mine in fetches.groupby("broker"):
-            (most, _), *_ = Counter(mine["keys"]).most_common(1)
+        reads_elsewhere = False
+        for broker, group in fetches.groupby("broker"):
+            (most, _), *_ = Counter(group["keys"]).most_common(1)
             led = [place for place in recording.key_sets[most] if self._leads(int(broker), place)]
-            elsewhere = elsewhere or len(led) < len(recording.key_sets[most])
+            reads_elsewhere = reads_elsewhere or len(led) < len(recording.key_sets[most])
             if led:
                 reads[int(broker)] = led
         before = fetches.sort_values("tried").groupby("broker")["answered"].shift()
@@ -136,7 +136,7 @@ class _Fit:
             self.doubts[client] = (
                 "a client of this name cannot be distinguished from the followers, which use it in figures"
             )
-        if elsewhere and not follows:
+        if reads_elsewhere and not follows:
             self.doubts[client] = (
                 "it reads from followers or from leaders that moved; only its fetches to leaders are simulated"
             )
@@ -181,18 +181,18 @@ class _Fit:
     def _producers(self) -> tuple[list[Producers], dict[str, Any]]:
         settings, fitted = [], {}
         every = self.recording.produces
-        for client, mine in every[~every["client"].isin(self.window.absent)].groupby("client"):
+        for client, group in every[~every["client"].isin(self.window.absent)].groupby("client"):
             batches = self.recording.batches
-            mine = mine.sort_values("tried")
-            sent = batches[batches["request"].isin(mine.index)]
+            group = group.sort_values("tried")
+            sent = batches[batches["request"].isin(group.index)]
             in_window = self.steps.produces[self.steps.produces["client"] == client]
             if in_window.empty:
                 continue
-            linger = estimate_linger_ms(mine)
+            linger = estimate_linger_ms(group)
             if linger is None:
                 self.unknown.append(f"{client}: linger.ms, not visible in its requests; assumed: {DEFAULT_LINGER_MS}")
                 linger = DEFAULT_LINGER_MS
-            arrived = self.window.select(all_records := record_arrivals(mine, batches, linger), "at")
+            arrived = self.window.select(all_records := record_arrivals(group, batches, linger), "at")
             if arrived.empty:
                 continue
             name = str(client)
@@ -202,7 +202,7 @@ class _Fit:
                 quantiles_by_size(in_window["handling"].to_numpy(), np.zeros(len(in_window))),
                 quantiles(in_window["answering"].to_numpy()),
             )
-            acks = int(mine["acks"].mode().iloc[0])
+            acks = int(group["acks"].mode().iloc[0])
             settings.append(
                 Producers(
                     name=name,
@@ -212,7 +212,7 @@ class _Fit:
                     linger_ms=linger,
                     batch_bytes=max(BATCH_BYTES, int(sent["bytes"].max())),
                     acks="all" if acks == ALL else 1 if acks == 1 else 0,
-                    request_timeout_ms=max(1, int(mine["timeout"].mode().iloc[0])),
+                    request_timeout_ms=max(1, int(group["timeout"].mode().iloc[0])),
                 )
             )
         if settings:

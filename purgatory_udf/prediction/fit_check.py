@@ -1,6 +1,6 @@
 """Checks a fit: compares a simulation of the unchanged scenario with the recording, client by client.
 
-If a recorded figure of a client is not reproduced, its predictions are marked as not to be trusted.
+If a recorded figure of a client is not reproduced, its predictions are marked as unreliable.
 
 Each client's figures, per API:
 
@@ -32,7 +32,7 @@ FOLLOWER = "follower"
 FIGURE_NAMES = ("per_s", "waited", "expired", "p50_ms", "p95_ms", "p99_ms", "kb")
 # {client: {API: {figure: value}}}
 Figures = dict[str, dict[str, dict[str, float]]]
-_COLUMNS = ("who", "api", "waited", "expired", "bytes")
+_COLUMNS = ("client", "api", "waited", "expired", "bytes")
 
 
 def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
@@ -40,7 +40,7 @@ def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
     fetches = window.select(recording.fetches, "written")
     fetches = pd.DataFrame(
         {
-            "who": fetches["client"].where(fetches["replica"] < 0, FOLLOWER),
+            "client": fetches["client"].where(fetches["replica"] < 0, FOLLOWER),
             "api": FETCH,
             "waited": fetches["waited"],
             "expired": fetches["outcome"] == "expired",
@@ -52,7 +52,7 @@ def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
     produces = window.select(produces, "written")
     produces = pd.DataFrame(
         {
-            "who": produces["client"],
+            "client": produces["client"],
             "api": PRODUCE,
             "waited": produces["waited"],
             "expired": produces["outcome"] == "expired",
@@ -60,7 +60,7 @@ def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
         }
     )
     frame = pd.concat([fetches, produces])
-    return _figures(frame[~frame["who"].isin(window.absent)], window.length / 1000)
+    return _figures(frame[~frame["client"].isin(window.absent)], window.length / 1000)
 
 
 def simulated_figures(measurements: Measurements, seconds: float) -> Figures:
@@ -74,12 +74,14 @@ def simulated_figures(measurements: Measurements, seconds: float) -> Figures:
 
 def _figures(frame: pd.DataFrame, seconds: float) -> Figures:
     by_client: Figures = {}
-    for (who, api), mine in frame.groupby(["who", "api"]):
-        waits = mine["waited"].to_numpy(dtype=float)
+    for (client, api), group in frame.groupby(["client", "api"]):
+        waits = group["waited"].to_numpy(dtype=float)
         p50, p95, p99 = np.percentile(waits, [50, 95, 99])
-        figures = (len(mine) / seconds, (waits > 0).mean(), mine["expired"].mean(), p50, p95, p99)
-        values = dict(zip(FIGURE_NAMES, (*figures, mine["bytes"].mean() / 1024), strict=True))
-        by_client.setdefault(str(who), {})[str(api)] = {name: round(float(value), 4) for name, value in values.items()}
+        figures = (len(group) / seconds, (waits > 0).mean(), group["expired"].mean(), p50, p95, p99)
+        values = dict(zip(FIGURE_NAMES, (*figures, group["bytes"].mean() / 1024), strict=True))
+        by_client.setdefault(str(client), {})[str(api)] = {
+            name: round(float(value), 4) for name, value in values.items()
+        }
     return by_client
 
 
@@ -94,21 +96,21 @@ def ranges(of_seeds: Iterable[Figures]) -> tuple[Figures, Figures]:
     return _aggregate(every, min), _aggregate(every, max)
 
 
-def _aggregate(of_seeds: Iterable[Figures], take: object) -> Figures:
+def _aggregate(of_seeds: Iterable[Figures], aggregate: object) -> Figures:
     every = list(of_seeds)
-    assert callable(take)
+    assert callable(aggregate)
     return {
-        who: {
+        client: {
             api: {
                 name: round(
-                    take([of_seed[who][api][name] for of_seed in every if api in of_seed.get(who, {})]),
+                    aggregate([of_seed[client][api][name] for of_seed in every if api in of_seed.get(client, {})]),
                     4,
                 )
                 for name in FIGURE_NAMES
             }
             for api in apis
         }
-        for who, apis in every[0].items()
+        for client, apis in every[0].items()
     }
 
 
@@ -147,26 +149,28 @@ class FitCheck:
         """The number of compared figures within tolerance."""
         return self.compared - sum(map(len, self.missed.values()))
 
-    def trusts(self, who: str) -> bool:
+    def is_trusted(self, client: str) -> bool:
         """Whether predictions for the client can be trusted."""
-        return who not in self.doubts and not any(client == who for client, _ in self.missed)
+        return client not in self.doubts and all(client != missed for missed, _ in self.missed)
 
     def reasons(self) -> list[str]:
         """Return the clients that are not trusted, each with its reason."""
-        missed = [f"{who}: {', '.join(names)} of its {api} not reproduced" for (who, api), names in self.missed.items()]
-        return [*missed, *(f"{who}: {why}" for who, why in self.doubts.items())]
+        missed = [
+            f"{client}: {', '.join(names)} of its {api} not reproduced" for (client, api), names in self.missed.items()
+        ]
+        return [*missed, *(f"{client}: {reason}" for client, reason in self.doubts.items())]
 
     def table(self) -> Table:
         rows: list[tuple[Cell, ...]] = []
-        for who, apis in self.recorded.items():
+        for client, apis in self.recorded.items():
             for api, recorded in apis.items():
-                simulated = self.simulated.get(who, {}).get(api)
-                missed = self.missed.get((who, api), ())
-                verdict = "yes" if self.trusts(who) else f"no: {', '.join(missed)}" if missed else "no"
+                simulated = self.simulated.get(client, {}).get(api)
+                missed = self.missed.get((client, api), ())
+                verdict = "yes" if self.is_trusted(client) else f"no: {', '.join(missed)}" if missed else "no"
                 for source, figures in (("recorded", recorded), ("simulated", simulated)):
                     values = [None if figures is None else round(figures[name], 3) for name in FIGURE_NAMES]
-                    rows.append((who, api, source, *values, verdict if source == "simulated" else ""))
-        return Table("Recorded and simulated", ("who", "api", "", *FIGURE_NAMES, "trusted"), rows)
+                    rows.append((client, api, source, *values, verdict if source == "simulated" else ""))
+        return Table("Recorded and simulated", ("client", "api", "", *FIGURE_NAMES, "trusted"), rows)
 
     def lines(self) -> list[str]:
         lines = [f"{self.reproduced} of {self.compared} figures are reproduced"]
@@ -186,25 +190,25 @@ class FitCheck:
 def check_fit(fitted: Fitted, simulated: Figures) -> FitCheck:
     """Compare the simulated figures of the unchanged scenario with the recorded ones."""
     recorded: Figures = {
-        who: {api: figures.model_dump() for api, figures in apis.items()} for who, apis in fitted.recorded.items()
+        client: {api: figures.model_dump() for api, figures in apis.items()} for client, apis in fitted.recorded.items()
     }
     missed = {}
-    for who, apis in recorded.items():
+    for client, apis in recorded.items():
         for api, figures in apis.items():
-            found = simulated.get(who, {}).get(api)
+            found = simulated.get(client, {}).get(api)
             names = tuple(
                 name
                 for name in CHECKED_FIGURES
                 if found is None or not is_within_tolerance(name, api, found[name], figures[name])
             )
             if names:
-                missed[who, api] = names
+                missed[client, api] = names
     doubts = {"follower" if client in _followers(fitted) else client: why for client, why in fitted.doubts.items()}
     return FitCheck(recorded, simulated, missed, doubts)
 
 
 def is_within_tolerance(name: str, api: str, figure: float, expected: float) -> bool:
-    """Whether a figure differs from the expected one by no more than two recordings of one cluster do."""
+    """Whether a figure differs from the expected one by at most the variation between recordings of one cluster."""
     error = abs(figure - expected)
     if name in ("waited", "expired"):
         return error <= SHARE_TOLERANCE
@@ -256,7 +260,7 @@ def _times(what: str, times: list[tuple[str, float]]) -> Effects:
     all_times = [ms for _, ms in times]
     return {
         f"{whose}{what}_p{share}_ms": float(value)
-        for whose, mine in [("", all_times), *((f"{client}: ", by_client[client]) for client in sorted(by_client))]
-        if mine
-        for share, value in zip(PERCENTILES, np.percentile(mine, PERCENTILES), strict=True)
+        for whose, group in [("", all_times), *((f"{client}: ", by_client[client]) for client in sorted(by_client))]
+        if group
+        for share, value in zip(PERCENTILES, np.percentile(group, PERCENTILES), strict=True)
     }

@@ -34,7 +34,7 @@ class ModelPartition:
         return len(self.appended_ms)
 
     def append(self, size: int, now_ms: float) -> bool:
-        """Append a batch; return whether the high watermark rose, as it does without followers."""
+        """Append a batch; return whether the high watermark rose, which it does only without followers."""
         self.sizes.append(self.sizes[-1] + size)
         self.appended_ms.append(now_ms)
         return self._raise_high_watermark()
@@ -63,7 +63,7 @@ class ModelOperation(Protocol):
     done: bool
 
     def holds(self) -> bool:
-        """Whether the condition is true now."""
+        """Whether the completion condition is met."""
 
     def end(self, expired: bool) -> None:
         """Send the response, because the operation has completed or expired."""

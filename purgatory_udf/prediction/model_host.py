@@ -28,7 +28,7 @@ Do = Callable[..., None]
 
 
 class ModelHost:
-    """Clock and event loop; without `cores` nothing is shared, and each step takes its own time."""
+    """Clock and event loop; without `cores`, steps do not slow each other down."""
 
     def __init__(
         self, begin_ms: float, cores: float | None, stall_ms: float = float("inf"), stretch: float = 1.0

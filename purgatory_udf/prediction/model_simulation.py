@@ -180,7 +180,7 @@ START_MS = 100
 
 
 def simulate(plan: ClusterPlan, seed: int, traced: bool = False) -> Measurements:
-    """Simulate a plan with a random seed; keep a trace of the events if `traced`."""
+    """Simulate a plan with a random seed; the result includes a trace of the events if `traced`."""
     begin = -plan.warm_up_ms
     host, measurements = (
         ModelHost(begin, plan.cores, plan.stall_ms, plan.stretch),
@@ -228,11 +228,11 @@ def simulate(plan: ClusterPlan, seed: int, traced: bool = False) -> Measurements
             )
     for reader_plan in plan.readers:
         random = _random(seed, "reader", reader_plan.client, reader_plan.broker)
-        mine = [parts[key] for key in reader_plan.keys]
+        own_partitions = [parts[key] for key in reader_plan.keys]
         reader = ModelReader(
             reader_plan,
             brokers[reader_plan.broker],
-            mine,
+            own_partitions,
             _by_size(reader_plan.turn, random),
             Sampler(reader_plan.handling, random),
         )

@@ -60,7 +60,7 @@ def require_supported_settings(scenario: Scenario, fitted: Fitted) -> None:
 def _only(place: str, given: BaseModel, known: Sequence[str]) -> None:
     unknown = next((name for name in sorted(given.model_fields_set) if name not in known), None)
     if unknown is not None:
-        raise UserError(f"{place}: {unknown}: not supported by a fitted scenario; use one of {', '.join(known)}")
+        raise UserError(f"{place}: {unknown}: not supported in a fitted scenario; use one of {', '.join(known)}")
 
 
 def _was_there(section: str, name: str, those: Iterable[str]) -> None:
@@ -88,7 +88,7 @@ def consumer_groups(scenario: Scenario) -> dict[str, str]:
 
 
 def build_plan(scenario: Scenario) -> ClusterPlan:
-    """Return the plan: settings from the sections of the scenario, all else from `fitted`."""
+    """Return the plan: settings from the sections of the scenario, everything else from `fitted`."""
     fitted = require_fitted(scenario)
     require_supported_settings(scenario, fitted)
     duration_ms = scenario.duration_s * 1000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from purgatory_udf.backend.file_system import write_whole
+from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.fit import fit
 from purgatory_udf.prediction.fit_check import FitCheck, check_fit
@@ -74,7 +74,7 @@ def scenario_yaml(scenario: Scenario) -> str:
 
 def write_scenario(scenario: Scenario, file: Path) -> None:
     """Write the scenario to a YAML file."""
-    write_whole(file, scenario_yaml(scenario))
+    replace_file(file, scenario_yaml(scenario))
 
 
 def _dumped(values: dict[str, Any]) -> str:
@@ -102,7 +102,7 @@ def run_prediction(
     scenario = load_or_fit_scenario(open_backend, like)
     prediction = predict(scenario, variants, seeds or SEEDS)
     if json is not None:
-        write_whole(json, prediction.as_json())
+        replace_file(json, prediction.as_json())
     return [*prediction.lines(), "", *write_page(prediction_page(prediction), html)]
 
 

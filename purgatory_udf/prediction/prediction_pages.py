@@ -12,7 +12,7 @@ import pandas as pd
 
 from purgatory_udf.answers import charts
 from purgatory_udf.answers.html_page import Section, facts, figure, page, table
-from purgatory_udf.backend.file_system import write_whole
+from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.prediction.fit_check import FitCheck
 from purgatory_udf.prediction.model_host import FETCH, PRODUCE
@@ -59,9 +59,9 @@ def busiest_clients(of: Mapping[str, Figures]) -> list[tuple[str, str]]:
     """Return the (client, API) pairs with the highest rates, at most `MAX_CLIENTS_DRAWN`, sorted by name."""
     most: dict[tuple[str, str], float] = {}
     for figures in of.values():
-        for who, apis in figures.items():
+        for client, apis in figures.items():
             for api, values in apis.items():
-                most[who, api] = max(values["per_s"], most.get((who, api), 0.0))
+                most[client, api] = max(values["per_s"], most.get((client, api), 0.0))
     return sorted(sorted(most, key=lambda pair: -most[pair])[:MAX_CLIENTS_DRAWN])
 
 
@@ -74,14 +74,14 @@ def _frame(
     apis = {api for _, api in drawn}
     rows = []
     for source, figures in of.items():
-        for who, api in drawn:
-            values = figures.get(who, {}).get(api)
+        for client, api in drawn:
+            values = figures.get(client, {}).get(api)
             if values is None:
                 continue
-            low, high = (each.get(who, {}).get(api, values) for each in ranges.get(source, (figures, figures)))
-            label = who if len(apis) == 1 else f"{who} {api}"
+            low, high = (each.get(client, {}).get(api, values) for each in ranges.get(source, (figures, figures)))
+            label = client if len(apis) == 1 else f"{client} {api}"
             rows += [(label, source, title, values[name], low[name], high[name]) for name, title in titles.items()]
-    return pd.DataFrame(rows, columns=["who", "source", "figure", "value", "low", "high"])
+    return pd.DataFrame(rows, columns=["client", "source", "figure", "value", "low", "high"])
 
 
 def _coloured(of: Iterable[str]) -> dict[str, str]:
@@ -91,9 +91,9 @@ def _coloured(of: Iterable[str]) -> dict[str, str]:
 def _bars(frame: pd.DataFrame, colours: dict[str, str]) -> alt.Chart:
     sources = list(colours)
     base = alt.Chart(frame).encode(
-        x=alt.X("who:N", title=None).axis(labelAngle=-30),
+        x=alt.X("client:N", title=None).axis(labelAngle=-30),
         xOffset=alt.XOffset("source:N", sort=sources),
-        tooltip=["who:N", "source:N", "figure:N", "value:Q", "low:Q", "high:Q"],
+        tooltip=["client:N", "source:N", "figure:N", "value:Q", "low:Q", "high:Q"],
     )
     bars = base.mark_bar().encode(y=alt.Y("value:Q", title=None), color=charts.colours_of("source", colours))
     whiskers = base.mark_rule(color="#5b6470").encode(y="low:Q", y2="high:Q")
@@ -110,7 +110,7 @@ def effect_charts(of: Mapping[str, Effects]) -> dict[str, Spec]:
         whose = sorted({name.removesuffix(end) for effects in of.values() for name in effects if name.endswith(end)})
         for each in whose[:MAX_CLIENTS_DRAWN]:
             rows += [(title, each, source, effects.get(f"{each}{end}")) for source, effects in of.items()]
-    frame = pd.DataFrame(rows, columns=["figure", "who", "source", "value"])
+    frame = pd.DataFrame(rows, columns=["figure", "client", "source", "value"])
     drawn = [_effect(mine, str(title), colours) for title, mine in frame.groupby("figure", sort=False)]
     with alt.data_transformers.disable_max_rows():
         return {"effects": alt.vconcat(*drawn).resolve_scale(xOffset="independent").to_dict()} if drawn else {}
@@ -121,11 +121,11 @@ def _effect(frame: pd.DataFrame, title: str, colours: dict[str, str]) -> alt.Cha
         alt.Chart(frame, title=alt.Title(title, anchor="start", fontSize=13), width=charts.WIDTH, height=100)
         .mark_bar()
         .encode(
-            x=alt.X("who:N", title=None).axis(labelAngle=-30),
+            x=alt.X("client:N", title=None).axis(labelAngle=-30),
             xOffset=alt.XOffset("source:N", sort=list(colours)),
             y=alt.Y("value:Q", title=None),
             color=charts.colours_of("source", colours),
-            tooltip=["who:N", "source:N", "value:Q"],
+            tooltip=["client:N", "source:N", "value:Q"],
         )
     )
 
@@ -170,7 +170,7 @@ def fit_page(checked: FitCheck, summary: list[str]) -> str:
     findings = [line for line in summary if not line.startswith(UNKNOWN_PREFIX)]
     sections = [
         *_client_sections(specs, "Figures of each client, recorded and simulated."),
-        Section("All figures", _trust(checked), table(checked.table())),
+        Section("All figures", _trust_note(checked), table(checked.table())),
     ]
     if unknown:
         rows: list[tuple[Cell, ...]] = [(line,) for line in unknown]
@@ -190,7 +190,7 @@ def prediction_page(prediction: Prediction) -> str:
     specs |= effect_charts({name: results.median_effects for name, results in prediction.results.items()})
     sections = [
         *_client_sections(specs, "Recorded, simulated without a change, and predicted; whiskers show the seeds."),
-        Section("All figures", _trust(prediction.checked), table(prediction.clients(with_ranges=False))),
+        Section("All figures", _trust_note(prediction.checked), table(prediction.clients(with_ranges=False))),
         Section(
             "Effects on the cluster",
             "Load of the brokers, latency of records, sizes of purgatories.",
@@ -240,7 +240,7 @@ def tuning_page(tuned: TuningResult) -> str:
             (chosen.text if chosen else "none", "best setting within the limit"),
         ]
     )
-    summary = f"{tuned.goal.text} within {tuned.within.text}. {_trust(tuned.checked)}"
+    summary = f"{tuned.goal.text} within {tuned.within.text}. {_trust_note(tuned.checked)}"
     return page("Search for settings", summary, cards, sections, frontier_chart(tuned))
 
 
@@ -258,10 +258,10 @@ def write_page(text: str, file: Path | None) -> list[str]:
     """Write the page if a file is given; return the line that names it."""
     if file is None:
         return []
-    write_whole(file, text)
+    replace_file(file, text)
     return [f"Page: {file}"]
 
 
-def _trust(checked: FitCheck) -> str:
+def _trust_note(checked: FitCheck) -> str:
     reasons = checked.reasons()
     return f"Not to be trusted: {'; '.join(reasons)}." if reasons else "The recording is reproduced."

@@ -67,11 +67,11 @@ class SeedResults:
 
 
 def simulate_all(
-    plans: Mapping[str, ClusterPlan], seeds: int = SEEDS, say: Callable[[str], None] | None = None
+    plans: Mapping[str, ClusterPlan], seeds: int = SEEDS, report_phase: Callable[[str], None] | None = None
 ) -> dict[str, SeedResults]:
     """Simulate each plan with the seeds 1 to `seeds`, on all available cores.
 
-    The result depends on plan and seed only, not on the process. `say` is called when a plan is complete.
+    The result depends on plan and seed only, not on the process. `report_phase` is called when a plan is complete.
     """
     tasks = [(name, plan, seed) for name, plan in plans.items() for seed in range(1, seeds + 1)]
     workers = min(len(tasks), _cores())
@@ -86,8 +86,8 @@ def simulate_all(
             waiting = [(name, pool.submit(simulate_once, plan, seed)) for name, plan, seed in tasks]
             for name, future in waiting:
                 results[name].append(future.result())
-                if say and len(results[name]) == seeds:
-                    say(f"simulated {name}")
+                if report_phase and len(results[name]) == seeds:
+                    report_phase(f"simulated {name}")
     return {
         name: SeedResults([of_seed[0] for of_seed in mine], [of_seed[1] for of_seed in mine])
         for name, mine in results.items()
@@ -120,11 +120,11 @@ class Prediction:
         """Return the medians as JSON: `{variant: {client: {API: {figure: median}}}}`."""
         return json.dumps({name: results.median for name, results in self.results.items()}, indent=1)
 
-    def trusts(self, who: str) -> bool:
+    def is_trusted(self, client: str) -> bool:
         """Whether predictions for the client can be trusted; a copy is trusted if its original is."""
         recorded = self.checked.recorded
-        original = who if who in recorded else next((client for client in recorded if is_copy(who, client)), who)
-        return self.checked.trusts(original)
+        original = client if client in recorded else next((name for name in recorded if is_copy(client, name)), client)
+        return self.checked.is_trusted(original)
 
     @property
     def variants(self) -> list[str]:
@@ -136,18 +136,18 @@ class Prediction:
         medians = {name: results.median for name, results in self.results.items()}
         ranges = {name: results.range for name, results in self.results.items()}
         rows: list[tuple[Cell, ...]] = []
-        for who, api in _whom(medians):
+        for client, api in _scoped_clients(medians):
             for name in self.results:
-                figures = medians[name].get(who, {}).get(api)
+                figures = medians[name].get(client, {}).get(api)
                 if figures is not None:
-                    low, high = (each[who][api] for each in ranges[name])
+                    low, high = (each[client][api] for each in ranges[name])
                     cells: list[Cell] = [_short(figures[figure]) for figure in FIGURE_NAMES]
                     if with_ranges:
                         cells = [_cell(figures[figure], low[figure], high[figure]) for figure in FIGURE_NAMES]
-                    rows.append((who, api, name, *cells, "" if self.trusts(who) else "no"))
+                    rows.append((client, api, name, *cells, "" if self.is_trusted(client) else "no"))
         return Table(
             f"Clients: median over {self.seeds} seeds{' (minimum–maximum)' if with_ranges else ''}",
-            ("who", "api", "variant", *FIGURE_NAMES, "trusted"),
+            ("client", "api", "variant", *FIGURE_NAMES, "trusted"),
             rows,
         )
 
@@ -166,7 +166,7 @@ def predict(
     scenario: Scenario,
     variants: Mapping[str, Sequence[VariantSetting]],
     seeds: int,
-    say: Callable[[str], None] | None = None,
+    report_phase: Callable[[str], None] | None = None,
 ) -> Prediction:
     """Simulate the unchanged scenario and each variant; raise UserError if a variant's setting does not apply."""
     plan, groups = build_plan(scenario), consumer_groups(scenario)
@@ -176,12 +176,12 @@ def predict(
             plans[name] = apply_settings(plan, settings, groups)
         except UserError as error:
             raise UserError(f"--variant {name}: {error}") from None
-    results = simulate_all(plans, seeds, say)
+    results = simulate_all(plans, seeds, report_phase)
     return Prediction(check_fit(require_fitted(scenario), results[UNCHANGED].median), results, seeds)
 
 
-def _whom(medians: Mapping[str, Figures]) -> list[tuple[str, str]]:
-    return sorted({(who, api) for figures in medians.values() for who, apis in figures.items() for api in apis})
+def _scoped_clients(medians: Mapping[str, Figures]) -> list[tuple[str, str]]:
+    return sorted({(client, api) for figures in medians.values() for client, apis in figures.items() for api in apis})
 
 
 def _cell(median: float, low: float, high: float) -> str:

@@ -75,7 +75,7 @@ class Recording:
     groups: dict[str, str]
 
     def leaders_at(self, at: float) -> dict[int, PartitionLeader]:
-        """Return the leader of each partition at this time, or its first one after it."""
+        """Return the leader of each partition at this time, or the first later one."""
         by_key: dict[int, PartitionLeader] = {}
         for leader in self.leaders:
             if leader.at <= at or leader.key not in by_key:
@@ -98,22 +98,22 @@ def build_recording(events: pa.Table, recorded: pa.Table) -> Recording:
     begin_us = pc.min(events["time_us"]).as_py() // 1000 * 1000
     # Transaction markers are appends without a client's produce.
     marks = pc.fill_null(pc.match_like(events["client_id"], MARKER_SENDERS.replace("*", "%")), False)
-    asked = events.filter(pc.and_not(pc.is_in(events["type"], pa.array(["fetch", "produce"])), marks))
-    names, lists = _keys_named(asked)
-    requests = _requests(asked, recorded, begin_us)
+    requests_table = events.filter(pc.and_not(pc.is_in(events["type"], pa.array(["fetch", "produce"])), marks))
+    names, lists = _keys_named(requests_table)
+    requests = _requests(requests_table, recorded, begin_us)
     changes = events.filter(pc.equal(events["type"], "partition"))
     keys = _Keys()
     key_of = np.array([keys.place(topic, number) for topic, number in names], dtype=np.int64)
     lists["key"] = key_of[lists["name"].to_numpy()] if len(lists) else np.empty(0, dtype=np.int64)
     leads = _leaders(changes, keys, begin_us)
-    leaders = [*leads, *_assumed_leaders(lists.assign(broker=asked["broker"].to_numpy()[lists["row"]]), leads)]
+    leaders = [*leads, *_assumed_leaders(lists.assign(broker=requests_table["broker"].to_numpy()[lists["row"]]), leads)]
     key_sets, fetch_keys = _key_sets(requests, lists)
     produces = requests[requests["type"] == "produce"].reset_index(drop=True)
     most = lists.groupby("row")["max_bytes"].max().reindex(requests.loc[requests["type"] == "fetch", "row"])
     fetches = requests[requests["type"] == "fetch"].assign(keys=fetch_keys, most=most.to_numpy()).reset_index(drop=True)
     batches = _batches(produces, lists)
-    written = lists.assign(at=(asked["time_us"].to_numpy()[lists["row"]] - begin_us) / 1000)
-    produced = pc.equal(asked["type"], "produce").to_numpy()
+    written = lists.assign(at=(requests_table["time_us"].to_numpy()[lists["row"]] - begin_us) / 1000)
+    produced = pc.equal(requests_table["type"], "produce").to_numpy()
     written = written[produced[written["row"]] & ~written["row"].isin(requests["row"])]
     others = _other_appends(changes, keys, batches, begin_us, written)
     return Recording(keys.all, leaders, key_sets, fetches, produces, batches, others, _groups(events))
@@ -132,9 +132,9 @@ class _Keys:
         return self._places[key]
 
 
-def _keys_named(asked: pa.Table) -> tuple[list[tuple[str, int]], pd.DataFrame]:
+def _keys_named(requests_table: pa.Table) -> tuple[list[tuple[str, int]], pd.DataFrame]:
     """Return the distinct partitions, and a frame of the requests' partitions: `row` of the request, `name`, fields."""
-    column = asked["partitions"].combine_chunks()
+    column = requests_table["partitions"].combine_chunks()
     flat = pc.list_flatten(column)
     lists = pd.DataFrame({"row": pc.list_parent_indices(column).to_numpy()})
     topics = pc.struct_field(flat, "topic").dictionary_encode()
@@ -149,16 +149,18 @@ def _keys_named(asked: pa.Table) -> tuple[list[tuple[str, int]], pd.DataFrame]:
     return [(names[code // width], int(code % width)) for code in distinct], lists
 
 
-def _requests(asked: pa.Table, recorded: pa.Table, begin_us: int) -> pd.DataFrame:
-    frame = asked.drop_columns(["partitions"]).select([name for name in REQUEST_COLUMNS if name in asked.column_names])
+def _requests(requests_table: pa.Table, recorded: pa.Table, begin_us: int) -> pd.DataFrame:
+    frame = requests_table.drop_columns(["partitions"]).select(
+        [name for name in REQUEST_COLUMNS if name in requests_table.column_names]
+    )
     requests = frame.to_pandas().rename(
         columns={"client_id": "client", "replica_id": "replica", "max_wait_ms": "max_wait", "timeout_ms": "timeout"}
     )
     requests["row"] = np.arange(len(requests))
-    did = recorded.select([name for name in RECORDED_COLUMNS if name in recorded.column_names]).to_pandas()
+    outcomes = recorded.select([name for name in RECORDED_COLUMNS if name in recorded.column_names]).to_pandas()
     written_us = pc.cast(pc.cast(recorded["written_at"], pa.timestamp("us", tz="UTC")), pa.int64()).to_numpy()
-    did["written"] = (written_us - begin_us) / 1000
-    requests = requests.merge(did, left_on="seq", right_on="operation_id", how="inner")
+    outcomes["written"] = (written_us - begin_us) / 1000
+    requests = requests.merge(outcomes, left_on="seq", right_on="operation_id", how="inner")
     requests["client"] = requests["client"].fillna("").replace("", NO_CLIENT_ID)
     requests["tried"] = (requests["time_us"] - begin_us) / 1000
     requests["waited"] = requests["recorded_remote_ms"].astype(float)
@@ -182,14 +184,14 @@ def _key_sets(requests: pd.DataFrame, lists: pd.DataFrame) -> tuple[list[tuple[i
 
 
 def _batches(produces: pd.DataFrame, lists: pd.DataFrame) -> pd.DataFrame:
-    mine = lists.merge(
+    appended = lists.merge(
         pd.DataFrame({"row": produces["row"], "request": np.arange(len(produces))}), on="row", how="inner"
     )
-    records = (mine["last_offset"] - mine["base_offset"] + 1).clip(lower=1)
+    records = (appended["last_offset"] - appended["base_offset"] + 1).clip(lower=1)
     batches = pd.DataFrame(
-        {"request": mine["request"], "key": mine["key"], "base": mine["base_offset"], "records": records}
+        {"request": appended["request"], "key": appended["key"], "base": appended["base_offset"], "records": records}
     )
-    batches["bytes"] = mine["bytes"]
+    batches["bytes"] = appended["bytes"]
     return batches.astype(np.int64)
 
 
@@ -210,9 +212,11 @@ def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[PartitionLea
 
 def _assumed_leaders(lists: pd.DataFrame, leads: list[PartitionLeader]) -> list[PartitionLeader]:
     """Return leaders for partitions without a `leader` event: the broker that gets most of their requests."""
-    untold = lists[~lists["key"].isin([led.key for led in leads])]
-    asked = untold.groupby(["key", "broker"]).size().sort_values(ascending=False, kind="stable").reset_index()
-    most = asked.drop_duplicates("key").sort_values("key")
+    leaderless = lists[~lists["key"].isin([led.key for led in leads])]
+    request_counts = (
+        leaderless.groupby(["key", "broker"]).size().sort_values(ascending=False, kind="stable").reset_index()
+    )
+    most = request_counts.drop_duplicates("key").sort_values("key")
     pairs = zip(most["key"].tolist(), most["broker"].tolist(), strict=True)
     return [PartitionLeader(0.0, int(key), int(broker), (int(broker),), 1) for key, broker in pairs]
 
@@ -220,7 +224,7 @@ def _assumed_leaders(lists: pd.DataFrame, leads: list[PartitionLeader]) -> list[
 def _other_appends(
     changes: pa.Table, keys: _Keys, batches: pd.DataFrame, begin_us: int, written: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the appends without a client's produce: other movements of a log end, and `written` by coordinators."""
+    """Return the appends without a client's produce: other rises of a log end, and those `written` by coordinators."""
     ends = changes.filter(pc.and_(pc.equal(changes["change"], "log_end"), pc.greater(changes["bytes"], 0)))
     frame = ends.select(["time_us", "topic", "partition", "offset", "bytes"]).to_pandas()
     place = [keys.place(topic, int(number)) for topic, number in zip(frame["topic"], frame["partition"], strict=True)]
@@ -327,8 +331,8 @@ def steady_window(recording: Recording) -> RecordingWindow:
     columns = ["client", "tried", "answered"]
     requests = pd.concat([recording.fetches[columns], recording.produces[columns]])
     spans = requests.groupby("client").agg(first=("tried", "min"), last=("answered", "max"))
-    whole = np.ptp(np.array([requests["tried"].min(), requests["answered"].max()]))
-    present = spans[(spans["last"] - spans["first"]) >= MIN_PRESENCE * whole]
+    duration = np.ptp(np.array([requests["tried"].min(), requests["answered"].max()]))
+    present = spans[(spans["last"] - spans["first"]) >= MIN_PRESENCE * duration]
     if present.empty:
         raise UserError("no client is present for most of the recording; record a period with steady clients")
     begin, end = float(present["first"].max()), float(present["last"].min())

@@ -2,8 +2,7 @@
 
 Start and end of every step are known, so the number of active steps is known at any time. If the steps share c cores
 evenly, the work of a step is the integral of min(1, c / active) over its time. The right c makes work independent of
-the number of active steps, because a step is not larger for being disturbed: with too large a c disturbed steps seem
-large, with too small a c they seem small.
+the number of active steps: with too large a c, steps that ran concurrently seem large, with too small a c small.
 """
 
 from __future__ import annotations
@@ -63,13 +62,15 @@ def fit_core_sharing(
     times = times[order]
     busy = np.cumsum(np.concatenate([np.ones(len(begin)), -np.ones(len(end))])[order])[:-1]
     lengths = np.diff(times)
-    crowd = _integral(busy, lengths)
-    mine, until, kinds = begin[judged], end[judged], kind[judged]
-    around = (np.interp(until, times, crowd) - np.interp(mine, times, crowd)) / np.maximum(until - mine, MIN_STEP_MS)
+    concurrency = _integral(busy, lengths)
+    starts, until, kinds = begin[judged], end[judged], kind[judged]
+    around = (np.interp(until, times, concurrency) - np.interp(starts, times, concurrency)) / np.maximum(
+        until - starts, MIN_STEP_MS
+    )
     tried: list[tuple[float, float | None, Floats]] = []
     for cores in (*CANDIDATES, None):
         worked = _integral(np.ones(len(busy)) if cores is None else np.minimum(1, cores / np.maximum(busy, 1)), lengths)
-        amounts = np.interp(until, times, worked) - np.interp(mine, times, worked)
+        amounts = np.interp(until, times, worked) - np.interp(starts, times, worked)
         tried.append((_correlation(amounts, around, kinds), cores, worked))
     unshared = tried[-1]
     least = min(abs(correlation) for correlation, _, _ in tried)

@@ -99,7 +99,7 @@ class PurgePlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """The whole plan; brokers that are not in `purges` have Kafka's default intervals."""
+    """The whole plan; brokers without an entry in `purges` have Kafka's default purge intervals."""
 
     duration_ms: float
     warm_up_ms: float
@@ -134,7 +134,7 @@ def partitions_by_broker(
             if place is None:
                 raise UserError(f"consumers: {client}: assign: {topic}-{number} is not in the recording; remove it")
             by_broker.setdefault(partitions[place].replicas[0], []).append(place)
-    return {broker: sorted(mine) for broker, mine in sorted(by_broker.items())}
+    return {broker: sorted(indices) for broker, indices in sorted(by_broker.items())}
 
 
 # Maximum number of copies of a client.

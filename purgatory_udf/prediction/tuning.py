@@ -87,7 +87,7 @@ class SettingRange:
 class Trial:
     """The result of one combination of settings.
 
-    A trial is `whole` if it was simulated in full length with all seeds. It is `best` if it is on the frontier.
+    `is_full_length`: it was simulated in full length with all seeds. `best`: it is on the frontier.
     """
 
     values: tuple[int, ...]
@@ -96,7 +96,7 @@ class Trial:
     within: float
     reached: bool
     allowed: bool
-    whole: bool = False
+    is_full_length: bool = False
     best: bool = False
 
 
@@ -124,14 +124,14 @@ class TuningResult:
     @property
     def chosen(self) -> Trial | None:
         """The trial that reaches the goal with the best limited figure; None if none does within the limit."""
-        good = [trial for trial in self.tried if trial.whole and trial.reached and trial.allowed]
+        reaching = [trial for trial in self.tried if trial.is_full_length and trial.reached and trial.allowed]
         cheap = min if self.within.most else max
-        return cheap(good, key=lambda trial: trial.within) if good else None
+        return cheap(reaching, key=lambda trial: trial.within) if reaching else None
 
     @property
     def nearest(self) -> Trial | None:
         """The trial within the limit that comes nearest to the goal."""
-        allowed = [trial for trial in self.tried if trial.whole and trial.allowed]
+        allowed = [trial for trial in self.tried if trial.is_full_length and trial.allowed]
         most = min if self.goal.percent < 0 else max
         return most(allowed, key=lambda trial: trial.goal) if allowed else None
 
@@ -139,7 +139,7 @@ class TuningResult:
         rows = [
             (
                 *(trial.text, round(trial.goal, 3), _percent(trial.goal, self.unchanged[0]), round(trial.within, 3)),
-                *("yes" if good else "no" for good in (trial.reached, trial.allowed)),
+                *("yes" if met else "no" for met in (trial.reached, trial.allowed)),
             )
             for trial in self.frontier
         ]
@@ -200,9 +200,9 @@ def tune(
     within: Limit,
     over: Sequence[SettingRange],
     seeds: int,
-    say: Callable[[str], None] = lambda _: None,
+    report_phase: Callable[[str], None] = lambda _: None,
 ) -> TuningResult:
-    """Search the ranges for settings that reach the goal within the limit; `say` is called with the progress."""
+    """Search the ranges for settings that reach the goal within the limit; `report_phase` gets a line per phase."""
     plan, groups = build_plan(scenario), consumer_groups(scenario)
     short = replace(plan, duration_ms=min(plan.duration_ms, SEARCH_MS))
 
@@ -219,7 +219,7 @@ def tune(
     known: dict[tuple[int, ...], Trial] = {}
     points = list(product(*grids))
     for number in range(ROUNDS + 1):
-        say(f"trying {len(points)} settings")
+        report_phase(f"trying {len(points)} settings")
         for at, outcome in simulated(short, points, 1).items():
             known[at] = _tried(over, at, outcome, goal, within, before[0])
         known = dict(sorted(known.items()))
@@ -231,10 +231,10 @@ def tune(
             break
     # In full length a setting may leave the frontier, and another trial enters it: repeat until all
     # have been simulated in full length.
-    while brief := [at for at in best if not known[at].whole]:
-        say(f"simulating {len(brief)} settings of the frontier in full length")
+    while brief := [at for at in best if not known[at].is_full_length]:
+        report_phase(f"simulating {len(brief)} settings of the frontier in full length")
         for at, outcome in simulated(plan, brief, seeds).items():
-            known[at] = replace(_tried(over, at, outcome, goal, within, before[0]), whole=True)
+            known[at] = replace(_tried(over, at, outcome, goal, within, before[0]), is_full_length=True)
         best = [trial.values for trial in _marked(list(known.values()), goal, within) if trial.best]
     checked = check_fit(require_fitted(scenario), unchanged.median)
     return TuningResult(goal, within, before, _marked(list(known.values()), goal, within), seeds, checked)
@@ -272,10 +272,10 @@ def _marked(tried: Sequence[Trial], goal: Goal, within: Limit) -> list[Trial]:
     scores = np.array([(up * trial.goal, down * trial.within) for trial in tried])
     marked = []
     for place, (trial, score) in enumerate(zip(tried, scores, strict=True)):
-        beaten = ((scores <= score).all(axis=1) & (scores < score).any(axis=1)).any()
-        # Of equal results the first counts, which has the smallest values.
-        again = (scores[:place] == score).all(axis=1).any()
-        marked.append(replace(trial, best=not beaten and not again))
+        is_dominated = ((scores <= score).all(axis=1) & (scores < score).any(axis=1)).any()
+        # Of equal results only the first counts, which has the smallest settings.
+        repeats = (scores[:place] == score).all(axis=1).any()
+        marked.append(replace(trial, best=not is_dominated and not repeats))
     return marked
 
 
@@ -290,9 +290,9 @@ def _around(best: Sequence[tuple[int, ...]], grids: Sequence[Sequence[int]]) -> 
     for at in best:
         for key, grid in enumerate(grids):
             place = list(grid).index(at[key])
-            for near in (place - 1, place + 1):
-                if 0 <= near < len(grid):
-                    neighbours.add((*at[:key], grid[near], *at[key + 1 :]))
+            for neighbour in (place - 1, place + 1):
+                if 0 <= neighbour < len(grid):
+                    neighbours.add((*at[:key], grid[neighbour], *at[key + 1 :]))
     return neighbours
 
 

@@ -27,7 +27,7 @@ from purgatory_udf.prediction.simulation_plan import (
 P = TypeVar("P", PurgePlan, ReaderPlan, ProducerPlan)
 MAX_VALUE = 2**31 - 1
 _READER_FIELDS = ("min_bytes", "max_wait_ms")
-_CONSUMERS = {f"fetch.{who}{name}": name for name in _READER_FIELDS for who in ("consumer.", "")}
+_CONSUMERS = {f"fetch.{reader_prefix}{name}": name for name in _READER_FIELDS for reader_prefix in ("consumer.", "")}
 _FOLLOWERS = {f"fetch.follower.{name}": name for name in _READER_FIELDS}
 _PRODUCERS = {"producer.linger_ms": "linger_ms", "producer.batch_size": "batch_bytes", "producer.rate": "rate"}
 _PURGES = {"fetch.purge_interval": "fetch", "produce.purge_interval": "produce"}
@@ -100,13 +100,13 @@ def _scope(key: str, fields: Mapping[str, Any]) -> Scope:
         said = ",".join(f"{name}={value}" for name, value in fields.items())
         raise UserError(f"{key}[{said}]: {error.errors()[0]['msg']}") from None
     if key in _PURGES and scope.model_fields_set != {"broker"}:
-        raise UserError(f"{_spelled(key, scope)}: a purge interval can be limited by broker only")
+        raise UserError(f"{_setting_name(key, scope)}: a purge interval can be limited by broker only")
     if key.startswith("producer.") and scope.model_fields_set & {"broker", "group"}:
-        raise UserError(f"{_spelled(key, scope)}: producer settings can be limited by client_id or topic only")
+        raise UserError(f"{_setting_name(key, scope)}: producer settings can be limited by client_id or topic only")
     return scope
 
 
-def _spelled(key: str, scope: Scope) -> str:
+def _setting_name(key: str, scope: Scope) -> str:
     fields = ",".join(f"{name}={value}" for name, value in scope.model_dump(exclude_unset=True).items())
     return f"{key}[{fields}]" if fields else key
 
@@ -115,14 +115,14 @@ class _Settings:
     """The settings of one kind of client or broker; raises UserError for a setting that applies to none of them."""
 
     def __init__(
-        self, settings: Iterable[VariantSetting], fields: Mapping[str, str], those: Sequence[RequestContext]
+        self, settings: Iterable[VariantSetting], fields: Mapping[str, str], candidates: Sequence[RequestContext]
     ) -> None:
         self._settings = [setting for setting in settings if setting.key in fields]
         self._fields = fields
         for setting in self._settings:
-            if not any(map(setting.scope.matches, those)):
+            if not any(map(setting.scope.matches, candidates)):
                 raise UserError(
-                    f"{_spelled(setting.key, setting.scope)}: applies to no client or broker of the scenario"
+                    f"{_setting_name(setting.key, setting.scope)}: applies to no client or broker of the scenario"
                 )
 
     def of(self, subject: RequestContext) -> dict[str, VariantSetting]:
@@ -168,8 +168,8 @@ def _readers(plan: ClusterPlan, settings: Sequence[VariantSetting], groups: Mapp
         topics = sorted({plan.partitions[key].topic for key in reader.keys})
         return RequestContext(reader.client, reader.broker, topics, groups.get(reader.client))
 
-    def of(fields: Mapping[str, str], is_meant: Callable[[ReaderPlan], bool]) -> _Settings:
-        return _Settings(settings, fields, [subject(reader) for reader in plan.readers if is_meant(reader)])
+    def of(fields: Mapping[str, str], is_affected: Callable[[ReaderPlan], bool]) -> _Settings:
+        return _Settings(settings, fields, [subject(reader) for reader in plan.readers if is_affected(reader)])
 
     followers = of(_FOLLOWERS, lambda reader: reader.replica >= 0)
     consumers = of(_CONSUMERS, lambda reader: reader.replica < 0)

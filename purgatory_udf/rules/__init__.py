@@ -1,4 +1,4 @@
-"""Kafka's semantics. Nothing here imports Spark.
+"""Kafka's purgatory and group rules. No module imports Spark.
 
 - `purgatory`: delayed operations, watcher lists, timing wheel, expiration reaper
 - `reference`: brokers event by event; the executable specification

@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def load() -> None:
-    """Load the compiled code if all of it is cached; compiling could take longer than the job that needs it."""
+    """Load the compiled code if all of it is cached. Otherwise do nothing, because compilation may take a minute."""
     if code_cache.is_complete():
         main()
 

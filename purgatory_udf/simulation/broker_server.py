@@ -1,4 +1,4 @@
-"""A broker's server: records requests as events, and turns what the engine decides into responses."""
+"""A broker's server: records requests as events, and turns the engine's decisions into responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from purgatory_udf.rules.reference.partition import Partition
 from purgatory_udf.simulation.client_network import Connection, Exchange, Reply
 from purgatory_udf.simulation.controller import Controller
 from purgatory_udf.simulation.coordinators import GroupCoordinators, TransactionCoordinators
-from purgatory_udf.simulation.environment import World
+from purgatory_udf.simulation.environment import Environment
 from purgatory_udf.simulation.messages import (
     FETCH_SESSION_NOT_FOUND,
     NO_SESSION,
@@ -49,7 +49,7 @@ class BrokerServer:
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         broker: int,
         controller: Controller,
         groups: GroupCoordinators,
@@ -60,7 +60,7 @@ class BrokerServer:
         self.broker = broker
         self.up = True
         self.shutting_down = False
-        self._world = world
+        self._environment = environment
         self._controller = controller
         self._groups = groups
         self._transactions = transactions
@@ -117,7 +117,7 @@ class BrokerServer:
         for batch, part in zip(produce.batches, partitions, strict=True):
             if part["error"] == NONE:
                 self._record_transaction_batch(batch, part["base_offset"], part["last_offset"] + 1)
-        return self._world.record(
+        return self._environment.record(
             "produce",
             self.broker,
             respond,
@@ -152,7 +152,7 @@ class BrokerServer:
         offset, position = (0, 0) if end is None else (end.offset, end.position)
         if position - state.segment_start >= state.segment_bytes:
             state.segment_start = position
-            self._world.record("partition", self.broker, change="segment_roll", offset=offset, **place)
+            self._environment.record("partition", self.broker, change="segment_roll", offset=offset, **place)
         last = offset + batch.records - 1
         return {**place, "base_offset": offset, "last_offset": last, "bytes": batch.bytes, "error": NONE}
 
@@ -169,7 +169,7 @@ class BrokerServer:
             reply(response, self._throttle_ms("fetch", fetch.client_id, fetch.quota, size))
 
         joins_isr = self._update_followers(fetch, partitions)
-        seq = self._world.record(
+        seq = self._environment.record(
             "fetch",
             self.broker,
             respond,
@@ -208,7 +208,7 @@ class BrokerServer:
                 end = replica.log.end.offset if replica.log.end else 0
                 mark = replica.high_watermark.offset if replica.high_watermark else 0
                 self._controller.record_last_stable(state, self.broker, follower=(fetch.replica_id, partition.offset))
-                if state.in_sync.record_fetch(fetch.replica_id, partition.offset, end, mark, self._world.now_ms):
+                if state.in_sync.record_fetch(fetch.replica_id, partition.offset, end, mark, self._environment.now_ms):
                     back.append(key)
         return back
 
@@ -217,7 +217,7 @@ class BrokerServer:
         if replica_id < 0:
             return False
         in_sync = replica_id in self._controller.partitions[key].isr
-        return self._replication_quota.is_throttled(key, in_sync, self._world.now_ms)
+        return self._replication_quota.is_throttled(key, in_sync, self._environment.now_ms)
 
     def _fetch_response(self, session: int, operation: DelayedFetch) -> FetchResponse:
         """Read the response's partitions in their current state."""
@@ -234,7 +234,7 @@ class BrokerServer:
             )
             partitions.append(response)
             if read.bytes and operation.request.fetcher == "follower":
-                self._replication_quota.record_sent(part.replica.key, read.bytes, self._world.now_ms)
+                self._replication_quota.record_sent(part.replica.key, read.bytes, self._environment.now_ms)
         self._sessions.move_to_end(session, [part.key for part in partitions if part.bytes])
         return FetchResponse(session, partitions)
 
@@ -242,7 +242,7 @@ class BrokerServer:
         def respond(operation: DelayedCreateTopics) -> None:
             reply(CreateTopicsResponse({part.topic: part.error or NONE for part in operation.statuses}), 0)
 
-        return self._world.record(
+        return self._environment.record(
             "create_topics",
             self.broker,
             respond,
@@ -280,15 +280,15 @@ class BrokerServer:
         return state is not None and state.leader == self.broker
 
     def _replica(self, key: TopicPartition) -> Partition:
-        return self._world.engine.cluster.broker(self.broker).replica(key)
+        return self._environment.engine.cluster.broker(self.broker).replica(key)
 
     def _throttle_ms(self, kind: str, client_id: str, allowed: float | None, size: int) -> int:
-        return self._quotas.bandwidth_throttle_ms(kind, client_id, allowed, size, self._world.now_ms)
+        return self._quotas.bandwidth_throttle_ms(kind, client_id, allowed, size, self._environment.now_ms)
 
     def _with_request_quota(self, client_id: str, reply: Reply) -> Reply:
         """Wrap `reply` so that thread time counts against the request quota when the response is ready, as in Kafka."""
 
         def later(response: Any, throttle_ms: int) -> None:
-            reply(response, max(throttle_ms, self._quotas.request_throttle_ms(client_id, self._world.now_ms)))
+            reply(response, max(throttle_ms, self._quotas.request_throttle_ms(client_id, self._environment.now_ms)))
 
         return later

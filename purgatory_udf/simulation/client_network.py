@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import simpy
 
-from purgatory_udf.simulation.environment import LatencyDistribution, ProcessGenerator, World
+from purgatory_udf.simulation.environment import Environment, LatencyDistribution, ProcessGenerator
 from purgatory_udf.simulation.messages import ClientRequest, Disconnected, Metadata, MetadataRequest, ProduceResponse
 
 Reply = Callable[[Any, int], None]
@@ -39,7 +39,7 @@ class Exchange:
 
 
 class Listener(Protocol):
-    """What a connection needs of a broker."""
+    """Interface of a broker to its connections."""
 
     broker: int
     up: bool
@@ -56,7 +56,7 @@ class Connection:
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         server: Listener,
         owner: str,
         latency: LatencyDistribution,
@@ -66,28 +66,28 @@ class Connection:
         """Open the connection; `on_close` is called when either side closes it."""
         self.closed = False
         self._on_close = on_close
-        self._world = world
+        self._environment = environment
         self._server = server
         self._latency = latency
         self._log = log
-        self._random = world.random_stream("network", owner, str(server.broker))
+        self._random = environment.random_stream("network", owner, str(server.broker))
         self._waiting: dict[simpy.Event, None] = {}
         self._inbox: deque[tuple[Exchange, simpy.Event]] = deque()
         self._busy = False
-        self._last_arrival_us = self._last_return_us = world.now_us
+        self._last_arrival_us = self._last_return_us = environment.now_us
         server.accept(self)
 
     def send(self, request: ClientRequest) -> simpy.Event:
         """Send a request; return a SimPy event with the response, or `Disconnected`, as its value."""
-        response = self._world.env.event()
-        exchange = Exchange(request, self._world.now_us)
+        response = self._environment.env.event()
+        exchange = Exchange(request, self._environment.now_us)
         self._log.append(exchange)
         if request.expects_response:
             self._waiting[response] = None
         else:
             response.succeed(None)
-        arrives_us = self._last_arrival_us = max(self._last_arrival_us, self._world.now_us + self._delay_us())
-        self._world.schedule(arrives_us - self._world.now_us, self._arrived, exchange, response)
+        arrives_us = self._last_arrival_us = max(self._last_arrival_us, self._environment.now_us + self._delay_us())
+        self._environment.schedule(arrives_us - self._environment.now_us, self._arrived, exchange, response)
         return response
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Connection:
             return
         if not self._server.up:
             # The broker is down; the client notices after one more network latency.
-            self._world.schedule(self._delay_us(), self.close)
+            self._environment.schedule(self._delay_us(), self.close)
             return
         self._inbox.append((exchange, response))
         self._serve_next()
@@ -114,14 +114,14 @@ class Connection:
         if self._inbox and not self._busy and not self.closed:
             self._busy = True
             exchange, response = self._inbox.popleft()
-            exchange.arrived_us = self._world.now_us
+            exchange.arrived_us = self._environment.now_us
             self._server.handle(exchange, partial(self._answered, exchange, response))
 
     def _answered(self, exchange: Exchange, response: simpy.Event, content: Any, throttle_ms: int) -> None:
-        exchange.answered_us = self._world.now_us
+        exchange.answered_us = self._environment.now_us
         if exchange.request.expects_response:
             exchange.throttle_ms = throttle_ms
-        self._world.schedule(exchange.throttle_ms * 1000, self._sent, exchange, response, content)
+        self._environment.schedule(exchange.throttle_ms * 1000, self._sent, exchange, response, content)
 
     def _sent(self, exchange: Exchange, response: simpy.Event, content: Any) -> None:
         """Hand the response to the network, and handle the connection's next request.
@@ -132,17 +132,17 @@ class Connection:
         if self.closed:
             return
         if isinstance(content, ProduceResponse) and content.has_errors and not exchange.request.expects_response:
-            self._world.schedule(self._delay_us(), self.close)
+            self._environment.schedule(self._delay_us(), self.close)
             return
         self._busy = False
         if exchange.request.expects_response:
-            back_us = self._last_return_us = max(self._last_return_us, self._world.now_us + self._delay_us())
-            self._world.schedule(back_us - self._world.now_us, self._received, exchange, response, content)
+            back_us = self._last_return_us = max(self._last_return_us, self._environment.now_us + self._delay_us())
+            self._environment.schedule(back_us - self._environment.now_us, self._received, exchange, response, content)
         self._serve_next()
 
     def _received(self, exchange: Exchange, response: simpy.Event, content: Any) -> None:
         if not self.closed:
-            exchange.received_us = self._world.now_us
+            exchange.received_us = self._environment.now_us
             del self._waiting[response]
             response.succeed(content)
 
@@ -159,7 +159,7 @@ class Client:
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         client_id: str,
         servers: Mapping[int, Listener],
         latency: LatencyDistribution,
@@ -167,7 +167,7 @@ class Client:
         run_number: int = 1,
     ) -> None:
         """Create a client; `run_number` counts the starts of a client of this name, from 1."""
-        self.world = world
+        self.environment = environment
         self.client_id = client_id
         self.name = client_id if run_number == 1 else f"{client_id}.{run_number}"
         self.paused_until_us = 0
@@ -210,7 +210,7 @@ class Client:
         if timeout_ms is None:
             yield response
         else:
-            yield response | self.world.sleep_ms(timeout_ms)
+            yield response | self.environment.sleep_ms(timeout_ms)
         yield from self.wait_while_paused()
         if not response.triggered:
             connection.close()
@@ -219,8 +219,8 @@ class Client:
 
     def wait_while_paused(self) -> ProcessGenerator[None]:
         """Wait while the process is paused; it neither sends nor receives then."""
-        while self.paused_until_us > self.world.now_us:
-            yield self.world.sleep_us(self.paused_until_us - self.world.now_us)
+        while self.paused_until_us > self.environment.now_us:
+            yield self.environment.sleep_us(self.paused_until_us - self.environment.now_us)
 
     def refresh_metadata(self) -> ProcessGenerator[None]:
         """Request metadata from one broker after the other until one responds."""
@@ -229,9 +229,9 @@ class Client:
                 request = MetadataRequest(client_id=self.client_id, request_id=self.next_request_id())
                 response = yield from self.request(broker, request, channel="metadata")
                 if isinstance(response, Metadata):
-                    self.metadata, self.metadata_at_us = response, self.world.now_us
+                    self.metadata, self.metadata_at_us = response, self.environment.now_us
                     return
-            yield self.world.sleep_ms(RETRY_BACKOFF_MS)
+            yield self.environment.sleep_ms(RETRY_BACKOFF_MS)
 
     def disconnect(self) -> None:
         """Close all connections."""
@@ -244,6 +244,6 @@ class Client:
         if connection is None or connection.closed:
             owner = f"{self.name}/{channel}/{next(self._opened)}"
             on_close = self._on_connection_lost if channel == "" else lambda: None
-            connection = Connection(self.world, self._servers[broker], owner, self._latency, self._log, on_close)
+            connection = Connection(self.environment, self._servers[broker], owner, self._latency, self._log, on_close)
             self._connections[broker, channel] = connection
         return connection

@@ -18,7 +18,7 @@ from purgatory_udf.simulation.client_network import Client, Exchange
 from purgatory_udf.simulation.consumer import ConsumerInstance
 from purgatory_udf.simulation.controller import Controller
 from purgatory_udf.simulation.coordinators import GroupCoordinators, TransactionCoordinators
-from purgatory_udf.simulation.environment import START_US, ProcessGenerator, World
+from purgatory_udf.simulation.environment import START_US, Environment, ProcessGenerator
 from purgatory_udf.simulation.messages import CreateTopicsRequest
 from purgatory_udf.simulation.producer import Producer
 from purgatory_udf.simulation.quotas import quota_entities
@@ -43,14 +43,14 @@ class Administrator:
 
     def __init__(self, client: Client, controller: Controller, settings: TopicCreations) -> None:
         self._client = client
-        self._world = client.world
+        self._environment = client.environment
         self._controller = controller
         self._settings = settings
 
     def run(self) -> ProcessGenerator[None]:
         number = 0
         while True:
-            yield self._world.sleep_ms(self._settings.every_ms)
+            yield self._environment.sleep_ms(self._settings.every_ms)
             number += 1
             yield from self._create(f"{self._settings.prefix}-{number}")
 
@@ -97,19 +97,19 @@ class ClosedLoop:
 
     def __init__(self, scenario: Scenario, config: Config | None = None) -> None:
         self.scenario = scenario
-        self.world = World(scenario.seed, config or Config())
+        self.environment = Environment(scenario.seed, config or Config())
         self.servers: dict[int, BrokerServer] = {}
         self.fetcher_managers: dict[int, ReplicaFetcherManager] = {}
         self.instances: dict[str, list[ConsumerInstance]] = {}
         self.producers: list[Producer] = []
         self.exchanges: list[Exchange] = []
-        self.controller = Controller(self.world, scenario.brokers, self._is_up)
+        self.controller = Controller(self.environment, scenario.brokers, self._is_up)
         self._create_brokers()
         for topic in scenario.topics:
             self.controller.create(topic)
         self._create_clients()
         for incident in scenario.incidents:
-            self.world.env.process(IncidentProcess(self, incident).run())
+            self.environment.env.process(IncidentProcess(self, incident).run())
 
     def run(self, report: ReportProgress | None = None) -> SimulationResult:
         """Simulate the whole duration.
@@ -120,13 +120,13 @@ class ClosedLoop:
         began = time.perf_counter()
         length_us = round(self.scenario.duration_s * 1_000_000)
         for elapsed_us in [*range(PROGRESS_INTERVAL_US, length_us, PROGRESS_INTERVAL_US), length_us]:
-            self.world.run(START_US + elapsed_us)
+            self.environment.run(START_US + elapsed_us)
             if report is not None:
-                report(len(self.world.events), START_US + elapsed_us, elapsed_us / length_us)
-        truth = self.world.engine.finish()
+                report(len(self.environment.events), START_US + elapsed_us, elapsed_us / length_us)
+        truth = self.environment.engine.finish()
         return SimulationResult(
             scenario=self.scenario,
-            events=self.world.events,
+            events=self.environment.events,
             truth=truth,
             exchanges=self.exchanges,
             producers=self.producers,
@@ -149,9 +149,9 @@ class ClosedLoop:
     def _create_brokers(self) -> None:
         settings = self.scenario.brokers
         brokers = list(range(1, settings.count + 1))
-        groups = GroupCoordinators(self.world, brokers, self._is_up)
+        groups = GroupCoordinators(self.environment, brokers, self._is_up)
         transactions = TransactionCoordinators(
-            self.world,
+            self.environment,
             self.controller,
             settings,
             self._is_up,
@@ -160,7 +160,7 @@ class ClosedLoop:
         client_entities = quota_entities([*self.scenario.producers, *self.scenario.consumers])
         for broker in brokers:
             self.servers[broker] = BrokerServer(
-                self.world, broker, self.controller, groups, transactions, settings, client_entities
+                self.environment, broker, self.controller, groups, transactions, settings, client_entities
             )
             self.fetcher_managers[broker] = ReplicaFetcherManager(broker)
         for broker in brokers:
@@ -170,8 +170,8 @@ class ClosedLoop:
                     fetcher_manager = self.fetcher_managers[broker]
                     fetcher_manager.clients.append(client)
                     fetcher = ReplicaFetcher(client, fetcher_manager, leader, self.controller, settings)
-                    self.world.env.process(fetcher.run())
-        self.world.env.process(self.controller.run_isr_shrinking())
+                    self.environment.env.process(fetcher.run())
+        self.environment.env.process(self.controller.run_isr_shrinking())
 
     def _create_clients(self) -> None:
         for producers in self.scenario.producers:
@@ -182,17 +182,17 @@ class ClosedLoop:
             self._create_consumers(consumers)
         for creations in self.scenario.topic_creations:
             administrator = Administrator(self._new_client(creations.name), self.controller, creations)
-            self.world.env.process(administrator.run())
+            self.environment.env.process(administrator.run())
 
     def _create_consumers(self, consumers: Consumers) -> None:
-        random = self.world.random_stream("start", consumers.name)
+        random = self.environment.random_stream("start", consumers.name)
         for number in range(1, consumers.count + 1):
             instance = ConsumerInstance(f"{consumers.name}-{number}", consumers, self._new_client)
             self.instances.setdefault(consumers.name, []).append(instance)
-            self.world.schedule(round(random.uniform(0, consumers.start_within_s) * 1_000_000), instance.start)
+            self.environment.schedule(round(random.uniform(0, consumers.start_within_s) * 1_000_000), instance.start)
 
     def _new_client(self, name: str, run_number: int = 1) -> Client:
-        return Client(self.world, name, self.servers, self.scenario.brokers.network, self.exchanges, run_number)
+        return Client(self.environment, name, self.servers, self.scenario.brokers.network, self.exchanges, run_number)
 
 
 # Between a controlled shutdown's last leader change and the end of the process.
@@ -200,54 +200,56 @@ _SHUTDOWN_GRACE_MS = 50
 
 
 class IncidentProcess:
-    """Injects one incident `times` times; each time it takes the next consumer of a set."""
+    """Injects one incident `times` times, each time into the next consumer of a set."""
 
     def __init__(self, cluster: ClosedLoop, incident: Incident) -> None:
         self._cluster = cluster
-        self._world = cluster.world
+        self._environment = cluster.environment
         self._incident = incident
 
     def run(self) -> ProcessGenerator[None]:
         incident = self._incident
-        yield self._world.sleep_ms(incident.at_s * 1000)
+        yield self._environment.sleep_ms(incident.at_s * 1000)
         for occurrence in range(incident.times):
-            self._world.env.process(self._inject(occurrence))
-            yield self._world.sleep_ms(incident.every_s * 1000)
+            self._environment.env.process(self._inject(occurrence))
+            yield self._environment.sleep_ms(incident.every_s * 1000)
 
     def _inject(self, occurrence: int) -> ProcessGenerator[None]:
         match self._incident:
             case StallFollower(broker=broker, for_s=for_s):
-                self._cluster.fetcher_managers[broker].stalled_until_us = self._world.now_us + round(for_s * 1_000_000)
+                self._cluster.fetcher_managers[broker].stalled_until_us = self._environment.now_us + round(
+                    for_s * 1_000_000
+                )
             case CrashBroker() as crash:
                 yield from self._crash_broker(crash)
             case MoveLeader(topic=topic, partition=partition, to=to):
                 yield from self._cluster.controller.move(TopicPartition(topic, partition), to)
             case PauseConsumer(consumer=name, for_s=for_s):
-                self._select_consumer(name, occurrence).pause(self._world.now_us + round(for_s * 1_000_000))
+                self._select_consumer(name, occurrence).pause(self._environment.now_us + round(for_s * 1_000_000))
             case CrashConsumer(consumer=name, for_s=for_s):
                 instance = self._select_consumer(name, occurrence)
                 instance.crash()
-                yield self._world.sleep_ms(for_s * 1000)
+                yield self._environment.sleep_ms(for_s * 1000)
                 instance.start()
             case RollingRestart(brokers=[*brokers]) as restart:
                 for broker in brokers:
                     yield from self._restart_broker(broker, restart.down_s)
-                    yield self._world.sleep_ms(restart.gap_s * 1000)
+                    yield self._environment.sleep_ms(restart.gap_s * 1000)
             case RollingRestart(consumer=str(name)) as restart:
                 for instance in self._cluster.consumers(name):
                     yield from instance.close()
-                    yield self._world.sleep_ms(restart.down_s * 1000)
+                    yield self._environment.sleep_ms(restart.down_s * 1000)
                     instance.start()
-                    yield self._world.sleep_ms(restart.gap_s * 1000)
+                    yield self._environment.sleep_ms(restart.gap_s * 1000)
 
     def _select_consumer(self, name: str, occurrence: int) -> ConsumerInstance:
         candidates = self._cluster.consumers(name)
         return candidates[occurrence % len(candidates)]
 
     def _crash_broker(self, crash: CrashBroker) -> ProcessGenerator[None]:
-        yield from self._take_down(crash.broker, crash.for_s)
+        yield from self._crash_and_restart(crash.broker, crash.for_s)
         if crash.preferred_again_after_s is not None:
-            yield self._world.sleep_ms(crash.preferred_again_after_s * 1000)
+            yield self._environment.sleep_ms(crash.preferred_again_after_s * 1000)
             yield from self._cluster.controller.elect_preferred_leaders()
 
     def _restart_broker(self, broker: int, down_s: float) -> ProcessGenerator[None]:
@@ -256,10 +258,10 @@ class IncidentProcess:
         server.shutting_down = True
         yield from self._cluster.controller.controlled_shutdown(broker)
         server.unload_groups()
-        yield self._world.sleep_ms(_SHUTDOWN_GRACE_MS)
-        yield from self._take_down(broker, down_s)
+        yield self._environment.sleep_ms(_SHUTDOWN_GRACE_MS)
+        yield from self._crash_and_restart(broker, down_s)
 
-    def _take_down(self, broker: int, for_s: float) -> ProcessGenerator[None]:
+    def _crash_and_restart(self, broker: int, for_s: float) -> ProcessGenerator[None]:
         """Stop a broker and start it again after `for_s`.
 
         Its connections close, waiting requests are cancelled, and its fetchers stop.
@@ -270,8 +272,8 @@ class IncidentProcess:
         fetcher_manager.disconnect()
         server.stop()
         controller.stop_broker(broker)
-        self._world.env.process(controller.detect_failure(broker))
-        yield self._world.sleep_ms(for_s * 1000)
+        self._environment.env.process(controller.detect_failure(broker))
+        yield self._environment.sleep_ms(for_s * 1000)
         server.start()
         fetcher_manager.up = True
         controller.restart_broker(broker)

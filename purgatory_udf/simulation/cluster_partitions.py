@@ -59,9 +59,9 @@ class PartitionTransactions:
 
     def truncate(self, end: int) -> None:
         """Cut the log at `end`. Cutting off a marker reopens its transaction."""
-        lost = [transaction for transaction in self._ended if transaction.marker_end > end]
+        reopened = [transaction for transaction in self._ended if transaction.marker_end > end]
         self._ended = [transaction for transaction in self._ended if transaction.marker_end <= end]
-        self._open |= {transaction.name: transaction.first for transaction in lost}
+        self._open |= {transaction.name: transaction.first for transaction in reopened}
         self._open = {name: first for name, first in self._open.items() if first < end}
 
 

@@ -20,7 +20,7 @@ from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
 from purgatory_udf.simulation.consumer_fetcher import ConsumerFetcher, Subscription
 from purgatory_udf.simulation.consumer_membership import COORDINATOR_CHANNEL, GroupMembership
-from purgatory_udf.simulation.environment import ProcessGenerator, World
+from purgatory_udf.simulation.environment import Environment, ProcessGenerator
 from purgatory_udf.simulation.messages import (
     NONE,
     GroupCoordinatorResponse,
@@ -39,14 +39,14 @@ class OffsetCommitter:
     """Commits positions to the group's coordinator: automatically, synchronously, asynchronously, or never."""
 
     def __init__(
-        self, world: World, settings: Consumers, subscription: Subscription, membership: GroupMembership
+        self, environment: Environment, settings: Consumers, subscription: Subscription, membership: GroupMembership
     ) -> None:
-        self._world = world
+        self._environment = environment
         self._settings = settings
         self._subscription = subscription
         self._membership = membership
         self._committed: dict[object, int] = {}
-        self._next_auto_us = world.now_us + settings.auto_commit_interval_ms * 1000
+        self._next_auto_us = environment.now_us + settings.auto_commit_interval_ms * 1000
 
     def commit_after_processing(self) -> ProcessGenerator[None]:
         """Commit as the application does after processing the records of a poll."""
@@ -57,8 +57,8 @@ class OffsetCommitter:
 
     def maybe_auto_commit(self) -> None:
         """Auto-commit before a poll if the interval has passed."""
-        if self._settings.commit == "automatic" and self._world.now_us >= self._next_auto_us:
-            self._next_auto_us = self._world.now_us + self._settings.auto_commit_interval_ms * 1000
+        if self._settings.commit == "automatic" and self._environment.now_us >= self._next_auto_us:
+            self._next_auto_us = self._environment.now_us + self._settings.auto_commit_interval_ms * 1000
             self.commit_async()
 
     def commit_before_rejoining(self) -> ProcessGenerator[None]:
@@ -68,16 +68,16 @@ class OffsetCommitter:
 
     def commit_sync(self) -> ProcessGenerator[None]:
         """Commit and retry until it succeeds, fails for good, or the timeout passes."""
-        give_up_us = self._world.now_us + COMMIT_SYNC_TIMEOUT_MS * 1000
-        while self._world.now_us < give_up_us:
+        deadline_us = self._environment.now_us + COMMIT_SYNC_TIMEOUT_MS * 1000
+        while self._environment.now_us < deadline_us:
             error = yield from self._send()
             if error == NONE or error in FATAL_COMMIT_ERRORS:
                 return
-            yield self._world.sleep_ms(RETRY_BACKOFF_MS)
+            yield self._environment.sleep_ms(RETRY_BACKOFF_MS)
 
     def commit_async(self) -> None:
         """Commit in the background, without retry."""
-        self._world.env.process(self._send())
+        self._environment.env.process(self._send())
 
     def _send(self) -> ProcessGenerator[str]:
         positions = {
@@ -118,14 +118,14 @@ class Consumer:
         self.subscription = Subscription(settings)
         self.membership = GroupMembership(client, settings, self.subscription, instance_id)
         self._client = client
-        self._world = client.world
+        self._environment = client.environment
         self._settings = settings
         self._fetcher = ConsumerFetcher(client, settings, self.subscription)
-        self._commits = OffsetCommitter(client.world, settings, self.subscription, self.membership)
+        self._commits = OffsetCommitter(client.environment, settings, self.subscription, self.membership)
 
     def run(self) -> ProcessGenerator[None]:
         """The application: poll, process, commit, until it is closed."""
-        heartbeats = self._world.env.process(self.membership.heartbeats())
+        heartbeats = self._environment.env.process(self.membership.heartbeats())
         try:
             yield from self._client.refresh_metadata()
             while not self.closing and not self.membership.fenced:
@@ -133,10 +133,10 @@ class Consumer:
                 if records:
                     count = sum(records.values())
                     self.records += count
-                    yield self._world.sleep_us(round(count * self._settings.process_us))
+                    yield self._environment.sleep_us(round(count * self._settings.process_us))
                     yield from self._commits.commit_after_processing()
                 elif self._settings.idle_ms:
-                    yield self._world.sleep_ms(self._settings.idle_ms)
+                    yield self._environment.sleep_ms(self._settings.idle_ms)
             yield from self._close()
         except NoOffsetForPartitionError as error:
             self.failed = str(error)
@@ -154,13 +154,13 @@ class Consumer:
         `poll(0)` returns what has arrived and sends the next fetches. Joining the group is not bounded by the timeout,
         as in `poll(long)`; `poll(Duration)` returns and continues at the next call.
         """
-        until_us = self._world.now_us + timeout_ms * 1000
+        until_us = self._environment.now_us + timeout_ms * 1000
         while True:
-            records = yield from self._poll_once(max(0, until_us - self._world.now_us))
+            records = yield from self._poll_once(max(0, until_us - self._environment.now_us))
             if records:
                 self._fetcher.send_fetches()
                 return records
-            if self._world.now_us >= until_us:
+            if self._environment.now_us >= until_us:
                 return {}
 
     def _poll_once(self, timeout_us: int) -> ProcessGenerator[Records]:
@@ -172,13 +172,13 @@ class Consumer:
             return records
         self._fetcher.send_fetches()
         if not self._fetcher.has_completed_fetches:
-            yield self._fetcher.response_received | self._world.sleep_us(timeout_us)
+            yield self._fetcher.response_received | self._environment.sleep_us(timeout_us)
         if self.membership.needs_to_join and self.subscription.is_auto_assigned:
             return {}
         return self._fetcher.fetched_records()
 
     def _poll_coordinator(self) -> ProcessGenerator[None]:
-        self.membership.last_poll_us = self._world.now_us
+        self.membership.last_poll_us = self._environment.now_us
         if self._needs_metadata():
             yield from self._client.refresh_metadata()
         if not self.subscription.is_auto_assigned:
@@ -197,7 +197,7 @@ class Consumer:
             return True
         refreshed_us = self._client.metadata_at_us
         age_us = self._settings.metadata_max_age_ms * 1000
-        return refreshed_us is None or self._world.now_us - refreshed_us >= age_us
+        return refreshed_us is None or self._environment.now_us - refreshed_us >= age_us
 
     def _update_fetch_positions(self) -> ProcessGenerator[None]:
         """Set missing positions to the committed offsets, else by the `reset` policy."""
@@ -212,7 +212,7 @@ class Consumer:
         response = yield from self._client.request(coordinator, request, channel=COORDINATOR_CHANNEL)
         if not isinstance(response, OffsetsResponse):
             self.membership.mark_coordinator_unknown()
-            yield self._world.sleep_ms(RETRY_BACKOFF_MS)
+            yield self._environment.sleep_ms(RETRY_BACKOFF_MS)
             return
         self._set_positions(response)
         missing = self.subscription.missing_positions
@@ -238,7 +238,7 @@ class Consumer:
             if isinstance(response, OffsetsResponse):
                 self._set_positions(response)
         if self.subscription.missing_positions:
-            yield self._world.sleep_ms(RETRY_BACKOFF_MS)
+            yield self._environment.sleep_ms(RETRY_BACKOFF_MS)
             yield from self._client.refresh_metadata()
 
     def _set_positions(self, offsets: OffsetsResponse) -> None:
@@ -283,7 +283,7 @@ class ConsumerInstance:
         self._client = self._new_client(self.client_id, len(self.runs) + 1)
         instance_id = self.client_id if self._settings.static_members else None
         self.runs.append(Consumer(self._client, self._settings, instance_id))
-        self._process = self._client.world.env.process(self.runs[-1].run())
+        self._process = self._client.environment.env.process(self.runs[-1].run())
 
     def close(self) -> ProcessGenerator[None]:
         """Close the consumer: it finishes its poll, commits, and leaves the group."""

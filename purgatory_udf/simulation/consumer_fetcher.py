@@ -134,10 +134,10 @@ class ConsumerFetcher:
     """
 
     def __init__(self, client: Client, settings: Consumers, subscription: Subscription) -> None:
-        self.response_received = client.world.env.event()
+        self.response_received = client.environment.env.event()
         self.metadata_is_stale = True
         self._client = client
-        self._world = client.world
+        self._environment = client.environment
         self._settings = settings
         self._subscription = subscription
         self._sessions: dict[int, FetchSessionHandler] = {}
@@ -167,7 +167,7 @@ class ConsumerFetcher:
         for broker, partitions in by_broker.items():
             if broker not in self._pending_brokers:
                 self._pending_brokers[broker] = None
-                self._world.env.process(self._fetch(broker, partitions))
+                self._environment.env.process(self._fetch(broker, partitions))
                 sent += 1
         return sent
 
@@ -214,7 +214,7 @@ class ConsumerFetcher:
             session.handle_error()
             self.metadata_is_stale = True
         self.response_received.succeed()
-        self.response_received = self._world.env.event()
+        self.response_received = self._environment.env.event()
 
     def _handle_partition(self, part: FetchResponsePartition) -> None:
         if part.error == OFFSET_OUT_OF_RANGE:

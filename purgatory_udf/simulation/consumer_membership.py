@@ -36,9 +36,9 @@ class GroupMembership:
         self.fenced = False
         self.member_id = ""
         self.generation = NO_GENERATION
-        self.last_poll_us = client.world.now_us
+        self.last_poll_us = client.environment.now_us
         self._client = client
-        self._world = client.world
+        self._environment = client.environment
         self._settings = settings
         self._subscription = subscription
         self._instance_id = instance_id
@@ -108,10 +108,10 @@ class GroupMembership:
     def _heartbeats(self) -> ProcessGenerator[None]:
         """Send heartbeats; leave the group if the application has not polled for `max_poll_interval_ms`."""
         while not self.fenced:
-            yield self._world.sleep_ms(self._settings.heartbeat_interval_ms)
+            yield self._environment.sleep_ms(self._settings.heartbeat_interval_ms)
             if not self.is_stable:
                 continue
-            if self._world.now_us - self.last_poll_us > self._settings.max_poll_interval_ms * 1000:
+            if self._environment.now_us - self.last_poll_us > self._settings.max_poll_interval_ms * 1000:
                 yield from self.leave()
                 continue
             generation = self.generation
@@ -154,7 +154,7 @@ class GroupMembership:
                     self._coordinator = response.broker
                     break
             else:
-                yield self._world.sleep_ms(RETRY_BACKOFF_MS)
+                yield self._environment.sleep_ms(RETRY_BACKOFF_MS)
         return self._coordinator
 
     def mark_coordinator_unknown(self) -> None:
@@ -197,7 +197,7 @@ class GroupMembership:
             case _:
                 self.needs_to_join = needed_to_join
                 self.mark_coordinator_unknown()
-        yield self._world.sleep_ms(RETRY_BACKOFF_MS)
+        yield self._environment.sleep_ms(RETRY_BACKOFF_MS)
 
     def _reset_generation(self) -> None:
         self.member_id, self.generation = "", NO_GENERATION

@@ -7,7 +7,7 @@ from typing import Any
 
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.cluster_partitions import InSyncReplicas, PartitionState, ReplicaLog, high_watermark_after
-from purgatory_udf.simulation.environment import ProcessGenerator, World
+from purgatory_udf.simulation.environment import Environment, ProcessGenerator
 from purgatory_udf.simulation.messages import Metadata
 from purgatory_udf.simulation.scenario import Brokers, Delay, Topic
 
@@ -15,14 +15,14 @@ from purgatory_udf.simulation.scenario import Brokers, Delay, Topic
 class Controller:
     """Decides which broker leads which partition. The event `leadership_changed` is triggered at every change."""
 
-    def __init__(self, world: World, settings: Brokers, is_up: Callable[[int], bool]) -> None:
+    def __init__(self, environment: Environment, settings: Brokers, is_up: Callable[[int], bool]) -> None:
         self.partitions: dict[TopicPartition, PartitionState] = {}
-        self.leadership_changed = world.env.event()
-        self._world = world
+        self.leadership_changed = environment.env.event()
+        self._environment = environment
         self._settings = settings
         self._is_up = is_up
         self._brokers = list(range(1, settings.count + 1))
-        self._random = world.random_stream("controller")
+        self._random = environment.random_stream("controller")
         self._next_preferred = 0
 
     def metadata(self) -> Metadata:
@@ -43,7 +43,7 @@ class Controller:
     def create_after_election(self, topic: Topic, election: Delay) -> None:
         """Create a topic and place its replicas; each partition gets its leader after a random election time."""
         for state in self._place(topic):
-            self._world.schedule(self._random.delay_us(election), self._start_partition, state)
+            self._environment.schedule(self._random.delay_us(election), self._start_partition, state)
 
     def _place(self, topic: Topic) -> list[PartitionState]:
         """Assign replicas round robin; the first replica is the preferred leader."""
@@ -84,7 +84,7 @@ class Controller:
             return
         self._resign(state)
         self._record(state, before, "not_leader")
-        yield self._world.sleep_us(self._random.delay_us(self._settings.election))
+        yield self._environment.sleep_us(self._random.delay_us(self._settings.election))
         if state.leader is None and self._is_up(to):
             self._make_leader(state, to, state.isr)
 
@@ -108,13 +108,13 @@ class Controller:
                 self._resign(state)
             if broker in state.replicas:
                 self._record(state, broker, "stopped")
-        for topic in self._world.engine.cluster.broker(broker).topic_purgatory.watched_keys():
+        for topic in self._environment.engine.cluster.broker(broker).topic_purgatory.watched_keys():
             # Creations may wait for topics without a leader, or with leaders at other brokers only.
-            self._world.record("partition", broker, topic=topic, partition=0, change="stopped")
+            self._environment.record("partition", broker, topic=topic, partition=0, change="stopped")
 
     def detect_failure(self, broker: int) -> ProcessGenerator[None]:
         """After the detection timeout, elect other leaders and remove the broker from the in-sync sets."""
-        yield self._world.sleep_ms(self._settings.failure_detection_ms)
+        yield self._environment.sleep_ms(self._settings.failure_detection_ms)
         if self._is_up(broker):
             return
         for state in list(self.partitions.values()):
@@ -124,7 +124,7 @@ class Controller:
                     (replica for replica in state.replicas if replica in others and self._is_up(replica)), None
                 )
                 if successor is not None:
-                    yield self._world.sleep_us(self._random.delay_us(self._settings.election) // 4)
+                    yield self._environment.sleep_us(self._random.delay_us(self._settings.election) // 4)
                     if state.leader is None and self._is_up(successor):
                         self._make_leader(state, successor, others)
             elif broker in state.isr and others:
@@ -153,7 +153,7 @@ class Controller:
         """Leave the partition without a leader; the former leader's log becomes a replica's log."""
         leader = state.leader
         assert leader is not None, f"{state.key}: no leader to resign"
-        replica = self._world.engine.cluster.broker(leader).replica(state.key)
+        replica = self._environment.engine.cluster.broker(leader).replica(state.key)
         replica_log = state.replica_logs[leader]
         replica_log.end = replica_log.recorded_end = replica.log.end.offset if replica.log.end else 0
         replica_log.high_watermark = replica.high_watermark.offset if replica.high_watermark else 0
@@ -162,7 +162,7 @@ class Controller:
     def _make_leader(self, state: PartitionState, leader: int, isr: tuple[int, ...]) -> None:
         """Make a replica the leader: record its log, and truncate longer replica logs."""
         replica_log = state.replica_logs[leader]
-        log = self._world.engine.cluster.broker(leader).replica(state.key).log
+        log = self._environment.engine.cluster.broker(leader).replica(state.key).log
         self._record_truncation(state, leader)
         if log.end is None:
             self._record(state, leader, "log_end", offset=0)
@@ -194,7 +194,7 @@ class Controller:
 
     def _notify_leadership_change(self) -> None:
         self.leadership_changed.succeed()
-        self.leadership_changed = self._world.env.event()
+        self.leadership_changed = self._environment.env.event()
 
     def _record_truncation(self, state: PartitionState, broker: int) -> None:
         """Record a truncation if the trace has the broker's log end beyond its current one."""
@@ -219,7 +219,7 @@ class Controller:
         """
         if not state.transactions.used:
             return
-        replica = self._world.engine.cluster.broker(leader).replica(state.key)
+        replica = self._environment.engine.cluster.broker(leader).replica(state.key)
         mark = high_watermark_after(replica, leader, end=end, isr=isr, follower=follower)
         stable = state.transactions.last_stable(mark or 0)
         if state.transactions.recorded_last_stable is None or stable > state.transactions.recorded_last_stable:
@@ -229,26 +229,26 @@ class Controller:
     def record_isr(self, key: TopicPartition) -> None:
         """Record the partition's in-sync set at its leader."""
         state = self.partitions[key]
-        assert state.leader is not None, f"{key}: the in-sync set cannot change, there is no leader"
+        assert state.leader is not None, f"{key}: the in-sync set cannot change without a leader"
         self.record_last_stable(state, state.leader, isr=state.isr)
         self._record(state, state.leader, "isr", isr=list(state.isr))
 
     def run_isr_shrinking(self) -> ProcessGenerator[None]:
         """Drop lagging followers from the in-sync sets, every half of `replica_lag_time_max_ms` as Kafka does."""
         while True:
-            yield self._world.sleep_ms(self._settings.replica_lag_time_max_ms / 2)
+            yield self._environment.sleep_ms(self._settings.replica_lag_time_max_ms / 2)
             for key, state in self.partitions.items():
                 if state.leader is not None:
-                    log = self._world.engine.cluster.broker(state.leader).replica(key).log
-                    if state.in_sync.shrink(log.end.offset if log.end else 0, self._world.now_ms):
+                    log = self._environment.engine.cluster.broker(state.leader).replica(key).log
+                    if state.in_sync.shrink(log.end.offset if log.end else 0, self._environment.now_ms):
                         self.record_isr(key)
 
     def _in_sync_replicas(self, leader: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> InSyncReplicas:
         followers = [broker for broker in replicas if broker != leader]
-        in_sync = InSyncReplicas(leader, followers, self._world.now_ms, self._settings.replica_lag_time_max_ms)
+        in_sync = InSyncReplicas(leader, followers, self._environment.now_ms, self._settings.replica_lag_time_max_ms)
         in_sync.isr = isr
         return in_sync
 
     def _record(self, state: PartitionState, broker: int, change: str, **fields: Any) -> None:
         key = state.key
-        self._world.record("partition", broker, topic=key.topic, partition=key.partition, change=change, **fields)
+        self._environment.record("partition", broker, topic=key.topic, partition=key.partition, change=change, **fields)

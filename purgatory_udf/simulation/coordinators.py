@@ -20,7 +20,7 @@ from purgatory_udf.rules.coordinator.coordinator_journal import Answer
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client, Reply
 from purgatory_udf.simulation.controller import Controller
-from purgatory_udf.simulation.environment import ProcessGenerator, World
+from purgatory_udf.simulation.environment import Environment, ProcessGenerator
 from purgatory_udf.simulation.messages import (
     NONE,
     Batch,
@@ -64,8 +64,8 @@ class GroupCoordinators:
     first looks for it.
     """
 
-    def __init__(self, world: World, brokers: list[int], is_up: IsUp) -> None:
-        self._world = world
+    def __init__(self, environment: Environment, brokers: list[int], is_up: IsUp) -> None:
+        self._environment = environment
         self._brokers = brokers
         self._is_up = is_up
         self._coordinators: dict[str, int] = {}
@@ -93,19 +93,19 @@ class GroupCoordinators:
     def unload(self, broker: int) -> None:
         """Give up the broker's groups; their waiting members receive NOT_COORDINATOR."""
         for group in self._remove_coordinator(broker):
-            self._world.record("group_unloaded", broker, group=group)
+            self._environment.record("group_unloaded", broker, group=group)
 
     def stop(self, broker: int) -> None:
         """Record the stop of every group at the broker, including the groups that it had already given up."""
         self._remove_coordinator(broker)
-        for group in list(self._world.engine.coordinator(broker).groups):
-            self._world.record("group_stopped", broker, group=group)
+        for group in list(self._environment.engine.coordinator(broker).groups):
+            self._environment.record("group_stopped", broker, group=group)
 
     def _remove_coordinator(self, broker: int) -> list[str]:
         """Remove the broker as coordinator and return its groups; their stored state is kept."""
         groups = [group for group, at in self._coordinators.items() if at == broker and group not in self._unloaded]
         for group in groups:
-            known = self._world.engine.coordinator(broker).groups.get(group)
+            known = self._environment.engine.coordinator(broker).groups.get(group)
             empty = known is not None and known.state is GroupState.EMPTY
             stored = (
                 StoredGroup(known.generation) if known is not None and empty else self._stored.get(group, StoredGroup())
@@ -122,7 +122,7 @@ class GroupCoordinators:
         if assignment is not None:
             self._assignments[broker, group, stored.generation] = assignment
         for member in stored.members or (_EMPTY_GROUP_MEMBER,):
-            self._world.record(
+            self._environment.record(
                 "group_loaded",
                 broker,
                 group=group,
@@ -132,7 +132,7 @@ class GroupCoordinators:
             )
 
     def _store_group(self, broker: int, name: str) -> None:
-        group = self._world.engine.coordinator(broker).groups[name]
+        group = self._environment.engine.coordinator(broker).groups[name]
         members = tuple(
             {
                 "client_id": member.client_id,
@@ -160,7 +160,7 @@ class GroupCoordinators:
         def respond(response: Answer) -> None:
             reply(self._to_response(broker, request, response), 0)
 
-        return self._world.record(
+        return self._environment.record(
             request.type,
             broker,
             respond,
@@ -180,7 +180,7 @@ class GroupCoordinators:
         protocol: str | None = None
         assigned: tuple[TopicPartition, ...] = ()
         if request.type == "join_group" and response.error == NONE and response.leader == response.member_id:
-            group = self._world.engine.coordinator(broker).groups[request.group]
+            group = self._environment.engine.coordinator(broker).groups[request.group]
             members, protocol = tuple(group.members), group.protocol
         elif request.type == "sync_group" and response.error == NONE:
             assignment = self._assignments.get((broker, request.group, request.fields["generation"]), {})
@@ -212,21 +212,21 @@ class TransactionCoordinators:
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         controller: Controller,
         settings: Brokers,
         is_up: Callable[[int], bool],
         sender: Callable[[int], Client],
     ) -> None:
         """Create the coordinators; `sender` creates the client with which a broker sends markers."""
-        self._world = world
+        self._environment = environment
         self._controller = controller
         self._settings = settings
         self._is_up = is_up
         self._sender = sender
         self._senders: dict[int, Client] = {}
         self._coordinator_index: dict[str, int] = {}
-        self._random = world.random_stream("transactions")
+        self._random = environment.random_stream("transactions")
 
     def coordinator_of(self, name: str) -> FindCoordinatorResponse:
         """Return the coordinator of a transactional id, the same as long as that broker is up."""
@@ -240,13 +240,13 @@ class TransactionCoordinators:
         Storing it takes a network latency and a follower's append.
         """
         stored_us = self._random.delay_us(self._settings.network) + self._random.delay_us(self._settings.append)
-        self._world.env.process(self._end_transaction(broker, request, reply, stored_us))
+        self._environment.env.process(self._end_transaction(broker, request, reply, stored_us))
 
     def _end_transaction(
         self, broker: int, request: EndTransactionRequest, reply: Reply, stored_us: int
     ) -> ProcessGenerator[None]:
-        yield self._world.sleep_us(stored_us)
-        written = self._world.env.event()
+        yield self._environment.sleep_us(stored_us)
+        written = self._environment.env.event()
         reply(EndTransactionResponse(written), 0)
         yield from self._write_markers(broker, request)
         written.succeed()
@@ -270,11 +270,11 @@ class TransactionCoordinators:
                     done = {key for key in keys if response.errors[key] == NONE}
                     pending = [key for key in pending if key not in done]
             if pending:
-                yield self._world.sleep_ms(RETRY_BACKOFF_MS)
+                yield self._environment.sleep_ms(RETRY_BACKOFF_MS)
 
     def _markers(self, client: Client, name: str, keys: list[TopicPartition]) -> ProduceRequest:
         batches = [
-            Batch(key, self._world.now_us, records=1, bytes=MARKER_BYTES, transaction=name, is_end_marker=True)
+            Batch(key, self._environment.now_us, records=1, bytes=MARKER_BYTES, transaction=name, is_end_marker=True)
             for key in keys
         ]
         return ProduceRequest(

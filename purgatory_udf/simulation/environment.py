@@ -1,7 +1,7 @@
-"""The simulated world: clock, random streams, recorded trace, and the reference engine that completes requests.
+"""The environment of a simulation: clock, random streams, trace, and the reference engine that completes requests.
 
 There are two clocks. SimPy's counts microseconds and jumps from event to event. The purgatories' timers count
-milliseconds; `World` advances them whenever SimPy's clock passes the next deadline. So the response of an expired
+milliseconds; `Environment` advances them whenever SimPy's clock passes the next deadline. So the response of an expired
 request leaves at its deadline, and everything the client does next comes later in the trace.
 """
 
@@ -143,7 +143,7 @@ ProcessGenerator = Generator[simpy.Event, Any, T]
 START_US = 1_767_225_600_000_000
 
 
-class World:
+class Environment:
     """The SimPy environment of a simulation, its trace (`events`), and the engine that completes requests."""
 
     def __init__(self, seed: int, config: Config) -> None:

@@ -61,7 +61,7 @@ class FittedProducer(_Section):
     answer: Quantiles
 
     @model_validator(mode="after")
-    def _alike(self) -> Self:
+    def _require_equal_lengths(self) -> Self:
         if not len(self.gaps_ms) == len(self.partitions) == len(self.record_bytes):
             raise ValueError("gaps_ms, partitions and record_bytes must have the same length")
         return self

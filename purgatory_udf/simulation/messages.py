@@ -23,7 +23,7 @@ NONE = "NONE"
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """What a client receives in place of a response when the connection closes or its request times out."""
+    """Returned in place of a response when the connection closes or the request times out."""
 
     timed_out: bool = False
 

@@ -98,10 +98,10 @@ def request_rows(exchanges: Iterable[Exchange], run_id: str) -> pa.Table:
             "client_id": exchange.request.client_id,
             "request_id": exchange.request.request_id,
             "sent_at": _at(exchange.sent_us),
-            "arrived_at": _maybe_at(exchange.arrived_us),
-            "answered_at": _maybe_at(exchange.answered_us),
+            "arrived_at": _optional_timestamp(exchange.arrived_us),
+            "answered_at": _optional_timestamp(exchange.answered_us),
             "throttle_ms": exchange.throttle_ms,
-            "received_at": _maybe_at(exchange.received_us),
+            "received_at": _optional_timestamp(exchange.received_us),
         }
         for exchange in exchanges
         if exchange.operation_id is not None
@@ -137,7 +137,7 @@ def _at(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
 
 
-def _maybe_at(us: int | None) -> datetime | None:
+def _optional_timestamp(us: int | None) -> datetime | None:
     return None if us is None else _at(us)
 
 

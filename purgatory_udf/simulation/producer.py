@@ -99,9 +99,9 @@ class TransactionManager:
         self.awaits_markers = False
         self.committed = self.aborted = 0
         self._client = client
-        self._world = client.world
+        self._environment = client.environment
         self._abort_share = abort_share
-        self._random = client.world.random_stream("transaction", client.name)
+        self._random = client.environment.random_stream("transaction", client.name)
         self._keys: dict[TopicPartition, None] = {}
 
     def add_partitions(self, batches: Iterable[Batch]) -> None:
@@ -155,7 +155,7 @@ class TransactionManager:
                 response = yield from client.request(coordinator.broker, request, channel="transactions")
                 if isinstance(response, EndTransactionResponse):
                     return response
-            yield self._world.sleep_ms(RETRY_BACKOFF_MS)
+            yield self._environment.sleep_ms(RETRY_BACKOFF_MS)
 
 
 RETRIABLE = {
@@ -183,16 +183,16 @@ class Producer:
     def __init__(self, client: Client, settings: Producers) -> None:
         self.delivery = Delivery()
         self._client = client
-        self._world = client.world
+        self._environment = client.environment
         self._settings = settings
         self._acks = -1 if settings.acks == "all" else settings.acks
         self._accumulator = RecordAccumulator(settings.batch_bytes, settings.linger_ms * 1000, settings.buffer_bytes)
-        self._random = client.world.random_stream("producer", client.name)
+        self._random = client.environment.random_stream("producer", client.name)
         self._in_flight: dict[int, int] = {}
         self._metadata_is_stale = True
         self._metadata_retry_scheduled = False
         self._has_lost_records = False
-        self._wakeup = client.world.env.event()
+        self._wakeup = client.environment.env.event()
         self.transaction: TransactionManager | None = None
         if settings.transaction_ms is not None:
             self.transaction = TransactionManager(client, settings.transaction_ms, settings.abort_share)
@@ -202,10 +202,10 @@ class Producer:
 
     def start(self) -> None:
         """Start the producer's processes."""
-        self._world.env.process(self._application())
-        self._world.env.process(self._sender())
+        self._environment.env.process(self._application())
+        self._environment.env.process(self._sender())
         if self.transaction is not None:
-            self._world.env.process(self._transactions(self.transaction))
+            self._environment.env.process(self._transactions(self.transaction))
 
     def _application(self) -> ProcessGenerator[None]:
         yield from self._client.refresh_metadata()
@@ -213,13 +213,13 @@ class Producer:
         keys = [TopicPartition(name, at) for name in self._settings.topics for at in range(topics.get(name, 0))]
         weights = cumulative_zipf(len(keys), self._settings.skew)
         while keys:
-            yield self._world.sleep_us(self._random.exponential_us(self._settings.rate))
+            yield self._environment.sleep_us(self._random.exponential_us(self._settings.rate))
             while self._accumulator.is_full or self._accumulator.flushing:
                 yield self._wakeup
             key = keys[self._random.choose_index(weights)]
             size = self._random.uniform_around(self._settings.record_bytes)
             self.delivery.sent += 1
-            if self._accumulator.append(key, size, self._world.now_us):
+            if self._accumulator.append(key, size, self._environment.now_us):
                 self._wake()
 
     def _sender(self) -> ProcessGenerator[None]:
@@ -228,34 +228,34 @@ class Producer:
                 self._metadata_is_stale = False
                 yield from self._client.refresh_metadata()
             self._send_ready()
-            next_us = self._accumulator.next_ready_us(self._world.now_us)
+            next_us = self._accumulator.next_ready_us(self._environment.now_us)
             if next_us is None:
                 yield self._wakeup
             else:
-                yield self._wakeup | self._world.sleep_us(next_us - self._world.now_us)
+                yield self._wakeup | self._environment.sleep_us(next_us - self._environment.now_us)
 
     def _send_ready(self) -> None:
         """Send one request to each leader, with the first batch of each of its ready partitions."""
         if self.transaction is not None and self.transaction.awaits_markers:
             return
         by_leader: dict[int, list[TopicPartition]] = {}
-        for key in self._accumulator.ready(self._world.now_us):
+        for key in self._accumulator.ready(self._environment.now_us):
             leader = self._client.metadata.leaders.get(key)
             if leader is not None:
                 by_leader.setdefault(leader[0], []).append(key)
             elif not self._metadata_retry_scheduled:
                 self._metadata_retry_scheduled = True
-                self._world.schedule(self._settings.retry_backoff_ms * 1000, self._request_metadata_update)
+                self._environment.schedule(self._settings.retry_backoff_ms * 1000, self._request_metadata_update)
         for broker, keys in by_leader.items():
             if self._in_flight.get(broker, 0) < self._settings.max_in_flight:
                 batches = [self._accumulator.drain(key) for key in keys]
                 self._in_flight[broker] = self._in_flight.get(broker, 0) + 1
-                self._world.env.process(self._send_produce_request(broker, batches))
+                self._environment.env.process(self._send_produce_request(broker, batches))
 
     def _transactions(self, transaction: TransactionManager) -> ProcessGenerator[None]:
         """End a transaction every `duration_ms`; the application blocks from the flush until the decision is stored."""
         while True:
-            yield self._world.sleep_ms(transaction.duration_ms)
+            yield self._environment.sleep_ms(transaction.duration_ms)
             self._accumulator.flushing = True
             self._wake()
             while self._accumulator.bytes:
@@ -288,7 +288,7 @@ class Producer:
                 return response.errors[batch.key]
             case Disconnected():
                 return "NETWORK_EXCEPTION"
-        return NONE  # acks=0: the result is unknown
+        return NONE  # With acks=0 the result is unknown.
 
     def _complete_batch(self, batch: Batch, error: str) -> None:
         if error == NONE:
@@ -298,7 +298,7 @@ class Producer:
         self._metadata_is_stale = True
         if error in RETRIABLE and batch.attempts < self._settings.retries:
             batch.attempts += 1
-            batch.not_before_us = self._world.now_us + self._settings.retry_backoff_ms * 1000
+            batch.not_before_us = self._environment.now_us + self._settings.retry_backoff_ms * 1000
             self.delivery.retried += batch.records
             self._accumulator.reenqueue(batch)
         else:
@@ -313,4 +313,4 @@ class Producer:
 
     def _wake(self) -> None:
         self._wakeup.succeed()
-        self._wakeup = self._world.env.event()
+        self._wakeup = self._environment.env.event()

@@ -47,7 +47,7 @@ MAX_REQUEST_THROTTLE_MS = SAMPLE_MS
 
 
 class QuotaEntity(NamedTuple):
-    """The entity that a client's quotas belong to, and the share of one broker thread it may use, in percent."""
+    """The entity that a client's quotas belong to, and its request quota in percent of one broker thread."""
 
     name: str
     request_percentage: float | None

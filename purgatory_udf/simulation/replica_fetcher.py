@@ -49,13 +49,13 @@ class ReplicaFetcher:
         settings: Brokers,
     ) -> None:
         self._client = client
-        self._world = client.world
+        self._environment = client.environment
         self._manager = fetcher_manager
         self._leader = leader
         self._controller = controller
         self._settings = settings
         self._session = FetchSessionHandler()
-        self._random = client.world.random_stream("follower", client.client_id)
+        self._random = client.environment.random_stream("follower", client.client_id)
 
     def run(self) -> ProcessGenerator[None]:
         while True:
@@ -68,10 +68,10 @@ class ReplicaFetcher:
             response = yield from self._client.request(self._leader, self._request(partitions), SOCKET_TIMEOUT_MS)
             if not isinstance(response, FetchResponse) or response.error != NONE:
                 self._session.handle_error()
-                yield self._world.sleep_ms(FETCH_BACKOFF_MS)
+                yield self._environment.sleep_ms(FETCH_BACKOFF_MS)
                 continue
             self._session.handle_response(response)
-            yield self._world.sleep_us(self._random.delay_us(self._settings.append))
+            yield self._environment.sleep_us(self._random.delay_us(self._settings.append))
             yield from self._wait_while_stalled()
             if self._manager.up:
                 for part in response.partitions:
@@ -108,5 +108,5 @@ class ReplicaFetcher:
 
     def _wait_while_stalled(self) -> ProcessGenerator[None]:
         """Wait while the broker is stalled."""
-        while self._manager.stalled_until_us > self._world.now_us:
-            yield self._world.sleep_us(self._manager.stalled_until_us - self._world.now_us)
+        while self._manager.stalled_until_us > self._environment.now_us:
+            yield self._environment.sleep_us(self._manager.stalled_until_us - self._environment.now_us)

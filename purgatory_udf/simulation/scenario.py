@@ -246,7 +246,7 @@ class RollingRestart(_Incident):
     gap_s: Seconds = 3
 
     @model_validator(mode="after")
-    def _of_whom(self) -> Self:
+    def _require_one_target(self) -> Self:
         if (self.consumer is None) == (self.brokers is None):
             raise ValueError("rolling-restart: expected exactly one of consumer, brokers")
         return self

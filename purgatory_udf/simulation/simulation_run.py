@@ -82,7 +82,7 @@ def _clients(simulated: SimulationResult) -> list[str]:
     if throttled:
         lines.append(f"throttled {len(throttled):,} responses by quotas, {sum(throttled):,} ms in total")
     failures = Counter(run.failed for instance in simulated.instances for run in instance.runs if run.failed)
-    lines += [f"consumers {count:,} {why}" for why, count in failures.items()]
+    lines += [f"consumers {count:,} {reason}" for reason, count in failures.items()]
     return lines
 
 
@@ -100,7 +100,7 @@ MAX_DIFFERENCES_SHOWN = 5
 
 @dataclass(frozen=True)
 class Difference:
-    """An operation that differs between replay and truth, or that only one of them has."""
+    """An operation with different outcomes in replay and truth, or with an outcome in only one of them."""
 
     table: str
     operation_id: int

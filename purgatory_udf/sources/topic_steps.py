@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
-from purgatory_udf.backend.input_size import FOLLOWED_BYTES, held
+from purgatory_udf.backend.input_size import FOLLOWED_BYTES, local_bytes
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.contract import Rejection, read_line
 from purgatory_udf.contract.tables import EVENTS as EVENTS_SCHEMA
@@ -100,7 +100,7 @@ class TopicSteps(ABC):
 
         if not (isinstance(self._backend, SparkBackend) and self._backend.is_local(self._folder)):
             return False
-        earlier = held(self.inputs(step), FOLLOWED_BYTES)
+        earlier = local_bytes(self.inputs(step), FOLLOWED_BYTES)
         if earlier is None:
             return False
         total = messages.agg(sf.sum(sf.octet_length("value"))).first()

@@ -78,7 +78,7 @@ class Snapshots:
         self._last: tuple[int, bytes] | None = None
 
     def before(self, batch: int) -> bytes | None:
-        """Return the snapshot of the batch before this one; None at the first."""
+        """Return the snapshot of the previous batch; None for the first batch."""
         if self._last is not None and self._last[0] == batch - 1:
             return self._last[1]
         return self._read(batch - 1) if batch > 0 else None
@@ -89,7 +89,7 @@ class Snapshots:
         return self._read(max(numbers)) if numbers else None
 
     def keep(self, batch: int, value: bytes) -> None:
-        """Write the snapshot of a batch and delete the ones that no repetition can need."""
+        """Write the snapshot of a batch and delete those that no repeated batch can need."""
         self._files.write(self._path(batch), value)
         self._last = batch, value
         old = batch - _SNAPSHOTS_KEPT

@@ -50,7 +50,7 @@ def write_in_time_order(
     mode: str = "errorifexists",
     transaction: Transaction | None = None,
 ) -> None:
-    """Write `count` events of a DataFrame, about `per_file` events to a file; a taken transaction is skipped."""
+    """Write `count` events of a DataFrame, about `per_file` events to a file; a repeated transaction is skipped."""
     write_files(in_files(events, count, per_file), path, mode, **transaction_options(transaction))
 
 
@@ -68,7 +68,7 @@ def write_dataset(
 
 
 def append_dataset(events: Dataset, path: str, count: int, per_file: int, transaction: Transaction | None) -> None:
-    """Append `count` events in time order; a transaction that the table has taken is skipped."""
+    """Append `count` events in time order; a transaction that the table already has is skipped."""
     if isinstance(events, LocalDataset):
         append_parts(_sorted(events.collect()), path, per_file, transaction)
         return
@@ -82,9 +82,9 @@ def _sorted(events: pa.Table) -> pa.Table:
 
 def parts_in_time_order(events: pa.Table, per_file: int) -> list[pa.Table]:
     """Cut events that are sorted by time into the rows of files, at borders of milliseconds."""
-    from purgatory_udf.backend.local_delta import at_borders
+    from purgatory_udf.backend.local_delta import cut_at_intervals
 
-    return list(at_borders(events, "time_us", max(1, -(-len(events) // per_file)), 1000)) or [events]
+    return list(cut_at_intervals(events, "time_us", max(1, -(-len(events) // per_file)), 1000)) or [events]
 
 
 def write_parts(parts: Sequence[Part], path: str, schema: pa.Schema, before: Callable[[], None] | None = None) -> None:
@@ -96,7 +96,7 @@ def write_parts(parts: Sequence[Part], path: str, schema: pa.Schema, before: Cal
 
 
 def append_parts(events: pa.Table, path: str, per_file: int, transaction: Transaction | None) -> None:
-    """Append sorted events to a local table; a transaction that the table has taken is skipped."""
+    """Append sorted events to a local table; a transaction that the table already has is skipped."""
     from purgatory_udf.backend.local_delta import append_files
 
     parts = parts_in_time_order(events, per_file)
@@ -132,7 +132,7 @@ def is_in_time_order(session: Session, path: str) -> bool:
 
 
 def staged(backend: SparkBackend, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:
-    """Return the table to stream and the number of its files in a micro-batch; a staged copy if needed."""
+    """Return the table to stream, which is a staged copy if needed, and the number of its files per micro-batch."""
     store = backend.delta(events)
     each = max(1, count // max(store.identity(events).files, 1))
     if is_in_time_order(backend, events) and each <= 2 * per_batch:

@@ -39,12 +39,12 @@ class Run:
         return replace(self, status=FINISHED, counts=counts, finished_at=now, wall_seconds=wall)
 
     def step(self, table: str, number: int) -> Transaction:
-        """Return the transaction by which a table takes a step of this run once, however often it is repeated."""
+        """Return the transaction id of a step of this run, so that a repeated step is written once."""
         return Transaction(f"{self.run_id}/{self.started_at.isoformat()}/{table}", number)
 
 
 def load(session: Session, path: str, job: str) -> Run | None:
-    """Return the job's latest run recorded in the table at `path`; None if there is none."""
+    """Return the job's latest run recorded in the table at `path`, or None."""
     row = _latest(session, path, job)
     if row is None:
         return None

@@ -35,7 +35,7 @@ GAUGES, ANSWERS = "purgatory_gauges", "group_answers"
 MOST_LOCAL_ROWS = 1_000_000
 # Rows that one task writes quickly: a file per task that has only a few rows is expensive to write and to read.
 _ROWS_PER_TASK = 1 << 18
-# Bytes that this process surely writes as one file.
+# Maximum size, in bytes, of rows that this process writes as one file.
 _BYTES_OF_ONE_FILE = 1 << 26
 
 
@@ -79,7 +79,7 @@ class ChunkBatch(ABC):
 
     @abstractmethod
     def heads(self) -> list[dict[str, Any]]:
-        """Return table, group, time and rows of each chunk, with the payload (`said`) of chunks without a table."""
+        """Return table, group, time and rows of each chunk, with the payload of status and wait reports (`report`)."""
 
     @abstractmethod
     def chunks(self, tables: Iterable[str]) -> pa.Table:
@@ -97,10 +97,10 @@ class LocalChunks(ChunkBatch):
         self._chunks = chunks
 
     def heads(self) -> list[dict[str, Any]]:
-        said = pc.if_else(
+        report = pc.if_else(
             pc.is_in(self._chunks.column("table"), pa.array([STATUS, WAITS])), self._chunks.column("payload"), None
         )
-        return self._chunks.drop_columns(["payload"]).append_column("said", said).to_pylist()
+        return self._chunks.drop_columns(["payload"]).append_column("report", report).to_pylist()
 
     def chunks(self, tables: Iterable[str]) -> pa.Table:
         return self._chunks.filter(pc.is_in(self._chunks.column("table"), pa.array(list(tables), pa.string())))
@@ -119,8 +119,8 @@ class SparkChunks(ChunkBatch):
     def heads(self) -> list[dict[str, Any]]:
         from pyspark.sql import functions as sf
 
-        said = sf.when(sf.col("table").isin(STATUS, WAITS), sf.col("payload"))
-        rows = self.frame.select("table", "group", "time_us", "rows", said.alias("said")).collect()
+        report = sf.when(sf.col("table").isin(STATUS, WAITS), sf.col("payload"))
+        rows = self.frame.select("table", "group", "time_us", "rows", report.alias("report")).collect()
         return [row.asDict() for row in rows]
 
     def chunks(self, tables: Iterable[str]) -> pa.Table:
@@ -208,7 +208,7 @@ class Sink:
         if self.gauges is not None:
             self.gauges.keep(number)
         if self.status_files is not None:
-            times = [head["time_us"] for head in heads if head["said"] is not None]
+            times = [head["time_us"] for head in heads if head["report"] is not None]
             self.status_files.add_batch(self.name, number, max(times, default=0) // 1000, self._status(heads))
 
     def _count(self, number: int, heads: Sequence[dict[str, Any]], rows: Counter[str]) -> None:
@@ -223,7 +223,7 @@ class Sink:
         if self.gauges is None or not waits:
             return None
         horizon_ms = max(head["time_us"] for head in waits) // 1000
-        readings = self.gauges.readings(number, [bytes(head["said"]) for head in waits if head["said"]], horizon_ms)
+        readings = self.gauges.readings(number, [bytes(head["report"]) for head in waits if head["report"]], horizon_ms)
         end_ms = self._end_ms(GAUGES)
         kept = readings if end_ms is None else until(readings, GAUGES, end_ms)
         return kept if len(kept) else None
@@ -294,7 +294,7 @@ class Sink:
     def _status(self, heads: Sequence[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
         for head in heads:
             if head["table"] == STATUS:
-                yield head["group"], json.loads(head["said"])
+                yield head["group"], json.loads(head["report"])
         if self.gauges is not None:
             yield "coordinators", self.gauges.status()
 

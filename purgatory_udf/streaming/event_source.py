@@ -21,7 +21,7 @@ PARTITION_KINDS = ("produce", "fetch", "delete_records", "create_topics")
 _ALL_FILES = 2**31 - 1
 # Up to this many events and TopicPartitions, each partition is a separate group, which is the simplest to inspect. A
 # group costs Spark 1 to 2 ms per batch, so larger traces are grouped by broker.
-_FEW_EVENTS, _FEW_PARTITIONS = 20_000, 50
+_MAX_PARTITION_GROUPED_EVENTS, _MAX_PARTITION_GROUPS = 20_000, 50
 
 
 def delta_stream(
@@ -48,9 +48,9 @@ def delta_stream(
 
 
 def growing_stream(backend: SparkBackend, path: str) -> DataFrame:
-    """Return a table that others append to as a stream, commit by commit.
+    """Return a growing table as a stream, commit by commit.
 
-    Where the first commits are gone, all present rows form one batch, because compacted files are in no order.
+    If the first commits no longer exist, all present rows form one batch, because compacted files are unordered.
     """
     commits = content_commits(backend, path)
     if commits:
@@ -73,7 +73,7 @@ class TraceSource:
     def stream(self, backend: SparkBackend) -> DataFrame:
         """Return the events as a stream."""
         if self.files is None:
-            # Delta reads a single commit from one line of the log; the files of a snapshot it sorts with queries.
+            # Delta reads a single commit from the log; it sorts the files of a snapshot with Spark queries.
             commits = content_commits(backend, self.path)
             return delta_stream(backend.spark, self.path, _ALL_FILES, commits[0].version if len(commits) == 1 else None)
         return delta_stream(backend.spark, self.path, self.files, content_version(backend, self.path))
@@ -113,7 +113,7 @@ def survey(backend: Backend, events: str) -> Survey:
 
 
 class TraceSurvey:
-    """The survey of a finished trace, made on first use, or ahead of it while other work is done."""
+    """The survey of a finished trace, made on first use or, after `start`, in the background."""
 
     def __init__(self, backend: Backend, events: str) -> None:
         self._backend, self._events = backend, events
@@ -130,17 +130,17 @@ class TraceSurvey:
         """Return the survey. Raises `UserError` for a table without events."""
         known = self._ahead.result() if self._ahead else survey(self._backend, self._events)
         if not known.events:
-            raise UserError(f"{self._events}: the table has no events")
+            raise UserError(f"{self._events}: the table has no events; import a trace with ingest")
         return known
 
 
 def grouping_for(backend: Backend, events: str, count: int) -> str:
-    """Return what `grouping: auto` means for a trace of `count` events: `partition` or `broker`."""
-    if count > _FEW_EVENTS:
+    """Return the grouping that `auto` selects for a trace of `count` events: `partition` or `broker`."""
+    if count > _MAX_PARTITION_GROUPED_EVENTS:
         return "broker"
     partitions = backend.query(
         "SELECT count(*) AS partitions FROM (SELECT DISTINCT part.topic, part.partition "
         "FROM (SELECT explode(partitions) AS part FROM {events}) AS parts) AS named",
         {"events": events},
     ).to_pylist()[0]["partitions"]
-    return "partition" if partitions <= _FEW_PARTITIONS else "broker"
+    return "partition" if partitions <= _MAX_PARTITION_GROUPS else "broker"

@@ -97,7 +97,7 @@ class PartitionRules(Rules[State, Call]):
         oldest = int(open_["t"].min()) // 1000 if len(open_) else None
         deadline = wake if len(open_) else None
         if self.plan.is_followed:
-            # No end of the trace will ever cause the remaining readings.
+            # A followed trace has no end that would cause the remaining readings.
             wake = min(wake, state.next_reading_ms)
         return Scalars(len(state.parts), oldest, deadline, len(state.names), wake)
 

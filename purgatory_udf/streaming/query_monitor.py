@@ -43,7 +43,7 @@ class BatchProgress:
         self.events = 0
         self._rows: dict[int, int] = {}
 
-    def take_new(self, recent: Sequence[StreamingQueryProgress]) -> list[StreamingQueryProgress]:
+    def new_reports(self, recent: Sequence[StreamingQueryProgress]) -> list[StreamingQueryProgress]:
         """Return the reports that were not returned before.
 
         Args:
@@ -192,7 +192,7 @@ def monitor_query(
                 if live is not None:
                     live.refresh()
                 recent = query.recentProgress
-                for progress in batches.take_new(recent):
+                for progress in batches.new_reports(recent):
                     _show(line, progress, batches.events, survey, live)
                 reports = [(query, recent), *((other, other.recentProgress) for other in others)]
                 late |= {

@@ -88,7 +88,7 @@ class Queries:
         """Return title and sink of the queries of partitions.
 
         Args:
-            most_bytes: The greatest partition `max_bytes` of any fetch: as far back a log is remembered.
+            most_bytes: The greatest partition `max_bytes` of any fetch. Append positions are kept for that many bytes.
             closes: Whether no other query of the run writes gauges.
         """
         config = self.config.model_copy(update={"grouping": self.run.configuration["grouping"]})

@@ -1,4 +1,4 @@
-"""Executes a replay: prepare, process, run the clock out, count.
+"""Executes a replay: prepare, process all events, expire the remaining operations, count.
 
 Every step may be interrupted and repeated: streams resume from their checkpoints, tables take each batch once, and the
 rest is done again.
@@ -67,7 +67,7 @@ def run_replay(session: SparkSession | Backend, options: ReplayOptions) -> Run:
     """Replay events into the outcome tables and return the run's record."""
     backend, layout = backend_of(session), Layout(options.out)
     if not backend.delta(options.events).is_table(options.events):
-        raise UserError(f"{options.events}: no Delta table of events there (ingest makes one)")
+        raise UserError(f"{options.events}: not a Delta table of events; create one with ingest")
     trace = TraceSurvey(backend, options.events)
     runs = layout.table("runs")
     if not options.follow and not backend.delta(runs).is_table(runs):

@@ -67,8 +67,8 @@ FORMATS = {
 }
 
 
-def as_now(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings as this version knows them: unknown ones are dropped, new ones get their default."""
+def with_current_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded settings in this version's form: unknown ones are dropped, new ones get their default."""
     return _filled(settings, semantic_settings(Config()))
 
 
@@ -82,8 +82,9 @@ def _filled(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[st
 
 def other_formats(settings: Mapping[str, Any]) -> str:
     """Return the formats of a run that this version does not read, as text, or an empty text."""
-    kept = settings.get("formats", FORMATS)
-    return ", ".join(f"{name} {kept.get(name)}" for name, ours in FORMATS.items() if kept.get(name) != ours)
+    run_formats = settings.get("formats", FORMATS)
+    different = [name for name, current in FORMATS.items() if run_formats.get(name) != current]
+    return ", ".join(f"{name} {run_formats.get(name)}" for name in different)
 
 
 # Settings that a checkpoint depends on: a run keeps those it was started with.
@@ -92,7 +93,7 @@ _FIXED_BY_CHECKPOINT = ("grouping", "grouping_shards")
 # Prefix of generated run ids.
 _MADE = "run-"
 # Recorded with a run: whether all of its trace is one batch.
-_AT_ONCE = "at_once"
+_IS_ONE_BATCH = "at_once"
 
 
 def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, trace: TraceSurvey) -> Run:
@@ -121,7 +122,7 @@ def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, tr
     settings = {**options.config.model_dump(mode="json"), "formats": FORMATS, "stream": uuid.uuid4().hex}
     settings["grouping"] = _grouping(backend, options, trace)
     # Fixed for the run: the only batch of a trace also writes the end of the trace.
-    settings[_AT_ONCE] = not options.follow and trace.survey.events <= options.config.batch_events
+    settings[_IS_ONE_BATCH] = not options.follow and trace.survey.events <= options.config.batch_events
     run = Run(run_id, "replay", {"events": options.events, **identity}, settings)
     run_records.save(backend, runs, run)
     return run
@@ -129,7 +130,7 @@ def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, tr
 
 def is_one_batch(run: Run) -> bool:
     """Whether all of the run's trace is one batch."""
-    return bool(run.configuration.get(_AT_ONCE))
+    return bool(run.configuration.get(_IS_ONE_BATCH))
 
 
 def _grouping(backend: Backend, options: ReplayOptions, trace: TraceSurvey) -> str:
@@ -159,7 +160,7 @@ def _same_run(known: Run, run_id: str, identity: Mapping[str, Any], options: Rep
     same_trace = all(known.trace.get(key) == value for key, value in identity.items())
     # A generated id changes with every setting, and some setting may be newer than the run.
     named = options.run_id is not None or not known.run_id.startswith(_MADE)
-    same_settings = as_now(known.configuration) == semantic_settings(options.config)
+    same_settings = with_current_defaults(known.configuration) == semantic_settings(options.config)
     if (named and known.run_id != run_id) or not same_trace or not same_settings:
         raise UserError(
             f"{options.out}: has run {known.run_id} of another trace or with other settings; "
@@ -167,7 +168,7 @@ def _same_run(known: Run, run_id: str, identity: Mapping[str, Any], options: Rep
         )
     if known.status != run_records.FINISHED and (other := other_formats(known.configuration)):
         raise UserError(
-            f"{options.out}: the interrupted run keeps its state in other formats than this version ({other}): finish "
+            f"{options.out}: the interrupted run has state in formats that this version cannot read ({other}): finish "
             "it with the version that started it, or restart it with --overwrite"
         )
     now = options.config.model_dump()

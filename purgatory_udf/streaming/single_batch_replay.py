@@ -1,8 +1,8 @@
 """Replays a trace of one batch in this process: with the adapter, rules and sink of a stream, but without Spark.
 
 With all events of its keys in one call, a group needs no earlier state, no timers and no watermark of a stream. The
-writes of the batch name the same transactions as a stream's, so that an interrupted run continues here with the tables
-that are missing.
+writes of the batch have the same transaction ids as a stream's, so that an interrupted run resumes here with the
+missing tables.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
 
 
 def _most_watches(backend: Backend, events: str) -> int:
-    """Return the greatest possible number of watches; file sizes show none, because repeated partitions compress."""
+    """Return an upper bound of the number of watches; file sizes give none, because repeated partitions compress."""
     total = backend.query("SELECT sum(cardinality(partitions)) AS watches FROM {events}", {"events": events})
     return int(total.column("watches")[0].as_py() or 0)
 
@@ -70,7 +70,7 @@ class NoState:
 
     @property
     def get(self) -> tuple[Any, ...]:
-        """There is no state to get."""
+        """Raise an error, because there is no state."""
         raise AssertionError("there is no state")
 
     def update(self, value: tuple[Any, ...]) -> None:

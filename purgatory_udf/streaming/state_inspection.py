@@ -65,7 +65,7 @@ def inspect(session: SparkSession | Backend, checkpoint: str, limit: int) -> Ins
     if backend.files.exists(inner):
         path = inner
     if not backend.files.exists(f"{path.rstrip('/')}/state"):
-        raise UserError(f"{checkpoint}: {_why_there_is_none(backend, checkpoint)}")
+        raise UserError(f"{checkpoint}: {_missing_state_reason(backend, checkpoint)}")
     assert isinstance(backend, SparkBackend)
     spark = backend.spark
     # The state store reader needs a coordinator, which a session creates when its streams are listed.
@@ -79,7 +79,7 @@ def inspect(session: SparkSession | Backend, checkpoint: str, limit: int) -> Ins
     return Inspection([tuple(row) for row in listed], totals.keys, totals.open or 0, totals.bytes or 0)
 
 
-def _why_there_is_none(backend: Backend, out: str) -> str:
+def _missing_state_reason(backend: Backend, out: str) -> str:
     without_spark = run_records.ran_without_spark(backend, Layout(out).table("runs"), "replay")
     if without_spark is None:
         return "no checkpoint of a replay there (no state folder)"
@@ -95,10 +95,10 @@ def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     for frame in frames:
         for value, waiting in zip(frame["state"], frame["waiting"], strict=True):
             size = len(value) + (len(waiting) if waiting is not None else 0)
-            yield _listed(decode_state(bytes(value)), size)
+            yield _watcher_lists(decode_state(bytes(value)), size)
 
 
-def _listed(state: State, size: int) -> pd.DataFrame:
+def _watcher_lists(state: State, size: int) -> pd.DataFrame:
     """Return the watcher lists of a group, with its bytes divided among the keys by open watches."""
     waiting = state.parts[(state.parts["queue"] != SETTLED) & (state.parts["duplicate"] == 0)]
     operations = state.operations[waiting["operation"]]

@@ -75,8 +75,8 @@ def _call_group(
     plan, watermark = rules.plan, group.getCurrentWatermarkMs()
     state, held = rules.decode_state(None), []
     if group.exists:
-        *_, kept, waiting = group.get
-        state = rules.decode_state(bytes(kept))
+        *_, serialized, waiting = group.get
+        state = rules.decode_state(bytes(serialized))
         if waiting:
             held.append(bytes(waiting))
     ready, later = rules.decode_rows([*held, *values]), None

@@ -107,7 +107,7 @@ def display_key(key: str) -> str:
 
 
 def pending_reason(state: State, operation: Records) -> str:
-    """Return what an open operation waits for.
+    """Return why an open operation is pending, as text.
 
     A fetch waits for bytes, in the sum over its partitions. For other operations, the result describes the partition
     that is furthest behind, and counts the other pending ones.

@@ -88,7 +88,7 @@ class Query:
         return writer.start()
 
     def to_end(self, survey: Survey) -> None:
-        """Process all events of a finished trace; if they are several batches, run the clock out afterwards."""
+        """Process all events of a finished trace; after several batches, let all timers fire."""
         if self._is_one_batch:
             self._run(survey, timers=False)
             return
@@ -114,7 +114,7 @@ class Query:
         self.backend.delta(self._control).create(self._control, INPUT_SCHEMA)
 
     def _run(self, survey: Survey, timers: bool) -> None:
-        """Process what there is; with `timers`, end with a batch without events, in which timers fire."""
+        """Process the available rows; with `timers`, end with a batch without events, in which timers fire."""
         spark = self.backend.spark
         spark.conf.set(_NO_DATA_BATCHES, timers)
         try:

@@ -71,7 +71,7 @@ def _record(out: Path, *, drain: bool = False, finished: bool = True, **counts: 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Operations 1 and 2 completed, 3 and 4 expired, 5 is open; 9 moves a high watermark; one line was rejected."""
+    """Valid tables: operations 1 and 2 completed, 3 and 4 expired, 5 is open; one line was rejected."""
     out = tmp_path_factory.mktemp("sound")
     _add(out, "events", *map(_event, range(1, 6)), _event(9, "partition"))
     _add(out, "rejected_events", {"raw": "{", "reason": "not JSON", "source": "t.jsonl", "line": 7})
@@ -84,7 +84,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def out(sound: Path, tmp_path: Path) -> Path:
-    """A copy of the sound tables, to be changed."""
+    """A copy of the valid tables that a test may change."""
     copy = tmp_path / "out"
     shutil.copytree(sound, copy)
     _record(copy, open=1, lines=7)

@@ -28,7 +28,7 @@ NAMED = ("topic", "group", "client_id", "request_id", "member_id", "assigned_mem
 
 
 def evil(value: Any) -> Any:
-    """Return the event with a hostile prefix for each name; different names stay different."""
+    """Return the event with a hostile prefix in front of each name."""
     if isinstance(value, list):
         return [evil(element) for element in value]
     if isinstance(value, dict):
@@ -66,17 +66,17 @@ def test_report_escapes_names(without_spark: SparkSession, folder: Path, capsys:
 def test_printed_names_have_no_control_characters(
     without_spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["--out", str(folder)]
+    options = ["--out", str(folder)]
     for job, more in (
         (metrics, ["--by", "broker,topic,partition,client,group"]),
         (explain, ["--request-id", f"{EVIL}checkout-web-672"]),
         (explain, ["--group", f"{EVIL}g"]),
         (audit, []),
     ):
-        assert job.main.status([*asked, *more]) == 0
-        said = capsys.readouterr().out
-        assert all(line.isprintable() for line in said.split("\n"))
-        assert job is audit or "DROP TABLE" in said
+        assert job.main.status([*options, *more]) == 0
+        output = capsys.readouterr().out
+        assert all(line.isprintable() for line in output.split("\n"))
+        assert job is audit or "DROP TABLE" in output
 
 
 def test_request_id_is_no_sql_pattern(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

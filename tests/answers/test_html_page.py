@@ -23,7 +23,7 @@ IN_PAGE = "window.chart = '<\\/script>';\r\n// \N{SNOWMAN}\n"
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Built]:
-    """The arguments of every bundling, which gives `SCRIPT`; the user's cache is empty."""
+    """The arguments of each call of the bundler, which returns `SCRIPT`; the user's cache is empty."""
     calls: Built = []
 
     def bundle(snippet: str, version: str) -> str:

@@ -35,14 +35,14 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("job", "arguments", "said"), MISTAKES)
+@pytest.mark.parametrize(("job", "arguments", "message"), MISTAKES)
 def test_mistake_is_one_line(
-    job: str, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    job: str, arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main = importlib.import_module(f"jobs.{job}").main
     given = [word.format(here=tmp_path) for word in arguments]
     assert main.check(given) == 2
-    assert capsys.readouterr().err == f"{main.name}: {said.format(here=tmp_path)}\n"
+    assert capsys.readouterr().err == f"{main.name}: {message.format(here=tmp_path)}\n"
 
 
 @pytest.mark.parametrize("job", ["metrics", "report", "explain", "what_if"])

@@ -98,10 +98,10 @@ def test_both_engines_find_the_same_changes(
     folders = str(story_folder), str(half_folder)
     in_spark = VariantChanges(spark, *folders, reacting=reacting)
     in_duckdb = VariantChanges(LocalBackend(), *folders, reacting=reacting)
-    assert in_duckdb.trust() == in_spark.trust() != []
+    assert in_duckdb.certainty() == in_spark.certainty() != []
     for name in OF_CHANGES:
-        ours, theirs = (sorted(changes.rows(name), key=repr) for changes in (in_duckdb, in_spark))
-        assert ours == theirs != []
+        in_duckdb_rows, in_spark_rows = (sorted(changes.rows(name), key=repr) for changes in (in_duckdb, in_spark))
+        assert in_duckdb_rows == in_spark_rows != []
 
 
 def _rows(name: str, table: pa.Table) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.answers.evidence import Evidence, PartitionHappening
+from purgatory_udf.answers.evidence import Evidence, PartitionEvents
 from purgatory_udf.answers.story import meaning, story
 from purgatory_udf.rules.engine.loop.codes import Rule
 from purgatory_udf.rules.groups.group_rows import RULES
@@ -30,9 +30,7 @@ def test_expired_fetch_names_missing_bytes() -> None:
     request |= {"partitions": [_part(fetch_offset=3)]}
     end = _end(expired=True, completed_by="timeout", trigger=None, after_end=True)
     watch = {"topic": "t", "partition": 0}
-    appends = {
-        ("t", 0): [PartitionHappening("produce", None, 2, DAY_US, 9), PartitionHappening("fetch", 2, 0, DAY_US, 4)]
-    }
+    appends = {("t", 0): [PartitionEvents("produce", None, 2, DAY_US, 9), PartitionEvents("fetch", 2, 0, DAY_US, 4)]}
     assert story(Evidence(7, end, request, [watch], appends)) == [
         "fetch f-1 of c at broker 1 (operation 7): expired after 500 ms",
         "  09:00:00.000000  arrived from a consumer: at least 100 bytes within 500 ms, of t-0 from offset 3",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from purgatory_udf.answers import what_if as what_if_module
-from purgatory_udf.answers.variant_comparison import TRUST
+from purgatory_udf.answers.variant_comparison import CERTAINTY
 from purgatory_udf.answers.variants import Variant, variants
 from purgatory_udf.answers.what_if import HELD_FIXED, WhatIf, what_if
 from purgatory_udf.common.configuration import load_config
@@ -22,7 +22,7 @@ from tests.support.outcome_folder import sample_with_group, write_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SURE, CLIENT, FOLLOWER = TRUST.values()
+SURE, CLIENT, FOLLOWER = CERTAINTY.values()
 HALF = ["half", "produce.timeout_ms=x0.5", "fetch.max_wait_ms=x0.5", "fetch.follower.max_wait_ms=x0.5"]
 # Different settings with the same effect: every recorded value times 1.
 UNCHANGED = ["unchanged", "produce.timeout_ms=x1"]
@@ -117,8 +117,8 @@ def test_certain_outcomes_precede_changed_responses(comparison: WhatIf, story_fo
         if len(sides) == 2 and sides[0][4] == sides[1][4]:
             continue
         ended = sides[0][3] + min(side[4] for side in sides)
-        for whom in [sides[0][1:3], *([sides[0][1]] if number in followers else [])]:
-            first[whom] = min(ended, first.get(whom, ended))
+        for recipient in [sides[0][1:3], *([sides[0][1]] if number in followers else [])]:
+            first[recipient] = min(ended, first.get(recipient, ended))
     counts: Counter[tuple[str, str, str]] = Counter()
     for number in before.keys() | after.keys():
         sides = [side[number] for side in (before, after) if number in side]
@@ -161,7 +161,7 @@ def test_variant_overrides_baseline_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["half", "produce.timeout=3"], "--variant half: --set produce.timeout=3: produce.timeout: unknown key"),
         (["produce.timeout_ms=3"], "--variant produce.timeout_ms=3: a variant's name comes first"),
@@ -172,6 +172,6 @@ def test_variant_overrides_baseline_settings(tmp_path: Path) -> None:
         (["a", "no-such.yaml"], "--variant a: no-such.yaml: cannot be read"),
     ],
 )
-def test_invalid_variant_is_user_error(words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_invalid_variant_is_user_error(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         variants(words, None, [])

@@ -46,13 +46,13 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said() -> list[str]:
+def messages() -> list[str]:
     """The progress messages of both runs of the fixture `comparison`."""
     return []
 
 
 @pytest.fixture(scope="module")
-def comparison(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
+def comparison(spark: SparkSession, out: Path, messages: list[str]) -> WhatIf:
     """The scenario under four configurations, simulated twice; tables are written without Spark."""
 
     def write(_: SparkSession, played: ScenarioRun, output: Output, __: Callable[[str], None]) -> None:
@@ -66,20 +66,20 @@ def comparison(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
         patch.setattr(what_if_module, "run_replay", replay)
         patch.setattr(what_if_module, "simulate_and_write", write)
         chosen = variants([*PATIENT, *UNCHANGED, *GROUPED], None, [])
-        folders = what_if_module.simulate_variants(spark, ScenarioOptions(SCENARIO), str(out), chosen, said.append)
+        folders = what_if_module.simulate_variants(spark, ScenarioOptions(SCENARIO), str(out), chosen, messages.append)
         assert folders["grouped"] == folders["baseline"]
-        said.append("again")
-        return what_if_simulated(spark, ScenarioOptions(SCENARIO), str(out), chosen[:2], None, said.append)
+        messages.append("again")
+        return what_if_simulated(spark, ScenarioOptions(SCENARIO), str(out), chosen[:2], None, messages.append)
 
 
-def test_each_variant_is_simulated_once_and_kept(comparison: WhatIf, said: list[str], out: Path) -> None:
+def test_each_variant_is_simulated_once_and_kept(comparison: WhatIf, messages: list[str], out: Path) -> None:
     home = f"{out}/_what_if"
     assert comparison.folders == {
         "baseline": f"{home}/baseline",
         "patient": f"{home}/patient",
     }
     names = ("baseline", "patient", "unchanged")
-    steps = [line for line in said if line.startswith("variant ") or line == "again"]
+    steps = [line for line in messages if line.startswith("variant ") or line == "again"]
     first = [f"variant {name}: {step}" for name in names for step in ("simulating", "replaying")]
     assert steps == [*first, "again", *(f"variant {name}: replaying" for name in names[:2])]
 

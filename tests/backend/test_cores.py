@@ -1,4 +1,4 @@
-"""`side_by_side`: parts of a job are computed by forked processes and by this one."""
+"""`run_parallel`: parts of a job are computed by forked processes and by this one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf.backend import process_pool
-from purgatory_udf.backend.process_pool import side_by_side
+from purgatory_udf.backend.process_pool import run_parallel
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 
 
@@ -49,17 +49,17 @@ def batches_with_process(part: int) -> Iterator[pa.RecordBatch]:
 
 
 def test_results_are_in_order_of_parts() -> None:
-    """The processes have ended."""
-    others, taken = Signal(), count()
+    """Afterwards, no forked process is left."""
+    others, taken_parts = Signal(), count()
 
     def compute(part: int) -> Iterator[pa.RecordBatch]:
         if os.getpid() == THIS_PROCESS:
             others.wait()
-        elif next(taken) == 2:
+        elif next(taken_parts) == 2:
             others.set()
         yield from batches_with_process(part)
 
-    made = side_by_side(compute, [2, 0, 1, 3])
+    made = run_parallel(compute, [2, 0, 1, 3])
     assert [len(part) for part in made] == [2, 0, 1, 3]
     values = [[rows.column(0).to_pylist() for rows in part] for part in made]
     assert [[value for value, _ in rows] for rows in values] == [[2, 2], [], [1], [3, 3, 3]]
@@ -71,27 +71,27 @@ def test_results_are_in_order_of_parts() -> None:
 
 
 def test_this_process_computes_parts() -> None:
-    this_process, taken = Signal(), count()
+    this_process, taken_parts = Signal(), count()
 
     def compute(part: int) -> Iterator[pa.RecordBatch]:
         if os.getpid() != THIS_PROCESS:
             this_process.wait()
-        elif next(taken) == 4:
+        elif next(taken_parts) == 4:
             this_process.set()
         yield from batches_with_process(part)
 
-    made = side_by_side(compute, [1] * 8)
+    made = run_parallel(compute, [1] * 8)
     makers = [rows.column(0)[1].as_py() for (rows,) in made]
     assert makers.count(os.getpid()) > 4
 
 
 def test_part_numbers_may_exceed_pipe_buffer() -> None:
-    made = side_by_side(lambda part: iter([batch(part)]), range(10_000))
+    made = run_parallel(lambda part: iter([batch(part)]), range(10_000))
     assert [rows.column(0)[0].as_py() for (rows,) in made] == list(range(10_000))
 
 
 def test_single_part_is_computed_in_this_process() -> None:
-    ((made,),) = side_by_side(batches_with_process, [1])
+    ((made,),) = run_parallel(batches_with_process, [1])
     assert made.column(0).to_pylist() == [1, os.getpid()]
 
 
@@ -99,7 +99,7 @@ def test_result_may_exceed_pipe_buffer() -> None:
     def many(part: int) -> Iterator[pa.RecordBatch]:
         yield batch(*range(part, part + 500_000))
 
-    made = side_by_side(many, [0, 1, 2])
+    made = run_parallel(many, [0, 1, 2])
     assert [rows.column(0).to_numpy().sum() for (rows,) in made] == [124_999_750_000, 125_000_250_000, 125_000_750_000]
 
 
@@ -116,7 +116,7 @@ def test_error_of_part_is_raised(error: Exception, local: bool) -> None:
         yield batch(part)
 
     with pytest.raises(type(error)) as raised:
-        side_by_side(fail, range(20_000))
+        run_parallel(fail, range(20_000))
     assert str(raised.value) == str(error)
 
 
@@ -131,7 +131,7 @@ def test_unpicklable_error_keeps_traceback() -> None:
         raising.wait()
 
     with pytest.raises(RuntimeError, match=r"(?s)in fail.*Own: "):
-        side_by_side(fail, [1, 2])
+        run_parallel(fail, [1, 2])
 
 
 def test_killed_process_raises_needs_spark() -> None:
@@ -145,7 +145,7 @@ def test_killed_process_raises_needs_spark() -> None:
         yield batch(part)
 
     with pytest.raises(NeedsSparkError, match="killed"):
-        side_by_side(killed, range(4))
+        run_parallel(killed, range(4))
 
 
 def test_killed_process_stops_others() -> None:
@@ -160,5 +160,5 @@ def test_killed_process_stops_others() -> None:
         yield from ()
 
     with pytest.raises(NeedsSparkError, match="killed"):
-        side_by_side(killed, range(parts))
+        run_parallel(killed, range(parts))
     assert next(made) < parts // 2

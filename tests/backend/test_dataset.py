@@ -80,11 +80,11 @@ def _sorted(rows: pa.Table) -> list[dict[str, object]]:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_operations_agree(operation: str, backends: list[Backend]) -> None:
     made = [OPERATIONS[operation](each.dataset_of(ROWS), each.dataset_of(OTHERS)) for each in backends]
-    ours, theirs = (each.collect() for each in made)
-    assert ours.num_rows
-    assert ours.schema == theirs.schema == made[0].schema
-    assert _sorted(ours) == _sorted(theirs)
-    assert [each.count() for each in made] == [ours.num_rows] * 2
+    local, remote = (each.collect() for each in made)
+    assert local.num_rows
+    assert local.schema == remote.schema == made[0].schema
+    assert _sorted(local) == _sorted(remote)
+    assert [each.count() for each in made] == [local.num_rows] * 2
 
 
 def test_groups_are_sorted_nulls_first() -> None:
@@ -98,7 +98,7 @@ def test_groups_are_sorted_nulls_first() -> None:
 
 
 def test_total_order_is_kept_across_tasks(backends: list[Backend]) -> None:
-    """Each task sums its own stretch; the stretches follow each other in the order of their numbers."""
+    """Each task sums its range of rows; the ranges are in the order of the task numbers."""
     numbers = pa.table({"place": [(7 * number) % 1000 for number in range(1000)]})
     for backend in backends:
         made = backend.dataset_of(numbers).map_in_order(["place"], _running_sum, SUMS, task="task").collect()
@@ -109,8 +109,8 @@ def test_total_order_is_kept_across_tasks(backends: list[Backend]) -> None:
 
 def test_kept_rows_are_computed_once(backends: list[Backend], tmp_path: Path) -> None:
     for number, backend in enumerate(backends):
-        kept = backend.dataset_of(ROWS).keep(str(tmp_path / str(number)))
-        assert _sorted(kept.collect()) == _sorted(ROWS)
+        stored = backend.dataset_of(ROWS).keep(str(tmp_path / str(number)))
+        assert _sorted(stored.collect()) == _sorted(ROWS)
 
 
 def test_saved_tables_agree(backends: list[Backend], tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def store(request: pytest.FixtureRequest) -> DeltaStore:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A folder whose name has letters that some quoting needs."""
+    """A folder with characters in its name that need quoting."""
     return str(tmp_path / "a `b' c")
 
 

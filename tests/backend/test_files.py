@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from purgatory_udf.backend.local_delta import at_borders, create_with_files
+from purgatory_udf.backend.local_delta import create_with_files, cut_at_intervals
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ from purgatory_udf.backend.local_delta import at_borders, create_with_files
 )
 def test_rows_are_split_between_milliseconds(times: list[int], count: int, expected: list[list[int]]) -> None:
     rows = pa.table({"time_us": pa.array(times, pa.int64())})
-    assert [part.column("time_us").to_pylist() for part in at_borders(rows, "time_us", count, 1000)] == expected
+    assert [part.column("time_us").to_pylist() for part in cut_at_intervals(rows, "time_us", count, 1000)] == expected
 
 
 def test_commit_lists_files_in_order_with_statistics(tmp_path: Path) -> None:
     times = [1, 2000, 3000, 3001]
     at = pa.array(times).cast(pa.timestamp("us", "UTC"))
     rows = pa.table({"time_us": times, "at": at, "seq": [4, 3, 2, 1], "name": ["a", "b", None, "d"]})
-    parts = list(at_borders(rows, "time_us", 2, 1000))
+    parts = list(cut_at_intervals(rows, "time_us", 2, 1000))
     create_with_files(parts, str(tmp_path), ("time_us", "at", "seq"), {"note": "text"}, rows.schema)
     written = DeltaTable(str(tmp_path)).to_pyarrow_dataset()
     assert written.to_table().equals(rows)

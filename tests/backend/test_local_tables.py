@@ -38,17 +38,17 @@ def _submit(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def test_small_local_tables_are_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     (tmp_path / "some").write_text("rows")
-    assert input_size.is_near([str(tmp_path), f"file://{tmp_path}"], input_size.ANSWERED_BYTES)
-    assert not input_size.is_near([str(tmp_path), "s3a://bucket/out"], input_size.ANSWERED_BYTES)
-    assert not input_size.is_near([f"{tmp_path}/nothing"], input_size.ANSWERED_BYTES)
+    assert input_size.is_small_and_local([str(tmp_path), f"file://{tmp_path}"], input_size.ANSWERED_BYTES)
+    assert not input_size.is_small_and_local([str(tmp_path), "s3a://bucket/out"], input_size.ANSWERED_BYTES)
+    assert not input_size.is_small_and_local([f"{tmp_path}/nothing"], input_size.ANSWERED_BYTES)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert not input_size.is_near([str(tmp_path)], input_size.ANSWERED_BYTES)
+    assert not input_size.is_small_and_local([str(tmp_path)], input_size.ANSWERED_BYTES)
 
 
 def test_large_tables_are_not_near(tmp_path: Path) -> None:
     with (tmp_path / "part.parquet").open("wb") as file:
         file.truncate(100_000_001)
-    assert not input_size.is_near([str(tmp_path)], input_size.ANSWERED_BYTES)
+    assert not input_size.is_small_and_local([str(tmp_path)], input_size.ANSWERED_BYTES)
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(events: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Output of their replay. A test that changes it makes a copy."""
+    """Output of a replay of these events. A test that changes it makes a copy."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert run_replay_job(events, out) == 0
     return out
@@ -101,7 +101,7 @@ def _runs_of_spark(out: Path) -> pa.Table:
 
 
 def test_killed_run_writes_missing_tables(events: Path, whole: Path, tmp_path: Path) -> None:
-    """For several tables that may be missing."""
+    """Any of several tables may be missing."""
     expected = {name: rows_of(whole, name) for name in TABLES}
     running = _unfinished(whole, tmp_path)
     for missing in ("completions", "purgatory_gauges", "_replay/group_answers"):

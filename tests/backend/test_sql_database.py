@@ -48,7 +48,7 @@ def test_local_session_opens_duckdb() -> None:
 
 
 def test_table_is_read_by_path(database: SqlDatabase, tmp_path: Path) -> None:
-    """The folder's name ends a string, a pattern and an escape."""
+    """The folder's name contains a quote, a wildcard and a backslash."""
     path = str(tmp_path / "it's 100% a*b?")
     write_deltalake(path, ROWS)
     assert database.add_table("t", path, SCHEMA)

@@ -4,8 +4,8 @@ By default, a command runs once without disturbance. Whenever a table or a check
 all its processes are suspended and its output folder is copied: this is what a kill at that moment would leave. The
 command is then repeated on randomly chosen copies; a small command resumes with or without Spark, at random.
 
-With `--really`, processes are killed instead: the whole command, Spark's JVM, or a Python worker during a batch; with
-`--cluster`, also an executor. `--here --really` kills small commands without Spark at any time.
+With `--kill`, processes are killed instead: the whole command, Spark's JVM, or a Python worker during a batch; with
+`--cluster`, also an executor. `--without-spark --kill` kills small commands without Spark at any time.
 
 The final result must equal that of the undisturbed run, row for row, and satisfy the invariants that `audit` checks.
 
@@ -43,9 +43,9 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--command", action="append", help="command to kill, repeatable  [default: all in turn]")
-    parser.add_argument("--really", action="store_true", help="kill processes instead of copying output folders")
+    parser.add_argument("--kill", action="store_true", help="kill processes instead of copying output folders")
     parser.add_argument("--topic", action="store_true", help="use imports that follow a topic of a real broker")
-    parser.add_argument("--here", action="store_true", help="use small commands without Spark", dest="without_spark")
+    parser.add_argument("--without-spark", action="store_true", help="use small commands without Spark")
     parser.add_argument(
         "--cluster", action="store_true", help="use a replay on a cluster of two workers; kill executors"
     )
@@ -70,9 +70,9 @@ def main() -> int:
 
 
 def _trial_kind(options: argparse.Namespace, folder: Path) -> CopyTrials | KillTrials | ForkTrials:
-    if options.without_spark and options.really:
+    if options.without_spark and options.kill:
         return ForkTrials(folder)
-    kind = KillTrials if options.really or options.cluster else CopyTrials
+    kind = KillTrials if options.kill or options.cluster else CopyTrials
     return kind(folder, SharedSession(folder / "session", kafka=options.topic))
 
 
@@ -149,7 +149,7 @@ class KillTrials:
             if kill_at_moment(command, out, rng.randint(1, most), victim):
                 done[str(victim)] += 1
             if victim is Victim.EXECUTOR:
-                break  # Another executor repeats the work, so the command has finished.
+                break  # Another executor repeats the work, so the command finishes.
         error = ""
         if command.words[0].startswith("-"):
             run_to_end(command, out)  # The command has options of Spark, which the shared session would ignore.

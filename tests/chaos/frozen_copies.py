@@ -86,9 +86,9 @@ def _suspended(session: int) -> Iterator[None]:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether a thread of the process is process.
+    """Return whether a thread of the process is running.
 
-    Threads that are stopped or dead are not, nor those (state D) that wait for a new child process that is stopped.
+    Stopped or dead threads are not running, nor threads (state D) that wait for a new, stopped child process.
     """
     try:
         states = [task.joinpath("stat").read_text().rpartition(")")[2].split()[0] for task in _tasks(pid)]

@@ -3,7 +3,7 @@
     python -m tests.chaos.hostile_inputs --minutes 10 --seed 7   # prints the number of inputs, and failing seeds
 
 Each input is a file of valid lines with random changes. It is read by the functions that Spark's tasks run, or with
-`--whole` imported, replayed and reported by the jobs themselves, without Spark. A failure is printed with its seed; the
+`--jobs` imported, replayed and reported by the jobs themselves, without Spark. A failure is printed with its seed; the
 same seed gives the same input.
 """
 
@@ -350,7 +350,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", default="1", help="seed, or SEED/NUMBER for a single input")
-    parser.add_argument("--whole", action="store_true", help="run whole jobs, without Spark")
+    parser.add_argument("--jobs", action="store_true", help="run the jobs themselves, without Spark")
     options = parser.parse_args()
     seed, _, only = options.seed.partition("/")
     deadline = time.monotonic() + options.minutes * 60
@@ -360,7 +360,7 @@ def main() -> int:
         number = int(only) if only else 0
         while True:
             try:
-                outcome = try_input(f"{seed}/{number}", Path(folder), options.whole)
+                outcome = try_input(f"{seed}/{number}", Path(folder), options.jobs)
                 total = LineCounts(*(before + more for before, more in zip(total, outcome, strict=True)))
             except Exception as error:
                 failed.append(f"{seed}/{number}")

@@ -97,10 +97,10 @@ def start(words: tuple[str, ...], quiet: bool = False) -> subprocess.Popen[bytes
     Its standard error is a pipe, or dropped if `quiet`.
     """
     # Variables of a Spark session in this process would select the Python of its workers; a cluster's have another one.
-    ours = ("PYSPARK_", "SPARK_", "PYTHON")
+    spark_prefixes = ("PYSPARK_", "SPARK_", "PYTHON")
     return subprocess.Popen(
         [str(ROOT / "spark-submit.sh"), *words],
-        env={name: value for name, value in os.environ.items() if not name.startswith(ours)},
+        env={name: value for name, value in os.environ.items() if not name.startswith(spark_prefixes)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL if quiet else subprocess.PIPE,

@@ -51,7 +51,7 @@ class SharedSession:
     def compare(self, command: Command, whole: Path, out: Path) -> list[str]:
         """Return the differences from the undisturbed run, and the invariants that `audit` finds violated.
 
-        Invariants depend on the tables alone: if these are equal, the undisturbed run is audited, once.
+        Invariants depend on the tables only: if these are equal, only the undisturbed run is audited, once.
         """
         problems = differences(command, whole, out)
         if command.audited:

@@ -94,7 +94,7 @@ def main() -> int:
         action="append",
         help="fault to try, repeatable  [default: all]",
     )
-    parser.add_argument("--here", action="store_true", help="run commands without Spark", dest="without_spark")
+    parser.add_argument("--without-spark", action="store_true", help="run commands without Spark")
     parser.add_argument("--of", metavar="COMMAND", help="command of tests.chaos.crashes to run  [default: a replay]")
     parser.add_argument("--most", type=int, default=100, help="number of files to damage")
     parser.add_argument("--after", type=int, default=0, help="number of files to skip first")

@@ -71,7 +71,7 @@ def test_empty_commit_needs_spark(replayed: Path, tmp_path: Path) -> None:
 
 
 def test_damaged_table_keeps_its_files(replayed: Path, tmp_path: Path) -> None:
-    """An unfinished run with a table that has lost its first log entry."""
+    """The run is unfinished, and a table lacks its first log entry."""
     out = tmp_path / "out"
     shutil.copytree(replayed, out)
     max((out / "runs" / "_delta_log").glob("*.json")).unlink()

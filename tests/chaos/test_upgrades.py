@@ -119,7 +119,7 @@ def test_followed_replay_of_older_version_resumes(spark: SparkSession, followed_
 def _assert_refused(out: Path, errors: list[BaseException]) -> None:
     ((sentence, status),) = map(job.describe_failure, errors)
     assert status == job.USER_ERROR
-    assert sentence.startswith(f"{out}: the interrupted run keeps its state in other formats than this version (")
+    assert sentence.startswith(f"{out}: the interrupted run has state in formats that this version cannot read (")
     assert sentence.endswith("): finish it with the version that started it, or restart it with --overwrite")
 
 
@@ -163,7 +163,9 @@ def test_run_with_other_formats_is_refused(local_output: Path) -> None:
         other = replace(run, configuration={**run.configuration, "formats": formats})
         run_records.save(session, record, other)
         options = ReplayOptions(f"{local_output}/events", str(local_output), interrupted_output.BY_BROKER)
-        with pytest.raises(UserError, match=rf"in other formats than this version \({name} {number - 1}\)") as caught:
+        with pytest.raises(
+            UserError, match=rf"in formats that this version cannot read \({name} {number - 1}\)"
+        ) as caught:
             run_replay(session, options)
         _assert_refused(local_output, [caught.value])
         assert not (local_output / "expirations").exists()

@@ -23,8 +23,8 @@ def test_secrets_of_file_and_environment_are_redacted(tmp_path: Path) -> None:
         'clientSecret="breathed";\n'
     )
     assert secrets.read_secret_properties(str(file))["security.protocol"] == "SASL_SSL"
-    said = "of SASL_SSL: whispered? murmured, breathed; org.x.PlainLoginModule required of me-myself"
-    assert secrets.redact(said) == (
+    message = "of SASL_SSL: whispered? murmured, breathed; org.x.PlainLoginModule required of me-myself"
+    assert secrets.redact(message) == (
         "of SASL_SSL: [hidden]? [hidden], [hidden]; org.x.PlainLoginModule required of [hidden]"
     )
 
@@ -49,6 +49,6 @@ def test_failing_job_prints_no_secret(words: list[str], capsys: pytest.CaptureFi
         raise RuntimeError(f"refused: {secrets.resolve_environment('${env:HUSH}')}")
 
     assert fails.status(words) == 3
-    said = capsys.readouterr().err
-    assert "refused: [hidden]" in said and "murmured" not in said
-    assert said.count("[hidden]") == (2 if words else 1)
+    message = capsys.readouterr().err
+    assert "refused: [hidden]" in message and "murmured" not in message
+    assert message.count("[hidden]") == (2 if words else 1)

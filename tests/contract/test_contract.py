@@ -105,6 +105,6 @@ def test_recorded_group_events_are_valid(name: str) -> None:
     heading, *events = map(json.loads, oracle_groups.lines(name))
     assert events
     for event in events:
-        kept = read_row(event)
-        assert {**kept, **event} == kept
+        result = read_row(event)
+        assert {**result, **event} == result
     assert rejection_of(heading).startswith("type: missing, expected one of produce, fetch, ")

@@ -1,4 +1,4 @@
-"""What-if rules: which requests they apply to, which of several wins, and how they are written."""
+"""What-if rules: the requests they apply to, precedence, and syntax."""
 
 from __future__ import annotations
 
@@ -148,10 +148,10 @@ def test_rules_of_command_line_precede_file(tmp_path: Path) -> None:
 def test_rules_of_variant_precede_baseline(tmp_path: Path) -> None:
     file = tmp_path / "variant.yaml"
     file.write_text("what_if:\n  - {topic: b, settings: {produce.timeout_ms: 2}}\n")
-    mine, theirs = "produce.timeout_ms[topic=a]=1", "produce.timeout_ms[topic=b]=2"
-    expected = load_config(None, [theirs, mine])
-    assert variants(["v", theirs], None, [mine])[1:] == [Variant("v", expected)]
-    assert variants(["v", str(file)], None, [mine])[1:] == [Variant("v", expected)]
+    first, second = "produce.timeout_ms[topic=a]=1", "produce.timeout_ms[topic=b]=2"
+    expected = load_config(None, [second, first])
+    assert variants(["v", second], None, [first])[1:] == [Variant("v", expected)]
+    assert variants(["v", str(file)], None, [first])[1:] == [Variant("v", expected)]
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ def produced(**changed: Any) -> str:
     ],
 )
 def test_invalid_value_is_named_with_field(kind: str, field: str, value: Any, expected: str) -> None:
-    said = reason(kind, **{field: value})
-    assert said.startswith(f"{field}: expected {expected}")
-    assert said.endswith(f", got {json.dumps(value)}")
+    message = reason(kind, **{field: value})
+    assert message.startswith(f"{field}: expected {expected}")
+    assert message.endswith(f", got {json.dumps(value)}")
 
 
 @pytest.mark.parametrize(

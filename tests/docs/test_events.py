@@ -1,4 +1,4 @@
-"""docs/events.md has every field, default and change of the contract, and shows what its traces lead to."""
+"""docs/events.md has every field, default and change of the contract, and shows the outcomes of its traces."""
 
 from __future__ import annotations
 

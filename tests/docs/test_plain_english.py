@@ -19,16 +19,16 @@ import pytest
 
 from tests.docs import pages
 
-# Hits per 1,000 words. Lower a bound when the rate has fallen below it.
+# Hits per 1,000 words. Well-kept projects have 0.3 to 2.1; this one had at most 1.1 on 2026-11-25.
 MOST_PER_1000 = {
-    "docstrings": 8.0,
-    "comments": 12.0,
-    "messages": 7.5,
+    "docstrings": 1.5,
+    "comments": 1.5,
+    "messages": 1.5,
     "markdown": 1.5,
-    "yaml comments": 1.0,
-    "tests: docstrings": 5.0,
-    "tests: comments": 6.0,
-    "tests: messages": 5.0,
+    "yaml comments": 1.5,
+    "tests: docstrings": 2.0,
+    "tests: comments": 2.0,
+    "tests: messages": 2.0,
 }
 
 # A hyphen stands for white space.
@@ -52,8 +52,6 @@ _FILES = [
 ]
 
 MOST_COLUMNS = 120
-# Pages whose lines are still to be wrapped, with the number of lines that are too long.
-LONG_LINES = {"conf/scenarios/README.md": 3}
 
 
 def _python_texts(source: str) -> Iterator[tuple[str, str]]:
@@ -130,5 +128,4 @@ def _long_lines(page: str) -> list[int]:
 
 @pytest.mark.parametrize("page", pages.NAMES)
 def test_markdown_lines_are_short(page: str) -> None:
-    found = _long_lines(page)
-    assert len(found) <= LONG_LINES.get(page, 0), found
+    assert _long_lines(page) == []

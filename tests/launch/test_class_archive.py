@@ -1,4 +1,4 @@
-"""The class archive: which one belongs to a start, when it is used, and how it is created."""
+"""The class archive: its name, when it is used, and how it is created."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_remote_size_is_unknown() -> None:
     ("more", "local", "settings"), [([], True, input_size.TINY), (["--follow"], True, ()), ([], False, ())]
 )
 def test_small_inputs_select_settings(tmp_path: Path, more: list[str], local: bool, settings: tuple[str, ...]) -> None:
-    """Not if the job follows a table or runs in a cluster."""
+    """A job that follows a table or runs in a cluster gets no such settings."""
 
     def run(
         events: Annotated[str | None, typer.Option()] = None,

@@ -1,4 +1,4 @@
-"""Which Java runs Spark, and the wrapper that drops one of the launcher's options."""
+"""Selection of the Java that runs Spark, and the wrapper that drops one of the launcher's options."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_job_receives_options_and_returns_zero(capsys: pytest.CaptureFixture[str
 def test_repeatable_option_takes_several_values(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As a shell expands `--set *`."""
+    """A shell expands `--set *` in this way."""
     assert _job().status(["--set", "a=1", "b=2", "c=3", "--out", "o", "--set", "d=4"]) == 0
     assert capsys.readouterr().out == "ran o ['a=1', 'b=2', 'c=3', 'd=4'] 50000\n"
 

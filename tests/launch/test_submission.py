@@ -149,7 +149,7 @@ def test_standalone_cluster_mode_is_refused(root: Path, home: Path) -> None:
 
 @pytest.mark.long
 def test_packed_python_runs_anywhere(tmp_path: Path) -> None:
-    """In a folder that was moved, without environment variables, as on a worker."""
+    """The folder was moved, and there are no environment variables, as on a worker."""
     root, packed, moved = Path(__file__).resolve().parents[2], tmp_path / "packed", tmp_path / "a worker" / "moved"
     package_archive.copy_environment(root, packed)
     before = _compiled(root)
@@ -279,7 +279,7 @@ def test_other_spark_versions_are_reported(root: Path, home: Path, capsys: pytes
 
 
 def test_bundle_is_reproducible(root: Path, tmp_path: Path) -> None:
-    """Changed sources give another bundle."""
+    """Only changed sources give another bundle."""
     first = package_archive.build_bundle(root, tmp_path / "one")
     again = package_archive.build_bundle(root, tmp_path / "two")
     assert first.name == again.name

@@ -96,7 +96,7 @@ def test_environment_follows_requirements(set_up: SetUp, capfd: pytest.CaptureFi
 
 
 def make_wheel(folder: Path) -> Path:
-    """A package of one empty module, ready to be installed."""
+    """Build a wheel with one empty module."""
     wheel = folder / "example-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("example.py", "")

@@ -1,4 +1,4 @@
-"""Spark's daemon for Python workers: preloaded, or as usual if there is no preloaded process."""
+"""Spark's daemon for Python workers: the preloaded process, or the usual daemon if there is none."""
 
 from __future__ import annotations
 

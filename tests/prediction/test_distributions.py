@@ -11,8 +11,8 @@ from purgatory_udf.prediction.model_host import Sampler
 from purgatory_udf.prediction.service_times import QUANTILE_COUNT, quantiles
 
 
-def _drawn(kept: list[float]) -> list[float]:
-    sampler = Sampler(kept, Random(1))
+def _drawn(fitted: list[float]) -> list[float]:
+    sampler = Sampler(fitted, Random(1))
     return [sampler() for _ in range(50_000)]
 
 
@@ -23,9 +23,9 @@ def test_few_samples_are_their_own_quantiles() -> None:
 
 def test_long_tail_keeps_its_mean() -> None:
     samples = np.random.default_rng(1).lognormal(0, 1.5, 20_000)
-    kept = quantiles(samples)
-    assert len(kept) == QUANTILE_COUNT
-    drawn = _drawn(kept)
+    fitted = quantiles(samples)
+    assert len(fitted) == QUANTILE_COUNT
+    drawn = _drawn(fitted)
     assert np.mean(drawn) == pytest.approx(samples.mean(), rel=0.05)
     for share in (50, 90, 95, 98):
         assert np.percentile(drawn, share) == pytest.approx(np.percentile(samples, share), rel=0.1)

@@ -55,7 +55,7 @@ def test_producer_and_consumer_share_a_name() -> None:
         (
             "consumers",
             {"isolation": "read_committed"},
-            "consumers: c: isolation: not supported by a fitted scenario",
+            "consumers: c: isolation: not supported in a fitted scenario",
         ),
         ("consumers", {"assign": {"t": [4]}}, "consumers: c: assign: t-4 is not in the recording"),
         (
@@ -63,7 +63,7 @@ def test_producer_and_consumer_share_a_name() -> None:
             {"name": "d"},
             "consumers: d: not in the recording, which has c; to add copies of one, set its count",
         ),
-        ("producers", {"transaction_ms": 50}, "producers: p: transaction_ms: not supported by a fitted scenario"),
+        ("producers", {"transaction_ms": 50}, "producers: p: transaction_ms: not supported in a fitted scenario"),
         ("producers", {"name": "q"}, "producers: q: not in the recording"),
     ],
 )

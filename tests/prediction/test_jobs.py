@@ -25,37 +25,44 @@ def test_what_if_like_file_predicts(file: Path, capsys: pytest.CaptureFixture[st
     words = ["--variant", "big", "fetch.min_bytes=700", "--variant", "fast", "producer.rate=x2"]
     assert what_if.main.status(["--like", str(file), *words, "--seeds", "1", "--json", str(json_file)]) == 0
     assert list(json.loads(json_file.read_text(encoding="utf-8"))) == ["unchanged", "big", "fast"]
-    said = capsys.readouterr().out
-    assert "Clients: median over 1 seeds" in said
-    assert "Effects on the cluster" in said
+    text = capsys.readouterr().out
+    assert "Clients: median over 1 seeds" in text
+    assert "Effects on the cluster" in text
     assert (file.parent / "prediction.html").exists()
 
 
 def test_tune_prints_frontier_and_best_setting(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--goal", "c: per_s -45%", "--within", "append_to_answer_p99_ms <= 60", "--over", "fetch.min_bytes=1..900"]
-    assert tune.main.status(["--like", str(file), *asked, "--seeds", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "\nFrontier\n" in said
-    assert "Best: fetch.min_bytes=" in said
+    options = [
+        "--goal",
+        "c: per_s -45%",
+        "--within",
+        "append_to_answer_p99_ms <= 60",
+        "--over",
+        "fetch.min_bytes=1..900",
+    ]
+    assert tune.main.status(["--like", str(file), *options, "--seeds", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "\nFrontier\n" in text
+    assert "Best: fetch.min_bytes=" in text
     assert (file.parent / "tune.html").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         ("--variant a fetch.min_bytes=1", "give one of --events"),
         ("--like F --events x --variant a fetch.min_bytes=1", "give one of --events"),
         ("--like F --variant a produce.timeout_ms=1", "produce.timeout_ms: unknown key; predictions support"),
         ("--like F --variant a fetch.min_bytes=1 --scale 2", "--scale needs --closed-loop"),
-        ("--like F --variant a fetch.min_bytes=1 --set drain=false", "--config and --set do not go with --like"),
+        ("--like F --variant a fetch.min_bytes=1 --set drain=false", "--config and --set cannot be used with --like"),
         ("--like no.yaml --variant a fetch.min_bytes=1", "no.yaml: no such file"),
         ("--events x --variant a fetch.min_bytes=1", "--out is missing"),
         ("--events x --out o --variant a fetch.min_bytes=1 --seeds 3", "--seeds needs --like"),
     ],
 )
-def test_invalid_options_are_rejected(words: str, said: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_rejected(words: str, text: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert what_if.main.check([str(file) if word == "F" else word for word in words.split()]) == 2
-    assert said in capsys.readouterr().err
+    assert text in capsys.readouterr().err
 
 
 def test_fit_rejects_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

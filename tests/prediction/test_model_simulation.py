@@ -99,8 +99,8 @@ def test_burst_shares_a_batch_without_linger() -> None:
 
 
 def test_full_batch_is_sent_at_once() -> None:
-    asked = producer([4.0], [39], acks=1, linger_ms=10_000, batch_bytes=61 + 2 * 39)
-    measurements = simulate(plan(asked, duration_ms=500, partitions=_ALONE), seed=1)
+    client = producer([4.0], [39], acks=1, linger_ms=10_000, batch_bytes=61 + 2 * 39)
+    measurements = simulate(plan(client, duration_ms=500, partitions=_ALONE), seed=1)
     assert {size for *_, size in _answers(measurements, "p")} == {61 + 2 * 39}
 
 

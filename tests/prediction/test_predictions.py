@@ -1,7 +1,7 @@
 """Predictions compared with recordings of a real cluster under other settings.
 
-The same clients were recorded three times; `client-figures.json` has their figures. The scenario is fitted to the first
-recording alone.
+The same clients were recorded three times; `client-figures.json` has their figures. The scenario is fitted only to the
+first recording.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_unchanged_scenario_reproduces_recording() -> None:
 
 @pytest.mark.parametrize(("variant", "at_most"), [("minbytes", 2), ("replicabytes", 4)])
 def test_prediction_is_within_tolerance(variant: str, at_most: int) -> None:
-    """At least nine of ten figures; the assumption that nothing changes misses half of them."""
+    """At least nine of ten figures are; assuming no change would miss half of them."""
     recorded = _recorded(f"W5-{variant}")
     assert len(missed(_recorded("W5-base"), recorded)) >= 20
     assert len(missed(_predicted().results[variant].median, recorded)) <= at_most

@@ -74,9 +74,9 @@ def test_fit_of_replay_writes_scenario_and_page(spark: SparkSession, tmp_path: P
     elsewhere = f"{_folder(tmp_path / 'trace', events=tables['events'])}/events"
     out = _folder(tmp_path / "out", completions=tables["completions"], expirations=tables["expirations"])
     file, page = tmp_path / "cluster.yaml", tmp_path / "fit.html"
-    said = run_fit(spark, out, elsewhere, file, 1, page)
-    assert "35 of 35 figures are reproduced" in said
-    assert said[-2:] == [f"Scenario: {file}", f"Page: {page}"]
+    output = run_fit(spark, out, elsewhere, file, 1, page)
+    assert "35 of 35 figures are reproduced" in output
+    assert output[-2:] == [f"Scenario: {file}", f"Page: {page}"]
     assert {producer.name for producer in read_scenario(file).producers} == {
         *(f"checkout-{n}" for n in (1, 2, 3, 4)),
         "till-1",

@@ -66,7 +66,7 @@ def test_unchanged_cluster_is_reproduced(cluster: str, predicted: dict[str, Pred
     ("cluster", "variant"), [(cluster, name) for cluster, names in VARIANTS.items() for name in names]
 )
 def test_nine_of_ten_figures_are_within_tolerance(cluster: str, variant: str, predicted: dict[str, Prediction]) -> None:
-    """And at least as many as if nothing changed."""
+    """Also, the prediction is at least as good as assuming no change."""
     recorded = _recorded(cluster)
     truth = recorded[variant].figures
     assert sum(len(apis) for apis in truth.values()) == 10

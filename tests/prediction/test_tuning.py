@@ -92,17 +92,17 @@ def test_search_finds_best_setting(tuned: TuningResult) -> None:
 
 
 def test_frontier_is_simulated_in_full_length(tuned: TuningResult) -> None:
-    assert all(trial.whole for trial in tuned.frontier)
-    assert any(not trial.whole for trial in tuned.tried)
+    assert all(trial.is_full_length for trial in tuned.frontier)
+    assert any(not trial.is_full_length for trial in tuned.tried)
 
 
 def test_nearest_setting_is_named_if_goal_is_missed() -> None:
     over = parse_ranges(["fetch.consumer.min_bytes=1..5000"])
     tuned = tune(small_scenario(), parse_goal("c: per_s -95%"), parse_limit("append_to_answer_p99_ms <= 60"), over, 1)
     assert tuned.chosen is None
-    (said,) = (line for line in tuned.lines() if line.startswith("No tried setting reaches"))
+    (verdict,) = (line for line in tuned.lines() if line.startswith("No tried setting reaches"))
     assert re.search(
-        r"the nearest within the limit is fetch\.consumer\.min_bytes=\d+: c: per_s 16\.67 \(-66\.7 %\), ", said
+        r"the nearest within the limit is fetch\.consumer\.min_bytes=\d+: c: per_s 16\.67 \(-66\.7 %\), ", verdict
     )
 
 
@@ -146,7 +146,7 @@ def test_copy_is_trusted_as_its_original() -> None:
     figures = predicted.checked.recorded["c"]
     checked = replace(predicted.checked, recorded={"c": figures, "c#x": figures}, missed={("c#x", "FETCH"): ("per_s",)})
     doubted = replace(predicted, checked=checked)
-    assert {who: doubted.trusts(who) for who in ("c", "c#2", "c#x", "c#x#2")} == {
+    assert {who: doubted.is_trusted(who) for who in ("c", "c#2", "c#x", "c#x#2")} == {
         "c": True,
         "c#2": True,
         "c#x": False,
@@ -175,5 +175,5 @@ def test_client_with_missed_figure_is_not_trusted() -> None:
     simulated = {"c": {"FETCH": {**fitted.recorded["c"]["FETCH"].model_dump(), "per_s": 60.0, "p95_ms": 24.9}}}
     checked = check_fit(fitted, medians([simulated]))
     assert checked.missed == {("c", "FETCH"): ("per_s",)}
-    assert not checked.trusts("c")
+    assert not checked.is_trusted("c")
     assert "c: per_s of its FETCH not reproduced" in checked.lines()[-1]

@@ -120,10 +120,10 @@ def test_empty_events_are_rejected() -> None:
 
 def test_client_names_may_be_unusual_or_missing(tmp_path: Path) -> None:
     """One client also produces and consumes under the same name."""
-    odd = 'a,b]="c": #- *\n'
-    scenario = _fitted(_renamed({"checkout-1": None, "till-1": odd, "audit-1": odd, "ledger-1": ""}))
-    assert {producer.name for producer in scenario.producers} == {odd, NO_CLIENT_ID}
-    assert {consumer.name for consumer in scenario.consumers} == {odd, NO_CLIENT_ID}
+    unusual = 'a,b]="c": #- *\n'
+    scenario = _fitted(_renamed({"checkout-1": None, "till-1": unusual, "audit-1": unusual, "ledger-1": ""}))
+    assert {producer.name for producer in scenario.producers} == {unusual, NO_CLIENT_ID}
+    assert {consumer.name for consumer in scenario.consumers} == {unusual, NO_CLIENT_ID}
     write_scenario(scenario, tmp_path / "odd.yaml")
     assert read_scenario(tmp_path / "odd.yaml") == scenario
 
@@ -136,9 +136,9 @@ def test_consumer_named_follower_is_not_trusted() -> None:
 def test_consumer_reading_from_follower_is_not_trusted() -> None:
     """Its fetches at broker 1 are moved to brokers that do not lead the partition."""
     events = _events()
-    mine = pc.and_(pc.equal(events["client_id"], "audit-1"), _is("fetch"))
+    selected = pc.and_(pc.equal(events["client_id"], "audit-1"), _is("fetch"))
     place = events.schema.get_field_index("broker")
-    moved = pc.if_else(pc.fill_null(mine, False), pc.add(pc.bit_wise_and(events["broker"], 1), 1), events["broker"])
+    moved = pc.if_else(pc.fill_null(selected, False), pc.add(pc.bit_wise_and(events["broker"], 1), 1), events["broker"])
     scenario = _fitted(events.set_column(place, events.schema.field(place), pc.cast(moved, pa.int32())))
     assert "it reads from followers" in require_fitted(scenario).doubts["audit-1"]
 

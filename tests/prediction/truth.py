@@ -1,4 +1,4 @@
-"""The predicted figures that differ from recorded ones by more than the tolerance."""
+"""Finds predicted figures that differ from recorded ones by more than the tolerance."""
 
 from __future__ import annotations
 

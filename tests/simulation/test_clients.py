@@ -1,4 +1,4 @@
-"""The clients one by one: each test simulates a small scenario and looks at its trace."""
+"""Simulated clients: each test simulates a small scenario and checks its trace."""
 
 from __future__ import annotations
 

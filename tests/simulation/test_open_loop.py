@@ -88,7 +88,7 @@ def test_committed_readers_fetch_at_last_stable_offset() -> None:
 
 
 def test_committed_readers_wait_longer() -> None:
-    """Compare the waits in a replay of the trace."""
+    """The waits are those of a replay of the trace."""
     tables = _slices(TRANSACTIONAL)
     replayed = loop_replay([pa.concat_tables(tables)], Engine(Config()))
     committed = {event["seq"] for event in _events(tables) if event.get("isolation") == "read_committed"}
@@ -164,7 +164,7 @@ def test_zero_share_omits_requests() -> None:
 
 
 def test_engine_agrees_with_reference() -> None:
-    """Most produces wait for replication."""
+    """The trace is a realistic one: most produces wait for replication."""
     tables = _slices(SMALL)
     truth = [outcome for outcome in replay(_events(tables), Config()).outcomes if outcome.kind not in GROUP_OPERATIONS]
     replayed = loop_replay(tables, Engine(Config()))

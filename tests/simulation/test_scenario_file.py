@@ -84,7 +84,7 @@ def test_unknown_name_lists_scenarios() -> None:
 
 
 def test_scale_multiplies_clients() -> None:
-    """At least one client of each kind remains."""
+    """A factor below 1 leaves at least one client of each kind."""
     scenario = load_scenario("steady")
     counts = [
         [*(producer.count for producer in scaled.producers), *(consumer.count for consumer in scaled.consumers)]

@@ -1,4 +1,4 @@
-"""The bundled scenarios: each shows what its first line claims, and a replay of its trace reproduces its truth."""
+"""The bundled scenarios: each shows the effect in its first line, and a replay of its trace equals the truth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_bundled_scenarios_have_a_sentence() -> None:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_replay_reproduces_outcomes(name: str) -> None:
-    """Group operations by the reference, all others by the engine too; the whole stream is tested by `--check`."""
+    """The reference replays group operations, the engine all others; `--check` tests the whole stream."""
     simulated = simulated_scenario(name)
     replayed = replay(simulated.events, Config())
     assert replayed.outcomes == simulated.truth.outcomes

@@ -50,7 +50,7 @@ def _stored_columns(path: Path) -> list[tuple[str, str | None]]:
 
 
 def test_spark_creates_commented_columns(spark: SparkSession, tmp_path: Path) -> None:
-    """By Delta's table builder, and by an empty write for a path with a backtick."""
+    """Delta's table builder creates the table, or an empty write if the path has a backtick."""
     for name in ("plain", "back`tick"):
         SparkDelta(spark).create(str(tmp_path / name), COMMENTED)
         assert _stored(tmp_path / name) == EXPECTED

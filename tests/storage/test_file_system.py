@@ -1,4 +1,4 @@
-"""`write_whole` replaces a file atomically."""
+"""`replace_file` replaces a file atomically."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from purgatory_udf.backend.file_system import write_whole
+from purgatory_udf.backend.file_system import replace_file
 
 
 def test_failed_write_keeps_old_contents(tmp_path: Path) -> None:
     page = tmp_path / "pages" / "report.html"
-    write_whole(page, "before")
+    replace_file(page, "before")
     with pytest.raises(UnicodeEncodeError):
-        write_whole(page, "x" * 100_000 + "\ud800")
+        replace_file(page, "x" * 100_000 + "\ud800")
     assert [(file.name, file.read_text()) for file in page.parent.iterdir()] == [("report.html", "before")]
-    write_whole(page, "after")
+    replace_file(page, "after")
     assert [(file.name, file.read_text()) for file in page.parent.iterdir()] == [("report.html", "after")]
 
 
 def test_write_through_link_keeps_link(tmp_path: Path) -> None:
     page, link = tmp_path / "page.html", tmp_path / "link.html"
     link.symlink_to(page)
-    write_whole(link, "told")
-    assert link.is_symlink() and page.read_text() == "told"
+    replace_file(link, "new")
+    assert link.is_symlink() and page.read_text() == "new"
 
 
 def test_write_to_pipe_keeps_pipe(tmp_path: Path) -> None:
@@ -34,6 +34,6 @@ def test_write_to_pipe_keeps_pipe(tmp_path: Path) -> None:
     read: list[str] = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
-    write_whole(pipe, "told")
+    replace_file(pipe, "new")
     reader.join()
-    assert (read, pipe.is_fifo()) == (["told"], True)
+    assert (read, pipe.is_fifo()) == (["new"], True)

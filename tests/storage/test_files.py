@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def seen(files: Files, path: str) -> tuple[bool, bool, list[str], bytes | None]:
-    """Return the state of a path, without the checksum files that Hadoop writes."""
+    """Return whether a path exists and its contents, without Hadoop's checksum files."""
     names = sorted(name for name in files.names(path) if not name.endswith(".crc"))
     return files.exists(path), files.is_file(path), names, None if names else files.read(path)
 

@@ -58,7 +58,7 @@ def maintained(out: Path) -> int:
 
 
 def test_maintain_keeps_rows_and_deletes_unused_files(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Three runs: during a replay, after it, and again without the grown tables."""
+    """`maintain` runs three times: during a replay, after it, and again on compacted tables."""
     before = everything(out)
     assert {files(out, name) for name in GROWN} == {12}
     with output_lock(str(out), "replay"):
@@ -69,9 +69,9 @@ def test_maintain_keeps_rows_and_deletes_unused_files(out: Path, capsys: pytest.
     assert {files(out, name) for name in GROWN} == {1}
 
     assert maintained(out) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert [path.name for path in (out / "_replay").iterdir()] == ["checkpoints"]
-    assert [line for line in said.splitlines() if line.startswith("deleted")] == [
+    assert [line for line in output.splitlines() if line.startswith("deleted")] == [
         f"deleted: {out}/_replay/{name}" for name in sorted(("events", "groups"))
     ]
     assert everything(out) == before
@@ -98,9 +98,9 @@ def test_spark_maintains_the_same(spark: SparkSession, out: Path, capsys: pytest
     assert [files(folder, name) for folder in (out, copy) for name in GROWN] == [1, 1]
 
 
-def _without_sizes(said: str) -> list[list[str]]:
+def _without_sizes(output: str) -> list[list[str]]:
     """Return the rows without the last column, the size, which depends on the writer."""
-    return [line.split()[:-1] for line in said.splitlines()]
+    return [line.split()[:-1] for line in output.splitlines()]
 
 
 def test_folder_without_tables_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

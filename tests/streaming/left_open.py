@@ -1,4 +1,4 @@
-"""A few events of one broker: fields that only newer events have, and an operation that may stay open at the end."""
+"""A small trace of one broker: fields that only newer events have, and an operation that may stay open at the end."""
 
 from __future__ import annotations
 

@@ -42,10 +42,10 @@ def stream(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> t
     end_us = max(event["time_us"] for event in events) + (INT32_MAX + 2000) * 1000
     limits = EngineSettings(purge_intervals(config), min(event["time_us"] for event in events) // 1000)
     rules = PartitionRules(Plan("run", config.max_disorder_ms > 0, None), config, limits)
-    alone = config.grouping == "broker"
+    has_one_query = config.grouping == "broker"
     delay_ms = config.max_disorder_ms + 1
     first = StatefulOperator(
-        state_function(replace(rules, scope=OperationScope.ALL if alone else OperationScope.WHOLE)),
+        state_function(replace(rules, scope=OperationScope.ALL if has_one_query else OperationScope.WHOLE)),
         delay_ms=delay_ms,
         chunk=chunk,
     )
@@ -59,7 +59,7 @@ def stream(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> t
         chunks += rows
         relayed.append([(group, us, payload) for table, group, us, _, payload in rows if table == RELAY])
         first.advance()
-    for relayed_batch in [] if alone else [*relayed, None, []]:
+    for relayed_batch in [] if has_one_query else [*relayed, None, []]:
         chunks += second.batch([(CLOCK, end_us, b"")] if relayed_batch is None else relayed_batch)
         second.advance()
     for groups in (first, second):
@@ -193,9 +193,10 @@ def test_clock_event_expires_split_operation(allowed_ms: int, clocks: list[int])
 
 def _follow(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:
     """Run the query, or both queries. After each batch Spark runs one without data, in which timeouts fire."""
-    delay_ms, alone = rules.config.max_disorder_ms + 1, rules.config.grouping == "broker"
+    delay_ms, has_one_query = rules.config.max_disorder_ms + 1, rules.config.grouping == "broker"
     first = StatefulOperator(
-        state_function(replace(rules, scope=OperationScope.ALL if alone else OperationScope.WHOLE)), delay_ms=delay_ms
+        state_function(replace(rules, scope=OperationScope.ALL if has_one_query else OperationScope.WHOLE)),
+        delay_ms=delay_ms,
     )
     second = StatefulOperator(state_function(replace(rules, scope=OperationScope.SPLIT)), delay_ms=delay_ms)
     chunks: list[Row] = []
@@ -205,7 +206,7 @@ def _follow(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:
             first.advance()
             chunks += rows
             relayed = [(group, us, payload) for table, group, us, _, payload in rows if table == RELAY]
-            for relayed_batch in [] if alone else (relayed, []):
+            for relayed_batch in [] if has_one_query else (relayed, []):
                 chunks += second.batch(relayed_batch)
                 second.advance()
     assert first.dropped == second.dropped == 0

@@ -27,7 +27,7 @@ def test_forgets_batches_that_spark_no_longer_reports() -> None:
     batches, shown = BatchProgress(), []
     history = [progress(batch, rows=3) for batch in range(1_000)]
     for end in range(1, len(history) + 1, 7):
-        shown += [each.batchId for each in batches.take_new(history[max(0, end - _SHOWN) : end])]
+        shown += [each.batchId for each in batches.new_reports(history[max(0, end - _SHOWN) : end])]
         assert len(batches) <= _SHOWN
     assert shown == list(range(995))
     assert batches.events == 995 * 3
@@ -36,5 +36,7 @@ def test_forgets_batches_that_spark_no_longer_reports() -> None:
 def test_idle_report_and_next_batch_share_number() -> None:
     batches = BatchProgress()
     idle, done = progress(4, rows=0), progress(4, rows=9)
-    shown = [each.numInputRows for recent in ([idle], [idle, done], [idle, done]) for each in batches.take_new(recent)]
+    shown = [
+        each.numInputRows for recent in ([idle], [idle, done], [idle, done]) for each in batches.new_reports(recent)
+    ]
     assert (shown, batches.events) == ([0, 9], 9)

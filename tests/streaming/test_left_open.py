@@ -15,7 +15,7 @@ from tests.streaming.left_open import EVENTS, HARD, LEFT_OPEN, OPEN, WHOLE
 
 
 def test_open_operation_has_no_expired_watch(tmp_path: Path) -> None:
-    """Without Spark; for the tables of Spark see `tests/sources/request_log/test_without_spark.py`."""
+    """This replay runs without Spark; `tests/sources/request_log/test_without_spark.py` compares Spark's tables."""
     *before, last = EVENTS
     events = [{"broker": 0, "seq": number} | event for number, event in enumerate([*before, LEFT_OPEN, last], 1)]
     write_deltalake(str(tmp_path / "events"), event_table(events))

@@ -123,7 +123,7 @@ def test_killed_replay_resumes_with_kafkas_outcomes(
 def test_one_batch_by_shard_has_same_tables(
     spark: SparkSession, events: str, tmp_path: Path, resumed: tuple[Run, Tables]
 ) -> None:
-    """With seven shuffle partitions, and interrupted before the first table was created."""
+    """The run has seven shuffle partitions, and was interrupted before the first table was created."""
 
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt

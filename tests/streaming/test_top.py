@@ -38,7 +38,7 @@ def reasons(timeline: Timeline, ms: float = 20) -> list[str]:
 
 
 def led_partition() -> Timeline:
-    """orders-3, led by broker 0, with followers 1 at offset 190 and 2 at offset 500."""
+    """Return the partition orders-3, led by broker 0, with followers 1 at offset 190 and 2 at offset 500."""
     timeline = Timeline().change(1, "orders-3", "leader", leader_epoch=1, replicas=[0, 1, 2], isr=[0, 1, 2], min_isr=2)
     timeline.change(2, "orders-3", "replica_end", replica_id=1, offset=190)
     return timeline.change(2, "orders-3", "replica_end", replica_id=2, offset=500)
@@ -89,7 +89,7 @@ def test_update_lists_five_oldest_operations() -> None:
 
 
 def group_update() -> GroupStatusUpdate:
-    """a and b form a group; at 7000 a has joined again, b has not."""
+    """Return the update of a group of a and b; at 7000 a has joined again, b has not."""
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")
@@ -125,7 +125,7 @@ def test_frame_shows_purgatories_waits_and_rebalances() -> None:
         "  p-1      produce       0       -       6,990   23,010  orders-3: 2 of 3 in-sync replicas behind by 812",
         "",
         "Groups in rebalance",
-        "  group  broker  state               since ms  ms left  missing  who",
+        "  group  broker  state               since ms  ms left  missing  members",
         "  g           0  PreparingRebalance         0    5,000  1 of 2   b",
     ]
 

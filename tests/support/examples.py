@@ -1,4 +1,4 @@
-"""The number of examples of property tests. The environment variable `PURGATORY_EXAMPLES` multiplies it."""
+"""Number of examples of property tests; the environment variable `PURGATORY_EXAMPLES` multiplies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's daemon of Python workers for the tests' session: it loads the workers' modules before it forks them.
+"""Spark's daemon for Python workers in the tests' session: loads the workers' modules before it forks them.
 
 Restarted queries need new workers, and a worker collects garbage after each task, which can take longer than a small
 task. Modules loaded before the fork are loaded once, and frozen objects are skipped by the collector.

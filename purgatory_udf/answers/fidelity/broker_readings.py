@@ -62,10 +62,10 @@ def counted(before: str | Path | None, after: str | Path) -> list[Counted]:
     if not last:
         raise UserError(f"{after}: no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics found")
     first = _readings(before) if before else {}
-    began = _moments(before) if before else {}
+    first_read_us = _moments(before) if before else {}
     increases = []
     for (broker, kind), reading in sorted(last.items()):
-        start = first.get((broker, kind)) or _Reading(0, began.get(broker, 0))
+        start = first.get((broker, kind)) or _Reading(0, first_read_us.get(broker, 0))
         if reading.count < start.count:
             raise UserError(f"{after}: {kind} of broker {broker}: {reading.count} is less than {start.count} before")
         increases.append(Counted(broker, kind, reading.count - start.count, start.at_us, reading.at_us))
@@ -159,12 +159,12 @@ def facts_in(lines: Iterable[str], zone: tzinfo = UTC) -> Iterator[Fact]:
         coordinator = _BROKER.search(line)
         if coordinator is None:
             continue
-        broker, at_us, said = int(coordinator[1]), timestamp_us(line, zone), line[coordinator.end() :]
+        broker, at_us, message = int(coordinator[1]), timestamp_us(line, zone), line[coordinator.end() :]
         if at_us is None:
             continue
         for kind, sentence in _SENTENCES:
-            if match := sentence.match(said):
+            if match := sentence.match(message):
                 yield Fact(broker, match["group"], kind, match["detail"], at_us)
-                if kind == REBALANCE and _SYNC_EXPIRED in said:
+                if kind == REBALANCE and _SYNC_EXPIRED in message:
                     yield Fact(broker, match["group"], SYNC, "", at_us)
                 break

@@ -53,19 +53,19 @@ class Span(NamedTuple):
 class ComparedGroup:
     """The number of logged and replayed events of a group by kind.
 
-    `apart_ms` has the time differences of events on both sides, in milliseconds; they are positive if the log is later.
+    `differences_ms` has the time differences of events on both sides, in milliseconds; positive if the log is later.
     """
 
     broker: int
     group: str
     logged: Counter[str] = field(default_factory=Counter)
     replayed: Counter[str] = field(default_factory=Counter)
-    apart_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    differences_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def agrees(self) -> bool:
         """Whether every event is on both sides."""
-        return all(self.logged[kind] == self.replayed[kind] == len(self.apart_ms[kind]) for kind in KINDS)
+        return all(self.logged[kind] == self.replayed[kind] == len(self.differences_ms[kind]) for kind in KINDS)
 
 
 def facts_of(transitions: Iterable[Transition], expired: Iterable[Expired]) -> Iterator[Fact]:
@@ -78,7 +78,7 @@ def facts_of(transitions: Iterable[Transition], expired: Iterable[Expired]) -> I
             yield Fact(transition.broker, transition.group, REBALANCE, str(transition.generation), transition.at_us)
         elif transition.from_state == PREPARING and transition.to_state in (COMPLETING, EMPTY):
             yield Fact(transition.broker, transition.group, GENERATION, str(transition.generation), transition.at_us)
-            if _loses(transition):
+            if _has_lost_members(transition):
                 lossy.add((transition.broker, transition.group, transition.at_us))
     for end in expired:
         if end.kind == "heartbeat":
@@ -90,7 +90,7 @@ def facts_of(transitions: Iterable[Transition], expired: Iterable[Expired]) -> I
             yield Fact(end.broker, end.key, JOIN, "", end.at_us)
 
 
-def _loses(generation: Transition) -> bool:
+def _has_lost_members(generation: Transition) -> bool:
     """Return whether an expired join removed members; static members that are missing stay."""
     if not generation.reason.endswith(MISSED):
         return generation.to_state == EMPTY
@@ -119,7 +119,7 @@ def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int
     for name, at_us in logged_at.items():
         if name in replayed_at:
             fact, _ = name
-            groups[fact.broker, fact.group].apart_ms[fact.kind].append((at_us - replayed_at[name]) / 1000)
+            groups[fact.broker, fact.group].differences_ms[fact.kind].append((at_us - replayed_at[name]) / 1000)
     return [groups[place] for place in sorted(groups)]
 
 
@@ -140,7 +140,7 @@ def _moments(facts: Iterable[Fact]) -> dict[tuple[Fact, int], int]:
 
 
 def table(groups: Iterable[ComparedGroup]) -> Table:
-    """Return a row for each group; "matched" counts the events on both sides with the same generation or member."""
+    """Return a row for each group; "matched" counts events that both sides have with the same generation or member."""
     return Table(
         "Events of groups, logged by coordinators / replayed",
         ("group", "broker", *HEADS.values(), "matched", "median difference, ms", "maximum"),
@@ -151,9 +151,9 @@ def table(groups: Iterable[ComparedGroup]) -> Table:
 def _row(group: ComparedGroup) -> Iterator[Cell]:
     yield from (group.group, str(group.broker))
     yield from (f"{group.logged[kind]:,} / {group.replayed[kind]:,}" for kind in HEADS)
-    apart = [abs(ms) for kind in HEADS for ms in group.apart_ms[kind]]
-    yield len(apart)
-    yield from (round(median(apart), 1), round(max(apart), 1)) if apart else (None, None)
+    differences = [abs(ms) for kind in HEADS for ms in group.differences_ms[kind]]
+    yield len(differences)
+    yield from (round(median(differences), 1), round(max(differences), 1)) if differences else (None, None)
 
 
 def logged_groups(tables: RunTables, logged: Iterable[Fact]) -> Table:

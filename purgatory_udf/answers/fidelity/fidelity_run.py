@@ -17,7 +17,7 @@ from purgatory_udf.answers.fidelity.fidelity_figures import figures
 from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, write_comparison
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.backend import backend_of
-from purgatory_udf.backend.file_system import write_whole
+from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_paths import local_path
@@ -65,15 +65,15 @@ def _cell(value: str | int | float | None) -> str:
 
 # Maximum number of points of the chart, for readability and for the size of the page.
 MOST_POINTS = 4_000
-ALIKE, OTHERWISE = "same outcome", "different outcome"
+SAME, DIFFERENT = "same outcome", "different outcome"
 # Distinguishable with colour blindness.
-COLOURS = {ALIKE: "#0072b2", OTHERWISE: "#d55e00"}
+COLOURS = {SAME: "#0072b2", DIFFERENT: "#d55e00"}
 
 
 def points(tables: RunTables, most: int = MOST_POINTS) -> pd.DataFrame:
     """Return the operations of the chart: all disagreements if they fit, and a sample of the others."""
     frame = tables.query("fidelity/points", most=most).to_pandas()
-    frame["end"] = frame["agrees"].map({True: ALIKE, False: OTHERWISE})
+    frame["end"] = frame["agrees"].map({True: SAME, False: DIFFERENT})
     return frame[["kind", "recorded_ms", "replayed_ms", "end", "request_id"]]
 
 
@@ -130,7 +130,7 @@ class FidelityOptions:
 
     def counted(self) -> list[Counted]:
         if self.jmx_before and not self.jmx_after:
-            raise UserError("--jmx-before requires --jmx-after: expirations are the increase between both")
+            raise UserError("--jmx-before requires --jmx-after, because increases are compared")
         return counted(self.jmx_before, self.jmx_after) if self.jmx_after else []
 
 
@@ -167,5 +167,5 @@ def _write_page(options: FidelityOptions, tables: RunTables, report: list[Table]
     if path is None:
         return None
     drawn = as_svg(recorded_against_replayed(points(tables)))
-    write_whole(path, page(f"Fidelity of {tables.run.run_id}", report, drawn))
+    replace_file(path, page(f"Fidelity of {tables.run.run_id}", report, drawn))
     return path

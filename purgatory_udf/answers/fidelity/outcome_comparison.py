@@ -107,7 +107,7 @@ FEWEST = 1_000
 # starts, a thousand operations have at most 0.44.
 CLEAR = 0.5
 # Amplitude of the first harmonic of a sawtooth of height 1.
-_WHOLE = 1 / (2 * math.pi)
+_SAWTOOTH_AMPLITUDE = 1 / (2 * math.pi)
 
 
 def phase_of(late_ms: Sequence[float]) -> float | None:
@@ -115,9 +115,9 @@ def phase_of(late_ms: Sequence[float]) -> float | None:
 
     `late_ms` has the lateness of a broker's operations for each part of the millisecond in which they started.
     """
-    turns = (-2j * math.pi * (part + 0.5) / len(late_ms) for part in range(len(late_ms)))
-    harmonic = sum(late * cmath.exp(turn) for late, turn in zip(late_ms, turns, strict=True)) / len(late_ms)
-    if abs(harmonic) < CLEAR * _WHOLE:
+    angles = (-2j * math.pi * (part + 0.5) / len(late_ms) for part in range(len(late_ms)))
+    harmonic = sum(late * cmath.exp(angle) for late, angle in zip(late_ms, angles, strict=True)) / len(late_ms)
+    if abs(harmonic) < CLEAR * _SAWTOOTH_AMPLITUDE:
         return None
     return (cmath.phase(harmonic) / (2 * math.pi) + 0.25) % 1
 

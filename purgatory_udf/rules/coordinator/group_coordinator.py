@@ -180,7 +180,7 @@ class GroupCoordinator:
             self._answer(request)
 
     def _leave(self, request: LeaveGroup) -> None:
-        """Handle a leave. An administrator may remove a static member by its instance id alone."""
+        """Handle a leave. An administrator may remove a static member by its instance id only."""
         group = self.groups.get(request.group)
         if group is None:
             self._answer(request, "UNKNOWN_MEMBER_ID")
@@ -203,7 +203,7 @@ class GroupCoordinator:
         self.rebalancer.sessions.complete_removed(group, member, request.api, request.time_us)
 
     def _validate(self, request: GroupRequest) -> tuple[Group | None, str | None]:
-        """Return the group, and the error for a sender that is no member of its current generation."""
+        """Return the group, and the error if the sender is not a member of its current generation."""
         group = self.groups.get(request.group)
         if group is None:
             return None, "UNKNOWN_MEMBER_ID"

@@ -48,10 +48,10 @@ class Member:
         self.awaiting_join = request
 
     def heartbeat_satisfied_by(self) -> str | None:
-        """Return why no heartbeat is due (`hasSatisfiedHeartbeat`), or None if the member owes one.
+        """Return why no heartbeat is due (`hasSatisfiedHeartbeat`), or None if one is due.
 
-        A member that waits for an answer owes no heartbeat, because its client cannot send any. The exception is a new
-        member's first join, which has five minutes: its client may be gone without having left.
+        No heartbeat is due while a member waits for an answer, because its client cannot send any. The exception is a
+        new member's first join, whose session lasts five minutes, because its client may have disconnected.
         """
         if self.liveness_signal is not None or self.is_new:
             return self.liveness_signal

@@ -111,8 +111,8 @@ class PendingHeartbeat(DelayedHeartbeat):
 class SessionTimer:
     """A timer that expires the sessions of one millisecond in the order in which they were started.
 
-    A timing wheel runs the tasks of one millisecond in an order that depends on the wheels they came through, and so on
-    the other load of the broker. For most operations this makes no difference. But if two members fail at once, the
+    A timing wheel runs the tasks of one millisecond in an order that depends on the wheels they passed through, and so
+    on the other load of the broker. For most operations this makes no difference. But if two members fail at once, the
     first starts a rebalance that the second leaves. A group's history must depend on its own events only.
     """
 

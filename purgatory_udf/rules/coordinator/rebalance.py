@@ -42,7 +42,7 @@ class Rebalancer:
     def maybe_prepare_rebalance(
         self, group: Group, reason: str, now_us: int, request: GroupRequest | None = None
     ) -> None:
-        """Start a rebalance unless one is in progress, which the change then becomes part of."""
+        """Start a rebalance unless one is in progress, which then covers the change."""
         if group.can_rebalance():
             self.prepare_rebalance(group, reason, now_us, request)
 

@@ -133,7 +133,7 @@ class _Columns:
         return len(self.table)
 
     def maybe(self, name: str) -> pa.Array | None:
-        """Return a column that tables of earlier versions do not have."""
+        """Return a column, or None if the table, of an earlier version, lacks it."""
         return self._arrays.get(name)
 
     def __getitem__(self, name: str) -> pa.Array:
@@ -145,7 +145,7 @@ def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _field(items: pa.Array, name: str) -> pa.Array | None:
-    """Return a field that tables of earlier versions do not have."""
+    """Return a field, or None if the table, of an earlier version, lacks it."""
     return items.field(name) if items.type.get_field_index(name) >= 0 else None
 
 

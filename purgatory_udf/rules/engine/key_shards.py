@@ -29,18 +29,18 @@ _MAX_INT16_GROUPS = 1 << 15
 
 
 def by_partition(key: str) -> str:
-    """Each key is a group."""
+    """Return the group of a key: each key is a group."""
     return key
 
 
 def by_broker(key: str) -> str:
-    """All keys of a broker are a group, and all topics, which are known to every broker."""
+    """Return the group of a key: its broker, or one common group for topics, which every broker knows."""
     broker = key_parts(key)[0]
     return "topics" if broker == ANY_BROKER else f"broker-{broker}"
 
 
 def by_shard(shards: int) -> Grouping:
-    """Keys are hashed to this number of groups."""
+    """Return a grouping that hashes keys to this number of groups."""
 
     def group(key: str) -> str:
         return f"shard-{zlib.crc32(key.encode('utf-8')) % shards}"

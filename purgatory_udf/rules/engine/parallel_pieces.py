@@ -64,7 +64,7 @@ _COUNTERS = {
 
 
 class PieceOffsets(NamedTuple):
-    """What precedes a row of the input: rows, changes, parts of requests, in-sync replicas, and names of errors."""
+    """Counts before a row of the input: rows, changes, parts of requests, in-sync replicas, and names of errors."""
 
     rows: int
     changes: int

@@ -157,7 +157,7 @@ class _GroupStep:
 
 
 def _heartbeat_run_ends(rows: Frame) -> list[int]:
-    """Return, for each row, the index of the first row from there on that is no heartbeat or commit."""
+    """Return, for each row, the index of the next row that is neither a heartbeat nor a commit."""
     structural = np.where(rows.api > LAST_LIVENESS_API, np.arange(len(rows)), len(rows))
     ends: list[int] = np.minimum.accumulate(structural[::-1])[::-1].tolist()
     return ends

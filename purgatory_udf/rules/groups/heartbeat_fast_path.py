@@ -36,7 +36,7 @@ class HeartbeatRun:
 
 
 def apply_heartbeats(snapshot: GroupSnapshot, rows: Frame) -> HeartbeatRun:
-    """Apply the rows that come before anything else happens in the group. Updates the sessions of `snapshot`.
+    """Apply the rows before the group's next other event or timer. Updates the sessions of `snapshot`.
 
     Args:
         snapshot: A stable group.

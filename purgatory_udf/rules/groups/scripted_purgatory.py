@@ -1,4 +1,4 @@
-"""The gauges of a purgatory from a script: operations start and end, and lists are checked, at given moments.
+"""The gauges of a purgatory whose operations start, end and are checked at given moments (the script).
 
 A coordinator's operations are completed by its groups, not by the compiled loop. But when the reaper wakes and purges
 depends on all groups of a broker. The moments of the script are ordered by:

@@ -1,4 +1,4 @@
-"""Kafka's purgatory, independent of what an operation waits for.
+"""Kafka's purgatory, independent of the conditions that operations wait for.
 
 In reading order:
 

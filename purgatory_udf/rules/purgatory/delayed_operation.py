@@ -49,7 +49,7 @@ class DelayedOperation(TimerTask):
         """Count the expiration. Called after the answer, and only if the deadline ended the operation."""
 
     def maybe_try_complete(self, now_us: int) -> bool:
-        """Try an operation that is still open. In Kafka, concurrent checks may share one attempt; here none do."""
+        """Try an operation that is still open. In Kafka, concurrent checks may share one attempt."""
         return not self.completed and self.try_complete(now_us)
 
     def force_complete(self, now_us: int) -> bool:

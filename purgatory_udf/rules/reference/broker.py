@@ -185,7 +185,7 @@ class Broker:
             self.topic_purgatory.try_complete_else_watch(creation, topics, now_us)
 
     def stop(self, replica: Partition, now_us: int) -> None:
-        """Abandon what waits for the partition or its topic: the broker's process has ended.
+        """Abandon operations that wait for the partition or its topic, because the broker's process has ended.
 
         Clients are disconnected and waiting requests are never answered (`BrokerServer.shutdown`,
         `DelayedOperationPurgatory.shutdown`).
@@ -220,7 +220,7 @@ class Broker:
         self.remote_list_offsets_purgatory.check_and_complete(replica.key, now_us)
 
     def check_after_append(self, replica: Partition, change: LeaderHwChange, now_us: int) -> None:
-        """Check the purgatories that an append with this effect may complete operations in."""
+        """Check the purgatories with operations that an append with this effect may complete."""
         if change is LeaderHwChange.INCREASED:
             self.check_all(replica, now_us)
         elif change is LeaderHwChange.SAME:

@@ -88,8 +88,8 @@ RECORDS_PER_COMMIT = 100
 def group_rows(workload: Workload, begin_us: int, end_us: int, names: PartitionNames) -> Columns:
     """Return the columns of the group requests from `begin_us` on, before `end_us`."""
     actions = member_actions_between(workload.plan, begin_us, end_us)
-    asks, joins = actions.action == MemberAction.JOIN_WITHOUT_ID, actions.action == MemberAction.JOIN
-    joining = asks | joins
+    joins_without_id, joins = actions.action == MemberAction.JOIN_WITHOUT_ID, actions.action == MemberAction.JOIN
+    joining = joins_without_id | joins
     client = _client(actions.group, actions.member)
     member_id = _member_id(client, actions.incarnation)
     session_ms = workload.session_timeout_ms
@@ -99,8 +99,8 @@ def group_rows(workload: Workload, begin_us: int, end_us: int, names: PartitionN
         "broker": broker_of(actions.group),
         "client_id": client,
         "group": _joined("group-", actions.group),
-        "member_id": pc.if_else(pa.array(asks), pa.scalar(""), member_id),
-        "assigned_member_id": _text_where(asks, member_id),
+        "member_id": pc.if_else(pa.array(joins_without_id), pa.scalar(""), member_id),
+        "assigned_member_id": _text_where(joins_without_id, member_id),
         "leader_member_id": _text_where(
             joins, _member_id(_client(actions.group, actions.leader), actions.leader_incarnation)
         ),

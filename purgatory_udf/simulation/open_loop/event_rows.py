@@ -222,11 +222,13 @@ def _move_rows(number: int, moved: LeaderMove, names: PartitionNames) -> Columns
 def _administration_rows(workload: Workload, number: int, names: PartitionNames) -> list[Columns]:
     deleting, creating = deletes(workload, number), creations(workload, number)
     rows = [_delete_rows(workload, deleting, names), _create_rows(workload, creating)]
-    for since in {max(0, number - 1), number}:
-        old = deleting if since == number else deletes(workload, since)
+    for start_slice in {max(0, number - 1), number}:
+        old = deleting if start_slice == number else deletes(workload, start_slice)
         done = completed_in_slice(workload, number, old.done_t)
         rows.append(_change_rows(old.done_t[done], old.partition[done], old.offset[done], "log_start", names))
-        rows.append(_new_leader_rows(workload, number, creating if since == number else creations(workload, since)))
+        rows.append(
+            _new_leader_rows(workload, number, creating if start_slice == number else creations(workload, start_slice))
+        )
     return rows
 
 

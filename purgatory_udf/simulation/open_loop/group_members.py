@@ -160,7 +160,7 @@ class GroupMembers:
 
     @property
     def departs(self) -> Flags:
-        """Which member leaves or crashes in this period: each in turn."""
+        """Mask of the members that leave or crash in this period: one per group, in turn."""
         return np.asarray(self.member == self.number % self.size)
 
     @property

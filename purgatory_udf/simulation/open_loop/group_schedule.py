@@ -105,13 +105,13 @@ def _group_starts(members: GroupMembers) -> tuple[MemberActions, StableSpans]:
     start = plan.start_us(members.group)
     delay = LEADER_HEAD_START_US + members.draw(FIRST_JOINS_WITHIN_US, Purpose.FIRST_JOINS)
     first_joins = start + np.where(is_leader, 0, delay)
-    joins = first_joins + members.reaction_us(Purpose.JOINS, -1)
-    rebalanced = members.group_max(np.where(is_leader, joins // US_PER_MS * US_PER_MS, 0)) + INITIAL_REBALANCE_US
+    rejoined = first_joins + members.reaction_us(Purpose.JOINS, -1)
+    rebalanced = members.group_max(np.where(is_leader, rejoined // US_PER_MS * US_PER_MS, 0)) + INITIAL_REBALANCE_US
     all_rows = np.arange(len(first_joins))
     incarnation, generation = np.zeros_like(first_joins), np.ones_like(first_joins)
     actions = [
         _actions(members, MemberAction.JOIN_WITHOUT_ID, all_rows, first_joins, incarnation, generation),
-        _actions(members, MemberAction.JOIN, all_rows, joins, incarnation, generation),
+        _actions(members, MemberAction.JOIN, all_rows, rejoined, incarnation, generation),
         _actions(
             members,
             MemberAction.SYNC,
@@ -135,35 +135,37 @@ def _incidents(members: GroupMembers) -> tuple[MemberActions, StableSpans]:
     """
     plan, number, departs = members.plan, members.number, members.departs
     start = plan.period_start_us(members.group, number)
-    gone, stays = np.flatnonzero(departs), np.flatnonzero(~departs)
+    departed, stays = np.flatnonzero(departs), np.flatnonzero(~departs)
     incarnation, generation = members.incarnation(members.member), 2 * number + 1
 
     last = members.group_max(np.where(departs, members.next_heartbeat(start), 0))
     crashes = draw(1 << 20, plan.seed, Purpose.CRASHES, members.group, number) < plan.crash_share * (1 << 20)
     leaves = members.group_max(np.where(departs, last + members.reaction_us(Purpose.LEAVES, number), 0))
     removed = np.where(crashes, last // US_PER_MS * US_PER_MS + plan.session_us, leaves)
-    noticed = np.where(departs, last, members.next_heartbeat(removed))
-    rejoins = noticed + members.reaction_us(Purpose.JOINS, 2 * number)
+    notified = np.where(departs, last, members.next_heartbeat(removed))
+    rejoins = notified + members.reaction_us(Purpose.JOINS, 2 * number)
     rebalanced = members.group_max(np.where(departs, 0, rejoins))
     syncs = rebalanced + members.reaction_us(Purpose.SYNCS, 2 * number, SYNC_WITHIN_US)
 
     first_joins = start + plan.session_us + 2 * plan.heartbeat_us + PERIOD_MARGIN_US // 2
     returned = members.group_max(np.where(departs, first_joins + members.reaction_us(Purpose.FIRST_JOINS, number), 0))
-    noticed_again = members.next_heartbeat(returned)
-    joins = np.where(departs, returned, noticed_again + members.reaction_us(Purpose.JOINS, 2 * number + 1))
-    rebalanced_again = members.group_max(joins)
-    syncs_again = rebalanced_again + members.reaction_us(Purpose.SYNCS, 2 * number + 1, SYNC_WITHIN_US)
+    notified_again = members.next_heartbeat(returned)
+    rejoined = np.where(departs, returned, notified_again + members.reaction_us(Purpose.JOINS, 2 * number + 1))
+    rebalanced_again = members.group_max(rejoined)
+    resynced = rebalanced_again + members.reaction_us(Purpose.SYNCS, 2 * number + 1, SYNC_WITHIN_US)
     next_incarnation = incarnation + departs
 
-    left = gone[~crashes[gone]]
+    left = departed[~crashes[departed]]
     all_rows = np.arange(len(start))
     actions = [
         _actions(members, MemberAction.LEAVE, left, leaves[left], incarnation, generation),
         _actions(members, MemberAction.JOIN, stays, rejoins[stays], incarnation, generation + 1),
         _actions(members, MemberAction.SYNC, stays, syncs[stays], incarnation, generation + 1),
-        _actions(members, MemberAction.JOIN_WITHOUT_ID, gone, first_joins[gone], next_incarnation, generation + 2),
-        _actions(members, MemberAction.JOIN, all_rows, joins, next_incarnation, generation + 2),
-        _actions(members, MemberAction.SYNC, all_rows, syncs_again, next_incarnation, generation + 2),
+        _actions(
+            members, MemberAction.JOIN_WITHOUT_ID, departed, first_joins[departed], next_incarnation, generation + 2
+        ),
+        _actions(members, MemberAction.JOIN, all_rows, rejoined, next_incarnation, generation + 2),
+        _actions(members, MemberAction.SYNC, all_rows, resynced, next_incarnation, generation + 2),
     ]
     spans = StableSpans(
         members,
@@ -171,7 +173,7 @@ def _incidents(members: GroupMembers) -> tuple[MemberActions, StableSpans]:
         np.concatenate([incarnation, incarnation[stays], next_incarnation]),
         np.concatenate([generation, generation[stays] + 1, generation + 2]),
         np.concatenate([start, rebalanced[stays] + SYNC_WITHIN_US, rebalanced_again + SYNC_WITHIN_US]),
-        np.concatenate([noticed + 1, noticed_again[stays] + 1, start + plan.period_us]),
+        np.concatenate([notified + 1, notified_again[stays] + 1, start + plan.period_us]),
     )
     return concatenate(actions), spans
 

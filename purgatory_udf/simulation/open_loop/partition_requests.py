@@ -288,7 +288,7 @@ class LastStableOffsets:
     """The last stable offset of every partition at any time of a slice."""
 
     def __init__(self, workload: Workload, number: int, rises: HighWatermarkRises) -> None:
-        self._workload, self._begins = workload, workload.slice_start_us(number)
+        self._workload, self._slice_start_us = workload, workload.slice_start_us(number)
         self._now = OffsetIndex.of(rises)
         self._before = self._now
         if number and workload.transactional.any():
@@ -299,4 +299,4 @@ class LastStableOffsets:
         first, each = self._workload.first_ends_us[partition], self._workload.transaction_us
         held: Flags = self._workload.transactional[partition] & (t >= first)
         ended = np.where(held, first + (t - first) // each * each, t)
-        return np.where(ended < self._begins, self._before.at(partition, ended), self._now.at(partition, ended))
+        return np.where(ended < self._slice_start_us, self._before.at(partition, ended), self._now.at(partition, ended))

@@ -167,7 +167,7 @@ class Workload:
 
     @cached_property
     def transactional(self) -> Bools:
-        """Which partitions have transactions: a fraction of `transaction_share`, spread evenly."""
+        """Mask of the partitions with transactions: a fraction of `transaction_share`, spread evenly."""
         place = np.arange(self.partitions + 1) * self.transaction_share
         return np.asarray(np.diff(np.floor(place)) > 0)
 

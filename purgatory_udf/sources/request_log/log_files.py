@@ -71,7 +71,7 @@ def broker_of(name: str) -> int | None:
     Examples are `request-3.log.gz` and `broker-3/request.log.1`.
     """
     path = _ROTATED.sub("", _DATES.sub("", name))
-    # Longer numbers are no broker ids, which have 32 bits.
+    # Longer numbers cannot be broker ids, which have 32 bits.
     numbers = [number for number in _BROKER_ID.findall(path.replace("/", " / ")) if len(number) < 10]
     return int(numbers[-1]) if numbers else None
 

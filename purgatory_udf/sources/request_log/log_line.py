@@ -139,7 +139,7 @@ def _split_line(text: str) -> tuple[str, str] | None:
 
 
 def _micros(body: dict[str, Any], field: str) -> int:
-    """Return a field that is in milliseconds, in microseconds. Raises ValueError if it is no number in range."""
+    """Convert a field from milliseconds to microseconds. Raises ValueError if it is not a number in range."""
     value = body[field]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{field} is {value!r}, expected a number of milliseconds")

@@ -191,7 +191,7 @@ STAGING = "_ingest"
 def ingest(
     session: SparkSession | Backend,
     options: IngestOptions,
-    say: Callable[[str], None] = log.info,
+    report_phase: Callable[[str], None] = log.info,
     files: Sequence[InputFile] | None = None,
 ) -> IngestReport:
     """Read recorded events and write `events` and `rejected_events` below `options.out`.
@@ -202,7 +202,7 @@ def ingest(
     Args:
         session: Spark session or backend that executes the import.
         options: Input, output and settings.
-        say: Called with a line of text at the start of each phase.
+        report_phase: Called with a line of text at the start of each phase.
         files: The files to read; by default, those of the options' paths.
     """
     backend, layout = backend_of(session), Layout(options.out)
@@ -211,18 +211,18 @@ def ingest(
     run = Run(options.run(source.files), "ingest", {"paths": list(map(str, options.paths))}, options.settings())
     size = sum(file.size for file in source.files)
     shown = f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-    say(f"reading {counted(len(source.files), 'file')}, {shown}")
+    report_phase(f"reading {counted(len(source.files), 'file')}, {shown}")
     with _staged(backend, source.judged(backend, options.events_per_file), layout.table(STAGING)) as staged:
         ends = ends_of(staged)
         lines = sum(end.rows for end in ends)
         if not lines:
             raise UserError(f"{', '.join(map(str, options.paths))}: no events: the input has no lines")
-        say(f"putting {counted(lines, 'line')} in order")
+        report_phase(f"putting {counted(lines, 'line')} in order")
         decision = decided(backend, staged, ends, source, run.run_id, options)
         tables = layout.table("events"), layout.table("rejected_events")
         report = IngestReport(run.run_id, len(source.files), lines, *decision.counts, *tables)
         report.require_complete()
-        say(f"writing {counted(report.accepted, 'event')}, {counted(report.rejected, 'rejected line')}")
+        report_phase(f"writing {counted(report.accepted, 'event')}, {counted(report.rejected, 'rejected line')}")
         for path in tables:
             backend.files.remove(path)
         schema = COMMENTED_TABLES["rejected_events"]
@@ -243,7 +243,7 @@ def _require_room(backend: Backend, layout: Layout, overwrite: bool) -> None:
     for name in ("events", "rejected_events"):
         path = layout.table(name)
         if not interrupted and files.exists(path) and not backend.delta(path).is_table(path):
-            raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")
+            raise UserError(f"{path}: exists, but is not a Delta table; choose another --out or move it away")
     # Rows stay staged until the run is recorded: the same command repeats an interrupted import.
     events = layout.table("events")
     if not overwrite and not interrupted and backend.delta(events).is_table(events):

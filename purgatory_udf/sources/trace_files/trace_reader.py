@@ -101,7 +101,7 @@ def source_of(backend: Backend, options: IngestOptions, files: Sequence[InputFil
 
 
 def _row_groups(backend: Backend, files: Sequence[InputFile]) -> list[Piece]:
-    """Return the row groups of Parquet files; raise if a file is no trace, before any row is read."""
+    """Return the row groups of Parquet files. Raises `UserError` if a file is not a trace, before any row is read."""
     footers = [[(index, file)] for index, file in enumerate(files)]
     read = backend.run_tasks(
         footers, lambda footer: iter([parquet_files.footer_of(*footer)]), parquet_files.FOOTER

@@ -104,9 +104,9 @@ def test_replayed_group_events_match_log(replayed: Replayed) -> None:
 
 
 def test_group_events_have_logged_times(replayed: Replayed) -> None:
-    apart = {kind: [abs(ms) for group in replayed.groups for ms in group.apart_ms[kind]] for kind in KINDS}
-    assert max(apart[SESSION], default=0) <= SESSION_MS
-    everything = [ms for of_kind in apart.values() for ms in of_kind]
+    differences = {kind: [abs(ms) for group in replayed.groups for ms in group.differences_ms[kind]] for kind in KINDS}
+    assert max(differences[SESSION], default=0) <= SESSION_MS
+    everything = [ms for of_kind in differences.values() for ms in of_kind]
     assert median(everything) <= MOST_APART_MS and max(everything) <= WORST_MS, (median(everything), max(everything))
 
 
@@ -121,13 +121,13 @@ def test_responses_match_recording(replayed: Replayed) -> None:
 
 def test_waits_of_joins_match_recording(replayed: Replayed) -> None:
     """The median is compared, because the first responses of a new JVM are slow."""
-    apart = [
+    differences = [
         abs(replayed.answers[seq].wait_ms - record.remote_ms)
         for seq, record in replayed.recorded.items()
         if record.kind == "join_group" and record.remote_ms and replayed.answers[seq].wait_ms
     ]
-    assert len(apart) > (JOINED if replayed.name in IN_THE_TREE else 0)
-    assert median(apart) <= JOINS_APART_MS[replayed.kafka]
+    assert len(differences) > (JOINED if replayed.name in IN_THE_TREE else 0)
+    assert median(differences) <= JOINS_APART_MS[replayed.kafka]
 
 
 # -- log lines and their comparison ------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_table_has_counts_and_time_differences() -> None:
         Fact(1, "h", "session", "m", 5_000),
     ]
     g, h = compare(logged, replayed, {1: Span(2_000, 9_000)})
-    assert (g.agrees, g.apart_ms["generation"]) == (True, [1.5, 0.7])
+    assert (g.agrees, g.differences_ms["generation"]) == (True, [1.5, 0.7])
     assert (h.agrees, dict(h.logged), dict(h.replayed)) == (False, {"session": 1}, {})
     assert list(table([g, h]).rows) == [
         ("g", "1", "0 / 0", "2 / 2", "0 / 0", "0 / 0", "0 / 0", 2, 1.1, 1.5),

@@ -82,7 +82,7 @@ def test_phase_removes_the_sawtooth(run_query: RunQuery) -> None:
 
 
 def test_log_without_written_times_gives_no_phase(run_query: RunQuery) -> None:
-    """Early imports do not have the column."""
+    """The table of an early import lacks the column."""
     pairs = _expired()
     at = pairs.column_names.index("written_at")
     pairs = pairs.set_column(at, "written_at", pa.nulls(pairs.num_rows, pa.timestamp("us", "UTC")))

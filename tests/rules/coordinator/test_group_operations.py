@@ -94,13 +94,13 @@ def test_derived_ids_depend_on_own_group_only() -> None:
             timeline.join(900, "x", group="another")
             timeline.join(6999, "x", group=name, broker=broker + 1)
         outcomes = timeline.replay(drain=True).outcomes
-        mine = [outcome for outcome in outcomes if outcome.broker == broker and outcome.key in (name, f"{name}-a")]
-        return {outcome.operation_id for outcome in mine if outcome.operation_id < 0}
+        of_broker = [outcome for outcome in outcomes if outcome.broker == broker and outcome.key in (name, f"{name}-a")]
+        return {outcome.operation_id for outcome in of_broker if outcome.operation_id < 0}
 
-    alone = derived_ids("g", 0, with_others=False)
-    assert derived_ids("g", 0, with_others=True) == alone
-    assert alone.isdisjoint(derived_ids("h", 0, with_others=False))
-    assert alone.isdisjoint(derived_ids("g", 1, with_others=False))
+    without_others = derived_ids("g", 0, with_others=False)
+    assert derived_ids("g", 0, with_others=True) == without_others
+    assert without_others.isdisjoint(derived_ids("h", 0, with_others=False))
+    assert without_others.isdisjoint(derived_ids("g", 1, with_others=False))
 
 
 def test_whole_outcomes_of_group_operations() -> None:

@@ -61,7 +61,7 @@ def test_heartbeats_commits_and_syncs_renew_session(request_name: str) -> None:
 
 
 def test_join_answered_at_once_renews_nothing() -> None:
-    """It changes no timeout either."""
+    """The join does not change the timeouts either."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "b")
@@ -267,7 +267,7 @@ def test_sessions_expire_in_order_of_start() -> None:
 
 
 def test_group_of_vanished_members_becomes_empty() -> None:
-    """Timers alone empty the group, without further events."""
+    """Timers empty the group, without further events."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000, session_timeout_ms=6000)
     group.join(1000, "b", rebalance_timeout_ms=3000, session_timeout_ms=30_000)

@@ -73,9 +73,9 @@ def test_input_order_changes_nothing(traffic: GroupTraffic, order: random.Random
 @some
 @given(group_traffic())
 def test_groups_are_independent(traffic: GroupTraffic) -> None:
-    alone = [event for event in traffic.events if event.get("group") == "g" and event["broker"] == 0]
+    single_group = [event for event in traffic.events if event.get("group") == "g" and event["broker"] == 0]
     outcomes, entries = history_of(run(traffic))
-    assert history_of(replay(alone, traffic.config)) == (
+    assert history_of(replay(single_group, traffic.config)) == (
         [outcome for outcome in outcomes if outcome.broker == 0 and str(outcome.key).split("-")[0] == "g"],
         [entry for entry in entries if broker_and_group(entry) == (0, "g")],
     )
@@ -124,5 +124,5 @@ def test_requests_are_answered_at_most_once(traffic: GroupTraffic) -> None:
     answers = run(traffic).groups.answers
     assert len({answer.seq for answer in answers}) == len(answers)
     assert all(answer.at_us >= answer.requested_us for answer in answers)
-    asked = {event["seq"]: event["type"] for event in traffic.events}
-    assert all(asked[answer.seq] == answer.api for answer in answers)
+    apis = {event["seq"]: event["type"] for event in traffic.events}
+    assert all(apis[answer.seq] == answer.api for answer in answers)

@@ -1,4 +1,4 @@
-"""Strings that compiled code reads from Arrow columns: topics of any length and alphabet, and known words."""
+"""Strings that compiled code reads from Arrow columns: topics of any length and alphabet, and vocabulary words."""
 
 from __future__ import annotations
 

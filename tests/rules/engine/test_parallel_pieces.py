@@ -68,7 +68,7 @@ def test_threads_parse_to_one_call(events: list[Event], chooser: Any, count: int
 
 
 def test_pieces_refer_to_their_own_rows() -> None:
-    """Topics, leaders, errors and events of groups, in every number of pieces."""
+    """The trace has topics, leaders, errors and group events, and is cut into any number of pieces."""
     part = {"topic": "t", "partition": 0, "last_offset": 1, "bytes": 1, "error": "MESSAGE_TOO_LARGE"}
     events: list[Event] = []
     for number in range(12):
@@ -104,12 +104,12 @@ def test_events_are_sorted_across_pieces() -> None:
 @given(trace_strategies.traces())
 def test_two_threads_build_the_same_tables(events: list[Event]) -> None:
     events.sort(key=lambda event: (event["time_us"], event["seq"]))
-    alone = replay([event_table(events)], Engine(Config()))
+    expected = replay([event_table(events)], Engine(Config()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel_pieces, "_ROWS_PER_THREAD", 1)
         patch.setattr(pa, "cpu_count", lambda: 3)
         assert parallel_pieces.threads_for(2) == 2
-        assert replay([event_table(events)], Engine(Config())) == alone
+        assert replay([event_table(events)], Engine(Config())) == expected
 
 
 def test_thread_count_follows_rows_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,8 +82,8 @@ def test_frame_operations_match_list_operations(rows: Rows, steps: list[tuple[st
 
 def test_column_is_copied_once_when_read() -> None:
     read, other = (np.arange(6).view(CountingArray) for _ in range(2))
-    taken = Frame({"read": read, "other": other}).take(np.array([5, 3, 1])).take(np.array([True, False, True]))
-    joined = Frame.concat([taken, taken.take(slice(0, 1))])
+    selected = Frame({"read": read, "other": other}).take(np.array([5, 3, 1])).take(np.array([True, False, True]))
+    joined = Frame.concat([selected, selected.take(slice(0, 1))])
     assert joined.take(np.array([2, 1])).read.tolist() == [5, 1]
     assert joined.take(np.array([0])).read.tolist() == [5]
     assert (read.copies, other.copies) == (2, 0), "one copy for each of the concatenated frames"
@@ -91,9 +91,9 @@ def test_column_is_copied_once_when_read() -> None:
 
 def test_replaced_column_does_not_affect_earlier_selection() -> None:
     whole = frame([(1, "a"), (2, "b")])
-    taken = whole.take(np.array([1]))
+    selected = whole.take(np.array([1]))
     whole.columns["number"] = np.array([8, 9])
-    assert (taken.number.tolist(), whole.number.tolist()) == ([2], [8, 9])
+    assert (selected.number.tolist(), whole.number.tolist()) == ([2], [8, 9])
     assert (list(whole), list(whole.columns)) == (["number", "text"], ["number", "text"])
 
 

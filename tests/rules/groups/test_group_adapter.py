@@ -112,10 +112,11 @@ def transitions_of(rows: pa.Table) -> list[Transition]:
 def expected(events: list[Event], config: Config) -> tuple[list[Outcome], list[Transition]]:
     records = reference_of(events, config)
     outcomes = sorted(
-        (outcome for mine in records.values() for outcome in mine.outcomes), key=lambda outcome: outcome.operation_id
+        (outcome for record in records.values() for outcome in record.outcomes),
+        key=lambda outcome: outcome.operation_id,
     )
     changes = [
-        entry.transition for mine in records.values() for entry in mine.journal if isinstance(entry, StateChange)
+        entry.transition for record in records.values() for entry in record.journal if isinstance(entry, StateChange)
     ]
     return outcomes, sorted(changes, key=lambda change: (change.broker, change.group))
 
@@ -166,7 +167,7 @@ def test_event_waits_until_none_can_precede() -> None:
 @given(group_traffic())
 def test_undrained_tables_end_with_trace(traffic: GroupTraffic) -> None:
     config = traffic.config.model_copy(update={"drain": False})
-    still_open = [operation for mine in reference_of(traffic.events, config).values() for operation in mine.open]
+    still_open = [operation for record in reference_of(traffic.events, config).values() for operation in record.open]
     in_batches, all_at_once = (
         GaugeState(config.group.purge_interval, 0, end_of(traffic.events) // 1000) for _ in range(2)
     )
@@ -209,7 +210,7 @@ _TO_EMPTY = [
 
 @pytest.mark.parametrize("ticks", [[], [17_000, 40_000], list(range(8000, 40_000, 500))], ids=["none", "two", "many"])
 def test_group_of_vanished_members_becomes_empty(ticks: list[int]) -> None:
-    """With `clock` events, which belong to no group, and without, when the run drains."""
+    """The timers run at `clock` events, which belong to no group, or when the run drains."""
     group = vanishing()
     for ms in ticks:
         group.until(ms)

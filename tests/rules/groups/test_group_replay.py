@@ -145,7 +145,7 @@ def test_disagreements_are_listed_by_explain(spark: SparkSession, replayed: Path
     assert explained(spark, str(replayed), "Stable: commit") == [
         "Group Stable: commit: the replay disagrees with nothing that the trace records"
     ]
-    with pytest.raises(UserError, match="the replay has no group unknown"):
+    with pytest.raises(UserError, match="no group unknown in the replay"):
         explained(spark, str(replayed), "unknown")
 
 
@@ -154,7 +154,7 @@ class KilledError(Exception):
 
 
 def stop_after_first_batch(running: StreamingQuery, title: str, known: Survey | None) -> int:
-    """In place of `monitor_query`, with the query of the coordinators."""
+    """Stop the query of the coordinators after its first batch; replaces `monitor_query`."""
     while not running.recentProgress and not running.awaitTermination(1):
         pass
     running.stop()
@@ -162,7 +162,7 @@ def stop_after_first_batch(running: StreamingQuery, title: str, known: Survey | 
 
 
 def die_between_tables(write: Callable[..., Callable[[], None]]) -> Callable[..., Callable[[], None]]:
-    """Replace the function by which a sink writes a table. Other tables may have been written."""
+    """Return a writer of tables that fails before the last table; the others may have been written."""
 
     def dying(sink: Sink, rows: Any, table: str, *more: Any) -> Callable[[], None]:
         def die() -> None:
@@ -174,7 +174,7 @@ def die_between_tables(write: Callable[..., Callable[[], None]]) -> Callable[...
 
 
 def die_before_completion(*_: object) -> None:
-    """Replace the last step of a sink, when all tables are written."""
+    """Fail in the last step of a sink, after all tables are written."""
     raise KilledError
 
 
@@ -188,7 +188,7 @@ def test_killed_and_resumed_run_matches_reference(
     create_tables(backend, layout, groups=True)
 
     def resume() -> dict[str, Any]:
-        """Resume as a new process does, without knowledge of the last one's writes."""
+        """Resume as a new process does, which does not know the earlier writes."""
         known = survey(backend, events)
         assert known.first_us is not None
         plan, source = Plan(run.run_id, False, known.last_us), TraceSource(events, 1)

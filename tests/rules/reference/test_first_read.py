@@ -45,13 +45,13 @@ def test_batch_above_partition_maximum_is_answered_at_once() -> None:
 
 
 def test_batch_one_byte_short_waits() -> None:
-    """Its answer at the deadline contains the batch nevertheless."""
+    """The answer at the deadline still contains the batch."""
     timeline = appended(2 * MB).fetch(10, "f", 100, 2 * MB + 1, {"a": part()}, max_bytes=50 * MB)
     assert answers(timeline) == [("110", "timeout", 2 * MB)]
 
 
 def test_hard_max_bytes_is_never_exceeded() -> None:
-    """Requests up to version 2."""
+    """The limit is hard in requests up to version 2."""
     timeline = appended(2 * MB).fetch(10, "f", 100, 2 * MB, {"a": part()}, max_bytes=50 * MB, hard_max_bytes=True)
     assert answers(timeline) == [("110", "timeout", MB)]
 

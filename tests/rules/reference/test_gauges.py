@@ -20,7 +20,7 @@ def readings(result: Replay, purgatory: str = "Produce") -> list[Reading]:
 
 
 def test_gauge_steps_cover_trace() -> None:
-    """From the first event, rounded down to a step, to the end of the last operation."""
+    """Steps last from the first event, rounded down to a step, to the end of the last operation."""
     timeline = Timeline().produce(1_350, "p", 500, a=5, b=5).produce(1_450, "q", 10, a=5)
     #   1400: p is on two lists   1600: q has expired and is still listed   2000: p has expired, too
     assert readings(timeline.replay()) == [(1400, 2, 1, 0), (1600, 3, 1, 0), (1800, 3, 1, 0), (2000, 3, 0, 0)]

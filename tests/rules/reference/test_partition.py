@@ -48,9 +48,9 @@ def test_no_high_watermark_without_isr() -> None:
 
 
 def test_append_returns_its_effect() -> None:
-    alone, followed = leading(1), leading(1, 2)
-    assert alone.append(10, 100) is LeaderHwChange.INCREASED
-    assert alone.append(10, 100) is LeaderHwChange.NONE
+    unreplicated, followed = leading(1), leading(1, 2)
+    assert unreplicated.append(10, 100) is LeaderHwChange.INCREASED
+    assert unreplicated.append(10, 100) is LeaderHwChange.NONE
     assert followed.append(10, 100) is LeaderHwChange.SAME
 
 

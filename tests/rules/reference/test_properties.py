@@ -32,10 +32,10 @@ def in_order(events: list[Event]) -> list[Event]:
 @given(events=trace_strategies.traces(), config=trace_strategies.configs())
 def test_operation_ends_once_or_is_open(events: list[Event], config: Config) -> None:
     result = replay(events, config)
-    asked = [event["seq"] for event in in_order(events) if event["type"] in REQUESTS]
+    started = [event["seq"] for event in in_order(events) if event["type"] in REQUESTS]
     ended = [outcome.operation_id for outcome in result.outcomes]
-    assert sorted(ended + result.open) == sorted(asked)
-    assert ended == [seq for seq in asked if seq in set(ended)], "in order of arrival"
+    assert sorted(ended + result.open) == sorted(started)
+    assert ended == [seq for seq in started if seq in set(ended)], "in order of arrival"
     assert not (config.drain and result.open)
 
 
@@ -125,15 +125,15 @@ def test_later_events_change_no_ended_operation(events: list[Event], cut: int) -
 @some
 @given(events=trace_strategies.traces())
 def test_brokers_are_independent(events: list[Event]) -> None:
-    """Except for the leaders of topics."""
+    """The leaders of topics are the only exception."""
     together = [outcome for outcome in replay(events, Config()).outcomes if outcome.kind != "create_topics"]
-    alone = [
+    single_broker = [
         outcome
         for broker in (1, 2)
         for outcome in replay([event for event in events if event["broker"] == broker], Config()).outcomes
         if outcome.kind != "create_topics"
     ]
-    assert sorted(alone, key=lambda outcome: outcome.operation_id) == sorted(
+    assert sorted(single_broker, key=lambda outcome: outcome.operation_id) == sorted(
         together, key=lambda outcome: outcome.operation_id
     )
 

@@ -1,4 +1,4 @@
-"""Which changes check which purgatories. A check removes operations that have ended elsewhere from the list.
+"""The purgatories that each change checks. A check removes operations that have ended otherwise from the list.
 
 One operation of each kind waits for `a` and `b` and expires at 100. The event under test is at 300. Each purgatory that
 it checks for `a` then has one entry less.

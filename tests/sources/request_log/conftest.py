@@ -1,4 +1,4 @@
-"""The first lines of a real recording, imported, replayed and compared with what its brokers did, once per session."""
+"""The first lines of a real recording, imported, replayed and compared with the recorded outcomes, once per session."""
 
 from __future__ import annotations
 

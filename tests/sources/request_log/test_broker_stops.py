@@ -1,4 +1,4 @@
-"""Brokers that stop and start: how the import finds it, and the events that it writes.
+"""Brokers that stop and start: how the import detects this, and the events that it writes.
 
 Kafka: `BrokerLifecycleManager` registers a process (BROKER_REGISTRATION), and requests a shutdown (BROKER_HEARTBEAT
 with `wantShutDown`); `ReplicationControlManager.processBrokerHeartbeat` permits it (`shouldShutDown`) when the broker

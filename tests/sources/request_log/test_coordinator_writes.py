@@ -114,7 +114,7 @@ def test_kafka_version_selects_coordinator() -> None:
     versions = ("0.11.0.3", "2.8", "3.9.2", "4.0", "4.1.1")
     assert [has_classic_coordinator(version) for version in versions] == [True, True, True, False, False]
     assert RequestLogOptions(["log"], "out", kafka_version="3.9").classic is True
-    with pytest.raises(UserError, match=r"--kafka-version: 'new' is no version of Kafka, such as 3\.9"):
+    with pytest.raises(UserError, match=r"--kafka-version: 'new' is not a Kafka version; expected one such as 3\.9"):
         RequestLogOptions(["log"], "out", kafka_version="new")
 
 

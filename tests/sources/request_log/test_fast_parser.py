@@ -34,7 +34,7 @@ def _row(line: bytes, zone: tzinfo, tally: log_reader.Tally) -> dict[str, Any]:
 
 
 def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return row and counts of a line, first with the fast parser, then with the complete one alone."""
+    """Return row and counts of a line, first with the fast parser, then with the complete parser only."""
     readings = []
     for parser in (parse_line, lambda *_: None):
         monkeypatch.setattr(log_reader, "parse_line", parser)

@@ -1,4 +1,4 @@
-"""Import of the start of a real recording with Spark, its replay, and the agreement with what the brokers did."""
+"""Import of the start of a real recording with Spark, its replay, and the agreement with the brokers' outcomes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def _commit(at: float, group: str) -> str:
 
 @pytest.mark.parametrize("api", ["CONSUMER_GROUP_HEARTBEAT", "STREAMS_GROUP_HEARTBEAT", "SHARE_GROUP_HEARTBEAT"])
 def test_commits_of_modern_groups_are_left_out(api: str) -> None:
-    """Kafka: `GroupCoordinatorService.consumerGroupHeartbeat`; the member epoch in a commit is no generation."""
+    """Kafka: `GroupCoordinatorService.consumerGroupHeartbeat`; the member epoch in a commit is not a generation."""
     log = parse([_commit(5, "new"), _heartbeat(10, api, "new"), _commit(20, "new"), _commit(30, "classic")])
     translation = translate(log)
     assert [(event["type"], event["group"]) for event in translation.events] == [("offset_commit", "classic")]

@@ -176,7 +176,7 @@ def test_marker_belongs_to_line_nearest_in_time() -> None:
 
 
 def test_follower_offset_shows_marker() -> None:
-    """A partition from which no reader fetched has no known append, and is not awaited."""
+    """A partition without fetches has no known append, so the marker does not wait for it."""
     waited = fetch_line(102, {0: 5}, replica=2, client="f", remote=11.0)
     fetches = [line.replace(T, "t") for line in (waited, fetch_line(104, {0: 6}, replica=2, client="f", remote=0.0))]
     changes = [PartitionChange(us(-5_000), "t", at, GIVEN, 1, 0, (1, 2), (1, 2)) for at in (0, 1)]

@@ -75,7 +75,7 @@ def read_rows(requests: Iterable[Request], since_us: int = 0) -> pa.Table:
 
 
 def keep_rows(_: str, rows: Dataset) -> Dataset:
-    """Compute rows once."""
+    """Return the rows, collected once."""
     return rows.keep("")
 
 

@@ -1,4 +1,4 @@
-"""Import of traces: which events are written, which are rejected and why, independent of pieces."""
+"""Import of traces: written events, and rejected lines with reasons, independent of pieces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def take_in(spark: SparkSession, out: Path) -> Ingest:
+def run_ingest(spark: SparkSession, out: Path) -> Ingest:
     """A function that imports into `out`."""
 
     def run(*paths: Path, **options: Any) -> IngestReport:
@@ -45,10 +45,10 @@ def take_in(spark: SparkSession, out: Path) -> Ingest:
     return run
 
 
-def test_all_event_types_are_imported(take_in: Ingest, tmp_path: Path, out: Path) -> None:
+def test_all_event_types_are_imported(run_ingest: Ingest, tmp_path: Path, out: Path) -> None:
     given = [{**event, "time_us": START + place, "seq": 100 - place} for place, event in enumerate(WHOLE.values())]
     path = write(tmp_path / "a.jsonl", given)
-    report = take_in(path, run_id="monday")
+    report = run_ingest(path, run_id="monday")
     schema = pa.schema(DeltaTable(out / "events").schema().to_arrow())
     assert [(field.name, field.type) for field in schema] == [(field.name, field.type) for field in EVENTS]
     placed = [
@@ -74,7 +74,7 @@ def test_all_event_types_are_imported(take_in: Ingest, tmp_path: Path, out: Path
     path, again = tmp_path / "b.parquet", tmp_path / "again"
     table = DeltaTable(out / "events").to_pyarrow_table()
     pq.write_table(pa.concat_tables([table, pa.Table.from_pylist([bad], EVENTS)]), path, row_group_size=4)
-    report = take_in(path, source="parquet", out=str(again), run_id="monday")
+    report = run_ingest(path, source="parquet", out=str(again), run_id="monday")
     assert (report.lines, report.accepted) == (len(given) + 1, len(given))
     assert [{**row, "source": "", "event_time": None} for row in events(again)] == [
         {**row, "source": "", "event_time": None} for row in events(out)
@@ -88,7 +88,7 @@ def test_all_event_types_are_imported(take_in: Ingest, tmp_path: Path, out: Path
     assert json.loads(row["raw"]) == bad
 
 
-def test_bad_lines_are_rejected_with_reasons(take_in: Ingest, tmp_path: Path, out: Path) -> None:
+def test_bad_lines_are_rejected_with_reasons(run_ingest: Ingest, tmp_path: Path, out: Path) -> None:
     """The folder has a text file, a complete .zst, a truncated .gz and an empty file."""
     text = [
         b"\xef\xbb\xbf" + as_lines([clock(1_000)]).strip(),
@@ -108,7 +108,7 @@ def test_bad_lines_are_rejected_with_reasons(take_in: Ingest, tmp_path: Path, ou
     packed = gzip.compress(as_lines(clock(3_000 + us) for us in range(1000)))
     write(tmp_path / "in" / "c.ndjson.gz", packed[:-100])
     write(tmp_path / "in" / "d.jsonl", b"")
-    report = take_in(tmp_path / "in")
+    report = run_ingest(tmp_path / "in")
     times = [row["time_us"] - START for row in events(out)]
     last = times[-1]
     assert times == [1_000, 1_500, 1_999, 2_000, *range(3_000, last + 1)]
@@ -181,7 +181,7 @@ def shuffled_trace(seed: int) -> list[list[Event]]:
 @pytest.mark.parametrize(("piece_bytes", "events_per_file", "shuffle_partitions"), [(1 << 20, 1000, 2), (1500, 40, 7)])
 def test_tables_do_not_depend_on_piece_size(
     spark: SparkSession,
-    take_in: Ingest,
+    run_ingest: Ingest,
     tmp_path: Path,
     out: Path,
     piece_bytes: int,
@@ -192,7 +192,7 @@ def test_tables_do_not_depend_on_piece_size(
     paths = [write(tmp_path / f"{file}.jsonl", given) for file, given in enumerate(files)]
     spark.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
     try:
-        report = take_in(*paths, max_disorder_ms=1, piece_bytes=piece_bytes, events_per_file=events_per_file)
+        report = run_ingest(*paths, max_disorder_ms=1, piece_bytes=piece_bytes, events_per_file=events_per_file)
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
     kept, refused = expected_events(files, max_disorder_ms=1)
@@ -265,30 +265,30 @@ def test_many_files_are_in_time_order(spark: SparkSession, out: Path) -> None:
     assert sum(map(len, milliseconds)) == len(set().union(*milliseconds))
 
 
-def test_wrong_parquet_schema_writes_nothing(take_in: Ingest, tmp_path: Path, out: Path) -> None:
+def test_wrong_parquet_schema_writes_nothing(run_ingest: Ingest, tmp_path: Path, out: Path) -> None:
     good, bad = tmp_path / "a.parquet", tmp_path / "b.parquet"
     pq.write_table(pa.table({"time_us": [START], "type": ["clock"]}), good)
     pq.write_table(pa.table({"time_us": ["noon"], "type": ["clock"]}), bad)
     with pytest.raises(UserError) as caught:
-        take_in(good, bad, source="parquet")
+        run_ingest(good, bad, source="parquet")
     assert str(caught.value) == f"{bad}: column time_us is string, expected int64"
     assert not out.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \r\n\n"])
-def test_empty_input_is_refused(take_in: Ingest, tmp_path: Path, out: Path, content: bytes) -> None:
+def test_empty_input_is_refused(run_ingest: Ingest, tmp_path: Path, out: Path, content: bytes) -> None:
     path = write(tmp_path / "a.jsonl", content)
     with pytest.raises(UserError) as caught:
-        take_in(path)
+        run_ingest(path)
     assert str(caught.value) == f"{path}: no events: the input has no lines"
     assert list(out.glob("*")) == []
 
 
-def test_finished_ingest_needs_overwrite(take_in: Ingest, tmp_path: Path, out: Path) -> None:
+def test_finished_ingest_needs_overwrite(run_ingest: Ingest, tmp_path: Path, out: Path) -> None:
     for remains in ("_ingest/part-0.parquet", "events/part-0.parquet", "rejected_events/part-0.parquet"):
         write(out / remains, b"cut off")
     path = write(tmp_path / "a.jsonl", [clock(0), clock(7), clock(0)])
-    take_in(path, run_id="tuesday", max_disorder_ms=0)
+    run_ingest(path, run_id="tuesday", max_disorder_ms=0)
     assert [[row["time_us"] - START for row in events(out)], len(rejected(out))] == [[0, 7], 1]
     assert sorted(table.name for table in out.iterdir()) == ["events", "rejected_events", "runs"]
     (run,) = DeltaTable(out / "runs").to_pyarrow_table().to_pylist()
@@ -307,26 +307,26 @@ def test_finished_ingest_needs_overwrite(take_in: Ingest, tmp_path: Path, out: P
 
     write(path, [clock(5)])
     with pytest.raises(UserError) as caught:
-        take_in(path)
+        run_ingest(path)
     assert str(caught.value) == f"{out}/events: exists; choose another --out, or --overwrite to replace it"
     assert [len(events(out)), len(rejected(out))] == [2, 1]
     # --overwrite also replaces a table of a newer Delta version that cannot be read.
     (commit,) = (out / "events" / "_delta_log").glob("*.json")
     commit.write_text(commit.read_text().replace('"minReaderVersion":1', '"minReaderVersion":99'))
-    take_in(path, overwrite=True)
+    run_ingest(path, overwrite=True)
     assert [[row["time_us"] - START for row in events(out)], rejected(out)] == [[5], []]
     assert sorted(table.name for table in out.iterdir()) == ["events", "rejected_events", "runs"]
 
 
-def test_foreign_output_is_not_overwritten(take_in: Ingest, tmp_path: Path) -> None:
+def test_foreign_output_is_not_overwritten(run_ingest: Ingest, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [clock(0)])
     with pytest.raises(UserError) as caught:
-        take_in(path, out=str(path))
+        run_ingest(path, out=str(path))
     assert str(caught.value) == f"{path}: is a file; --out must be a folder"
     write(tmp_path / "mine" / "events" / "precious.txt", b"")
     with pytest.raises(UserError) as caught:
-        take_in(path, out=str(tmp_path / "mine"), overwrite=True)
+        run_ingest(path, out=str(tmp_path / "mine"), overwrite=True)
     assert str(caught.value) == (
-        f"{tmp_path}/mine/events: exists and is no Delta table; choose another --out or move it away"
+        f"{tmp_path}/mine/events: exists, but is not a Delta table; choose another --out or move it away"
     )
     assert (tmp_path / "mine" / "events" / "precious.txt").exists()

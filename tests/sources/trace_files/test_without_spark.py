@@ -38,8 +38,8 @@ def test_import_equals_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert ingest.main.status([*words, "--out", str(tmp_path / "theirs")]) == 0
     assert ingest.main.status([*words, "--out", (tmp_path / "ours").as_uri()], open_local) == 0
     for name in ("events", "rejected_events", "runs"):
-        ours, theirs = (_comparable_rows(tmp_path / out, name) for out in ("ours", "theirs"))
-        assert ours == theirs, name
+        local, with_spark = (_comparable_rows(tmp_path / out, name) for out in ("ours", "theirs"))
+        assert local == with_spark, name
     assert len(_comparable_rows(tmp_path / "ours", "events")) == len(lines)
     reasons = [row["reason"] for row in _comparable_rows(tmp_path / "ours", "rejected_events")]
     assert len(reasons) > 500 and "truncated gzip: the data breaks off" in reasons

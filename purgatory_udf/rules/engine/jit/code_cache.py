@@ -112,7 +112,7 @@ def is_complete() -> bool:
 
 
 def mark_complete() -> None:
-    """Note that every entry point has been compiled."""
+    """Mark the folder as complete, because every entry point has been compiled."""
     if FOLDER is not None and needs_warm_up():
         (FOLDER / _COMPLETE).touch()
 

@@ -40,7 +40,7 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(value: bytes) -> State:
-    """Deserialize a state; a UserError if another format or something else is in the value."""
+    """Deserialize a state. Raises UserError if the value has another format or is not a state."""
     sections = _read_sections(value)
     records = {name: _decode_records(next(sections), name, True) for name in _STATE}
     now_ms = int(np.frombuffer(next(sections), np.int64)[0])
@@ -64,7 +64,7 @@ def encode_call(call: Call) -> bytes:
 
 
 def decode_call(value: bytes) -> Call:
-    """Deserialize a call; a UserError if another format or something else is in the value."""
+    """Deserialize a call. Raises UserError if the value has another format or is not a call."""
     sections = _read_sections(value)
     events, requested, leader_and_isr, in_sync = (_decode_records(next(sections), name, False) for name in _CALL)
     names, request_ids, client_ids, errors = (_next_strings(sections) for _ in range(4))

@@ -87,11 +87,11 @@ def coordinator_appends(request: Request) -> Iterator[tuple[str, str, int]]:
 def has_classic_coordinator(version: str) -> bool:
     """Return whether this Kafka version has the classic group coordinator, with requests in purgatories.
 
-    Raises ValueError for text that is no version.
+    Raises ValueError if the text is not a version.
     """
     match = _VERSION.fullmatch(version)
     if not match:
-        raise ValueError(f"{version!r} is no version of Kafka, such as 3.9")
+        raise ValueError(f"{version!r} is not a Kafka version; expected one such as 3.9")
     return (int(match[1]), int(match[2])) <= _LAST_CLASSIC
 
 

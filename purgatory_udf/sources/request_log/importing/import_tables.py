@@ -67,7 +67,7 @@ def require_room(backend: Backend, layout: Layout, overwrite: bool, staging: str
         return
     for path in map(layout.table, NAMES):
         if files.exists(path) and not backend.delta(path).is_table(path):
-            raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")
+            raise UserError(f"{path}: exists, but is not a Delta table; choose another --out or move it away")
     events = layout.table(EVENTS_TABLE)
     if not overwrite and backend.delta(events).is_table(events):
         raise UserError(f"{events}: exists; choose another --out, or --overwrite to replace it")

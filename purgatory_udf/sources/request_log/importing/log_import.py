@@ -72,7 +72,7 @@ STAGING = "_ingest"
 def ingest_request_log(
     session: SparkSession | Backend,
     options: RequestLogOptions,
-    say: Callable[[str], None] = log.info,
+    report_phase: Callable[[str], None] = log.info,
     logs: Sequence[InputFile] | None = None,
 ) -> ImportReport:
     """Read request logs and write `events`, `rejected_events` and `recorded` below `options.out`.
@@ -83,7 +83,7 @@ def ingest_request_log(
     Args:
         session: Spark session or backend that executes the import.
         options: Input, output and settings.
-        say: Called with a line of text at the start of each phase.
+        report_phase: Called with a line of text at the start of each phase.
         logs: The logs to read; by default, those of the options' paths.
     """
     backend, layout = backend_of(session), Layout(options.out)
@@ -95,10 +95,10 @@ def ingest_request_log(
     named = sources if options.anonymise else list(map(str, options.paths))
     run = Run(options.run(files), "ingest", {"paths": named}, options.settings())
     with _staging(backend, layout.table(STAGING)) as keep:
-        say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
+        report_phase(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
         read = keep("read", _read(backend, files, options))
         rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
-        converted = WholeLog(backend, given, run.run_id, sources.__getitem__, keep, rename, say).convert(read)
+        converted = WholeLog(backend, given, run.run_id, sources.__getitem__, keep, rename, report_phase).convert(read)
         bad_lines = converted.report.counts["bad_lines"]
         written = write_tables(
             backend,
@@ -133,7 +133,7 @@ class WholeLog:
         source: Returns the name of a file by its number.
         keep: Computes rows once, for several uses.
         rename: Replaces names by pseudonyms.
-        say: Called with a line of text at the start of each phase.
+        report_phase: Called with a line of text at the start of each phase.
     """
 
     backend: Backend
@@ -142,16 +142,16 @@ class WholeLog:
     source: SourceName
     keep: Keep
     rename: Rename | None = None
-    say: Callable[[str], None] = log.info
+    report_phase: Callable[[str], None] = log.info
 
     def convert(self, read: Dataset) -> ConvertedLog:
         """Convert the READ rows of the log."""
         overview = overview_of(read)
         context = overview.context(self.given)
-        self.say("converting requests, and rebuilding the logs of the partitions")
+        self.report_phase("converting requests, and rebuilding the logs of the partitions")
         requests = read.where_in("row", [log_reader.REQUEST]).select("piece", *import_rows.REQUESTS.names)
         passed = run_passes(requests, _steps(self.backend, context, overview.begins), self.keep)
-        self.say("putting the events in order")
+        self.report_phase("putting the events in order")
         events = self.keep("events", in_order(passed.operations, passed.timelines, self.source, self.rename))
         rejected = rejections(
             read, passed.parts, events, self.run_id, self.source, overview.begins, self.rename is not None

@@ -59,7 +59,7 @@ def test_empty_arrays_stay_empty() -> None:
 
 
 def test_allocated_tables_start_at_cache_lines() -> None:
-    """And writing to one changes no other."""
+    """Tables do not overlap: writing to one changes no other."""
     tables = allocate_tables({name: (dtype, 3) for name, dtype in TABLES.items()})
     rows = {name: _rows(dtype, 2, seed) for seed, (name, dtype) in enumerate(TABLES.items())}
     for name, table in tables.items():

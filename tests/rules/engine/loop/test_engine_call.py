@@ -16,7 +16,7 @@ Change = tuple[int, str, int, int, tuple[int, ...] | None]
 
 
 def _events() -> list[dict[str, Any]]:
-    """Changes of three partitions in turn: leaders and in-sync sets, and appends, which have neither."""
+    """Return changes of three partitions in turn: leaders, in-sync sets, and appends, which have neither."""
     events: list[dict[str, Any]] = []
     for number in range(30):
         where = {"broker": 1, "type": "partition", "topic": "t", "partition": number % 3}

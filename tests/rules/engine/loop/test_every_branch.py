@@ -66,19 +66,21 @@ class _Trace:
         ]
         return self._add({"type": "produce", "acks": -1, "timeout_ms": timeout_ms, "partitions": parts})
 
-    def fetch(self, asked: list[tuple[int, int]], min_bytes: int, redirected: int | None = None, **more: Any) -> _Trace:
+    def fetch(
+        self, offsets: list[tuple[int, int]], min_bytes: int, redirected: int | None = None, **more: Any
+    ) -> _Trace:
         """Add a fetch of (partition, offset) pairs; `redirected` is to be read from a preferred replica."""
         parts: list[Event] = [
             {"topic": "t", "partition": p, "fetch_offset": offset, "max_bytes": 10_000}
             | ({"preferred_replica": 2} if p == redirected else {})
-            for p, offset in asked
+            for p, offset in offsets
         ]
         event = {"type": "fetch", "replica_id": -1, "max_wait_ms": 500, "min_bytes": min_bytes, "max_bytes": 1 << 20}
         return self._add(event | {"isolation": "read_uncommitted", "partitions": parts} | more)
 
     def delete(self, partition: int, before: int) -> _Trace:
-        asked = [{"topic": "t", "partition": partition, "offset": before}]
-        return self._add({"type": "delete_records", "timeout_ms": 500, "partitions": asked})
+        partitions = [{"topic": "t", "partition": partition, "offset": before}]
+        return self._add({"type": "delete_records", "timeout_ms": 500, "partitions": partitions})
 
     def create(self, topic: str, timeout_ms: int, broker: int = 0) -> _Trace:
         topics = [{"topic": topic, "partitions": 1}]
@@ -325,18 +327,18 @@ def test_oversized_batch_keeps_start_and_end() -> None:
     (state,) = engine.states.values()
     # Its predecessor, itself, its successor (which does not end where the next record starts), and batches in reach.
     assert state.batches["encoded_start"].tolist() == [200, 300, ~800, 2100, 2200, 2300]
-    told = len(trace.events)
+    fed = len(trace.events)
     trace.fetch([(0, 3)], min_bytes=1, max_bytes=400).fetch([(0, 4)], min_bytes=1, max_bytes=400)
     answered = [
         answered
-        for each in engine.feed(event_table(trace.events[told:]))
+        for each in engine.feed(event_table(trace.events[fed:]))
         for answered in each.operations["answered_bytes"]
     ]
     assert answered == [500, 400]
     assert state.batches["encoded_start"].tolist() == [200, 300, ~800, 2100, 2200, 2300]
-    told = len(trace.events)
+    fed = len(trace.events)
     trace.batches(0, range(21, 31)).change(0, "high_watermark", 30)
-    engine.feed(event_table(trace.events[told:]))
+    engine.feed(event_table(trace.events[fed:]))
     assert state.batches["encoded_start"].tolist() == [200, 300, ~800, 3100, 3200, 3300]
 
 
@@ -346,8 +348,8 @@ def test_batches_without_bytes_are_merged() -> None:
     engine = Engine(Config())
     engine.feed(event_table(trace.events))
     (state,) = engine.states.values()
-    begins = state.batches["encoded_start"]
-    assert (begins ^ (begins >> 63)).tolist() == [0, 100, 200, 300]
+    starts = state.batches["encoded_start"]
+    assert (starts ^ (starts >> 63)).tolist() == [0, 100, 200, 300]
 
 
 @pytest.mark.parametrize("seed", range(40))

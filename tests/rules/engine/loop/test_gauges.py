@@ -66,7 +66,7 @@ def test_list_walked_before_completion_keeps_its_entry() -> None:
 
 
 def test_expired_operation_stays_on_its_lists() -> None:
-    """Until each of them is walked."""
+    """Its entry stays on each list until that list is walked."""
     timeline = Timeline().produce(10, "p", 50, a=5, b=5).high_watermark(210, "a", 1).high_watermark(410, "b", 1)
     assert readings(timeline) == [(200, 2, 0, 0), (400, 1, 0, 0), (600, 0, 0, 0)]
 
@@ -125,7 +125,7 @@ def test_wake_up_precedes_events_of_its_microsecond() -> None:
 
 
 def test_purgatories_are_separate() -> None:
-    """By broker and kind, with their own purge intervals."""
+    """Each broker has one per kind, with a separate purge interval."""
     timeline = Timeline(broker=1).produce(10, "p", 20, a=5).fetch(10, "f", 20, 1, {"a": 0})
     timeline.delete_records(10, "d", 20, a=5).create_topics(10, "t", 20, a=2)
     timeline.broker = 2

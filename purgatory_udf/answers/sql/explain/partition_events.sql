@@ -6,7 +6,7 @@
 -- Columns:  operation_id, topic, partition, what, replica, times, last_us, reached; in_sync is the in-sync set that the
 --           event at in_sync_us (with the number in_sync_seq) set last
 
-WITH near AS (
+WITH of_operations AS (
     SELECT p.operation_id, p.topic, p.partition, p.started_us, t.time_us, t.seq, t.what, t.replica, t.reached, t.in_sync
     FROM partition_events t
     JOIN places p ON p.topic = t.topic AND p.partition = t.partition AND p.broker = t.broker
@@ -25,5 +25,5 @@ SELECT operation_id, topic, partition, what, replica,
     max_by(in_sync, CASE WHEN in_sync IS NOT NULL THEN struct(time_us, seq) END) AS in_sync,
     max_by(time_us, CASE WHEN in_sync IS NOT NULL THEN struct(time_us, seq) END) AS in_sync_us,
     max_by(seq, CASE WHEN in_sync IS NOT NULL THEN struct(time_us, seq) END) AS in_sync_seq
-FROM near
+FROM of_operations
 GROUP BY operation_id, topic, partition, what, replica
