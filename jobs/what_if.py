@@ -10,7 +10,7 @@ import typer
 
 from purgatory_udf.answers.variants import Variant, variants
 from purgatory_udf.backend.file_system import LocalFiles, require_no_file
-from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.backend.input_size import ANSWERED_BYTES, REPLAYED_BYTES, is_small_and_local
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
@@ -96,7 +96,12 @@ def _check_prediction(
         raise UserError(f"{json}: is a folder; --json names a file")
 
 
-@job.job(checks=_checks, reads=("like",), max_local_bytes=ANSWERED_BYTES)
+def _needs_spark(events: str | None, **_: object) -> bool:
+    # Each variant is a replay, with its limit.
+    return events is not None and not is_small_and_local([events], REPLAYED_BYTES)
+
+
+@job.job(checks=_checks, reads=("like", "events"), max_local_bytes=ANSWERED_BYTES, needs_spark=_needs_spark)
 def main(
     open_backend: OpenBackend,
     variant: Annotated[

@@ -32,7 +32,7 @@ from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.simulation_run import ReportPhase, ScenarioRun, simulate_and_write
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout, same_place
-from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.replay_run import require_backend, run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions, semantic_settings
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def replay_variants(session: Session, events: str, out: str, variants: list[Vari
     known = run_records.load(session, layout.table("runs"), "replay")
     identity = _identity(session, events)
     folders: dict[str, str] = {}
+    pending: list[tuple[str, ReplayOptions]] = []
     done: list[tuple[dict[str, Any], str]] = []
     if known and known.status == run_records.FINISHED and _is_replay_of(known, events, identity):
         done.append((_settings_of(known), out))
@@ -68,21 +69,26 @@ def replay_variants(session: Session, events: str, out: str, variants: list[Vari
         folder = next((folder for known_settings, folder in done if known_settings == settings), None)
         if folder is None:
             folder = layout.table(f"_what_if/{variant.name}")
-            log.info("variant %s", variant.name)
-            replay_once(session, events, folder, variant.config)
+            pending.append((variant.name, _replay_options(session, events, folder, variant.config)))
             done.append((settings, folder))
         folders[variant.name] = folder
+    # Checked for all variants first: a comparison runs in one process as a whole, or in Spark.
+    for _, options in pending:
+        require_backend(session, options)
+    for name, options in pending:
+        log.info("variant %s", name)
+        run_replay(session, options)
     return folders
 
 
-def replay_once(session: Session, events: str, out: str, config: Config) -> None:
-    """Replay the events to `out`, and overwrite an earlier replay of other events or settings."""
+def _replay_options(session: Session, events: str, out: str, config: Config) -> ReplayOptions:
+    """Return the options of a replay that overwrites an earlier one of other events or settings."""
     identity = _identity(session, events)
     known = run_records.load(session, Layout(out).table("runs"), "replay")
     stale = known is not None and (
         not _is_replay_of(known, events, identity) or _settings_of(known) != semantic_settings(config)
     )
-    run_replay(session, ReplayOptions(events, out, config, overwrite=stale))
+    return ReplayOptions(events, out, config, overwrite=stale)
 
 
 def _identity(session: Session, events: str) -> dict[str, Any]:
@@ -141,7 +147,7 @@ def _simulate_and_replay(
         report_phase(f"variant {variant.name}: simulating")
         simulate_and_write(session, simulation, Output(folder, simulation.run_id, overwrite=True), report_phase)
     report_phase(f"variant {variant.name}: replaying")
-    replay_once(session, Layout(folder).table("events"), folder, variant.config)
+    run_replay(session, _replay_options(session, Layout(folder).table("events"), folder, variant.config))
 
 
 def clients_table(runs: Mapping[str, RunTables]) -> Table:

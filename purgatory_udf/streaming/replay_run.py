@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend, backend_of
+from purgatory_udf.backend.backend import Backend, LocalBackend, Session, SparkBackend, backend_of
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES
 from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
@@ -63,7 +63,14 @@ def shuffle_partitions(cores: int) -> int:
     return min(_MOST, max(_FEWEST, _TASKS_PER_CORE * cores))
 
 
-def run_replay(session: SparkSession | Backend, options: ReplayOptions) -> Run:
+def require_backend(session: Session, options: ReplayOptions) -> None:
+    """Raise `NeedsSparkError` if the backend is this process and the replay needs Spark; it has no effect."""
+    backend = backend_of(session)
+    if isinstance(backend, LocalBackend) and backend.delta(options.events).is_table(options.events):
+        require_single_batch(backend, options, Layout(options.out), TraceSurvey(backend, options.events))
+
+
+def run_replay(session: Session, options: ReplayOptions) -> Run:
     """Replay events into the outcome tables and return the run's record."""
     backend, layout = backend_of(session), Layout(options.out)
     if not backend.delta(options.events).is_table(options.events):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
+from jobs import what_if as what_if_job
 from purgatory_udf.answers import what_if as what_if_module
 from purgatory_udf.answers.variant_comparison import CERTAINTY
 from purgatory_udf.answers.variants import Variant, variants
 from purgatory_udf.answers.what_if import HELD_FIXED, WhatIf, what_if
 from purgatory_udf.common.configuration import load_config
-from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.answers.pages import Page, marks
 from tests.support.delta_lake import Lake
@@ -26,6 +30,8 @@ SURE, CLIENT, FOLLOWER = CERTAINTY.values()
 HALF = ["half", "produce.timeout_ms=x0.5", "fetch.max_wait_ms=x0.5", "fetch.follower.max_wait_ms=x0.5"]
 # Different settings with the same effect: every recorded value times 1.
 UNCHANGED = ["unchanged", "produce.timeout_ms=x1"]
+SIDES = ("baseline", "half")
+ENDS = ("completions", "expirations", "watches", "purgatory_gauges")
 GROUPED = ["grouped", "grouping=shard"]
 
 
@@ -175,3 +181,48 @@ def test_variant_overrides_baseline_settings(tmp_path: Path) -> None:
 def test_invalid_variant_is_user_error(words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         variants(words, None, [])
+
+
+def _written(out: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the table `what_if` and of the tables of the replays, except of `runs`, which has times."""
+    tables = [out / name for name in ("what_if", *(f"_what_if/{side}/{end}" for side in SIDES for end in ENDS))]
+    return {
+        table.relative_to(out).as_posix(): sorted(DeltaTable(str(table)).to_pyarrow_table().to_pylist(), key=repr)
+        for table in tables
+    }
+
+
+@pytest.mark.spark
+def test_results_without_spark_equal_those_of_spark(
+    spark: SparkSession, story_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = []
+    for open_backend in (None, open_local):
+        out = tmp_path / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        words = ["--events", f"{story_folder}/events", "--out", str(out)]
+        assert what_if_job.main.status([*words, "--variant", *HALF], open_backend) == 0
+        page = (out / "what-if.html").read_text(encoding="utf-8")
+        results.append((capsys.readouterr().out, page, _written(out)))
+    by_spark, local = results
+    assert "operations have another outcome" in by_spark[0] and all(by_spark[2].values())
+    assert local == by_spark
+
+
+def test_variant_that_needs_spark_stops_before_first_replay(story_folder: Path, tmp_path: Path) -> None:
+    words = ["--events", f"{story_folder}/events", "--out", str(tmp_path / "out")]
+    for name, *settings in (HALF, ["small", "produce.timeout_ms=x2", "batch_events=10"]):
+        words += ["--variant", name, *settings]
+    with pytest.raises(NeedsSparkError, match="several batches"):
+        what_if_job.main.status(words, open_local)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("most", "inputs"), [(1 << 30, 1), (1, 0)])
+def test_large_trace_needs_spark(
+    most: int, inputs: int, story_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(what_if_job, "REPLAYED_BYTES", most)
+    words = ["--events", f"{story_folder}/events", "--out", str(tmp_path / "out"), "--variant", *HALF]
+    assert what_if_job.main.check(words) is None
+    assert len(what_if_job.main.inputs) == inputs

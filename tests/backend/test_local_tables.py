@@ -62,10 +62,14 @@ def no_java(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(home)
 
 
-def test_query_of_small_tables_needs_no_java(folder: Path, no_java: str) -> None:
+def test_small_tables_need_no_java(folder: Path, tmp_path: Path, no_java: str) -> None:
     without_spark = _submit("metrics", "--out", str(folder), JAVA_HOME=no_java)
     assert without_spark.returncode == 0 and "no java" not in without_spark.stderr
     assert "Kafka's meters" in without_spark.stdout
+    words = ("what-if", "--events", f"{folder}/events", "--out", str(tmp_path), "--variant", "a", "fetch.min_bytes=9")
+    replays = _submit(*words, JAVA_HOME=no_java)
+    assert replays.returncode == 0 and "no java" not in replays.stderr
+    assert "a: " in replays.stdout
     # An option of Spark selects Spark.
     in_spark = _submit("--master", "local[1]", "metrics", "--out", str(folder), JAVA_HOME=no_java)
     assert in_spark.returncode != 0 and "no java" in in_spark.stderr
