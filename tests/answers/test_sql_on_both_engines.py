@@ -53,7 +53,7 @@ def _tables_of(name: str) -> set[str]:
 # The story has no tables of a request log or a simulation; tests of `fidelity` and `what-if` have them.
 OF_OTHERS = {name for name in NAMES if {"recorded", "fidelity", "truth_requests"} & _tables_of(name)}
 # Queries of two runs.
-OF_CHANGES = ["changes", "counts", "differing", "trust"]
+OF_CHANGES = ["certainty", "changes", "counts", "differing"]
 ALONE = sorted({*NAMES} - OF_OTHERS - {f"what_if/{name}" for name in OF_CHANGES})
 
 

@@ -46,7 +46,7 @@ def test_java_home_precedes_path_unless_too_old(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "passed"),
+    ("requested", "passed"),
     [
         (["--add-modules=jdk.incubator.vector", "-cp", "a b", "Main"], ["-cp", "a b", "Main"]),
         (["-Xmx1g", "--add-modules", "jdk.incubator.vector", "Main", ""], ["-Xmx1g", "Main", ""]),
@@ -54,9 +54,9 @@ def test_java_home_precedes_path_unless_too_old(tmp_path: Path) -> None:
         (["-Da='x y' $HOME *"], ["-Da='x y' $HOME *"]),
     ],
 )
-def test_wrapper_drops_incubator_module_only(tmp_path: Path, asked: list[str], passed: list[str]) -> None:
+def test_wrapper_drops_incubator_module_only(tmp_path: Path, requested: list[str], passed: list[str]) -> None:
     home = runtimes.wrapper_java_home(_java(tmp_path / "it's a java", "21"), tmp_path / "own home")
-    output = subprocess.run([home / "bin" / "java", *asked], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([home / "bin" / "java", *requested], capture_output=True, text=True, check=True).stdout
     assert output.splitlines() == passed
 
 

@@ -52,10 +52,14 @@ def split_trace(events: list[Event]) -> list[list[Event]]:
 
 
 def append_events(spark: SparkSession, folder: Path, events: list[Event]) -> str:
-    """Append to the table `folder/events`, and return its path."""
-    frame = spark.createDataFrame(event_table([event | {"event_time": event["time_us"]} for event in events]))
-    write_in_time_order(frame, str(folder / "events"), len(events), 10_000, "append")
-    return str(folder / "events")
+    """Append to the table `folder/events`, which may lack columns of this version, and return its path."""
+    path = str(folder / "events")
+    rows = event_table([event | {"event_time": event["time_us"]} for event in events])
+    if DeltaTable.is_deltatable(path):
+        schema = pa.schema(DeltaTable(path).schema().to_arrow())
+        rows = rows.select(schema.names).cast(schema)
+    write_in_time_order(spark.createDataFrame(rows), path, len(events), 10_000, "append")
+    return path
 
 
 @contextmanager
