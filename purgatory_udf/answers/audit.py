@@ -47,7 +47,7 @@ _EXAMPLES = """
 
 
 @dataclass(frozen=True)
-class Finding:
+class InvariantCheck:
     """Result for one invariant: numbers of checked rows and of violations, and some violating operation ids."""
 
     invariant: str
@@ -57,25 +57,25 @@ class Finding:
     note: str = ""
 
 
-def audit(session: Session, out: str) -> list[Finding]:
+def audit(session: Session, out: str) -> list[InvariantCheck]:
     """Check every invariant on the tables of the latest replay under `out`."""
     return list(_Audit(session, out).findings())
 
 
-def report(findings: list[Finding]) -> list[str]:
+def report(findings: list[InvariantCheck]) -> list[str]:
     """Return the findings as a table in lines."""
     rows = [(finding.invariant, finding.checked, finding.broken, _remark(finding)) for finding in findings]
     return Table("Invariants", ("invariant", "checked", "violated", "examples"), rows).lines()
 
 
-def require_all(findings: list[Finding]) -> None:
+def require_all(findings: list[InvariantCheck]) -> None:
     """Raise `CheckFailedError` if an invariant is violated."""
     broken = [finding for finding in findings if finding.broken]
     if broken:
         raise CheckFailedError(f"{len(broken)} of {len(findings)} invariants are violated")
 
 
-def _remark(finding: Finding) -> str:
+def _remark(finding: InvariantCheck) -> str:
     operations = "operation " + ", ".join(map(str, finding.examples)) if finding.examples else ""
     return "; ".join(filter(None, [operations, finding.note])) or "-"
 
@@ -88,7 +88,7 @@ class _Audit:
         self._tables = RunTables(session, out, require_all_rows=False)
         self._run = self._tables.run
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[InvariantCheck]:
         # In a running replay, every outcome has its event only if outcomes are read before events.
         self._require_tables(*ENDS)
         self._require_tables("events")
@@ -115,7 +115,7 @@ class _Audit:
                 raise UserError(f"{path}: the events of run {self._run.run_id} do not exist")
             raise UserError(f"{self._tables.layout.table(name)}: the table of run {self._run.run_id} does not exist")
 
-    def _check(self, query: str, *invariants: str) -> list[Finding]:
+    def _check(self, query: str, *invariants: str) -> list[InvariantCheck]:
         """Run a query of `sql/audit` and return a finding for each of its invariants, in this order."""
         selected = self._tables.text(f"audit/{query}")
         counts = {row["invariant"]: row for row in self._rows(_COUNTS.format(query=selected))}
@@ -126,10 +126,10 @@ class _Audit:
             if count["broken"]:
                 some = self._rows(_EXAMPLES.format(query=selected, most=MAX_EXAMPLES), invariant=invariant)
                 examples = tuple(row["operation_id"] for row in some)
-            findings.append(Finding(invariant, count["checked"], count["broken"], examples))
+            findings.append(InvariantCheck(invariant, count["checked"], count["broken"], examples))
         return findings
 
-    def _open(self, open_operations: Finding) -> Finding:
+    def _open(self, open_operations: InvariantCheck) -> InvariantCheck:
         """Compare the operations without an end with the run's count, which is 0 for a drained run."""
         found = open_operations.broken
         expected, note = found, f"{found:,} open"
@@ -145,9 +145,9 @@ class _Audit:
         if wrong:
             note += f", {expected:,} expected"
         examples = open_operations.examples if wrong else ()
-        return Finding("open operations match the run's record", found, wrong, examples, note)
+        return InvariantCheck("open operations match the run's record", found, wrong, examples, note)
 
-    def _lines(self) -> Finding | None:
+    def _lines(self) -> InvariantCheck | None:
         """Compare the lines of the import with its events; None if the lines were not counted, or not yet."""
         record = run_records.load(self._spark, self._tables.layout.table("runs"), "ingest") or self._run
         lines = record.counts.get("lines")
@@ -159,7 +159,7 @@ class _Audit:
             self._rows(f"SELECT count(*) AS rows FROM {name}")[0]["rows"] for name in ("events", "rejected_events")
         )
         note = f"{accepted:,} accepted, {rejected:,} rejected"
-        return Finding("every line was accepted or rejected", lines, abs(lines - accepted - rejected), (), note)
+        return InvariantCheck("every line was accepted or rejected", lines, abs(lines - accepted - rejected), (), note)
 
     def _rows(self, query: str, **parameters: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._tables.database.query(query, parameters).to_pylist()

@@ -6,6 +6,8 @@ Each table of a running replay is read at the version that it has at its first u
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
@@ -122,6 +124,18 @@ class RunTables:
         """Make an Arrow table available as `name`, in place of an earlier one."""
         self.database.add_rows(f"{self._prefix}{name}", rows)
         self._added[name] = True
+
+    @contextmanager
+    def kept(self, *names: str) -> Iterator[None]:
+        """Compute these views once for all queries in the block; later views may read earlier ones."""
+        for name in names:
+            self.add(name)
+            self.database.keep(f"{self._prefix}{name}")
+        try:
+            yield
+        finally:
+            for name in reversed(names):
+                self.database.release(f"{self._prefix}{name}")
 
     def prepare(self, *names: str) -> None:
         """Make everything that these queries of `sql/` read available, before threads run them."""

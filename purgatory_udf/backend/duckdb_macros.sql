@@ -8,12 +8,14 @@ CREATE MACRO pmod(number, divisor) AS ((number % divisor) + divisor) % divisor;
 CREATE MACRO unix_millis(moment) AS (epoch_us(moment) - pmod(epoch_us(moment), 1000)) // 1000;
 CREATE MACRO unix_micros(moment) AS epoch_us(moment);
 CREATE MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000);
+CREATE MACRO timestamp_micros(us) AS make_timestamptz(us);
 
 -- Lists. Spark's `explode` and DuckDB's `unnest` both drop rows whose list is empty or null.
 CREATE MACRO explode(list) AS unnest(list);
 CREATE MACRO size(list) AS len(list);
 CREATE MACRO sequence(first, last, step) AS generate_series(first, last, step);
 CREATE MACRO array_sort(list) AS list_sort(list);
+CREATE MACRO array_min(list) AS list_min(list);
 CREATE MACRO array_except(list, others) AS
     CASE WHEN others IS NOT NULL
         THEN list_filter(list_distinct(list), lambda element: NOT list_contains(others, element)) END;

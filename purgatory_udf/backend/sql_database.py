@@ -69,6 +69,14 @@ class SqlDatabase(ABC):
         """Add a view of a query without parameters."""
 
     @abstractmethod
+    def keep(self, name: str) -> None:
+        """Compute the rows of a view once, for all later queries, until `release`."""
+
+    @abstractmethod
+    def release(self, name: str) -> None:
+        """Give up the rows that `keep` computed; the view must not be queried any more."""
+
+    @abstractmethod
     def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
         """Return the rows of a query. Parameters that it does not name are ignored."""
 
@@ -186,6 +194,15 @@ class DuckDatabase(SqlDatabase):
     def add_view(self, name: str, query: str) -> None:
         with self._exclusive():
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
+
+    def keep(self, name: str) -> None:
+        with self._exclusive():
+            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_rows AS SELECT * FROM {name}")
+            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {name}_rows")
+
+    def release(self, name: str) -> None:
+        with self._exclusive():
+            self._connection.execute(f"DROP TABLE IF EXISTS {name}_rows")
 
     def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
         with self._exclusive():
@@ -316,6 +333,12 @@ class SparkDatabase(SqlDatabase):
 
     def add_view(self, name: str, query: str) -> None:
         self._spark.sql(query).createOrReplaceTempView(name)
+
+    def keep(self, name: str) -> None:
+        self._spark.catalog.cacheTable(name)
+
+    def release(self, name: str) -> None:
+        self._spark.catalog.uncacheTable(name)
 
     def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
         return self._frame(query, parameters).toArrow()

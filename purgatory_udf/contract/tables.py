@@ -451,6 +451,45 @@ _WHAT_IF = table(
     column("variant_bytes", LONG, "`fetch`: readable bytes at the end, under the variant"),
 )
 
+_BLAME = table(
+    column("operation_id", LONG, "ID of the operation that waited"),
+    column("kind", TEXT, "Kind of the operation"),
+    column("started_at", TIMESTAMP, "Start of this part of the wait"),
+    column("ended_at", TIMESTAMP, "End of this part"),
+    column("wait_ms", LONG, "Length in milliseconds; the parts of an operation add up to its `wait_ms`"),
+    column("cause", TEXT, "Missing condition; `docs/diagnosis.md` lists all causes"),
+    column("broker", INT, "ID of the broker that held the operation"),
+    column("replica", INT, "`follower_behind`, `below_min_isr`: broker ID of the replica that was missing"),
+    column("client_id", TEXT, "Client ID of the request"),
+    column("group", TEXT, "Group ID of a group operation"),
+    column("member_id", TEXT, "Member that was missing"),
+    column("topic", TEXT, "Topic of the partition that was missing"),
+    column("partition", INT, "Partition number"),
+)
+
+_FINDINGS = table(
+    column("rank", INT, "1 for the finding with the most excess waiting"),
+    column("kind", TEXT, "Kind of the finding; `docs/diagnosis.md` has a section for each"),
+    column("started_at", TIMESTAMP, "Start of the incident"),
+    column("ended_at", TIMESTAMP, "End of the incident"),
+    column("broker", INT, "Broker ID of the culprit"),
+    column("replica", INT, "Broker ID of the culprit in its role as a follower"),
+    column("client_id", TEXT, "Client ID of the culprit"),
+    column("group", TEXT, "Group ID"),
+    column("member_id", TEXT, "Member ID of the culprit"),
+    column("topic", TEXT, "Topic, if the incident concerns only one"),
+    column("partition", INT, "Partition, if the incident concerns only one"),
+    column("operations", LONG, "Number of operations that waited longer because of it"),
+    column("expired", LONG, "Number of these operations that expired"),
+    column("excess_wait_s", DOUBLE, "How much longer than usual they waited, in operation-seconds"),
+    column("share", DOUBLE, "`excess_wait_s` divided by the total excess of the trace"),
+    column("confidence", DOUBLE, "From 0 to 1"),
+    column("summary", TEXT, "What happened, in a sentence"),
+    column("suggestions", pa.list_(TEXT), "What to look at or to change"),
+    column("clients", pa.list_(TEXT), "Client IDs of the operations"),
+    column("evidence", pa.list_(LONG), "IDs of operations that `explain` explains"),
+)
+
 # The schemas that Delta tables are created with.
 COMMENTED_TABLES: dict[str, pa.Schema] = {
     "events": _EVENTS,
@@ -465,6 +504,8 @@ COMMENTED_TABLES: dict[str, pa.Schema] = {
     "runs": _RUNS,
     "recorded": _RECORDED,
     "fidelity": _FIDELITY,
+    "blame": _BLAME,
+    "findings": _FINDINGS,
 }
 COMMENTED_TRUTH: dict[str, pa.Schema] = {
     "truth_completions": _COMPLETIONS,

@@ -14,6 +14,7 @@ from purgatory_udf.backend.backend import LocalBackend
 from tests.support.outcome_folder import sample_with_group, write_folder
 
 if TYPE_CHECKING:
+    from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis
     from purgatory_udf.answers.metrics import Metrics
 
 
@@ -32,3 +33,11 @@ def metrics(story_folder: Path) -> Metrics:
 
     by = ("broker", "topic", "partition", "client", "group")
     return write_metrics(LocalBackend(), str(story_folder), MetricsOptions(by=by, top=3))
+
+
+@pytest.fixture(scope="session")
+def diagnosis(story_folder: Path) -> Diagnosis:
+    """The diagnosis of `story_folder`, with the tables `blame` and `findings` next to the others."""
+    from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
+
+    return diagnose(LocalBackend(), str(story_folder))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import write_deltalake
 
-from purgatory_udf.answers.audit import Finding, audit, report, require_all
+from purgatory_udf.answers.audit import InvariantCheck, audit, report, require_all
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.storage import run_records
@@ -93,14 +93,14 @@ def out(sound: Path, tmp_path: Path) -> Path:
 
 def test_sound_tables_hold_every_invariant(without_spark: SparkSession, sound: Path) -> None:
     assert audit(without_spark, str(sound)) == [
-        Finding(END_ONCE, 5, 0),
-        Finding(OPEN, 1, 0, note="1 open"),
-        Finding(NO_ID_TWICE, 4, 0),
-        Finding(IN_TIME, 2, 0),
-        Finding(AT_DEADLINE, 2, 0),
-        Finding(WAIT, 4, 0),
-        Finding(WATCHES, 5, 0),
-        Finding(LINES, 7, 0, note="6 accepted, 1 rejected"),
+        InvariantCheck(END_ONCE, 5, 0),
+        InvariantCheck(OPEN, 1, 0, note="1 open"),
+        InvariantCheck(NO_ID_TWICE, 4, 0),
+        InvariantCheck(IN_TIME, 2, 0),
+        InvariantCheck(AT_DEADLINE, 2, 0),
+        InvariantCheck(WAIT, 4, 0),
+        InvariantCheck(WATCHES, 5, 0),
+        InvariantCheck(LINES, 7, 0, note="6 accepted, 1 rejected"),
     ]
 
 
@@ -124,14 +124,14 @@ def test_violations_are_listed_by_operation(spark: SparkSession, out: Path) -> N
     _add(out, "cancellations", _end(8, "cancellations", cancelled_at=_at(19.25), wait_ms=11))
     _record(out, open=1, lines=11)
     expected = [
-        Finding(END_ONCE, 9, 3, (1, 2, 77)),
-        Finding(OPEN, 2, 1, (5, 6), "2 open, 1 expected"),
-        Finding(NO_ID_TWICE, 12, 3, (1, 2, 90)),
-        Finding(IN_TIME, 10, 2, (8, 91)),
-        Finding(AT_DEADLINE, 5, 1, (92,)),
-        Finding(WAIT, 15, 2, (2, 93)),
-        Finding(WATCHES, 7, 2, (4, 66)),
-        Finding(LINES, 11, 1, (), "9 accepted, 1 rejected"),
+        InvariantCheck(END_ONCE, 9, 3, (1, 2, 77)),
+        InvariantCheck(OPEN, 2, 1, (5, 6), "2 open, 1 expected"),
+        InvariantCheck(NO_ID_TWICE, 12, 3, (1, 2, 90)),
+        InvariantCheck(IN_TIME, 10, 2, (8, 91)),
+        InvariantCheck(AT_DEADLINE, 5, 1, (92,)),
+        InvariantCheck(WAIT, 15, 2, (2, 93)),
+        InvariantCheck(WATCHES, 7, 2, (4, 66)),
+        InvariantCheck(LINES, 11, 1, (), "9 accepted, 1 rejected"),
     ]
     assert audit(spark, str(out)) == expected
     assert audit(LocalBackend(), str(out)) == expected
@@ -140,22 +140,22 @@ def test_violations_are_listed_by_operation(spark: SparkSession, out: Path) -> N
 def test_drained_run_leaves_nothing_open(without_spark: SparkSession, out: Path) -> None:
     _record(out, drain=True, open=1, lines=7)
     broken = [finding for finding in audit(without_spark, str(out)) if finding.broken]
-    assert broken == [Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")]
+    assert broken == [InvariantCheck(OPEN, 1, 1, (5,), "1 open, 0 expected")]
 
 
 def test_open_operations_of_groups_are_not_counted(without_spark: SparkSession, out: Path) -> None:
     _record(out, open=4, lines=7, groups={"open": 3})
-    assert audit(without_spark, str(out))[1] == Finding(OPEN, 1, 0, note="1 open")
+    assert audit(without_spark, str(out))[1] == InvariantCheck(OPEN, 1, 0, note="1 open")
     _record(out, open=4, lines=7, groups={"open": 4})
-    assert audit(without_spark, str(out))[1] == Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")
+    assert audit(without_spark, str(out))[1] == InvariantCheck(OPEN, 1, 1, (5,), "1 open, 0 expected")
 
 
 def test_unfinished_run_may_lack_tables_and_ends(without_spark: SparkSession, out: Path) -> None:
     _record(out, drain=True, finished=False)
     shutil.rmtree(out / "expirations")
     findings = {finding.invariant: finding for finding in audit(without_spark, str(out))}
-    assert findings[OPEN] == Finding(OPEN, 3, 0, note="3 open; the run has not finished")
-    assert findings[AT_DEADLINE] == Finding(AT_DEADLINE, 0, 0)
+    assert findings[OPEN] == InvariantCheck(OPEN, 3, 0, note="3 open; the run has not finished")
+    assert findings[AT_DEADLINE] == InvariantCheck(AT_DEADLINE, 0, 0)
     assert LINES not in findings
 
 
@@ -165,7 +165,7 @@ def test_folder_without_a_run_is_reported(without_spark: SparkSession, tmp_path:
 
 
 def test_report_is_a_table_and_a_violation_an_error() -> None:
-    findings = [Finding(OPEN, 1, 0, note="1 open"), Finding(NO_ID_TWICE, 12345, 2, (3, 4))]
+    findings = [InvariantCheck(OPEN, 1, 0, note="1 open"), InvariantCheck(NO_ID_TWICE, 12345, 2, (3, 4))]
     assert report(findings) == [
         "Invariants",
         "  invariant                               checked  violated  examples",

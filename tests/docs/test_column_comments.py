@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from jobs import ingest, metrics, replay
+from jobs import diagnose, ingest, metrics, replay
 from purgatory_udf.contract.metrics_tables import COMMENTED_METRICS
 from purgatory_udf.contract.tables import COMMENT, COMMENTED_TABLES
 from purgatory_udf.launch.backend_choice import open_local
@@ -25,11 +25,12 @@ WRITTEN: dict[str, pa.Schema] = {
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of an import, a replay and metrics, all without Spark."""
+    """The output of an import, a replay, metrics and a diagnosis, all without Spark."""
     folder = tmp_path_factory.mktemp("out")
     assert ingest.main.status(["--from", "jsonl", str(TRACE), "--out", str(folder)], open_local) == 0
     assert replay.main.status(["--events", str(folder / "events"), "--out", str(folder)], open_local) == 0
     assert metrics.main.status(["--out", str(folder)], open_local) == 0
+    assert diagnose.main.status(["--out", str(folder)], open_local) == 0
     return folder
 
 

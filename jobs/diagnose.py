@@ -1,0 +1,70 @@
+"""Say who was at fault: findings of a replay, the heaviest first."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.storage.output_folder import require_folder
+
+
+def _moment(option: str, text: str | None) -> int | None:
+    """Return a time in microseconds since the epoch."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(re.sub(r"Z$", "+00:00", text))
+    except ValueError:
+        raise UserError(f"{option} {text}: expected a time in ISO 8601, such as 2026-03-02T09:00:02Z") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+def _checks(out: str, start: str | None, end: str | None, json: Path | None, **_: object) -> None:
+    first, last = _moment("--from", start), _moment("--to", end)
+    if first is not None and last is not None and first > last:
+        raise UserError(f"--from {start} is later than --to {end}")
+    if json is not None and json.is_dir():
+        raise UserError(f"{json}: is a folder; --json names a file")
+    require_folder(out)
+
+
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
+def main(
+    open_backend: OpenBackend,
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Report only incidents that end at or after this time.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Report only incidents that start by this time.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of printed findings.")] = 10,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File for the findings as JSON; - for standard output.")
+    ] = None,
+) -> None:
+    """Name the broker, client, member or setting behind unusual waits; write the tables blame and findings."""
+    from purgatory_udf.answers.diagnosis.diagnosis_run import as_text, diagnose, sentences
+    from purgatory_udf.backend.file_system import replace_file
+    from purgatory_udf.common.console import printable
+
+    diagnosis = diagnose(open_backend(), out).within(_moment("--from", start), _moment("--to", end))
+    if json == Path("-"):
+        print(as_text(diagnosis), end="")
+        return
+    print("\n".join(map(printable, sentences(diagnosis, out, top))))
+    if json is not None:
+        replace_file(json, as_text(diagnosis))
+        print(f"\nJSON: {json}")
+
+
+if __name__ == "__main__":
+    main()

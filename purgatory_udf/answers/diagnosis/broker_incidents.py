@@ -1,0 +1,401 @@
+"""Incidents of brokers: followers that stopped or lagged, frozen brokers, and too few in-sync replicas.
+
+Slow waits for one replica that lie close together are an incident of this replica. What it did meanwhile decides the
+kind:
+
+- it handled no request either: `broker_frozen`
+- it sent no fetch for most of the time: `follower_stalled`
+- a replication quota throttled it: `replication_throttled`
+- otherwise it fetched, with pauses or too slowly: `follower_slow`
+
+If it left the in-sync set, and a partition then had fewer in-sync replicas than its minimum, the incident is
+`below_min_isr`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from purgatory_udf.answers.diagnosis.cluster_incidents import START_US
+from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, counted, listed, seconds
+from purgatory_udf.answers.diagnosis.trace_facts import SAME_INCIDENT_US, Period, Row, in_groups, merged
+
+if TYPE_CHECKING:
+    from purgatory_udf.answers.diagnosis.trace_facts import TraceFacts
+
+# An incident has at least this many slow waits and this much excess waiting; or one wait of several seconds.
+_LEAST_PARTS, _LEAST_EXCESS_S = 3, 3.0
+# A silent broker without slow produces is reported from this length on.
+_LEAST_SILENCE_US = 2_000_000
+# A pause counts as the whole incident if it covers this share of it, or lasts this long.
+_MOST_OF_IT, _LONG_STALL_US = 0.5, 4_000_000
+_TOO_FEW = ("NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
+_MOST_EVIDENCE = 5
+
+
+@dataclass
+class _Cluster:
+    """Slow waits for one replica that lie close together."""
+
+    replica: int
+    start_us: int
+    end_us: int
+    parts: int = 0
+    excess_ms: float = 0.0
+    causes: Counter[str] = field(default_factory=Counter)
+    leaders: set[int] = field(default_factory=set)
+
+    def add(self, row: Row, usual_ms: float) -> None:
+        self.end_us = max(self.end_us, row["end_us"])
+        self.parts += row["parts"]
+        self.excess_ms += row["wait_ms"] - row["parts"] * usual_ms
+        self.causes[row["cause"]] += row["wait_ms"]
+        self.leaders.add(row["broker"])
+
+
+@dataclass(frozen=True)
+class _Effect:
+    """The operations that an incident held up."""
+
+    operations: int
+    expired: int
+    clients: tuple[str, ...]
+    topics: tuple[str, ...]
+    longest_ms: int
+    produces: int
+    fetches: int
+
+
+def broker_incidents(facts: TraceFacts) -> list[Finding]:
+    """Return the incidents of replicas and silent brokers, and those of too few in-sync replicas."""
+    clusters = [cluster for cluster in _clusters(facts) if _is_large(cluster)]
+    found = _without_common_cause(facts, [_finding(facts, cluster) for cluster in clusters])
+    return [*found, *_silent_brokers(facts, found), *_below_minimum(facts, found)]
+
+
+def _clusters(facts: TraceFacts) -> list[_Cluster]:
+    """Return the slow waits by culprit. If the leader itself stood still, it is the culprit, not its follower."""
+    rows = []
+    for row in facts.tables.rows("diagnosis/slow_parts", slow_ms=facts.slow_ms):
+        period = Period(row["start_us"], row["end_us"])
+        culprit = row["broker"] if facts.is_silent(row["broker"], period) else row["replica"]
+        if culprit is not None and row["start_us"] < facts.shutdown_us:
+            rows.append((culprit, row))
+    clusters: list[_Cluster] = []
+    for culprit, row in sorted(rows, key=lambda each: (each[0], each[1]["start_us"])):
+        last = clusters[-1] if clusters else None
+        if last is None or last.replica != culprit or row["start_us"] > last.end_us + SAME_INCIDENT_US:
+            last = _Cluster(culprit, row["start_us"], row["end_us"])
+            clusters.append(last)
+        last.add(row, facts.usual_ms.get((row["cause"], row["broker"], row["replica"]), 0.0))
+    return clusters
+
+
+def _is_large(cluster: _Cluster) -> bool:
+    return cluster.parts >= _LEAST_PARTS and cluster.excess_ms >= _LEAST_EXCESS_S * 1000
+
+
+def _finding(facts: TraceFacts, cluster: _Cluster) -> Finding:
+    broker = cluster.replica
+    around = Period(cluster.start_us - 1_000_000, cluster.end_us + 1_000_000)
+    stalls = [
+        stall
+        for leader in cluster.leaders
+        for stall in facts.stalls.get((broker, leader), [])
+        if stall.overlap_us(around.start_us, around.end_us)
+    ]
+    silences = [gap for gap in facts.silences.get(broker, []) if gap.overlap_us(around.start_us, around.end_us)]
+    pauses = merged([*stalls, *silences])
+    start_us = min([cluster.start_us, *(pause.start_us for pause in pauses)])
+    end_us = max([cluster.end_us, *(pause.end_us for pause in pauses)]) if pauses else cluster.end_us
+    longest = max(pauses, key=lambda pause: pause.length_us, default=None)
+    kind = _kind(cluster, longest, end_us - start_us, silences)
+    if longest and kind in ("broker_frozen", "follower_stalled"):
+        start_us, end_us = pauses[0].start_us, pauses[-1].end_us
+    effect = _effect(facts, broker, start_us, max(end_us, cluster.end_us))
+    low = _periods_below_minimum(facts, broker, start_us, end_us)
+    refused = _refused(facts, low)
+    summary = _summary(facts, kind, broker, Period(start_us, end_us), pauses, effect)
+    topic = None
+    if low and (cluster.causes["below_min_isr"] or refused):
+        kind = "below_min_isr"
+        topics = sorted({row["topic"] for row in low if _is_affected(row, effect, refused)})
+        topic = topics[0] if len(topics) == 1 else None
+        summary += _below_minimum_sentence(low, topics, refused)
+    return Finding(
+        kind=kind,
+        start_us=start_us,
+        end_us=end_us,
+        broker=broker,
+        replica=broker,
+        topic=topic,
+        operations=effect.operations + sum(row["operations"] for row in refused),
+        expired=effect.expired,
+        excess_wait_s=cluster.excess_ms / 1000,
+        confidence=0.95 if pauses else 0.75,
+        summary=summary,
+        suggestions=_suggestions(kind, broker, topic),
+        clients=effect.clients,
+        evidence=_evidence(facts, broker, start_us, max(end_us, cluster.end_us)),
+    )
+
+
+def _without_common_cause(facts: TraceFacts, found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with one `host_busy` in place of several followers that were slow at the same time."""
+    slow = sorted((each for each in found if each.kind == "follower_slow"), key=lambda each: each.start_us)
+    result = [each for each in found if each.kind != "follower_slow"]
+    while slow:
+        together = [
+            each for each in slow if 2 * each.overlap_us(slow[0].start_us, slow[0].end_us) > _shorter_us(each, slow[0])
+        ]
+        slow = [each for each in slow if each not in together]
+        if len({each.broker for each in together}) == 1:
+            result += together
+            continue
+        start_us, end_us = min(each.start_us for each in together), max(each.end_us for each in together)
+        result.append(
+            Finding(
+                kind="host_busy",
+                start_us=start_us,
+                end_us=end_us,
+                operations=sum(each.operations for each in together),
+                expired=sum(each.expired for each in together),
+                excess_wait_s=sum(each.excess_wait_s for each in together),
+                # Connections, caches and compiled code are cold at the start of a cluster.
+                confidence=0.4 if start_us < facts.start_us + START_US else 0.6,
+                summary=f"Brokers {listed(sorted({each.broker for each in together}, key=str))} all replicated slowly "
+                f"from {clock_time(start_us)} for {seconds(end_us - start_us)}: no single broker is at fault, but what "
+                "they share, such as a host, a disk or the network.",
+                suggestions=("Look at what these brokers share: host, storage, network, a burst of load.",),
+                clients=together[0].clients,
+                evidence=together[0].evidence,
+            )
+        )
+    return result
+
+
+def _shorter_us(first: Finding, second: Finding) -> int:
+    return min(first.end_us - first.start_us, second.end_us - second.start_us)
+
+
+def _kind(cluster: _Cluster, longest: Period | None, length_us: int, silences: Sequence[Period]) -> str:
+    throttled = cluster.causes["replication_throttled"]
+    if 2 * throttled > sum(cluster.causes.values()):
+        return "replication_throttled"
+    if longest is None or (longest.length_us < _MOST_OF_IT * length_us and longest.length_us < _LONG_STALL_US):
+        return "follower_slow"
+    silent = sum(gap.overlap_us(longest.start_us, longest.end_us) for gap in silences)
+    return "broker_frozen" if 2 * silent >= longest.length_us else "follower_stalled"
+
+
+def _effect(facts: TraceFacts, broker: int, from_us: int, until_us: int) -> _Effect:
+    rows = facts.tables.rows(
+        "diagnosis/affected", replica=broker, from_us=from_us, until_us=until_us, slow_ms=facts.slow_ms
+    )
+    waits: Counter[str] = Counter()
+    topics: Counter[str] = Counter()
+    for row in rows:
+        waits[row["client_id"] or "unnamed clients"] += row["wait_ms"]
+        topics[row["topic"]] += row["wait_ms"]
+    return _Effect(
+        operations=sum(row["operations"] for row in rows),
+        expired=sum(row["expired"] for row in rows if row["kind"] == "produce"),
+        clients=tuple(client for client, _ in waits.most_common()),
+        topics=tuple(topic for topic, _ in topics.most_common()),
+        longest_ms=max((row["longest_ms"] for row in rows), default=0),
+        produces=sum(row["operations"] for row in rows if row["kind"] == "produce"),
+        fetches=sum(row["operations"] for row in rows if row["kind"] == "fetch"),
+    )
+
+
+def _evidence(facts: TraceFacts, broker: int, from_us: int, until_us: int) -> tuple[int, ...]:
+    rows = facts.tables.rows(
+        "diagnosis/evidence", replica=broker, from_us=from_us, until_us=until_us, top=_MOST_EVIDENCE
+    )
+    return tuple(row["operation_id"] for row in rows)
+
+
+def _summary(
+    facts: TraceFacts, kind: str, broker: int, period: Period, pauses: Sequence[Period], effect: _Effect
+) -> str:
+    when = clock_time(period.start_us)
+    match kind:
+        case "broker_frozen":
+            text = f"Broker {broker} neither fetched nor answered {_lengths(pauses)} from {when}."
+        case "follower_stalled":
+            text = f"Broker {broker} did not fetch from the leaders {_lengths(pauses)} from {when}."
+        case "replication_throttled":
+            text = f"A replication quota throttled broker {broker} from {when} for {seconds(period.length_us)}."
+        case _ if pauses:
+            longest = max(pause.length_us for pause in pauses)
+            text = (
+                f"Broker {broker} replicated slowly from {when} for {seconds(period.length_us)}: it paused "
+                f"{counted(len(pauses), 'time')}, up to {seconds(longest)} each."
+            )
+        case _:
+            text = (
+                f"Broker {broker} replicated slowly from {when} for {seconds(period.length_us)}: it went on "
+                "fetching, but lagged behind the leaders."
+            )
+    return text + _effect_sentence(effect) + _hung_sentence(facts, kind, broker, pauses)
+
+
+def _lengths(pauses: Sequence[Period]) -> str:
+    lengths = [seconds(pause.length_us) for pause in pauses]
+    return f"for {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} times ({listed(lengths, 6)})"
+
+
+def _effect_sentence(effect: _Effect) -> str:
+    what = [counted(effect.produces, "produce")] if effect.produces else []
+    what += [counted(effect.fetches, "consumer fetch")] if effect.fetches else []
+    if not what:
+        return ""
+    expired = f"; {counted(effect.expired, 'produce')} timed out" if effect.expired else ""
+    return (
+        f" {' and '.join(what)} of {listed(effect.clients)} waited for its replicas, up to "
+        f"{seconds(effect.longest_ms * 1000)}{expired}."
+    )
+
+
+def _hung_sentence(facts: TraceFacts, kind: str, broker: int, pauses: Sequence[Period]) -> str:
+    if kind != "broker_frozen" or not facts.tables.has("recorded"):
+        return ""
+    hung, longest_ms = 0, 0.0
+    for pause in pauses:
+        rows = facts.tables.rows("diagnosis/hung", broker=broker, from_us=pause.start_us, until_us=pause.end_us)
+        hung += sum(row["requests"] for row in rows)
+        longest_ms = max([longest_ms, *(row["longest_ms"] for row in rows)])
+    if not hung:
+        return ""
+    return f" {counted(hung, 'request')} at broker {broker} hung up to {seconds(longest_ms * 1000)}."
+
+
+def _periods_below_minimum(facts: TraceFacts, broker: int, start_us: int, end_us: int) -> list[Row]:
+    """Return the periods below `min.insync.replicas` in which this broker was missing."""
+    facts.tables.add("below_min_isr")
+    rows = facts.tables.database.query("SELECT * FROM below_min_isr").to_pylist()
+    return [
+        row
+        for row in rows
+        if broker in (row["missing"] or ())
+        and row["since_us"] < end_us
+        and (row["until_us"] or facts.end_us) > start_us
+        and row["since_us"] < facts.shutdown_us
+    ]
+
+
+def _refused(facts: TraceFacts, low: Sequence[Row]) -> list[Row]:
+    """Return the refusals for lack of in-sync replicas in these periods."""
+    places = {(row["topic"], row["partition"]): row for row in low}
+    found = []
+    for row in facts.tables.rows("diagnosis/refusals"):
+        period = places.get((row["topic"], row["partition"]))
+        if row["error"] in _TOO_FEW and period and row["time_us"] >= period["since_us"] - 1_000_000:
+            found.append(row)
+    return found
+
+
+def _is_affected(row: Row, effect: _Effect, refused: Sequence[Row]) -> bool:
+    return row["topic"] in effect.topics or any(each["topic"] == row["topic"] for each in refused)
+
+
+def _below_minimum_sentence(low: Sequence[Row], topics: Sequence[str], refused: Sequence[Row]) -> str:
+    since, minimum = min(row["since_us"] for row in low), max(row["min_isr"] for row in low)
+    ends = [row["until_us"] for row in low]
+    lasted = "" if None in ends else f" for {seconds(max(ends) - since)}"
+    count = sum(row["operations"] for row in refused)
+    errors = f"; {counted(count, 'produce')} got {refused[0]['error']}" if refused else ""
+    return (
+        f" At {clock_time(since)} it left the in-sync set, and {listed(topics) or 'partitions'} had fewer in-sync "
+        f"replicas than min.insync.replicas={minimum}{lasted}{errors}."
+    )
+
+
+def _below_minimum(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the refusals for lack of in-sync replicas that no other incident explains."""
+    rows = [row for row in facts.tables.rows("diagnosis/refusals") if row["error"] in _TOO_FEW]
+    explained = [finding for finding in found if finding.kind == "below_min_isr"]
+    rest = [
+        row
+        for row in rows
+        if not any(each.start_us <= row["time_us"] <= each.end_us + SAME_INCIDENT_US for each in explained)
+        and row["time_us"] < facts.shutdown_us
+    ]
+    if not rest:
+        return
+    facts.tables.add("below_min_isr")
+    periods = facts.tables.database.query("SELECT * FROM below_min_isr").to_pylist()
+    for group in in_groups(rest, SAME_INCIDENT_US * 3):
+        places = {(row["topic"], row["partition"]) for row in group}
+        start_us, end_us = group[0]["time_us"], group[-1]["time_us"]
+        low = [
+            row
+            for row in periods
+            if (row["topic"], row["partition"]) in places
+            and row["since_us"] <= end_us
+            and (row["until_us"] or facts.end_us) >= start_us
+        ]
+        missing = Counter(replica for row in low for replica in row["missing"] or ())
+        broker = missing.most_common(1)[0][0] if missing else None
+        topics = sorted({topic for topic, _ in places})
+        count = sum(row["operations"] for row in group)
+        yield Finding(
+            kind="below_min_isr",
+            start_us=min([start_us, *(row["since_us"] for row in low)]),
+            end_us=max([end_us, *(row["until_us"] or facts.end_us for row in low)]),
+            broker=broker,
+            replica=broker,
+            topic=topics[0] if len(topics) == 1 else None,
+            operations=count,
+            confidence=0.9,
+            summary=f"{counted(count, 'produce')} to {listed(topics)} got {group[0]['error']} from "
+            f"{clock_time(start_us)}: fewer in-sync replicas than min.insync.replicas"
+            + (f"; broker {broker} was out of sync." if broker is not None else "."),
+            suggestions=_suggestions("below_min_isr", broker, topics[0]),
+            clients=tuple(sorted({row["client_id"] or "" for row in group})),
+            evidence=tuple(row["first_id"] for row in group[:_MOST_EVIDENCE]),
+        )
+
+
+def _silent_brokers(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the brokers that stood still without holding up a produce elsewhere."""
+    for broker, silences in facts.silences.items():
+        for period in silences:
+            known = any(each.broker == broker and each.overlap_us(period.start_us, period.end_us) for each in found)
+            if known or period.length_us < _LEAST_SILENCE_US or period.start_us >= facts.shutdown_us - 10_000_000:
+                continue
+            hung = _hung_sentence(facts, "broker_frozen", broker, [period])
+            yield Finding(
+                kind="broker_frozen",
+                start_us=period.start_us,
+                end_us=period.end_us,
+                broker=broker,
+                confidence=0.9 if hung else 0.6,
+                summary=f"Broker {broker} neither fetched nor answered for {seconds(period.length_us)} from "
+                f"{clock_time(period.start_us)}.{hung}",
+                suggestions=_suggestions("broker_frozen", broker, None),
+            )
+
+
+def _suggestions(kind: str, broker: int | None, topic: str | None) -> tuple[str, ...]:
+    match kind:
+        case "broker_frozen" | "follower_stalled":
+            return (
+                f"Look at broker {broker} at that time: garbage collection, a paused virtual machine, a stalled disk.",
+                "With a lower replica.lag.time.max.ms, it leaves the in-sync set earlier and producers wait less.",
+            )
+        case "follower_slow":
+            return (
+                f"Look at the load, disk and network of broker {broker}; num.replica.fetchers adds fetcher threads.",
+            )
+        case "replication_throttled":
+            return (f"Raise or remove follower.replication.throttled.rate of broker {broker}.",)
+        case "below_min_isr":
+            return (
+                f"Bring broker {broker} back; it is missing from the in-sync set.",
+                f"Check min.insync.replicas of {topic or 'the topics'}: it must be lower than the replication factor.",
+            )
+    return ()

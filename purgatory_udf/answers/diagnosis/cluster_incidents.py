@@ -1,0 +1,206 @@
+"""Incidents that concern no single follower: moved leaders, busy hosts, and purgatories full of ended operations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from statistics import median
+from typing import TYPE_CHECKING
+
+from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, counted, listed, seconds
+from purgatory_udf.answers.diagnosis.trace_facts import Period, Row, in_groups, merged
+from purgatory_udf.answers.metrics import BYTES_PER_WATCH
+from purgatory_udf.rules.purgatory.clock import STEP_MS
+
+if TYPE_CHECKING:
+    from purgatory_udf.answers.diagnosis.trace_facts import TraceFacts
+
+# Leaders that move within this time belong to one incident; refused requests follow within the second time. A short lag
+# of a follower this close to a move is a part of the move.
+_SAME_MOVE_US, _AFTER_MOVE_US, _NEAR_MOVE_US = 15_000_000, 5_000_000, 2_000_000
+_SHORT_LAG_US = 4_000_000
+_MOVED = ("NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "REPLICA_NOT_AVAILABLE")
+_MOST_EVIDENCE = 5
+# A busy host is reported from this length and this excess waiting on, and not while the cluster starts.
+_LEAST_BUSY_US, _LEAST_BUSY_MS, START_US = 3_000_000, 250, 15_000_000
+# Its waits are at least this many times as long as usual; those of other brokers at most this many.
+_BUSY_FACTOR, _QUIET_FACTOR = 3.0, 2.0
+# Fewer entries of ended operations do no harm: they hold 4 MB of a broker's heap.
+_LEAST_DEAD_WATCHES = 20_000
+_GAUGE_PARAMETERS = {"window_ms": 1000, "step_ms": STEP_MS, "bytes_per_watch": BYTES_PER_WATCH}
+
+
+def with_leader_moves(facts: TraceFacts, found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings and the moves of leaders. A short lag of a follower at a move is a part of the move."""
+    moves = list(_leader_moves(facts))
+    result = []
+    for finding in found:
+        is_short = finding.kind.startswith("follower_") and finding.end_us - finding.start_us < _SHORT_LAG_US
+        near = [place for place, move in enumerate(moves) if is_short and _is_near(finding, move)]
+        if not near:
+            result.append(finding)
+            continue
+        move = moves[near[0]]
+        moves[near[0]] = replace(
+            move,
+            end_us=max(move.end_us, finding.end_us),
+            operations=move.operations + finding.operations,
+            excess_wait_s=move.excess_wait_s + finding.excess_wait_s,
+            evidence=(*finding.evidence, *move.evidence)[:_MOST_EVIDENCE],
+        )
+    return [*result, *moves]
+
+
+def _is_near(finding: Finding, move: Finding) -> bool:
+    return bool(finding.overlap_us(move.start_us - _NEAR_MOVE_US, move.end_us + _NEAR_MOVE_US))
+
+
+def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
+    """Yield the moves of leaders that ended or refused requests."""
+    moves = [
+        row for row in facts.tables.rows("diagnosis/leader_moves") if row["time_us"] < facts.shutdown_us - 10_000_000
+    ]
+    refusals = [row for row in facts.tables.rows("diagnosis/refusals") if row["error"] in _MOVED]
+    for group in in_groups(moves, _SAME_MOVE_US):
+        start_us, end_us = group[0]["time_us"], group[-1]["time_us"]
+        places = sorted({(row["topic"], row["partition"]) for row in group})
+        refused = [
+            row
+            for row in refusals
+            if (row["topic"], row["partition"]) in places
+            and start_us - 1_000_000 <= row["time_us"] <= end_us + _AFTER_MOVE_US
+        ]
+        count = sum(row["operations"] for row in refused)
+        if not count:
+            continue
+        former = Counter(row["former"] for row in group).most_common(1)[0][0]
+        topics = sorted({topic for topic, _ in places})
+        stopped = any(
+            row["broker"] == former and start_us - 60_000_000 < row["time_us"] < end_us + 60_000_000
+            for row in facts.stops
+        )
+        names = [f"{topic}-{partition}" for topic, partition in places]
+        why = f", because broker {former} stopped" if stopped else ""
+        back = len({(row["topic"], row["partition"], row["leader"]) for row in group}) > len(places)
+        yield Finding(
+            kind="leader_moved",
+            start_us=start_us,
+            end_us=end_us,
+            broker=former,
+            topic=topics[0] if len(topics) == 1 else None,
+            partition=places[0][1] if len(places) == 1 else None,
+            operations=count,
+            confidence=0.95,
+            summary=f"The leaders of {listed(names)} moved from broker {former} to "
+            f"{listed(sorted({row['leader'] for row in group} - {former}))} from {clock_time(start_us)}{why}"
+            f"{', and back' if back else ''}. {counted(count, 'request')} of "
+            f"{listed(sorted({row['client_id'] or '' for row in refused}))} ended with {refused[0]['error']}.",
+            suggestions=(
+                "Clients retry these errors; look for the reason of the move: a restart, a reassignment, an election.",
+            ),
+            clients=tuple(sorted({row["client_id"] or "" for row in refused})),
+            evidence=tuple(row["first_id"] for row in refused[:_MOST_EVIDENCE]),
+        )
+
+
+def busy_hosts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the brokers at which everything was slower for some seconds, as leader and as follower, without a pause."""
+    rows = [
+        row
+        for row in facts.tables.rows("diagnosis/replication")
+        if not any(
+            each.overlap_us(row["second"] * 1_000_000 - 2_000_000, row["second"] * 1_000_000 + 3_000_000)
+            for each in found
+        )
+    ]
+    usual: dict[tuple[int, int], float] = {}
+    for pair in {(row["broker"], row["replica"]) for row in rows}:
+        usual[pair] = max(1.0, median(row["p90_ms"] for row in rows if (row["broker"], row["replica"]) == pair))
+    by_second: dict[int, list[Row]] = {}
+    for row in rows:
+        by_second.setdefault(row["second"], []).append(row)
+    for broker in sorted({each for pair in usual for each in pair if each is not None}):
+        busy = [
+            Period(second * 1_000_000, (second + 1) * 1_000_000)
+            for second, each in sorted(by_second.items())
+            if _is_busy(each, usual, broker)
+        ]
+        for period in merged(busy, 1_500_000):
+            inside = [
+                row for row in rows if period.overlap_us(row["second"] * 1_000_000, (row["second"] + 1) * 1_000_000)
+            ]
+            excess_ms = sum(
+                row["wait_ms"]
+                - row["parts"] * facts.usual_ms.get(("follower_behind", row["broker"], row["replica"]), 0)
+                for row in inside
+                if broker in (row["broker"], row["replica"])
+            )
+            if (
+                period.length_us < _LEAST_BUSY_US
+                or excess_ms < _LEAST_BUSY_MS
+                or period.start_us < facts.start_us + START_US
+            ):
+                continue
+            yield Finding(
+                kind="host_busy",
+                start_us=period.start_us,
+                end_us=period.end_us,
+                broker=broker,
+                operations=sum(row["parts"] for row in inside),
+                excess_wait_s=excess_ms / 1000,
+                confidence=0.5,
+                summary=f"Everything at broker {broker} was slower from {clock_time(period.start_us)} for "
+                f"{seconds(period.length_us)}, as leader and as follower, but nothing stood still: its host was busy.",
+                suggestions=(
+                    f"Look at the CPU of broker {broker} and at its request handler idle ratio (num.io.threads).",
+                ),
+            )
+
+
+def _is_busy(rows: Sequence[Row], usual: dict[tuple[int, int], float], broker: int) -> bool:
+    """Return whether produces are slow wherever the broker takes part, and not elsewhere."""
+    with_it: list[float] = []
+    without_it: list[float] = []
+    for row in rows:
+        pair = (row["broker"], row["replica"])
+        (with_it if broker in pair else without_it).append(row["p90_ms"] / usual[pair])
+    if len(with_it) < 2 or median(with_it) < _BUSY_FACTOR:
+        return False
+    return not without_it or median(without_it) < _QUIET_FACTOR
+
+
+def purge_backlogs(facts: TraceFacts) -> Iterator[Finding]:
+    """Yield the purgatories whose watch lists held a large number of entries of ended operations."""
+    windows: dict[tuple[int, str], list[Row]] = {}
+    for row in facts.tables.rows("metrics/purgatories", **_GAUGE_PARAMETERS):
+        dead, size = row["dead_watches_max"] or 0, row["purgatory_size_max"] or 0
+        if dead >= max(_LEAST_DEAD_WATCHES, size / 2):
+            windows.setdefault((row["broker"], row["purgatory"]), []).append(row)
+    for (broker, purgatory), rows in sorted(windows.items()):
+        worst = max(rows, key=lambda row: row["dead_watches_max"])
+        dead = worst["dead_watches_max"]
+        setting = _PURGE_SETTINGS.get(purgatory, "the purge interval")
+        yield Finding(
+            kind="purge_backlog",
+            start_us=_microseconds(rows[0]["window_start"]),
+            end_us=_microseconds(rows[-1]["window_start"]) + 1_000_000,
+            broker=broker,
+            confidence=0.8,
+            summary=f"Watch lists of the purgatory {purgatory} at broker {broker} held up to {dead:,} entries of ended "
+            f"operations, about {dead * BYTES_PER_WATCH / 1e6:,.0f} MB of heap, and "
+            f"{worst['purgatory_size_max'] - dead:,} of waiting ones.",
+            suggestions=(f"Lower {setting}: a purge removes these entries after that many ended operations.",),
+        )
+
+
+def _microseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000)
+
+
+_PURGE_SETTINGS = {
+    "Produce": "producer.purgatory.purge.interval.requests",
+    "Fetch": "fetch.purgatory.purge.interval.requests",
+    "DeleteRecords": "delete.records.purgatory.purge.interval.requests",
+}

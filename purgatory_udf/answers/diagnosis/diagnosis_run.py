@@ -1,0 +1,164 @@
+"""The diagnosis of one replay: writes `blame` and `findings`, and puts the findings into sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from purgatory_udf.answers.diagnosis.broker_incidents import broker_incidents
+from purgatory_udf.answers.diagnosis.client_incidents import large_batches, short_timeouts, unreachable_minimums
+from purgatory_udf.answers.diagnosis.cluster_incidents import busy_hosts, purge_backlogs, with_leader_moves
+from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, ranked
+from purgatory_udf.answers.diagnosis.group_incidents import failed_members, rebalance_storms, slow_members
+from purgatory_udf.answers.diagnosis.trace_facts import TraceFacts
+from purgatory_udf.answers.run_tables import RunTables
+from purgatory_udf.contract.tables import COMMENTED_TABLES, TABLES
+
+if TYPE_CHECKING:
+    from purgatory_udf.backend.backend import Session
+
+# Findings below this confidence are written to the table, and not reported.
+LEAST_CONFIDENCE = 0.5
+# Views that several queries read, each after those that it reads itself.
+_KEPT = ("waited", "appends", "fetch_data", "in_sync_versions", "replica_needs", "replica_arrivals", "rebalances")
+# Kinds whose excess waiting is not for replicas, so that it is not in the sum of slow waits for them.
+_NOT_FOR_REPLICAS = ("min_bytes_out_of_reach", "member_failed", "member_slow_to_rejoin", "rebalance_storm")
+# Kinds whose operations are in other findings, too.
+_COUNTED_ELSEWHERE = ("timeout_too_short", "large_batches")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The findings of a replay, the heaviest first.
+
+    Attributes:
+        excess_wait_s: How much longer than usual all operations waited, in operation-seconds.
+        waited: Number of operations that were in a purgatory.
+    """
+
+    run_id: str
+    findings: tuple[Finding, ...]
+    excess_wait_s: float
+    waited: int
+
+    def within(self, from_us: int | None, until_us: int | None) -> Diagnosis:
+        """Return the diagnosis with only the findings that overlap a time."""
+        chosen = [
+            each
+            for each in self.findings
+            if (from_us is None or each.end_us >= from_us) and (until_us is None or each.start_us <= until_us)
+        ]
+        return Diagnosis(self.run_id, tuple(chosen), self.excess_wait_s, self.waited)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the diagnosis as JSON; `docs/diagnosis.schema.json` describes it."""
+        return {
+            "run_id": self.run_id,
+            "excess_wait_s": round(self.excess_wait_s, 3),
+            "findings": [finding.as_json() for finding in self.findings],
+        }
+
+
+def diagnose(session: Session, out: str) -> Diagnosis:
+    """Compute blame and findings from the present output of the replay under `out`, and write both tables to it."""
+    tables = RunTables(session, out)
+    with tables.kept(*_KEPT):
+        tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})
+        tables.add_table("blame", tables.layout.table("blame"), TABLES["blame"])
+        diagnosis = find(tables)
+    _save(tables, diagnosis.findings)
+    return diagnosis
+
+
+def find(tables: RunTables) -> Diagnosis:
+    """Return the findings of a replay whose table `blame` has been written."""
+    facts = TraceFacts(tables)
+    found = with_leader_moves(facts, broker_incidents(facts))
+    found += [
+        *purge_backlogs(facts),
+        *short_timeouts(facts),
+        *unreachable_minimums(facts),
+        *failed_members(facts, found),
+        *slow_members(facts, found),
+        *rebalance_storms(facts, found),
+    ]
+    found += large_batches(facts, found)
+    found += busy_hosts(facts, found)
+    kept = [finding for finding in found if finding.confidence >= LEAST_CONFIDENCE]
+    total = _total_excess_s(facts, kept)
+    (waited,) = tables.rows("diagnosis/waited_operations")
+    return Diagnosis(tables.run.run_id, tuple(ranked(kept, total)), total, waited["operations"])
+
+
+def _total_excess_s(facts: TraceFacts, found: Sequence[Finding]) -> float:
+    """Return the excess waiting for replicas in the whole trace, and that of the incidents of clients and groups."""
+    slow = sum(
+        row["wait_ms"] - row["parts"] * facts.usual_ms.get((row["cause"], row["broker"], row["replica"]), 0.0)
+        for row in facts.tables.rows("diagnosis/slow_parts", slow_ms=facts.slow_ms)
+        if row["start_us"] < facts.shutdown_us
+    )
+    others = sum(each.excess_wait_s for each in found if each.kind in _NOT_FOR_REPLICAS)
+    return slow / 1000 + others
+
+
+def _save(tables: RunTables, findings: Sequence[Finding]) -> None:
+    schema = TABLES["findings"]
+    rows = [
+        {
+            **{name: value for name, value in finding.as_json().items() if name in schema.names},
+            "rank": rank,
+            "started_at": datetime.fromtimestamp(finding.start_us / 1_000_000, UTC),
+            "ended_at": datetime.fromtimestamp(finding.end_us / 1_000_000, UTC),
+            "member_id": finding.member,
+        }
+        for rank, finding in enumerate(findings, 1)
+    ]
+    columns = pa.schema([field for field in schema if field.name != "run_id"])
+    tables.add_rows("found", pa.Table.from_pylist(rows, schema=columns))
+    tables.save("diagnosis/found", tables.layout.table("findings"), COMMENTED_TABLES["findings"], {}, single_file=True)
+
+
+def sentences(diagnosis: Diagnosis, out: str, top: int) -> list[str]:
+    """Return the findings as the lines that `diagnose` prints, at most `top` of them."""
+    findings = diagnosis.findings
+    if not findings:
+        return [
+            f"No incident found in {diagnosis.run_id}: {diagnosis.waited:,} operations waited, none of them unusually "
+            "long for a cause that a broker, a client or a setting is to blame for."
+        ]
+    explained = min(1.0, sum(each.share for each in findings if each.kind not in _COUNTED_ELSEWHERE))
+    lines = [
+        f"{len(findings)} finding{'s' if len(findings) > 1 else ''} in {diagnosis.run_id}; "
+        f"they explain {explained:.0%} of {diagnosis.excess_wait_s:,.1f} s of excess waiting"
+    ]
+    for rank, finding in enumerate(findings[:top], 1):
+        lines += ["", f"{rank}. {title(finding)}", f"   {finding.summary}"]
+        lines += [f"   - {suggestion}" for suggestion in finding.suggestions]
+        if finding.evidence:
+            lines.append(f"   explain --out {out} --operation {finding.evidence[0]}")
+    if len(findings) > top:
+        lines += ["", f"… and {len(findings) - top} more; --top shows more"]
+    return lines
+
+
+def title(finding: Finding) -> str:
+    """Return the kind, the culprit, the time and the weight of a finding."""
+    culprit = (
+        f"member {finding.client_id or finding.member} of {finding.group}"
+        if finding.group and (finding.client_id or finding.member)
+        else f"group {finding.group}"
+        if finding.group
+        else finding.client_id or (f"broker {finding.broker}" if finding.broker is not None else "cluster")
+    )
+    share = f", {finding.share:.0%} of all excess waiting" if finding.share >= 0.005 else ""
+    return f"{finding.kind}: {culprit}, {clock_time(finding.start_us)} to {clock_time(finding.end_us)}{share}"
+
+
+def as_text(diagnosis: Diagnosis) -> str:
+    """Return the JSON of a diagnosis as text."""
+    return json.dumps(diagnosis.as_json(), indent=2, ensure_ascii=False) + "\n"

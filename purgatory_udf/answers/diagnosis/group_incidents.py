@@ -1,0 +1,200 @@
+"""Incidents of consumer groups: members that failed, members that were slow to rejoin, and storms of rebalances."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, seconds
+
+if TYPE_CHECKING:
+    from purgatory_udf.answers.diagnosis.trace_facts import Row, TraceFacts
+
+# A member that leaves and comes back within this time was too slow to poll, or was restarted.
+_COMES_BACK_US = 120_000_000
+# A shorter absence is part of an ordinary rejoin.
+_SHORT_ABSENCE_US = 1_000_000
+# A join that a member delays by this much is slow.
+_SLOW_JOIN_MS = 2_000
+# This many rebalances of a group within a minute are a storm.
+_STORM, _STORM_US = 5, 60_000_000
+# Incidents of brokers under which members cannot be blamed for silence.
+_BROKERS_AT_FAULT = ("broker_frozen", "follower_stalled", "follower_slow", "below_min_isr", "replication_throttled")
+
+
+def failed_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the members whose sessions expired, unless a broker's incident kept their requests waiting."""
+    rebalances = _rebalances(facts)
+    for row in facts.tables.rows("diagnosis/lost_sessions"):
+        silence_us = row["end_us"] - row["start_us"]
+        blocked = sum(
+            each.overlap_us(row["start_us"], row["end_us"]) for each in found if each.kind in _BROKERS_AT_FAULT
+        )
+        if 2 * blocked >= silence_us or row["end_us"] >= facts.shutdown_us:
+            continue
+        after = [each for each in rebalances if each["group"] == row["group"] and _begins_at(each, row["end_us"])]
+        end_us = max([row["end_us"], *(each["ended_us"] for each in after if each["ended_us"])])
+        client = row["client_id"] or row["member"]
+        waited = f" The group then rebalanced for {seconds(end_us - row['end_us'])}." if end_us > row["end_us"] else ""
+        yield Finding(
+            kind="member_failed",
+            start_us=row["start_us"],
+            end_us=end_us,
+            client_id=row["client_id"],
+            group=row["group"],
+            member=row["member"],
+            operations=1,
+            expired=1,
+            excess_wait_s=silence_us / 1_000_000,
+            confidence=0.95,
+            summary=f"Member {client} of group {row['group']} sent nothing after {clock_time(row['start_us'])}; its "
+            f"session expired {seconds(silence_us)} later, and its partitions were not read until then.{waited}",
+            suggestions=(
+                f"Look at {client} at that time: a crash, a kill, a long garbage collection.",
+                "A shorter session.timeout.ms detects it earlier; group.instance.id avoids a rebalance on restart.",
+            ),
+            clients=(row["client_id"],) if row["client_id"] else (),
+            evidence=(row["operation_id"],),
+        )
+
+
+def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the members that left a group and came back, and those for which a rebalance waited long."""
+    changes = facts.tables.rows("diagnosis/membership")
+    seen: list[Finding] = []
+    for place, row in enumerate(changes):
+        if row["type"] != "leave_group" or row["time_us"] >= facts.shutdown_us - 5_000_000:
+            continue
+        back = _return_of(row, changes[place + 1 :], changes[:place])
+        if back is None or _is_blocked(found, row["time_us"], back["time_us"]):
+            continue
+        away_us = back["time_us"] - row["time_us"]
+        if away_us < _SHORT_ABSENCE_US:
+            continue
+        last = seen[-1] if seen else None
+        if last and last.group == row["group"] and last.client_id == row["client_id"] and last.end_us > row["time_us"]:
+            continue
+        client = row["client_id"] or row["member"]
+        seen.append(
+            Finding(
+                kind="member_slow_to_rejoin",
+                start_us=row["time_us"],
+                end_us=back["time_us"],
+                client_id=row["client_id"],
+                group=row["group"],
+                member=row["member"],
+                operations=2,
+                excess_wait_s=away_us / 1_000_000,
+                confidence=0.85,
+                summary=f"Member {client} left group {row['group']} at {clock_time(row['time_us'])} and rejoined "
+                f"{seconds(away_us)} later: it had not polled within max.poll.interval.ms, or was restarted. Both "
+                "changes made the group rebalance.",
+                suggestions=(
+                    f"Lower max.poll.records of {client}, or raise max.poll.interval.ms above its processing time.",
+                    "group.instance.id (static membership) avoids the rebalances of a restart.",
+                ),
+                clients=(row["client_id"],) if row["client_id"] else (),
+            )
+        )
+    yield from seen
+    yield from _late_joins(facts, [*found, *seen])
+
+
+def _return_of(left: Row, later: Sequence[Row], earlier: Sequence[Row]) -> Row | None:
+    """Return the next join of the same client, if others stayed in the group meanwhile."""
+    others = {row["client_id"] for row in earlier if row["group"] == left["group"]} - {left["client_id"]}
+    if not others or not left["client_id"]:
+        return None
+    for row in later:
+        if row["time_us"] > left["time_us"] + _COMES_BACK_US:
+            return None
+        if row["group"] == left["group"] and row["client_id"] == left["client_id"] and row["type"] == "join_group":
+            return row
+    return None
+
+
+def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
+    facts.tables.add("blame")
+    rows = facts.tables.rows("diagnosis/late_joins", slow_ms=_SLOW_JOIN_MS)
+    for row in rows:
+        if row["end_us"] >= facts.shutdown_us or _is_blocked(found, row["start_us"], row["end_us"]):
+            continue
+        if any(each.group == row["group"] and each.overlap_us(row["start_us"], row["end_us"]) for each in found):
+            continue
+        who = f"Member {row['client_id'] or row['member']}" if row["member"] else "A member"
+        yield Finding(
+            kind="member_slow_to_rejoin",
+            start_us=row["start_us"],
+            end_us=row["end_us"],
+            client_id=row["client_id"],
+            group=row["group"],
+            member=row["member"],
+            operations=row["operations"],
+            expired=row["expired"],
+            excess_wait_s=row["wait_ms"] / 1000,
+            confidence=0.85,
+            summary=f"{who} of group {row['group']} kept a rebalance waiting for "
+            f"{seconds(row['end_us'] - row['start_us'])} from {clock_time(row['start_us'])}.",
+            suggestions=("A member rejoins at its next poll: lower max.poll.records or max.poll.interval.ms.",),
+            clients=(row["client_id"],) if row["client_id"] else (),
+            evidence=(row["operation_id"],),
+        )
+
+
+def rebalance_storms(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the groups that rebalanced again and again within a minute."""
+    by_group: dict[str, list[Row]] = {}
+    for row in _rebalances(facts):
+        if row["started_us"] < facts.shutdown_us and not row["after_end"]:
+            by_group.setdefault(row["group"], []).append(row)
+    for group, rows in sorted(by_group.items()):
+        storm: list[Row] = []
+        for row in rows:
+            if storm and row["started_us"] > storm[-1]["started_us"] + _STORM_US / _STORM * 2:
+                yield from _storm(group, storm)
+                storm = []
+            storm.append(row)
+        yield from _storm(group, storm)
+
+
+def _storm(group: str, rows: Sequence[Row]) -> Iterator[Finding]:
+    if len(rows) < _STORM:
+        return
+    start_us = rows[0]["started_us"]
+    end_us = max(row["ended_us"] or row["started_us"] for row in rows)
+    busy_us = sum((row["ended_us"] or row["started_us"]) - row["started_us"] for row in rows)
+    changed = Counter(member for row in rows for member in [*(row["missing"] or ()), *(row["joined"] or ())])
+    last = Counter(row["last_to_join"] for row in rows if row["last_to_join"])
+    reasons = Counter(row["reason"] for row in rows)
+    member = (changed or last).most_common(1)[0][0] if changed or last else None
+    yield Finding(
+        kind="rebalance_storm",
+        start_us=start_us,
+        end_us=end_us,
+        group=group,
+        member=member,
+        operations=len(rows),
+        excess_wait_s=busy_us / 1_000_000,
+        confidence=0.9,
+        summary=f"Group {group} rebalanced {len(rows)} times in {seconds(end_us - start_us)} from "
+        f"{clock_time(start_us)} and spent {seconds(busy_us)} in it; most often: {reasons.most_common(1)[0][0]}."
+        + (f" {member} was involved most." if member else ""),
+        suggestions=(
+            "Look for members that leave and rejoin: max.poll.interval.ms, session.timeout.ms, restarts.",
+            "The cooperative assignor and group.instance.id make rebalances cheaper and rarer.",
+        ),
+    )
+
+
+def _rebalances(facts: TraceFacts) -> list[Row]:
+    return facts.tables.rows("diagnosis/rebalances")
+
+
+def _begins_at(rebalance: Row, time_us: int) -> bool:
+    return bool(abs(rebalance["started_us"] - time_us) <= 1_000_000)
+
+
+def _is_blocked(found: Sequence[Finding], start_us: int, end_us: int) -> bool:
+    blocked = sum(each.overlap_us(start_us, end_us) for each in found if each.kind in _BROKERS_AT_FAULT)
+    return 2 * blocked >= end_us - start_us > 0

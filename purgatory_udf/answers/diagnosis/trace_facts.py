@@ -1,0 +1,148 @@
+"""The figures of one trace that detectors read: usual waits, periods without fetches or requests, stops of brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from purgatory_udf.answers.run_tables import RunTables
+
+Row = dict[str, Any]
+
+# A wait counts as slow from this many milliseconds on, and from this multiple of its usual 95th percentile.
+SLOW_MS, SLOW_FACTOR = 50, 5
+# How much later than allowed a follower's next fetch may come before it counts as missing, in milliseconds.
+FETCH_SLACK_MS = 250
+# Slow waits that lie no further apart belong to one incident, in microseconds.
+SAME_INCIDENT_US = 3_000_000
+
+
+@dataclass(frozen=True)
+class Period:
+    """A time from `start_us` to `end_us`, in microseconds since the epoch."""
+
+    start_us: int
+    end_us: int
+
+    @property
+    def length_us(self) -> int:
+        """The length in microseconds."""
+        return self.end_us - self.start_us
+
+    def overlap_us(self, start_us: int, end_us: int) -> int:
+        """Return for how long it lies within another time, in microseconds."""
+        return max(0, min(self.end_us, end_us) - max(self.start_us, start_us))
+
+
+def merged(periods: Iterable[Period], apart_us: int = 0) -> list[Period]:
+    """Return the union of periods; those that are at most `apart_us` apart become one."""
+    result: list[Period] = []
+    for period in sorted(periods, key=lambda each: each.start_us):
+        if result and period.start_us <= result[-1].end_us + apart_us:
+            result[-1] = Period(result[-1].start_us, max(result[-1].end_us, period.end_us))
+        else:
+            result.append(period)
+    return result
+
+
+def in_groups(rows: Sequence[Row], apart_us: int) -> Iterator[list[Row]]:
+    """Yield rows in time order, divided where the next `time_us` is more than `apart_us` later."""
+    group: list[Row] = []
+    for row in rows:
+        if group and row["time_us"] > group[-1]["time_us"] + apart_us:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+class TraceFacts:
+    """Figures of the trace and of `blame`, each read at its first use."""
+
+    def __init__(self, tables: RunTables) -> None:
+        self.tables = tables
+        (span,) = tables.rows("diagnosis/span")
+        self.start_us: int = span["start_us"] or 0
+        self.end_us: int = span["end_us"] or 0
+        self.fetch_wait_ms: int = span["max_wait_ms"] or 500
+
+    @cached_property
+    def normal(self) -> list[Row]:
+        """The usual length of each kind of wait."""
+        return self.tables.rows("diagnosis/normal")
+
+    @cached_property
+    def slow_ms(self) -> int:
+        """The least wait for a follower that counts as slow, in milliseconds."""
+        usual = [row["p95_ms"] for row in self.normal if row["cause"] == "follower_behind" and row["kind"] == "produce"]
+        return max(SLOW_MS, round(SLOW_FACTOR * median(usual))) if usual else SLOW_MS
+
+    @cached_property
+    def usual_ms(self) -> dict[tuple[str, int | None, int | None], float]:
+        """The median wait in milliseconds by cause, leader and replica."""
+        return {
+            (cause, broker, replica): median(row["p50_ms"] for row in rows)
+            for (cause, broker, replica), rows in _grouped(self.normal, "cause", "broker", "replica")
+        }
+
+    @cached_property
+    def silences(self) -> dict[int, list[Period]]:
+        """By broker, the times for which it handled no request, although its process ran."""
+        longest_ms = self.fetch_wait_ms + FETCH_SLACK_MS
+        rows = self.tables.rows("diagnosis/broker_gaps", longest_ms=longest_ms)
+        return {
+            broker: [Period(row["start_us"], row["end_us"]) for row in found if not row["stopped"]]
+            for (broker,), found in _grouped(rows, "broker")
+        }
+
+    @cached_property
+    def stalls(self) -> dict[tuple[int, int], list[Period]]:
+        """By replica and leader, the times without a fetch to a leader that was handling requests."""
+        found: dict[tuple[int, int], list[Period]] = {}
+        for row in self.tables.rows("diagnosis/replica_gaps", slack_ms=FETCH_SLACK_MS):
+            gap, pair = Period(row["start_us"], row["end_us"]), (row["replica"], row["broker"])
+            if not self.is_silent(row["broker"], gap) and not any(self.is_down(broker, gap) for broker in pair):
+                found.setdefault(pair, []).append(gap)
+        return found
+
+    @cached_property
+    def stops(self) -> list[Row]:
+        """The ends of brokers' processes, and the next request of each, or None."""
+        return self.tables.rows("diagnosis/stops")
+
+    @cached_property
+    def shutdown_us(self) -> int:
+        """When the whole cluster was shut down at the end of the trace; after the trace if it was not."""
+        last = {row["broker"]: row["time_us"] for row in self.stops if row["next_us"] is None}
+        leaders = {row["broker"] for row in self.normal if row["broker"] is not None}
+        return min(last.values()) if last and leaders <= last.keys() else self.end_us + 1
+
+    def is_silent(self, broker: int, period: Period) -> bool:
+        """Return whether the broker handled nothing for most of a time."""
+        silent = sum(each.overlap_us(period.start_us, period.end_us) for each in self.silences.get(broker, ()))
+        return 2 * silent >= period.length_us
+
+    def is_down(self, broker: int, period: Period) -> bool:
+        """Return whether the broker's process had ended during a time."""
+        return any(
+            row["broker"] == broker and period.start_us - 1_000_000 <= row["time_us"] <= period.end_us
+            for row in self.stops
+        )
+
+
+def _grouped(rows: Iterable[Row], *keys: str) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
+    def key(row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in keys)
+
+    def order(row: Row) -> tuple[Any, ...]:
+        return tuple((value is None, value) for value in key(row))
+
+    for _, found in groupby(sorted(rows, key=order), order):
+        group = list(found)
+        yield key(group[0]), group

@@ -1,0 +1,27 @@
+-- purgatory_udf/answers/sql/diagnosis/producers.sql
+-- Produces with acks=all by client: their timeouts, sizes and waits.
+--
+-- Reads:    events, ended
+-- Columns:  client_id; timeout_ms (median), requests, expired, bytes (median of a request), total_bytes, wait_ms (median),
+--           start_us, end_us (first and last request)
+
+WITH sizes AS (
+    SELECT operation_id, sum(part.bytes) AS bytes
+    FROM (SELECT seq AS operation_id, explode(partitions) AS part FROM events WHERE type = 'produce') parts
+    GROUP BY operation_id
+)
+SELECT e.client_id,
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY q.timeout_ms) AS timeout_ms,
+    count(*) AS requests,
+    count_if(e.expired) AS expired,
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY s.bytes) AS bytes,
+    sum(s.bytes) AS total_bytes,
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY e.wait_ms) AS wait_ms,
+    percentile_disc(0.99) WITHIN GROUP (ORDER BY e.wait_ms) AS p99_ms,
+    min(unix_micros(e.started_at)) AS start_us,
+    max(unix_micros(e.ended_at)) AS end_us
+FROM ended e
+JOIN events q ON q.seq = e.operation_id
+LEFT JOIN sizes s ON s.operation_id = e.operation_id
+WHERE e.kind = 'produce' AND q.acks = -1
+GROUP BY e.client_id

@@ -1,0 +1,31 @@
+-- purgatory_udf/answers/sql/views/replica_arrivals.sql
+-- When each in-sync follower of `replica_needs` reached the offset, or left the in-sync set.
+--
+-- Reads:    replica_needs, in_sync_members, partition_events
+-- Columns:  operation_id, broker, topic, partition, replica; from_us, when the operation began to wait for it; met_us, when the follower no longer held the operation up, at
+--           most its end; reached_us, when it reached the offset, also after the end; null if never
+
+WITH needed AS (
+    SELECT n.*, m.replica, m.until_us AS left_us
+    FROM replica_needs n
+    JOIN in_sync_members m ON m.broker = n.broker AND m.topic = n.topic AND m.partition = n.partition
+        AND m.since_us <= n.from_us AND (m.until_us IS NULL OR m.until_us > n.from_us)
+),
+marks AS (
+    SELECT broker, topic, partition, replica, reached, time_us, CAST(NULL AS BIGINT) AS operation_id
+    FROM partition_events
+    WHERE replica IS NOT NULL AND reached IS NOT NULL
+    UNION ALL
+    SELECT broker, topic, partition, replica, needed, NULL, operation_id FROM needed
+),
+-- The first time among the reports of this offset or a higher one.
+found AS (
+    SELECT operation_id, topic, partition, replica,
+        min(time_us) OVER (PARTITION BY broker, topic, partition, replica ORDER BY reached DESC) AS reached_us
+    FROM marks
+)
+SELECT n.operation_id, n.broker, n.topic, n.partition, n.replica, n.from_us, f.reached_us,
+    greatest(n.from_us, least(n.until_us, coalesce(f.reached_us, n.until_us), coalesce(n.left_us, n.until_us))) AS met_us
+FROM needed n
+JOIN found f ON f.operation_id = n.operation_id AND f.topic = n.topic AND f.partition = n.partition
+    AND f.replica = n.replica

@@ -1,0 +1,173 @@
+"""`blame` divides the wait of each operation among the conditions that it waited for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose
+from purgatory_udf.answers.run_tables import RunTables
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.contract import read_row
+from tests.support.outcome_folder import write_folder
+
+MS = 1_000
+BEGIN_US = 1_772_442_000_000_000
+
+
+def _blame(out: Path) -> dict[str, list[tuple[str, int | None, int]]]:
+    """Return the cause, the replica and the milliseconds of each part, by request."""
+    diagnose(LocalBackend(), str(out))
+    tables = RunTables(LocalBackend(), str(out))
+    tables.add("blame", "ended")
+    rows = tables.database.query(
+        "SELECT e.request_id, b.cause, b.replica, b.wait_ms FROM blame b JOIN ended e "
+        "ON e.operation_id = b.operation_id ORDER BY b.operation_id, b.started_at"
+    ).to_pylist()
+    parts: dict[str, list[tuple[str, int | None, int]]] = {}
+    for row in rows:
+        parts.setdefault(row["request_id"], []).append((row["cause"], row["replica"], row["wait_ms"]))
+    return parts
+
+
+class Timeline:
+    """Events of broker 1, which leads orders-0 and orders-1 with the in-sync replicas 1, 2 and 3; times in ms."""
+
+    def __init__(self, min_isr: int = 2) -> None:
+        self.events: list[dict[str, Any]] = []
+        for partition in (0, 1):
+            self.change(0, "leader", partition, isr=[1, 2, 3], replicas=[1, 2, 3], min_isr=min_isr)
+            self.change(0, "log_end", partition, offset=100, bytes=0)
+            self.replicated(0, 2, 100, partition)
+            self.replicated(0, 3, 100, partition)
+
+    def add(self, ms: float, kind: str, **fields: Any) -> None:
+        self.events.append({"time_us": BEGIN_US + round(ms * MS), "type": kind, "broker": 1, **fields})
+
+    def change(self, ms: float, change: str, partition: int = 0, **fields: Any) -> None:
+        self.add(ms, "partition", topic="orders", partition=partition, change=change, **fields)
+
+    def replicated(self, ms: float, replica: int, offset: int, partition: int = 0) -> None:
+        self.change(ms, "replica_end", partition, replica_id=replica, offset=offset)
+
+    def produce(self, ms: float, request: str, *last_offsets: int, timeout_ms: int = 1_000) -> None:
+        parts = [
+            {"topic": "orders", "partition": number, "base_offset": 100, "last_offset": last, "bytes": 100}
+            for number, last in enumerate(last_offsets)
+        ]
+        self.add(ms, "produce", request_id=request, client_id="app", acks=-1, timeout_ms=timeout_ms, partitions=parts)
+
+    def fetch(self, ms: float, request: str, min_bytes: int = 1, max_wait_ms: int = 500, partitions: int = 1) -> None:
+        parts = [
+            {"topic": "orders", "partition": number, "fetch_offset": 100, "max_bytes": 1_048_576}
+            for number in range(partitions)
+        ]
+        self.add(
+            ms, "fetch", request_id=request, client_id="reader", max_wait_ms=max_wait_ms, min_bytes=min_bytes,
+            partitions=parts,
+        )  # fmt: skip
+
+    def blame(self, out: Path) -> dict[str, list[tuple[str, int | None, int]]]:
+        ordered = sorted(self.events, key=lambda event: event["time_us"])
+        write_folder(out, [read_row(event) | {"seq": number} for number, event in enumerate(ordered)])
+        return _blame(out)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_last_follower_is_charged_from_the_one_before(out: Path) -> None:
+    timeline = Timeline()
+    timeline.produce(10, "p", 104)
+    timeline.replicated(12, 2, 105)
+    timeline.replicated(40, 3, 105)
+    assert timeline.blame(out)["p"] == [("follower_behind", 2, 2), ("follower_behind", 3, 28)]
+
+
+def test_missing_follower_has_the_rest_of_an_expired_wait(out: Path) -> None:
+    timeline = Timeline()
+    timeline.produce(10, "p", 104, timeout_ms=100)
+    timeline.replicated(12, 2, 105)
+    timeline.replicated(300, 3, 105)
+    assert timeline.blame(out)["p"] == [("follower_behind", 2, 2), ("follower_behind", 3, 98)]
+
+
+def test_follower_that_arrives_last_is_charged_if_two_are_missing(out: Path) -> None:
+    timeline = Timeline()
+    timeline.produce(10, "p", 104, timeout_ms=100)
+    timeline.replicated(200, 2, 105)
+    timeline.replicated(900, 3, 105)
+    assert timeline.blame(out)["p"] == [("follower_behind", 3, 100)]
+
+
+def test_partitions_are_charged_in_the_order_of_their_arrival(out: Path) -> None:
+    timeline = Timeline()
+    timeline.produce(10, "p", 104, 101)
+    timeline.replicated(12, 2, 105)
+    timeline.replicated(14, 3, 105)
+    timeline.replicated(16, 2, 102, partition=1)
+    timeline.replicated(30, 3, 102, partition=1)
+    assert timeline.blame(out)["p"] == [
+        ("follower_behind", 2, 2), ("follower_behind", 3, 2), ("follower_behind", 2, 2), ("follower_behind", 3, 14),
+    ]  # fmt: skip
+
+
+def test_follower_is_charged_until_it_leaves_the_in_sync_set(out: Path) -> None:
+    timeline = Timeline(min_isr=3)
+    timeline.produce(10, "p", 104, timeout_ms=200)
+    timeline.replicated(10, 2, 105)
+    timeline.change(60, "isr", isr=[1, 2])
+    timeline.change(60, "isr", 1, isr=[1, 2])
+    assert timeline.blame(out)["p"] == [("follower_behind", 3, 50), ("below_min_isr", 3, 150)]
+
+
+def test_fetch_waits_for_data_then_for_bytes_then_for_followers(out: Path) -> None:
+    timeline = Timeline()
+    timeline.fetch(10, "f", min_bytes=300, partitions=2)
+    timeline.change(30, "log_end", offset=101, bytes=100)
+    timeline.change(60, "log_end", 1, offset=105, bytes=250)
+    timeline.replicated(61, 2, 101)
+    timeline.replicated(62, 3, 101)
+    timeline.replicated(63, 2, 105, partition=1)
+    timeline.replicated(90, 3, 105, partition=1)
+    assert timeline.blame(out)["f"] == [
+        ("no_data", None, 20), ("below_min_bytes", None, 30), ("follower_behind", 2, 1), ("follower_behind", 3, 1),
+        ("follower_behind", 2, 1), ("follower_behind", 3, 27),
+    ]  # fmt: skip
+
+
+def test_idle_fetch_waits_for_data(out: Path) -> None:
+    timeline = Timeline()
+    timeline.fetch(10, "f")
+    timeline.add(700, "clock")
+    assert timeline.blame(out)["f"] == [("no_data", None, 500)]
+
+
+def test_append_that_a_produce_repeats_counts_once(out: Path) -> None:
+    timeline = Timeline()
+    timeline.fetch(10, "f", min_bytes=150)
+    timeline.change(30, "log_end", offset=105, bytes=100)
+    timeline.produce(31, "p", 104)
+    timeline.replicated(32, 2, 105)
+    timeline.replicated(33, 3, 105)
+    timeline.add(600, "clock")
+    assert timeline.blame(out)["f"] == [("no_data", None, 20), ("below_min_bytes", None, 480)]
+
+
+@pytest.mark.parametrize("folder", ["story_folder", "faults_folder"])
+def test_parts_add_up_to_the_wait(folder: str, faults: Diagnosis, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(folder)
+    diagnose(LocalBackend(), str(path))
+    tables = RunTables(LocalBackend(), str(path))
+    tables.add("blame", "waited")
+    (counts,) = tables.database.query(
+        "SELECT count(*) AS waited, count_if(coalesce(parts.wait_ms, 0) <> w.wait_ms) AS wrong FROM waited w LEFT JOIN "
+        "(SELECT operation_id, sum(wait_ms) AS wait_ms FROM blame GROUP BY operation_id) parts "
+        "ON parts.operation_id = w.operation_id"
+    ).to_pylist()
+    assert counts["waited"] > 1_000
+    assert counts["wrong"] == 0
