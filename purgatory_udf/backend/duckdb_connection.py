@@ -19,6 +19,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 _MACROS = """
 SET TimeZone = 'UTC';
 CREATE TEMP MACRO explode(items) AS unnest(items);
+CREATE TEMP MACRO size(items) AS len(items);
 CREATE TEMP MACRO collect_list(item) AS list(item);
 CREATE TEMP MACRO timestamp_micros(us) AS make_timestamptz(us);
 """

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from purgatory_udf.backend.backend import Backend, SparkBackend
+from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.groups.group_rows import API_OF
 from purgatory_udf.storage.event_staging import content_commits, content_version
@@ -81,7 +82,10 @@ class TraceSource:
 
 @dataclass(frozen=True)
 class Survey:
-    """Size and time span of a trace; `most_bytes` is the greatest partition `max_bytes` of any fetch."""
+    """Size and time span of a trace.
+
+    `most_bytes` and `least_bytes` are the greatest and the smallest limit of a partition's read by any fetch.
+    """
 
     events: int
     operations: int
@@ -89,10 +93,14 @@ class Survey:
     first_us: int | None
     last_us: int | None
     most_bytes: int
+    least_bytes: int
 
 
-def survey(backend: Backend, events: str) -> Survey:
-    """Count the events of a table, and find its first and last time."""
+def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
+    """Count the events of a table, and find its first and last time, and the limits of its fetches.
+
+    `fetch_max_bytes` is the broker's limit of a fetch.
+    """
 
     def any_of(types: object) -> str:
         return ", ".join(f"'{name}'" for name in types)  # type: ignore[attr-defined]
@@ -104,34 +112,43 @@ def survey(backend: Backend, events: str) -> Survey:
         "min(time_us) AS first_us, max(time_us) AS last_us FROM {events}",
         {"events": events},
     ).to_pylist()[0]
-    most = backend.query(
-        "SELECT max(part.max_bytes) AS most_bytes "
-        "FROM (SELECT explode(partitions) AS part FROM {events} WHERE type = 'fetch') AS parts",
+    # The limit of a request may leave any number of bytes for its last partitions, unless it is twice the sum of their
+    # own limits: a first batch exceeds its partition's limit by less than that.
+    limits = backend.query(
+        "SELECT max(part.max_bytes) AS most_bytes, "
+        "min(CASE WHEN partition_count = 1 THEN least(part.max_bytes, limit_bytes) "
+        "WHEN 2 * partition_count * part.max_bytes > limit_bytes THEN 0 ELSE part.max_bytes END) AS least_bytes "
+        "FROM (SELECT explode(partitions) AS part, size(partitions) AS partition_count, "
+        f"least(coalesce(max_bytes, {INT32_MAX}), {fetch_max_bytes}) AS limit_bytes "
+        "FROM {events} WHERE type = 'fetch') AS parts",
         {"events": events},
     ).to_pylist()[0]
-    return Survey(**totals, most_bytes=most["most_bytes"] or 0)
+    return Survey(**totals, most_bytes=limits["most_bytes"] or 0, least_bytes=limits["least_bytes"] or 0)
 
 
 class TraceSurvey:
     """The survey of a finished trace, made on first use or, after `start`, in the background."""
 
-    def __init__(self, backend: Backend, events: str) -> None:
-        self._backend, self._events = backend, events
+    def __init__(self, backend: Backend, events: str, fetch_max_bytes: int) -> None:
+        self._backend, self._events, self._fetch_max_bytes = backend, events, fetch_max_bytes
         self._ahead: Future[Survey] | None = None
 
     def start(self) -> None:
         """Start the survey in another thread."""
         thread = ThreadPoolExecutor(1)
-        self._ahead = thread.submit(survey, self._backend, self._events)
+        self._ahead = thread.submit(self._make)
         thread.shutdown(wait=False)
 
     @cached_property
     def survey(self) -> Survey:
         """Return the survey. Raises `UserError` for a table without events."""
-        known = self._ahead.result() if self._ahead else survey(self._backend, self._events)
+        known = self._ahead.result() if self._ahead else self._make()
         if not known.events:
             raise UserError(f"{self._events}: the table has no events; import a trace with ingest")
         return known
+
+    def _make(self) -> Survey:
+        return survey(self._backend, self._events, self._fetch_max_bytes)
 
 
 def grouping_for(backend: Backend, events: str, count: int) -> str:

@@ -84,16 +84,17 @@ class Queries:
     began_ms: int
     status_files: StatusFiles | None = None
 
-    def partition_sinks(self, most_bytes: int, closes: bool = False) -> list[tuple[str, Sink]]:
+    def partition_sinks(self, most_bytes: int, least_bytes: int, closes: bool = False) -> list[tuple[str, Sink]]:
         """Return title and sink of the queries of partitions.
 
         Args:
-            most_bytes: The greatest partition `max_bytes` of any fetch. Append positions are kept for that many bytes.
+            most_bytes: The greatest limit of a partition's read. Append positions are kept for that many bytes.
+            least_bytes: The smallest limit. Larger batches are kept.
             closes: Whether no other query of the run writes gauges.
         """
         config = self.config.model_copy(update={"grouping": self.run.configuration["grouping"]})
-        retain_bytes = min(most_bytes, config.fetch.max_bytes)
-        rules = PartitionRules(self.plan, config, EngineSettings(purge_intervals(config), self.began_ms, retain_bytes))
+        limits = (min(bytes_, config.fetch.max_bytes) for bytes_ in (most_bytes, least_bytes))
+        rules = PartitionRules(self.plan, config, EngineSettings(purge_intervals(config), self.began_ms, *limits))
         if config.grouping == "broker":
             return [("replay", self._sink(PARTITIONS, rules, closes=closes and self.plan.is_one_batch))]
         event_staging.create_relay(self.backend, self.layout, INPUT_SCHEMA)

@@ -67,7 +67,8 @@ def require_backend(session: Session, options: ReplayOptions) -> None:
     """Raise `NeedsSparkError` if the backend is this process and the replay needs Spark; it has no effect."""
     backend = backend_of(session)
     if isinstance(backend, LocalBackend) and backend.delta(options.events).is_table(options.events):
-        require_single_batch(backend, options, Layout(options.out), TraceSurvey(backend, options.events))
+        trace = TraceSurvey(backend, options.events, options.config.fetch.max_bytes)
+        require_single_batch(backend, options, Layout(options.out), trace)
 
 
 def run_replay(session: Session, options: ReplayOptions) -> Run:
@@ -75,7 +76,7 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
     backend, layout = backend_of(session), Layout(options.out)
     if not backend.delta(options.events).is_table(options.events):
         raise UserError(f"{options.events}: not a Delta table of events; create one with ingest")
-    trace = TraceSurvey(backend, options.events)
+    trace = TraceSurvey(backend, options.events, options.config.fetch.max_bytes)
     runs = layout.table("runs")
     if not options.follow and not backend.delta(runs).is_table(runs):
         trace.start()
@@ -97,7 +98,10 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
         # After the run is recorded: a run that is stopped before it has tables is resumed, too.
         create_tables(backend, layout, groups=survey.of_groups > 0)
     queries = _queries(backend, options, layout, run, survey, source)
-    partitions = queries.partition_sinks(survey.most_bytes, closes=not survey.of_groups) if survey.operations else []
+    partitions = []
+    if survey.operations:
+        closes = not survey.of_groups
+        partitions = queries.partition_sinks(survey.most_bytes, survey.least_bytes, closes)
     groups = [queries.group_sink()] if survey.of_groups else []
     make = replay_queries(backend, source, options.config)
     for title, sink in (*partitions, *groups):
@@ -170,6 +174,8 @@ def _end(
 _POLL_SECONDS = 1
 # Each save is one more version of the `runs` table.
 _SAVE_SECONDS = 60.0
+# The limits of fetches to come are unknown: the default of `max.partition.fetch.bytes` and `replica.fetch.max.bytes`.
+_LEAST_BYTES = 1 << 20
 
 
 def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: Run) -> Run:
@@ -186,11 +192,12 @@ def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: R
         plan = Plan(run.run_id, options.config.max_disorder_ms > 0, None, is_followed=True)
         queries = Queries(backend, options.config, layout, run, plan, began_ms, status_files)
         make = stream_queries(backend, events, options.config)
-        made = [make(*each) for each in (*queries.partition_sinks(most_bytes), queries.group_sink())]
+        made = [make(*each) for each in (*queries.partition_sinks(most_bytes, _LEAST_BYTES), queries.group_sink())]
         # A query that others read from starts first, and stops first.
         running = [query.start() for query in sorted(made, key=lambda query: query.name == BROKERS)]
         try:
-            monitor_query(running[0], "replay", Survey(0, 0, 0, None, None, most_bytes), running[1:], counts)
+            unknown = Survey(0, 0, 0, None, None, most_bytes, _LEAST_BYTES)
+            monitor_query(running[0], "replay", unknown, running[1:], counts)
         finally:
             stop_queries(running)
             counts.stop()

@@ -13,6 +13,7 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
 from purgatory_udf.rules.reference.reference_replay import replay
+from purgatory_udf.simulation.replica_fetcher import PARTITION_MAX_BYTES
 from purgatory_udf.simulation.scenario import load_scenario, scenario_names, scenarios_folder
 from tests.simulation.bundled_scenarios import SMALL, outcomes_of_kind, seconds_since_start, simulated_scenario
 from tests.support.oracle_groups import removals
@@ -40,7 +41,8 @@ def test_replay_reproduces_outcomes(name: str) -> None:
     assert replayed.outcomes == simulated.truth.outcomes
     assert replayed.transitions == simulated.truth.transitions
     assert (replayed.open, simulated.truth.open) == ([], [])
-    looped = loop_replay([event_table(simulated.events)], Engine(Config()))
+    engine = Engine(Config(), retain_bytes=PARTITION_MAX_BYTES, smallest_limit=PARTITION_MAX_BYTES)
+    looped = loop_replay([event_table(simulated.events)], engine)
     core = outcomes_of(looped.completions, looped.expirations, looped.cancellations)
     assert core == _as_in_tables(simulated.truth.outcomes)
 

@@ -52,6 +52,7 @@ class Engine:
         grouping: Which keys are processed together (`key_shards`).
         serialize: Serialize states and calls between steps, as Spark does.
         retain_bytes: See `EngineSettings`.
+        smallest_limit: See `EngineSettings`.
         states: The states of the groups.
         relay_states: The states of the brokers' groups behind them, unless groups are brokers.
     """
@@ -61,6 +62,7 @@ class Engine:
     grouping: Grouping = by_broker
     serialize: bool = False
     retain_bytes: int = INT32_MAX
+    smallest_limit: int = 0
     states: dict[str, State] = field(default_factory=dict)
     relay_states: dict[str, State] = field(default_factory=dict)
 
@@ -102,7 +104,7 @@ class Engine:
 
     @property
     def settings(self) -> EngineSettings:
-        return EngineSettings(purge_intervals(self.config), self.trace_start_ms, self.retain_bytes)
+        return EngineSettings(purge_intervals(self.config), self.trace_start_ms, self.retain_bytes, self.smallest_limit)
 
     def _round_trip(self, call: Call) -> Call:
         return decode_call(encode_call(call)) if self.serialize and len(call) else call

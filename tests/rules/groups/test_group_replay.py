@@ -189,7 +189,7 @@ def test_killed_and_resumed_run_matches_reference(
 
     def resume() -> dict[str, Any]:
         """Resume as a new process does, which does not know the earlier writes."""
-        known = survey(backend, events)
+        known = survey(backend, events, CONFIG.fetch.max_bytes)
         assert known.first_us is not None
         plan, source = Plan(run.run_id, False, known.last_us), TraceSource(events, 1)
         title, sink = Queries(backend, shards, layout, run, plan, known.first_us // 1000).group_sink()

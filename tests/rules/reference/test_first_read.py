@@ -119,7 +119,7 @@ def test_large_old_batch_is_returned_whole(batch: int) -> None:
     for offset in (0, 1, 2, 3, 40):
         timeline.fetch(100, str(offset), 100, 1, {"a": part(offset, 1_000)})
     table = event_table(timeline.events)
-    engine = Engine(Config(), retain_bytes=1_000)
+    engine = Engine(Config(), retain_bytes=1_000, smallest_limit=1_000)
     tables = loop_replay([table.slice(at, batch) for at in range(0, len(table), batch)], engine)
     outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
     assert [outcome.answered_bytes for outcome in outcomes] == [1_000, 1_000, 5_000, 1_000, 1_000]

@@ -197,7 +197,7 @@ TABLES = {
 
 # The arena's own numbers:
 #   now, next_due     the clock, and the time of the next timer or gauge step, in µs
-#   retain_bytes      see `EngineSettings`
+#   retain_bytes, smallest_limit   see `EngineSettings`
 #   operations … purgatories   rows of these tables in use
 #   completed, expired, cancelled, ended_parts   operations that ended in this call, and all their parts
 #   overdue           first of the operations that were due on arrival, linked by `timer_links`
@@ -208,7 +208,7 @@ TABLES = {
 #   append_count, append_bytes   batches appended in this call, and their bytes
 ARENA = arena_dtype(
     TABLES,
-    *("now", "next_due", "retain_bytes"),
+    *("now", "next_due", "retain_bytes", "smallest_limit"),
     *("operations", "parts", "nodes", "readings", "purgatories"),
     *("completed", "expired", "cancelled", "ended_parts"),
     *("overdue", "produce_count", "check_order", "disruptions"),

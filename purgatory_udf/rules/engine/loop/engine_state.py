@@ -118,12 +118,15 @@ class EngineSettings:
     Attributes:
         purge_intervals: Kafka's purge interval of each kind of purgatory, in operations.
         trace_start_ms: Time of the trace's first event; reapers wake from then on.
-        retain_bytes: The largest maximum of any fetch. Batches further than this behind the watermarks may be merged.
+        retain_bytes: The largest limit of a partition's read. Batches further than this behind the watermarks and the
+            end of their segment may be merged.
+        smallest_limit: The smallest limit of a partition's read. Batches larger than this are not merged.
     """
 
     purge_intervals: dict[Code, int]
     trace_start_ms: int
     retain_bytes: int = INT32_MAX
+    smallest_limit: int = 0
 
 
 def step(state: State, call: Call, horizon_ms: int, settings: EngineSettings) -> Decisions:
@@ -238,6 +241,7 @@ def _build_arena(
         tables,
         now=state.now_ms * 1000,
         retain_bytes=settings.retain_bytes,
+        smallest_limit=settings.smallest_limit,
         operations=len(state.operations),
         parts=len(state.parts),
         nodes=len(state.nodes),
@@ -276,7 +280,7 @@ def _collect(state: State, call: Call, tables: dict[str, Records], arena: Any, s
     state.operations, state.parts = kept, kept_parts
     state.now_ms = int(arena["now"]) // 1000
     state.nodes = copy_records(tables["nodes"][: arena["nodes"]])
-    _trim_state(state, tables, settings.retain_bytes)
+    _trim_state(state, tables, settings)
     return decided
 
 
@@ -292,7 +296,7 @@ def _rows_by_outcome(outcomes: Records, arena: Any) -> tuple[Records, Records, R
     return rows[:completed], rows[completed : completed + expired], rows[completed + expired :]
 
 
-def _trim_state(state: State, tables: dict[str, Records], retain_bytes: int) -> None:
+def _trim_state(state: State, tables: dict[str, Records], settings: EngineSettings) -> None:
     """Copy the keys back to the state, with compacted logs and in-sync sets."""
     keys, members = copy_records(tables["keys"]), tables["in_sync"]
     state.keys = keys
@@ -307,7 +311,8 @@ def _trim_state(state: State, tables: dict[str, Records], retain_bytes: int) -> 
         attribute_view(members),
         attribute_view(kept),
         attribute_view(kept_members),
-        retain_bytes,
+        settings.retain_bytes,
+        settings.smallest_limit,
     )
     # Usually nearly all of it is in use, and a view wastes little.
     state.batches = kept[:in_use] if 2 * in_use > len(kept) else copy_records(kept[:in_use])

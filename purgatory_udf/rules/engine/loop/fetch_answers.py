@@ -4,8 +4,8 @@ A response is filled partition by partition, as by Kafka's `ReplicaManager.readF
 reduce the request's limit for those behind it, and the first partition with data provides at least one batch, however
 large. A read does not cross the end of the segment where it starts.
 
-Far behind the watermarks, only batches larger than any fetch's maximum are kept individually (`state_layout`). A read
-that starts there is assumed to find as many smaller batches as its limit allows.
+Far behind the watermarks and the end of its segment, only batches larger than `smallest_limit` are kept individually
+(`state_layout`). A read that starts there finds as many smaller batches as its limit allows.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def _readable_end(arena: Arena, key: Any, offset: int, begin: int, reader: int) 
 
 
 @inlined
-def _may_be_merged(arena: Arena, key: Any, begin: int, size: int) -> bool:
+def _may_be_merged(arena: Arena, key: Any, begin: int, size: int, readable_end: int) -> bool:
     """Return whether batches at this position may have been merged after an earlier call.
 
     Only positions decide, so the result does not depend on how events are divided into calls.
     """
-    if key.hw == UNKNOWN or size > arena.retain_bytes:
+    if key.hw == UNKNOWN or size > arena.smallest_limit:
         return False
-    return begin <= min(key.hw_pos, key.lso_pos) - arena.retain_bytes
+    return begin <= min(key.hw_pos, key.lso_pos, readable_end) - arena.retain_bytes
 
 
 @inlined
@@ -105,13 +105,14 @@ def _read_bytes(arena: Arena, key: Any, part: Any, operation: Any, at: int, left
     at = _skip_empty_batches(arena, key, at)
     begin, batch_size = replica_state.start_of(batch_at(arena, at)), replica_state.size_of(arena, at)
     limit = min(part.size, left)
-    if _may_be_merged(arena, key, begin, batch_size):
+    end = _readable_end(arena, key, part.offset, begin, operation.mode)
+    if _may_be_merged(arena, key, begin, batch_size, end):
         return limit
     if at_least_one:
         limit = max(limit, batch_size)
     elif limit < batch_size and not operation.hard_max:
         return 0
-    return max(0, min(limit, _readable_end(arena, key, part.offset, begin, operation.mode) - begin))
+    return max(0, min(limit, end - begin))
 
 
 @inlined

@@ -3,11 +3,16 @@
 Heaps, lists and timer buckets are links between rows. They are not kept between calls: an operation keeps its bucket
 and a part its queue, and `rebuild_links` queues them again.
 
-Logs get room for the call's appends before a call (`lay_out_logs`), and lose after it what no fetch can reach
-(`trim_logs`). A fetch counts at most its partition's maximum, and at most `fetch.max_bytes`. So a batch further than
-that behind both the high watermark and the last stable offset is merged with its predecessor: a fetch that starts there
-still finds its maximum ahead. A batch larger than that is kept, and so are its neighbours, which define its start and
-end: it is returned whole to a fetch that starts there (`fetch_answers`). Batches without bytes are always merged.
+Logs get room for the call's appends before a call (`lay_out_logs`), and lose after it what changes no answer
+(`trim_logs`). A fetch reads at most `retain_bytes` of a partition, from one segment. So a batch is merged with its
+predecessor if it is at least that far behind the high watermark, the last stable offset and the end of its segment: a
+fetch that starts there still finds its maximum ahead. A batch larger than `smallest_limit` is kept, and so are its
+neighbours, which define its start and end: it may exceed what a fetch may read (`fetch_answers`). The first batch of a
+segment is kept, too: it defines where the segment before it ends. Below the log start no segment's end matters, as all
+reads fail there. Batches without bytes are always merged.
+
+What merging loses: positions in a log that is truncated by more than `retain_bytes` below its watermarks, or whose
+first reported last stable offset is that far below the high watermark.
 """
 
 from __future__ import annotations
@@ -140,6 +145,7 @@ def trim_logs(
     kept: Records,
     kept_members: Records,
     retain_bytes: int,
+    smallest_limit: int,
 ) -> tuple[int, int, int]:
     """Compact the logs and in-sync sets of the keys.
 
@@ -150,7 +156,8 @@ def trim_logs(
         members: Source of the in-sync sets.
         kept: Output, the batches that stay.
         kept_members: Output, the in-sync sets.
-        retain_bytes: Batches further than this behind the watermarks may be merged.
+        retain_bytes: See `EngineSettings`.
+        smallest_limit: See `EngineSettings`.
 
     Returns:
         The number of batches, rolls, and members of in-sync sets.
@@ -168,12 +175,26 @@ def trim_logs(
             copy_rows(kept, begin, batches, first, end - first)
         else:
             protected_until = begin
+            # The next roll above the log start, and the batch that its segment starts with.
+            border, border_row, roll_end = key.roll_begin, first, key.roll_begin + key.roll_count
+            while border < roll_end and rolls[border]["base"] <= key.log_start:
+                border += 1
+            starts_segment = False
             for at in range(first, end):
+                while border < roll_end and border_row <= at:
+                    while border_row < end and batches[border_row].end <= rolls[border]["base"]:
+                        border_row += 1
+                    if border_row <= at:
+                        starts_segment = True
+                        border += 1
                 pos, following = start_of(batches[at]), start_of(batches[at + 1])
                 if at + 1 < end and pos == following:
                     continue
-                small = batches[at].encoded_start < 0 or following - pos <= retain_bytes
-                if in_use > protected_until and pos <= bound and small:
+                small = batches[at].encoded_start < 0 or following - pos <= smallest_limit
+                far = pos <= bound
+                if border < roll_end:
+                    far = far and pos <= start_of(batches[border_row]) - retain_bytes
+                if in_use > protected_until and far and small and not starts_segment:
                     in_use -= 1
                     merged_end = max(merged_end, kept[in_use].end)
                     if in_use > begin:
@@ -185,11 +206,14 @@ def trim_logs(
                 if not small:
                     # Its successor stays as well.
                     protected_until = in_use + 1
+                elif starts_segment:
+                    protected_until = in_use
+                starts_segment = False
         key.batch_begin, key.end_batch = begin, in_use - begin
 
         begin, end = in_use_rolls, key.roll_begin + key.roll_count
         for at in range(key.roll_begin, end):
-            if at + 1 == end or rolls[at + 1]["base"] > merged_end:
+            if at + 1 == end or rolls[at + 1]["base"] > min(merged_end, key.log_start):
                 rolls[in_use_rolls] = rolls[at]
                 in_use_rolls += 1
         key.roll_begin, key.roll_count = begin, in_use_rolls - begin

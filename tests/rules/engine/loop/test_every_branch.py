@@ -287,15 +287,15 @@ def test_settling_produce_is_of_the_same_call(before: int) -> None:
     assert outcomes[0].completed_by == "high_watermark"
 
 
-def test_read_of_merged_batches_is_cut_at_limit() -> None:
-    """Kafka returns a whole first batch despite the limit; batches far behind may have been merged."""
+def test_old_first_batch_exceeds_the_limit() -> None:
+    """Kafka returns a whole first batch despite the limit, which a batch larger than `smallest_limit` allows."""
     trace = _Trace().batches(0, range(1, 9)).change(0, "high_watermark", 8).fetch([(0, 0)], min_bytes=1)
     trace.events[-1]["partitions"][0]["max_bytes"] = 50
     carried = []
-    for retained in (150, 1_000):
-        decided = Engine(Config(), retain_bytes=retained).feed(event_table(trace.events))
+    for smallest in (50, 100):
+        decided = Engine(Config(), retain_bytes=150, smallest_limit=smallest).feed(event_table(trace.events))
         carried += [answered for each in decided for answered in each.operations["answered_bytes"].tolist()]
-    assert carried == [50, 100]
+    assert carried == [100, 50], "no fetch may have a limit below `smallest_limit`"
 
 
 def test_oversized_first_batch_leaves_no_negative_limit() -> None:
@@ -305,24 +305,25 @@ def test_oversized_first_batch_leaves_no_negative_limit() -> None:
         trace.batches(partition, range(1, 9)).change(partition, "high_watermark", 8)
     trace.fetch([(0, 7), (1, 0)], min_bytes=1)
     trace.events[-1]["max_bytes"] = 60
-    decided = Engine(Config(), retain_bytes=150).feed(event_table(trace.events))
+    decided = Engine(Config(), retain_bytes=150, smallest_limit=100).feed(event_table(trace.events))
     assert [answered for each in decided for answered in each.operations["answered_bytes"].tolist()] == [100]
 
 
-def test_only_reachable_segments_are_kept() -> None:
-    """Segments out of a fetch's reach are dropped, except the last of them."""
+def test_only_readable_segments_are_kept() -> None:
+    """Segments below the log start are dropped, except the last of them."""
     trace = _Trace()
     for base in (8, 16, 24):
         trace.batches(0, range(base - 7, base + 1)).change(0, "segment_roll", base)
-    engine = Engine(Config(), retain_bytes=150)
-    engine.feed(event_table(trace.batches(0, range(25, 26)).change(0, "high_watermark", 25).events))
+    engine = Engine(Config(), retain_bytes=150, smallest_limit=100)
+    trace.batches(0, range(25, 26)).change(0, "high_watermark", 25).change(0, "log_start", 23)
+    engine.feed(event_table(trace.events))
     (state,) = engine.states.values()
     assert state.rolls["base"].tolist() == [16, 24]
 
 
 def test_oversized_batch_keeps_start_and_end() -> None:
     trace = _Trace().batches(0, range(1, 4)).batches(0, range(4, 5), size=500).batches(0, range(5, 21))
-    engine = Engine(Config(), retain_bytes=300)
+    engine = Engine(Config(), retain_bytes=300, smallest_limit=300)
     engine.feed(event_table(trace.change(0, "high_watermark", 20).events))
     (state,) = engine.states.values()
     # Its predecessor, itself, its successor (which does not end where the next record starts), and batches in reach.

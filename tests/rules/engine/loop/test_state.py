@@ -40,7 +40,7 @@ def _size(engine: Engine) -> int:
 def test_state_does_not_grow_with_the_trace() -> None:
     sizes = []
     for length in (500, 5000):
-        engine = Engine(Config(), retain_bytes=1000)
+        engine = Engine(Config(), retain_bytes=1000, smallest_limit=1000)
         for start in range(0, length, 100):
             engine.feed(event_table([event for n in range(start, start + 100) for event in _append(n)]))
         sizes.append(_size(engine))
@@ -52,7 +52,7 @@ def test_merged_batches_change_no_answer() -> None:
     fetches = [event | {"seq": event["seq"] + place} for place, event in enumerate(fetches)]
     answers = []
     for retain in (1000, 10**9):
-        engine = Engine(Config(), retain_bytes=retain)
+        engine = Engine(Config(), retain_bytes=retain, smallest_limit=1000)
         for start in range(0, 5000, 500):
             engine.feed(event_table([event for n in range(start, start + 500) for event in _append(n)]))
         tables = Tables.of([*engine.feed(event_table(fetches)), *engine.drain()])

@@ -1,0 +1,33 @@
+"""The survey of a trace: the limits of its fetches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.rules.engine.partition_engine import event_table
+from purgatory_udf.streaming.event_source import survey
+from tests.rules.reference.timeline import Timeline
+
+_BROKER_LIMIT = 50_000
+
+
+@pytest.mark.parametrize(
+    ("limits", "request_limit", "least"),
+    [
+        pytest.param([700], 900, 700, id="of one partition"),
+        pytest.param([700], 300, 300, id="of a request of one partition"),
+        pytest.param([700, 800], 3_200, 700, id="the request's is large enough"),
+        pytest.param([700, 800], 3_000, 0, id="the request's may leave any number"),
+        pytest.param([700, 26_000], None, 0, id="the broker's may leave any number"),
+    ],
+)
+def test_survey_finds_smallest_limit(tmp_path: Path, limits: list[int], request_limit: int | None, least: int) -> None:
+    parts = {f"a-{number}": {"fetch_offset": 0, "max_bytes": limit} for number, limit in enumerate(limits)}
+    timeline = Timeline().fetch(1, "f", 0, 1, parts, max_bytes=request_limit)
+    write_deltalake(str(tmp_path), event_table(timeline.events))
+    found = survey(LocalBackend(), str(tmp_path), _BROKER_LIMIT)
+    assert (found.most_bytes, found.least_bytes) == (max(limits), least)
