@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--trace", nargs="+", help="JSON Lines files instead of the generated trace")
     options.add_argument("--log", nargs="+", help="request logs instead of the tests' own")
     options.add_argument("--isr", help="dump of the metadata log for the request logs")
-    options.add_argument("--spark", action="store_true", help="run in Spark, in this process")
+    options.add_argument("--spark", action="store_true", help="run the import with a Spark session of this process")
     options.add_argument(
         "--runs", type=int, default=3, help="runs of each measurement; medians are compared [default: 3]"
     )

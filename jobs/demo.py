@@ -25,7 +25,7 @@ one partition moves to broker 2. Which requests waited, what completed them, and
 
 
 # The entries of a demo's folder, which the next demo deletes.
-OURS = {
+DEMO_ENTRIES = {
     *("events", "rejected_events", "watches", "completions", "expirations", "cancellations", "runs", "waits.svg"),
     *("group_transitions", "group_disagreements", "purgatory_gauges", "_replay", "_ingest"),
     *("metrics", "_report", "report.html", "what_if", "_what_if", "what-if.html"),
@@ -48,7 +48,7 @@ def _home() -> Path:
 
 def _checks(out: Path) -> None:
     require_no_file(LocalFiles(), str(out))
-    unknown = [entry.name for entry in out.iterdir() if entry.name not in OURS] if out.is_dir() else []
+    unknown = [entry.name for entry in out.iterdir() if entry.name not in DEMO_ENTRIES] if out.is_dir() else []
     if unknown:
         raise UserError(f"{out}: contains {unknown[0]}, which is not from a demo; choose another --out")
 

@@ -59,9 +59,9 @@ def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
     if open_loop and options["scenario"] is not None:
         raise UserError("give --scenario or --open-loop, not both")
     foreign = CLOSED_LOOP_DEFAULTS if open_loop else OPEN_LOOP_DEFAULTS
-    unfit = next((name for name, default in foreign.items() if options[name] != default), None)
-    if unfit is not None:
-        raise UserError(f"--{unfit.replace('_', '-')} needs {'--scenario' if open_loop else '--open-loop'}")
+    inapplicable = next((name for name, default in foreign.items() if options[name] != default), None)
+    if inapplicable is not None:
+        raise UserError(f"--{inapplicable.replace('_', '-')} needs {'--scenario' if open_loop else '--open-loop'}")
     scenario, jsonl = options["scenario"], options["jsonl"]
     if open_loop:
         _workload(seed, options)

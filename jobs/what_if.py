@@ -173,8 +173,10 @@ def main(
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
     from purgatory_udf.simulation.scenario import load_scenario
 
-    stage_asked = {"seed": seed, "duration": duration, "scale": scale}
-    _checks(out, variant, events, closed_loop, config, settings, html, like, **stage_asked, seeds=seeds, json=json)
+    simulation_options = {"seed": seed, "duration": duration, "scale": scale}
+    _checks(
+        out, variant, events, closed_loop, config, settings, html, like, **simulation_options, seeds=seeds, json=json
+    )
     if like is not None:
         _predict(open_backend, like, variant, seeds, json, html or _default_page(out or like))
         return

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "traces", nargs="*", type=Path, metavar="TRACE", help="traces to measure [default: six generated ones]"
     )
     options.add_argument(
-        "--turns", type=int, default=5, help="turns of each side; medians are compared [default: %(default)s]"
+        "--turns", type=int, default=5, help="runs of each program; medians are compared [default: %(default)s]"
     )
     options.add_argument("--json", type=Path, help="write one object per trace to this file")
     options.add_argument(

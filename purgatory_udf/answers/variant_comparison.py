@@ -65,7 +65,7 @@ class VariantChanges:
         self._database.save(query, path, COMMENTED_WHAT_IF, constants=constants, append=append)
 
 
-def ends_table(variant: str, rows: list[Row]) -> Table:
+def outcomes_table(variant: str, rows: list[Row]) -> Table:
     """Return the outcomes of the baseline and of a variant by kind; empty if no operation differs."""
     differ, operations = (sum(row[name] for row in rows) for name in ("differ", "operations"))
     title = (

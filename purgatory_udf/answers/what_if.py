@@ -17,7 +17,7 @@ from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.answers.variant_comparison import (
     VariantChanges,
     certainty_table,
-    ends_table,
+    outcomes_table,
     purgatories_table,
     what_if_charts,
 )
@@ -216,7 +216,7 @@ def _compare(session: Session, out: str, folders: dict[str, str], html: Path | N
     ends = []
     for number, name in enumerate(name for name in folders if name != BASELINE):
         changes = VariantChanges(session, folders[BASELINE], folders[name], reacting=reacting)
-        ends.append(ends_table(name, changes.rows("counts")))
+        ends.append(outcomes_table(name, changes.rows("counts")))
         if not reacting and ends[-1].rows:
             ends.append(certainty_table(name, changes.certainty()))
         changes.save(path, name, append=number > 0)

@@ -129,12 +129,12 @@ class LocalBackend(Backend):
     def write_rows(self, rows: Dataset, folder: str) -> Dataset:
         from purgatory_udf.backend.local_delta import needing_spark
 
-        kept = rows.keep(folder)
+        stored = rows.keep(folder)
         self.files.remove(folder)
         self.files.make_folder(folder)
         with needing_spark():
-            pq.write_table(kept.collect(), require_local_path(folder) / "part-0.parquet")
-        return kept
+            pq.write_table(stored.collect(), require_local_path(folder) / "part-0.parquet")
+        return stored
 
     def versions(self) -> Mapping[str, str]:
         return {name: version(name) for name in ("duckdb", "deltalake")}

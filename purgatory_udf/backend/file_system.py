@@ -75,9 +75,9 @@ class LocalFiles:
         """Replace the file atomically: a concurrent reader finds the old or the new contents."""
         file = require_local_path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_name(f".{file.name}")
-        beside.write_bytes(value)
-        os.replace(beside, file)
+        draft = file.with_name(f".{file.name}")
+        draft.write_bytes(value)
+        os.replace(draft, file)
 
 
 class HadoopFiles:
@@ -147,15 +147,15 @@ def replace_file(file: Path, text: str, for_all: bool = False) -> None:
         place.write_text(text, encoding="utf-8")
         return
     # Hidden, and with another suffix: the collector of metrics reads all `*.prom` files.
-    beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    draft = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("w", encoding="utf-8") as out:
+        with draft.open("w", encoding="utf-8") as out:
             out.write(text)
             out.flush()
             os.fsync(out.fileno())
         if for_all:
-            beside.chmod(0o644)
-        beside.replace(place)
+            draft.chmod(0o644)
+        draft.replace(place)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise

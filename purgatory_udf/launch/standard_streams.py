@@ -32,10 +32,10 @@ def take_streams(environ: Mapping[str, str] = os.environ) -> None:
     if environ.get(OFFER_VARIABLE) != str(parent):
         return
     try:
-        taken = [os.open(f"/proc/{parent}/fd/{stream}", os.O_WRONLY | os.O_APPEND) for stream in _BOTH]
+        descriptors = [os.open(f"/proc/{parent}/fd/{stream}", os.O_WRONLY | os.O_APPEND) for stream in _BOTH]
     except OSError:
         return
     sys.stdout.flush()
-    for stream, descriptor in zip(_BOTH, taken, strict=True):
+    for stream, descriptor in zip(_BOTH, descriptors, strict=True):
         os.dup2(descriptor, stream)
         os.close(descriptor)

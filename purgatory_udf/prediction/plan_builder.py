@@ -45,16 +45,16 @@ def require_supported_settings(scenario: Scenario, fitted: Fitted) -> None:
     _only("brokers", scenario.brokers, _BROKERS)
     for made in scenario.producers:
         _only(f"producers: {made.name}", made, _PRODUCERS)
-        _was_there("producers", made.name, fitted.producers)
+        _require_recorded("producers", made.name, fitted.producers)
         topics = {fitted.partitions[place].topic for place in fitted.producers[made.name].partitions}
         if not topics <= set(made.topics):
             raise UserError(
                 f"producers: {made.name}: topics: must include the recorded topics {', '.join(sorted(topics))}"
             )
     consumers = [name for name, reader in fitted.readers.items() if reader.replica < 0]
-    for asked in scenario.consumers:
-        _only(f"consumers: {asked.name}", asked, _CONSUMERS)
-        _was_there("consumers", asked.name, consumers)
+    for consumer in scenario.consumers:
+        _only(f"consumers: {consumer.name}", consumer, _CONSUMERS)
+        _require_recorded("consumers", consumer.name, consumers)
 
 
 def _only(place: str, given: BaseModel, known: Sequence[str]) -> None:
@@ -63,10 +63,10 @@ def _only(place: str, given: BaseModel, known: Sequence[str]) -> None:
         raise UserError(f"{place}: {unknown}: not supported in a fitted scenario; use one of {', '.join(known)}")
 
 
-def _was_there(section: str, name: str, those: Iterable[str]) -> None:
-    if name not in those:
+def _require_recorded(section: str, name: str, names: Iterable[str]) -> None:
+    if name not in names:
         raise UserError(
-            f"{section}: {name}: not in the recording, which has {', '.join(those) or 'none'}; to add copies of one, "
+            f"{section}: {name}: not in the recording, which has {', '.join(names) or 'none'}; to add copies of one, "
             "set its count"
         )
 

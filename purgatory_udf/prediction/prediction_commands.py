@@ -110,8 +110,8 @@ def run_tuning(
     open_backend: OpenBackend, like: str, goal: str, within: str, over: list[str], seeds: int, html: Path | None
 ) -> list[str]:
     """Search for settings that reach a goal, and write the page; return the lines to print."""
-    asked = parse_goal(goal), parse_limit(within), parse_ranges(over)
-    tuned = tune(load_or_fit_scenario(open_backend, like), *asked, seeds)
+    search = parse_goal(goal), parse_limit(within), parse_ranges(over)
+    tuned = tune(load_or_fit_scenario(open_backend, like), *search, seeds)
     return [*tuned.lines(), "", *write_page(tuning_page(tuned), html)]
 
 

@@ -107,11 +107,11 @@ def effect_charts(of: Mapping[str, Effects]) -> dict[str, Spec]:
     colours = dict(list(_coloured(["recorded", *of]).items())[1:])
     rows = []
     for end, title in _EFFECTS.items():
-        whose = sorted({name.removesuffix(end) for effects in of.values() for name in effects if name.endswith(end)})
-        for each in whose[:MAX_CLIENTS_DRAWN]:
+        prefixes = sorted({name.removesuffix(end) for effects in of.values() for name in effects if name.endswith(end)})
+        for each in prefixes[:MAX_CLIENTS_DRAWN]:
             rows += [(title, each, source, effects.get(f"{each}{end}")) for source, effects in of.items()]
     frame = pd.DataFrame(rows, columns=["figure", "client", "source", "value"])
-    drawn = [_effect(mine, str(title), colours) for title, mine in frame.groupby("figure", sort=False)]
+    drawn = [_effect(of_figure, str(title), colours) for title, of_figure in frame.groupby("figure", sort=False)]
     with alt.data_transformers.disable_max_rows():
         return {"effects": alt.vconcat(*drawn).resolve_scale(xOffset="independent").to_dict()} if drawn else {}
 

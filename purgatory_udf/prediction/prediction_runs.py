@@ -89,8 +89,8 @@ def simulate_all(
                 if report_phase and len(results[name]) == seeds:
                     report_phase(f"simulated {name}")
     return {
-        name: SeedResults([of_seed[0] for of_seed in mine], [of_seed[1] for of_seed in mine])
-        for name, mine in results.items()
+        name: SeedResults([of_seed[0] for of_seed in by_seed], [of_seed[1] for of_seed in by_seed])
+        for name, by_seed in results.items()
     }
 
 
@@ -245,7 +245,7 @@ def _in_file(path: Path) -> list[VariantSetting]:
     plain = [make_setting(key, _text(value), {}) for key, value in _flat(values, "")]
     return [
         *plain,
-        *(asked for number, rule in enumerate(rules) for asked in _of_rule(f"{path}: {RULES}.{number}", rule)),
+        *(setting for number, rule in enumerate(rules) for setting in _of_rule(f"{path}: {RULES}.{number}", rule)),
     ]
 
 

@@ -196,8 +196,8 @@ def _batches(produces: pd.DataFrame, lists: pd.DataFrame) -> pd.DataFrame:
 
 
 def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[PartitionLeader]:
-    said = changes.filter(pc.equal(changes["change"], "leader"))
-    rows = said.select(["time_us", "broker", "topic", "partition", "replicas", "isr", "min_isr"]).to_pylist()
+    leader_changes = changes.filter(pc.equal(changes["change"], "leader"))
+    rows = leader_changes.select(["time_us", "broker", "topic", "partition", "replicas", "isr", "min_isr"]).to_pylist()
     return [
         PartitionLeader(
             (row["time_us"] - begin_us) / 1000,
@@ -244,8 +244,8 @@ def _other_appends(
 
 def _groups(events: pa.Table) -> dict[str, str]:
     """Return the last group of each client."""
-    said = events.filter(pc.is_valid(events["group"])).select(["client_id", "group"]).to_pylist()
-    return {row["client_id"]: row["group"] for row in said if row["client_id"]}
+    group_events = events.filter(pc.is_valid(events["group"])).select(["client_id", "group"]).to_pylist()
+    return {row["client_id"]: row["group"] for row in group_events if row["client_id"]}
 
 
 # The first events of a recording that a fit uses, which bounds its memory.

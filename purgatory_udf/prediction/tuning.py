@@ -247,8 +247,8 @@ def figure_value(figure: str, results: SeedResults) -> float:
         return sum(value for name, value in effects.items() if name.endswith(": requests_per_s"))
     if figure in effects:
         return effects[figure]
-    who, _, name = figure.rpartition(": ")
-    apis = results.median.get(who)
+    client, _, name = figure.rpartition(": ")
+    apis = results.median.get(client)
     if apis is None or name not in FIGURES:
         known = ", ".join([*effects, *(f"{each}: {FIGURES[0]}" for each in results.median)])
         raise UserError(

@@ -97,8 +97,8 @@ def _scope(key: str, fields: Mapping[str, Any]) -> Scope:
     try:
         scope = Scope.model_validate(fields)
     except ValidationError as error:
-        said = ",".join(f"{name}={value}" for name, value in fields.items())
-        raise UserError(f"{key}[{said}]: {error.errors()[0]['msg']}") from None
+        scope_text = ",".join(f"{name}={value}" for name, value in fields.items())
+        raise UserError(f"{key}[{scope_text}]: {error.errors()[0]['msg']}") from None
     if key in _PURGES and scope.model_fields_set != {"broker"}:
         raise UserError(f"{_setting_name(key, scope)}: a purge interval can be limited by broker only")
     if key.startswith("producer.") and scope.model_fields_set & {"broker", "group"}:

@@ -117,7 +117,7 @@ class ClosedLoop:
         `report` is called repeatedly with the number of events, the simulated time in microseconds, and the completed
         share.
         """
-        began = time.perf_counter()
+        started = time.perf_counter()
         length_us = round(self.scenario.duration_s * 1_000_000)
         for elapsed_us in [*range(PROGRESS_INTERVAL_US, length_us, PROGRESS_INTERVAL_US), length_us]:
             self.environment.run(START_US + elapsed_us)
@@ -131,7 +131,7 @@ class ClosedLoop:
             exchanges=self.exchanges,
             producers=self.producers,
             instances=[instance for instances in self.instances.values() for instance in instances],
-            seconds=time.perf_counter() - began,
+            seconds=time.perf_counter() - started,
         )
 
     def consumers(self, name: str) -> list[ConsumerInstance]:

@@ -163,13 +163,13 @@ def clean_relay(session: Session, layout: Layout) -> int:
         return 0
     read_ms = _read_until_ms(backend.files, layout)
     batches = (name for name in backend.files.names(layout.relay) if name.startswith(f"{UNTIL}="))
-    gone = [name for name in batches if int(name.removeprefix(f"{UNTIL}=")) < read_ms]
-    if gone:
+    processed = [name for name in batches if int(name.removeprefix(f"{UNTIL}=")) < read_ms]
+    if processed:
         # Remove files from the table first, then from the disk: no reader opens a deleted file.
         store.delete(layout.relay, [Condition(UNTIL, "<", read_ms)])
-    for name in gone:
+    for name in processed:
         backend.files.remove(f"{layout.relay}/{name}")
-    return len(gone)
+    return len(processed)
 
 
 def _read_until_ms(files: Any, layout: Layout) -> int:

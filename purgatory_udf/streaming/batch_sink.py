@@ -126,8 +126,8 @@ class SparkChunks(ChunkBatch):
     def chunks(self, tables: Iterable[str]) -> pa.Table:
         from pyspark.sql import functions as sf
 
-        mine = self.frame.where(sf.col("table").isin(*tables))
-        return mine.select("table", "group", "time_us", "payload").toArrow()
+        of_table = self.frame.where(sf.col("table").isin(*tables))
+        return of_table.select("table", "group", "time_us", "payload").toArrow()
 
     def is_small(self, rows: int) -> bool:
         return rows <= MOST_LOCAL_ROWS and self._backend.is_local(self._out)
@@ -190,11 +190,11 @@ class Sink:
         if wanted and small:
             chunks = batch.chunks(wanted)
             for table in sorted(wanted):
-                mine = chunks.filter(pc.equal(chunks.column("table"), table))
-                if table == RELAY and mine.nbytes > _BYTES_OF_ONE_FILE and isinstance(batch, SparkChunks):
+                of_table = chunks.filter(pc.equal(chunks.column("table"), table))
+                if table == RELAY and of_table.nbytes > _BYTES_OF_ONE_FILE and isinstance(batch, SparkChunks):
                     writes.append(self._spark_write(batch, table, rows[table], heads, number))
                 else:
-                    writes.append(self._local_write(mine, table, number))
+                    writes.append(self._local_write(of_table, table, number))
         elif wanted:
             assert isinstance(batch, SparkChunks)
             writes += [self._spark_write(batch, table, rows[table], heads, number) for table in sorted(wanted)]
@@ -259,12 +259,12 @@ class Sink:
         from pyspark.sql import functions as sf
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        mine = batch.frame.where(sf.col("table") == table)
+        of_table = batch.frame.where(sf.col("table") == table)
         partitioned_by: tuple[str, ...] = ()
         if table == RELAY:
             until_ms = max(head["time_us"] for head in heads if head["table"] == RELAY) // 1000
             # One file per batch: a reader takes a batch as a whole.
-            rows = mine.select(
+            rows = of_table.select(
                 "group",
                 sf.timestamp_micros("time_us").alias("event_time"),
                 "payload",
@@ -272,7 +272,7 @@ class Sink:
             ).repartition(1)
             partitioned_by = (UNTIL,)
         else:
-            payloads = mine.select("payload").coalesce(max(1, -(-count // _ROWS_PER_TASK)))
+            payloads = of_table.select("payload").coalesce(max(1, -(-count // _ROWS_PER_TASK)))
             unpack = freeze_in_workers(unpacked(self.rules, table, self._end_ms(table)))
             rows = payloads.mapInArrow(unpack, from_arrow_schema(self.rules.schema(table)))
         store = SparkDelta(batch.frame.sparkSession)

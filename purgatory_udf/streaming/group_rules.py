@@ -79,11 +79,11 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
         """Decide the consumer groups that have requests or due timers. The others stay serialized."""
         waits, update = GroupWaits(), GroupStatusUpdate()
         by_key: dict[str, StepResult] = {}
-        mine = dict(rows.by_group())
-        for key in {**mine, **dict.fromkeys(state.due(horizon_ms))}:
+        rows_of = dict(rows.by_group())
+        for key in {**rows_of, **dict.fromkeys(state.due(horizon_ms))}:
             snapshot = state.get(key)
             before, was_rebalancing = open_operation_ids(snapshot), is_rebalancing(snapshot)
-            snapshot, result = step(key, snapshot, mine.get(key, ROWS.empty()), horizon_ms, self.config.group)
+            snapshot, result = step(key, snapshot, rows_of.get(key, ROWS.empty()), horizon_ms, self.config.group)
             state.put(key, snapshot)
             waits.record(key, before, snapshot, result)
             if self.plan.is_followed:

@@ -82,7 +82,7 @@ class ProgressLine:
         self._every = every
         self._clock = clock
         self._logged: float | None = None
-        self._held: str | None = None
+        self._pending_line: str | None = None
         console = Console(file=stream or sys.stderr)
         self._status: Status | None = console.status(title) if console.is_terminal else None
 
@@ -96,9 +96,9 @@ class ProgressLine:
     ) -> None:
         if self._status:
             self._status.stop()
-        if self._held:
-            log.info(self._held)
-            self._held = None
+        if self._pending_line:
+            log.info(self._pending_line)
+            self._pending_line = None
 
     def update(
         self,
@@ -111,7 +111,7 @@ class ProgressLine:
     ) -> None:
         """Show a batch. For the arguments see `format_progress`."""
         line = f"{self._title}: {format_progress(batch, events, rate, open_operations, watermark, trace_end)}"
-        self._held = line
+        self._pending_line = line
         if self._status:
             self._status.update(line)
             return
@@ -119,7 +119,7 @@ class ProgressLine:
         if self._logged is None or now - self._logged >= self._every:
             log.info(line)
             self._logged = now
-            self._held = None
+            self._pending_line = None
 
 
 def format_progress(

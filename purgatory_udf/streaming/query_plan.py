@@ -74,14 +74,14 @@ def stream_queries(
 
 @dataclass(frozen=True)
 class Queries:
-    """Common parts of a run's queries; `began_ms` is the start time of the trace."""
+    """Common parts of a run's queries; `trace_start_ms` is the start time of the trace."""
 
     backend: Backend
     config: Config
     layout: Layout
     run: Run
     plan: Plan
-    began_ms: int
+    trace_start_ms: int
     status_files: StatusFiles | None = None
 
     def partition_sinks(self, most_bytes: int, least_bytes: int, closes: bool = False) -> list[tuple[str, Sink]]:
@@ -93,8 +93,8 @@ class Queries:
             closes: Whether no other query of the run writes gauges.
         """
         config = self.config.model_copy(update={"grouping": self.run.configuration["grouping"]})
-        limits = (min(bytes_, config.fetch.max_bytes) for bytes_ in (most_bytes, least_bytes))
-        rules = PartitionRules(self.plan, config, EngineSettings(purge_intervals(config), self.began_ms, *limits))
+        limits = (min(limit, config.fetch.max_bytes) for limit in (most_bytes, least_bytes))
+        rules = PartitionRules(self.plan, config, EngineSettings(purge_intervals(config), self.trace_start_ms, *limits))
         if config.grouping == "broker":
             return [("replay", self._sink(PARTITIONS, rules, closes=closes and self.plan.is_one_batch))]
         event_staging.create_relay(self.backend, self.layout, INPUT_SCHEMA)
@@ -105,7 +105,9 @@ class Queries:
         """Return title and sink of the query of consumer groups."""
         rules = GroupRules(self.plan, self.config)
         end_us = self.plan.trace_end_us
-        state = GaugeState(self.config.group.purge_interval, self.began_ms, None if end_us is None else end_us // 1000)
+        state = GaugeState(
+            self.config.group.purge_interval, self.trace_start_ms, None if end_us is None else end_us // 1000
+        )
         gauges = CoordinatorGauges(state, Snapshots(self.backend, self.layout.coordinators), self.run.run_id)
         return GROUPS, self._sink(GROUPS, rules, gauges=gauges)
 

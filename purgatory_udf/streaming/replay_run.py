@@ -182,7 +182,7 @@ def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: R
     """Replay a growing table until the process is interrupted."""
     most_bytes = options.config.fetch.max_bytes
     with interrupt_on_sigterm():
-        began_ms = _first_event_ms(backend, options.events)
+        trace_start_ms = _first_event_ms(backend, options.events)
         status_files = StatusFiles(backend, layout, run.run_id, QUERIES)
         counts = RunningCounts(backend, layout, run, status_files)
 
@@ -190,7 +190,7 @@ def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: R
             return growing_stream(backend, options.events)
 
         plan = Plan(run.run_id, options.config.max_disorder_ms > 0, None, is_followed=True)
-        queries = Queries(backend, options.config, layout, run, plan, began_ms, status_files)
+        queries = Queries(backend, options.config, layout, run, plan, trace_start_ms, status_files)
         make = stream_queries(backend, events, options.config)
         made = [make(*each) for each in (*queries.partition_sinks(most_bytes, _LEAST_BYTES), queries.group_sink())]
         # A query that others read from starts first, and stops first.

@@ -106,11 +106,13 @@ def _watcher_lists(state: State, size: int) -> pd.DataFrame:
     weight = (count + 1) / (count + 1).sum()
     rows = []
     for number, name in enumerate(state.names):
-        mine = operations[waiting["key"] == number]
+        of_partition = operations[waiting["key"] == number]
         broker, partition, topic = key_parts(name)
-        oldest = int(mine["t"].min()) // 1000 if len(mine) else None
-        due = int(mine["deadline"].min()) if len(mine) else None
-        rows.append((f"broker {broker}: {topic}-{partition}", len(mine), oldest, due, round(size * weight[number])))
+        oldest = int(of_partition["t"].min()) // 1000 if len(of_partition) else None
+        due = int(of_partition["deadline"].min()) if len(of_partition) else None
+        rows.append(
+            (f"broker {broker}: {topic}-{partition}", len(of_partition), oldest, due, round(size * weight[number]))
+        )
     table = pd.DataFrame(rows, columns=["key", "open", "oldest_ms", "next_deadline_ms", "bytes"])
     return table.astype({"oldest_ms": "Int64", "next_deadline_ms": "Int64"})
 

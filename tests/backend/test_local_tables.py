@@ -35,7 +35,7 @@ def _submit(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_small_local_tables_are_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_local_tables_are_read_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     (tmp_path / "some").write_text("rows")
     assert input_size.is_small_and_local([str(tmp_path), f"file://{tmp_path}"], input_size.ANSWERED_BYTES)
@@ -45,7 +45,7 @@ def test_small_local_tables_are_near(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not input_size.is_small_and_local([str(tmp_path)], input_size.ANSWERED_BYTES)
 
 
-def test_large_tables_are_not_near(tmp_path: Path) -> None:
+def test_large_tables_are_not_read_in_process(tmp_path: Path) -> None:
     with (tmp_path / "part.parquet").open("wb") as file:
         file.truncate(100_000_001)
     assert not input_size.is_small_and_local([str(tmp_path)], input_size.ANSWERED_BYTES)
@@ -82,15 +82,15 @@ def test_job_that_needs_spark_restarts_in_spark(folder: Path, tmp_path: Path, no
     assert not (tmp_path / "out" / "runs").exists()
 
 
-@pytest.mark.parametrize(("most", "local", "near"), [(100, True, True), (9, True, False), (100, False, False)])
-def test_max_local_bytes_limits_local_jobs(tmp_path: Path, most: int, local: bool, near: bool) -> None:
+@pytest.mark.parametrize(("most", "local", "in_process"), [(100, True, True), (9, True, False), (100, False, False)])
+def test_max_local_bytes_limits_local_jobs(tmp_path: Path, most: int, local: bool, in_process: bool) -> None:
     def run(out: Annotated[str, typer.Option()]) -> None:
         """Read tables."""
 
     (tmp_path / "rows").write_text("ten bytes.")
     job = job_module.Job(run, reads=("out",), max_local_bytes=most)
     assert job.check(["--out", str(tmp_path)], local) is None
-    assert runs_in_process(job.inputs, most, spark_options=False, settings={}, environ={}) == near
+    assert runs_in_process(job.inputs, most, spark_options=False, settings={}, environ={}) == in_process
 
 
 def test_unknown_table_feature_needs_spark(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def write_protected(place: Path) -> Iterator[None]:
     except (OSError, subprocess.CalledProcessError) as error:
         raise UnavailableFaultError(f"cannot mount: {error}") from None
     try:
-        # The system refuses while a file is open for writing that was opened after the mount.
+        # The remount fails while a file that was opened after the mount is open for writing.
         while subprocess.run(
             ["mount", "-o", "remount,bind,ro", str(place)], capture_output=True, check=False
         ).returncode:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from jobs.demo import OURS
+from jobs.demo import DEMO_ENTRIES
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract import read_line
 from purgatory_udf.rules.reference.reference_replay import replay
@@ -51,4 +51,4 @@ def test_sample_outcomes() -> None:
 
 
 def test_demo_replaces_its_own_tables() -> None:
-    assert {*OUTPUT_TABLES, "events", "rejected_events", "runs"} <= OURS
+    assert {*OUTPUT_TABLES, "events", "rejected_events", "runs"} <= DEMO_ENTRIES

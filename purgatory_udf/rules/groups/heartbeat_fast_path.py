@@ -54,13 +54,13 @@ def apply_heartbeats(snapshot: GroupSnapshot, rows: Frame) -> HeartbeatRun:
     # member completes a session from before the run.
     valid = np.flatnonzero(answers == 0)
     order = valid[np.argsort(member[valid], kind="stable")]
-    who, ms = member[order], rows.t[order] // 1000
-    first = np.concatenate([[True], who[1:] != who[:-1]])[: len(who)]
-    deadline = np.concatenate([[0], (ms + timeout[who])[:-1]])[: len(who)]
-    deadline = np.where(first, snapshot.sessions.deadline[session_of[who]], deadline)
+    sender, ms = member[order], rows.t[order] // 1000
+    first = np.concatenate([[True], sender[1:] != sender[:-1]])[: len(sender)]
+    deadline = np.concatenate([[0], (ms + timeout[sender])[:-1]])[: len(sender)]
+    deadline = np.where(first, snapshot.sessions.deadline[session_of[sender]], deadline)
 
     limit = min(
-        _other_timers(snapshot, session_of), _first_missed_deadline(snapshot, session_of, who, ms, timeout, deadline)
+        _other_timers(snapshot, session_of), _first_missed_deadline(snapshot, session_of, sender, ms, timeout, deadline)
     )
     length = int(np.searchsorted(rows.t, limit * 1000)) if limit < FOREVER else len(rows)
     inside = order < length
@@ -103,11 +103,11 @@ def _other_timers(snapshot: GroupSnapshot, session_of: Array) -> int:
 
 
 def _first_missed_deadline(
-    snapshot: GroupSnapshot, session_of: Array, who: Array, ms: Array, timeout: Array, deadline: Array
+    snapshot: GroupSnapshot, session_of: Array, sender: Array, ms: Array, timeout: Array, deadline: Array
 ) -> int:
     """Return the earliest deadline of a session that no heartbeat completes in time."""
     last = snapshot.sessions.deadline[session_of]
-    last[who] = ms + timeout[who]
+    last[sender] = ms + timeout[sender]
     late = deadline[ms >= deadline]
     return int(min(last.min(), late.min() if len(late) else FOREVER))
 
@@ -144,8 +144,8 @@ def _renew(
     snapshot: GroupSnapshot, rows: Frame, order: Array, member: Array, timeout: Array, session_of: Array
 ) -> None:
     """Replace the session of each member with heartbeats in the run by the one that its last heartbeat started."""
-    who = member[order]
-    last = np.sort(order[np.concatenate([who[1:] != who[:-1], [True]])[: len(order)]])
+    sender = member[order]
+    last = np.sort(order[np.concatenate([sender[1:] != sender[:-1], [True]])[: len(order)]])
     if not len(last):
         return
     unchanged = np.ones(len(snapshot.sessions), dtype=bool)

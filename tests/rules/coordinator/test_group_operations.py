@@ -10,7 +10,7 @@ from purgatory_udf.rules.purgatory.clock import Clock, gauge_changes
 from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline
 
 
-def test_operations_of_whole_group_lifetime() -> None:
+def test_operations_of_group_lifetime() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1500, "b")
@@ -103,7 +103,7 @@ def test_derived_ids_depend_on_own_group_only() -> None:
     assert without_others.isdisjoint(derived_ids("g", 1, with_others=False))
 
 
-def test_whole_outcomes_of_group_operations() -> None:
+def test_outcomes_of_group_operations() -> None:
     group = GroupTimeline()
     group.join(1000.5, "a")
     group.leave(2000.25, "a")

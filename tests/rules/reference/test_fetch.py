@@ -14,7 +14,7 @@ LOST = [
 ]
 
 
-def test_whole_outcome_of_fetch() -> None:
+def test_outcome_of_fetch() -> None:
     timeline = Timeline(broker=4).log_end(1, "a-1", 5, 500)
     timeline.fetch(10.5, "f", 100, 600, {"a-1": 0}, client_id="c", replica_id=3).log_end(20.75, "a-1", 6, 100)
     assert timeline.replay().outcomes == [

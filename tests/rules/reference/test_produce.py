@@ -15,7 +15,7 @@ def test_produce_waits_for_all_high_watermarks() -> None:
     assert timeline.ends() == ["p completed 31 high_watermark b-0 a-0:NONE,b-0:NONE"]
 
 
-def test_whole_outcome_of_produce() -> None:
+def test_outcome_of_produce() -> None:
     timeline = Timeline(broker=3)
     timeline.add(
         10.25, "produce", request_id="p", client_id="c", acks=-1, timeout_ms=1000,

@@ -137,19 +137,19 @@ class RequestLogOptions:
         """Return the given name of the run, or one derived from input and options."""
         if self.run_id:
             return self.run_id
-        asked = [self.settings(), [(file.name, file.size, file.modified) for file in files]]
-        return f"ingest-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}"
+        fingerprint_input = [self.settings(), [(file.name, file.size, file.modified) for file in files]]
+        return f"ingest-{hashlib.sha256(json.dumps(fingerprint_input).encode()).hexdigest()[:12]}"
 
     def settings(self) -> dict[str, Any]:
         """Return the options that affect the tables, without the secret key of the pseudonyms."""
-        beside = {name: getattr(self, name) for name in ("topics", "batches", "isr")}
+        metadata_files = {name: getattr(self, name) for name in ("topics", "batches", "isr")}
         if self.anonymise:
             # A path may identify the owner of the logs.
-            beside = {name: bool(path) for name, path in beside.items()}
+            metadata_files = {name: bool(path) for name, path in metadata_files.items()}
         others = {name: getattr(self, name) for name in ("zone", "anonymise", "events_per_file")}
         if self.kafka_version is not None:
             others["kafka_version"] = self.kafka_version
-        return {"source": "request-log", **beside, **others, **self.limits.settings()}
+        return {"source": "request-log", **metadata_files, **others, **self.limits.settings()}
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,9 @@ class ImportReport:
 
     def require_few_rejected(self, max_rejected: float) -> None:
         """Raise `CheckFailedError` if more than `max_rejected` percent of the requests were rejected."""
-        meant = self.report.counts["requests"] + self.report.counts["bad_lines"]
-        if self.rejected * 100 > max_rejected * meant:
+        total = self.report.counts["requests"] + self.report.counts["bad_lines"]
+        if self.rejected * 100 > max_rejected * total:
             raise CheckFailedError(
-                f"{self.rejected:,} of {meant:,} requests were rejected, more than max_rejected ({max_rejected:g} %); "
+                f"{self.rejected:,} of {total:,} requests were rejected, more than max_rejected ({max_rejected:g} %); "
                 f"the reasons are in {self.rejected_events}"
             )

@@ -95,17 +95,23 @@ def in_order(operations: Dataset, timelines: Dataset, source: SourceName, rename
 
 
 def rejections(
-    read: Dataset, parts: Dataset, events: Dataset, run_id: str, source: SourceName, begins: Begins, anonymised: bool
+    read: Dataset,
+    parts: Dataset,
+    events: Dataset,
+    run_id: str,
+    source: SourceName,
+    lines_before: LinesBefore,
+    anonymised: bool,
 ) -> Dataset:
     """Return rows of `rejected_events`: unreadable lines, malformed bodies, and events that the contract rejects."""
     # Lines of a followed topic are not cut into pieces.
-    place = ["file", *(["piece"] if begins else []), "line", "reason", "raw"]
+    place = ["file", *(["piece"] if lines_before else []), "line", "reason", "raw"]
     lines = read.where_in("row", [log_reader.BAD]).select(*place)
     bodies = parts.where_in("part", [import_rows.BAD]).select("file", "line", "event", "recorded")
     refused = events.where_null("rule", null=False).select("file", "at_line", "reason", "raw")
 
     def step(line: str, reason: str, raw: str) -> Step:
-        return rejected_rows(run_id, source, begins, anonymised, line, reason, raw)
+        return rejected_rows(run_id, source, lines_before, anonymised, line, reason, raw)
 
     return lines.map(step("line", "reason", "raw"), REJECTED_EVENTS).union(
         bodies.map(step("line", "event", "recorded"), REJECTED_EVENTS),
@@ -114,17 +120,17 @@ def rejections(
 
 
 # Lines before each piece of a file, by (file, piece).
-Begins = Mapping[tuple[int, int], int]
+LinesBefore = Mapping[tuple[int, int], int]
 
 
 def rejected_rows(
-    run_id: str, source: SourceName, begins: Begins, anonymised: bool, line: str, reason: str, raw: str
+    run_id: str, source: SourceName, lines_before: LinesBefore, anonymised: bool, line: str, reason: str, raw: str
 ) -> Step:
     """Return the step that makes rows of `rejected_events` from the columns named."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            batch = with_lines(batch, begins)
+            batch = with_lines(batch, lines_before)
             reasons, texts = batch.column(reason), batch.column(raw)
             if anonymised:
                 # The text contains names; the part of a reason before the colon does not.
@@ -142,12 +148,12 @@ def rejected_rows(
     return run
 
 
-def with_lines(batch: pa.RecordBatch, begins: Begins) -> pa.RecordBatch:
+def with_lines(batch: pa.RecordBatch, lines_before: LinesBefore) -> pa.RecordBatch:
     """Return a batch without `piece`, and with `line` counted from the start of the file."""
     if "piece" not in batch.schema.names:
         return batch
     places = zip(batch.column("file").to_pylist(), batch.column("piece").to_pylist(), strict=True)
-    lines = pc.add(batch.column("line"), pa.array([begins[place] for place in places], pa.int64()))
+    lines = pc.add(batch.column("line"), pa.array([lines_before[place] for place in places], pa.int64()))
     names = [name for name in batch.schema.names if name != "piece"]
     return pa.RecordBatch.from_arrays([lines if name == "line" else batch.column(name) for name in names], names)
 

@@ -41,8 +41,8 @@ from purgatory_udf.sources.request_log.importing.import_options import (
     pseudonyms,
 )
 from purgatory_udf.sources.request_log.importing.import_passes import (
-    Begins,
     Keep,
+    LinesBefore,
     Passed,
     SourceName,
     Steps,
@@ -150,11 +150,11 @@ class WholeLog:
         context = overview.context(self.given)
         self.report_phase("converting requests, and rebuilding the logs of the partitions")
         requests = read.where_in("row", [log_reader.REQUEST]).select("piece", *import_rows.REQUESTS.names)
-        passed = run_passes(requests, _steps(self.backend, context, overview.begins), self.keep)
+        passed = run_passes(requests, _steps(self.backend, context, overview.lines_before), self.keep)
         self.report_phase("putting the events in order")
         events = self.keep("events", in_order(passed.operations, passed.timelines, self.source, self.rename))
         rejected = rejections(
-            read, passed.parts, events, self.run_id, self.source, overview.begins, self.rename is not None
+            read, passed.parts, events, self.run_id, self.source, overview.lines_before, self.rename is not None
         )
         return ConvertedLog(Finished(events, rejected), _report(overview.tally.counts, passed, context))
 
@@ -180,10 +180,10 @@ def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptio
 class Overview:
     """Totals of a whole log, and the requests with metadata of the cluster, in time order.
 
-    `begins` has the number of lines before each piece in its file.
+    `lines_before` has the number of lines before each piece in its file.
     """
 
-    begins: Begins
+    lines_before: LinesBefore
     tally: log_reader.Tally
     cluster_requests: list[Request]
 
@@ -205,26 +205,26 @@ def overview_of(read: Dataset) -> Overview:
     tally = log_reader.Tally.of((row["counts"], row["body"]) for row in rows)
     if not tally.counts["lines"]:
         raise UserError("the logs have no lines")
-    begins: dict[tuple[int, int], int] = {}
+    lines_before: dict[tuple[int, int], int] = {}
     file, lines = -1, 0
     for row in rows:
         lines = lines if row["file"] == file else 0
-        begins[row["file"], row["piece"]] = lines
+        lines_before[row["file"], row["piece"]] = lines
         file, lines = row["file"], lines + row["line"]
     wanted = read.where_in("row", [log_reader.REQUEST]).where_in("api", CLUSTER_APIS)
     batches = wanted.select("piece", *import_rows.REQUESTS.names).collect().to_batches()
-    requests = list(import_rows.request_rows_in(with_lines(batch, begins) for batch in batches))
+    requests = list(import_rows.request_rows_in(with_lines(batch, lines_before) for batch in batches))
     requests.sort(key=lambda row: (row.start_us, row.file, row.line))
-    return Overview(begins, tally, list(map(import_rows.request_of, requests)))
+    return Overview(lines_before, tally, list(map(import_rows.request_of, requests)))
 
 
-def _steps(backend: Backend, context: Context, begins: Begins) -> Steps:
-    shared = backend.broadcast((context, begins))
+def _steps(backend: Backend, context: Context, lines_before: LinesBefore) -> Steps:
+    shared = backend.broadcast((context, lines_before))
 
     def placed(step: Step) -> Step:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            begins = shared()[1]
-            return step(with_lines(batch, begins) for batch in batches)
+            lines_before = shared()[1]
+            return step(with_lines(batch, lines_before) for batch in batches)
 
         return run
 

@@ -178,7 +178,7 @@ def append_times(start_us: int, local_us: int, acks: int) -> tuple[int, int]:
 def follower_read_times(start_us: int, local_us: int, number: int, moved: int) -> tuple[int, int]:
     """Return when the broker records a follower's new offset, and when the operations that waited for it are completed.
 
-    It is the offset `number`, from 0, of the `moved` partitions with a new offset in the fetch.
+    The fetch has `moved` partitions with a new offset; `number` is the position of this one among them, from 0.
     """
     handling = local_us - start_us
     slot = handling * READS_FRACTION / moved
