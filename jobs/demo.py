@@ -74,7 +74,7 @@ def main(
     # Import what both threads need first: parallel imports of modules that import each other can fail.
     for name in ("pandas", "pyspark.sql"):
         import_module(name)
-    from purgatory_udf.launch.spark_session import build_session, release_spark
+    from purgatory_udf.launch.spark_session import build_session
 
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
@@ -94,7 +94,6 @@ def main(
         from purgatory_udf.streaming.run_resumption import ReplayOptions
 
         run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
-        executor.submit(release_spark, spark)
         backend = open_local()
         print("\n".join(summary(backend, place, run)))
         findings = audit(backend, place)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import purgatory_udf
 from purgatory_udf.backend.input_size import TINY
 from purgatory_udf.common.errors import NeedsSparkError, UserError
-from purgatory_udf.launch import command_line, jvm_process, runtimes, standard_streams, submission
+from purgatory_udf.launch import command_line, jvm_process, runtimes, submission
 from purgatory_udf.launch import command_line as command_line_module
 from purgatory_udf.launch.backend_choice import open_local, runs_in_process
 from purgatory_udf.launch.class_archive import ClassArchive, create_in_background
@@ -119,7 +119,7 @@ def _replace_process(call: Submission) -> NoReturn:
     """Replace this process by spark-submit, so that signals and the exit status are Spark's."""
     sys.stdout.flush()
     sys.stderr.flush()
-    standard_streams.offer_streams(call.environ)
+    submission.offer_streams(call.environ)
     os.execve(call.command[0], call.command, call.environ)
 
 

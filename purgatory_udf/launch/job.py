@@ -30,7 +30,7 @@ from typer.core import TyperCommand
 from purgatory_udf.backend.input_size import TINY, settings_for
 from purgatory_udf.common import errors, secrets
 from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError, UserError
-from purgatory_udf.launch import standard_streams
+from purgatory_udf.launch import submission
 from purgatory_udf.launch.backend_choice import OpenBackend, spark_opener
 
 Run = Callable[..., None]
@@ -82,7 +82,7 @@ class Job:
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
         """Run with the process's arguments (or the given ones), and exit with the status."""
-        standard_streams.take_streams()
+        submission.take_streams()
         sys.exit(self.status(sys.argv[1:] if arguments is None else arguments))
 
     def status(self, arguments: Sequence[str], open_backend: OpenBackend | None = None) -> int:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.launch import worker_daemon
 
 # The primary resource that spark-submit uses for an interactive Python process.
 PYSPARK_SHELL = "pyspark-shell"
@@ -29,8 +28,6 @@ GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _POLL_SECONDS = 0.01
 # How long a JVM may take to exit after its stdin is closed.
 _JVM_EXIT_TIMEOUT_SECONDS = 30
-# How long the worker process may take to exit; it does not react while it imports modules.
-_WORKER_EXIT_TIMEOUT_SECONDS = 1
 _PR_SET_PDEATHSIG = 1
 
 
@@ -40,10 +37,8 @@ class _Jvm:
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="purgatory-")
         self._gateway_file = Path(self._folder.name, "gateway")
-        self._worker_socket = str(Path(self._folder.name, "workers"))
-        self._workers: subprocess.Popen[bytes] | None = None
         gateway_environ = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._gateway_file)}
-        jvm_environ = {**environ, **gateway_environ, worker_daemon.SOCKET_VARIABLE: self._worker_socket}
+        jvm_environ = {**environ, **gateway_environ}
         parent, prctl = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
 
         def bind_to_parent() -> None:
@@ -68,35 +63,18 @@ class _Jvm:
         (length,) = struct.unpack_from(">i", rest)
         return port, rest[4 : 4 + length].decode()
 
-    def start_workers(self) -> None:
-        self._workers = worker_daemon.start(self._worker_socket, os.environ)
-
-    def release(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
     def terminate(self) -> None:
         self._process.terminate()
 
     def shut_down(self) -> None:
-        self.release()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         try:
             self._process.wait(_JVM_EXIT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._workers is not None:
-            self._stop_workers(self._workers)
         self._folder.cleanup()
-
-    @staticmethod
-    def _stop_workers(process: subprocess.Popen[bytes]) -> None:
-        """Wait until the worker process exits, which it does when the JVM or this process closes its connection."""
-        try:
-            process.communicate(timeout=_WORKER_EXIT_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
 
 
 _jvm: _Jvm | None = None
@@ -115,21 +93,8 @@ def start(command: Sequence[str], environ: Mapping[str, str]) -> None:
 def wait_until_ready() -> None:
     """Wait until the JVM that was started is up, and set the variables by which pyspark connects to it."""
     if _jvm is not None and GATEWAY_PORT not in os.environ:
-        # Started now, and not earlier, because this process had to import its own modules first.
-        _jvm.start_workers()
         port, secret = _jvm.gateway_address()
         os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET] = str(port), secret
-
-
-def worker_daemon_module() -> str | None:
-    """Return the module of the daemon for Python workers if this process preloads it, else None."""
-    return worker_daemon.__name__ if _jvm is not None else None
-
-
-def release() -> None:
-    """Close the JVM's stdin: it exits while the job does its remaining work without Spark."""
-    if _jvm is not None:
-        _jvm.release()
 
 
 def _shut_down() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from purgatory_udf.launch import jars as jars_module
-from purgatory_udf.launch import jvm_process, runtimes
+from purgatory_udf.launch import jvm_process, runtimes, worker_daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,9 +84,9 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
         settings.setdefault(_WAREHOUSE, Path(tempfile.gettempdir(), f"purgatory-replay-{os.getuid()}").as_uri())
     for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if local else {})}.items():
         settings.setdefault(key, value)
-    daemon = jvm_process.worker_daemon_module()
-    if daemon is not None:
-        settings.setdefault("spark.python.daemon.module", daemon)
+    if local and submitted:
+        # Elsewhere the daemon might not find this package.
+        settings.setdefault("spark.python.daemon.module", worker_daemon.__name__)
     settings.update(REQUIRED)
     extensions = [name for name in settings.get("spark.sql.extensions", "").split(",") if name]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, DELTA_EXTENSION]))
@@ -122,12 +122,6 @@ def _is_not_interrupt(record: logging.LogRecord) -> bool:
     PySpark logs it in every thread that waits for the JVM, and raises it as well.
     """
     return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
-
-
-def release_spark(spark: SparkSession) -> None:
-    """Stop Spark; a JVM that is a child of this process exits while the job continues."""
-    spark.stop()
-    jvm_process.release()
 
 
 def _submitted_conf() -> dict[str, str]:

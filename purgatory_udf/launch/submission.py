@@ -1,10 +1,12 @@
-"""The spark-submit call for a command line: arguments and environment."""
+"""The spark-submit call for a command line: arguments, environment and standard streams."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -229,3 +231,35 @@ def _environment(
         quiet = f"-Dlog4j2.configurationFile=file:{quote(str(root / 'conf' / 'log4j2.properties'))}"
     options = " ".join(filter(None, [environ.get("SPARK_SUBMIT_OPTS"), quiet, classes]))
     return given | ({"SPARK_SUBMIT_OPTS": options} if options else {})
+
+
+# Spark connects both of a job's streams to one pipe and copies that to its own stdout, so errors would be mixed with
+# results, and a terminal could not be detected. On Linux the job opens the streams of the JVM instead: those of the
+# process that this variable names.
+OFFER_VARIABLE = "PURGATORY_STREAMS_OF"
+_BOTH = (1, 2)
+
+
+def offer_streams(environ: MutableMapping[str, str]) -> None:
+    """Offer this process's streams to the job; called by the process that becomes the JVM."""
+    environ[OFFER_VARIABLE] = str(os.getpid())
+    for stream in _BOTH:
+        # The job opens a regular file a second time, with its own position; in append mode neither overwrites the
+        # other.
+        if stat.S_ISREG(os.fstat(stream).st_mode):
+            fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
+
+
+def take_streams(environ: Mapping[str, str] = os.environ) -> None:
+    """Use the parent's streams if the parent offered them and they can be opened; called by the job."""
+    parent = os.getppid()
+    if environ.get(OFFER_VARIABLE) != str(parent):
+        return
+    try:
+        taken = [os.open(f"/proc/{parent}/fd/{stream}", os.O_WRONLY | os.O_APPEND) for stream in _BOTH]
+    except OSError:
+        return
+    sys.stdout.flush()
+    for stream, descriptor in zip(_BOTH, taken, strict=True):
+        os.dup2(descriptor, stream)
+        os.close(descriptor)

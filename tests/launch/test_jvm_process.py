@@ -41,13 +41,6 @@ def test_job_connects_to_jvm_and_stops_it(tmp_path: Path) -> None:
     assert job.returncode == 0
 
 
-def test_released_jvm_exits_before_job(tmp_path: Path) -> None:
-    job = _job(
-        WAITS_FOR_STDIN, "jvm_process.release(); jvm_process._jvm._process.wait(); print('still here')", tmp_path
-    )
-    assert job.communicate()[0] == "ended\nstill here\n"
-
-
 def test_jvm_that_fails_to_start_is_user_error(tmp_path: Path) -> None:
     then = "\ntry:\n    jvm_process.wait_until_ready()\nexcept UserError as error:\n    print(error)"
     assert _job("exit 7", then, tmp_path).communicate()[0] == "Spark's JVM did not start; its exit status is 7\n"
@@ -64,7 +57,7 @@ def test_killed_job_kills_its_jvm(number: signal.Signals, tmp_path: Path) -> Non
 
 
 def test_job_without_jvm_is_unaffected() -> None:
-    then = "from purgatory_udf.launch import jvm_process as jvm; jvm.wait_until_ready(); jvm.release()"
+    then = "from purgatory_udf.launch import jvm_process as jvm; jvm.wait_until_ready()"
     code = f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); {then}; print(jvm.GATEWAY_PORT in os.environ)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

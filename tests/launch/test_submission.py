@@ -1,9 +1,10 @@
-"""The spark-submit call: its arguments and its environment."""
+"""The spark-submit call: its arguments, its environment, and the standard streams of its job."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -290,3 +291,50 @@ def test_bundle_is_reproducible(root: Path, tmp_path: Path) -> None:
     ]
     (root / "jobs" / "__init__.py").write_text("changed = True\n")
     assert package_archive.build_bundle(root, tmp_path / "one").name != first.name
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Like spark-submit: runs a Python process with both streams in one pipe, and copies that to stdout.
+JVM = """
+import os, subprocess, sys
+from purgatory_udf.launch import submission
+if sys.argv[1] == "offers":
+    submission.offer_streams(os.environ)
+print("the JVM starts", file=sys.stderr, flush=True)
+job = '''
+import sys
+from purgatory_udf.launch import submission
+submission.take_streams()
+print("a result")
+print("an error", file=sys.stderr)
+'''
+below = subprocess.run([sys.executable, "-c", job], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+sys.stdout.buffer.write(below.stdout)
+sys.stdout.flush()
+print("the JVM exits", file=sys.stderr)
+"""
+
+
+def _run_jvm(folder: Path, how: str) -> tuple[str, str]:
+    out, err = folder / "out", folder / "err"
+    with out.open("w") as stdout, err.open("w") as stderr:
+        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", JVM, how], env=environ, stdout=stdout, stderr=stderr, check=True)
+    return out.read_text(), err.read_text()
+
+
+def test_offered_streams_are_separate(tmp_path: Path) -> None:
+    assert _run_jvm(tmp_path, "offers") == ("a result\n", "the JVM starts\nan error\nthe JVM exits\n")
+
+
+def test_without_offer_streams_are_joined(tmp_path: Path) -> None:
+    out, err = _run_jvm(tmp_path, "does not")
+    assert sorted(out.splitlines()) == ["a result", "an error"]
+    assert err == "the JVM starts\nthe JVM exits\n"
+
+
+def test_offer_of_another_process_is_ignored() -> None:
+    before = os.fstat(1)
+    submission.take_streams({submission.OFFER_VARIABLE: str(os.getpid())})
+    assert os.path.samestat(os.fstat(1), before)
