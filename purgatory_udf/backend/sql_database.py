@@ -335,10 +335,12 @@ class SparkDatabase(SqlDatabase):
         self._spark.sql(query).createOrReplaceTempView(name)
 
     def keep(self, name: str) -> None:
-        self._spark.catalog.cacheTable(name)
+        # A cached view would still be planned anew in every query; views of views become too large for that.
+        self._spark.table(name).localCheckpoint().createOrReplaceTempView(name)
 
     def release(self, name: str) -> None:
-        self._spark.catalog.uncacheTable(name)
+        # Spark frees the rows once nothing refers to them.
+        self._spark.catalog.dropTempView(name)
 
     def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
         return self._frame(query, parameters).toArrow()

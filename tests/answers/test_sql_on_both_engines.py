@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from purgatory_udf.answers import run_tables
+from purgatory_udf.answers.diagnosis.diagnosis_run import KEPT_VIEWS
 from purgatory_udf.answers.evidence import collect
 from purgatory_udf.answers.fidelity.outcome_comparison import PARTS
 from purgatory_udf.answers.metrics import Metrics, read_metrics
@@ -62,16 +63,17 @@ def _tables_of(name: str) -> set[str]:
 OF_OTHERS = {name for name in NAMES if {"recorded", "fidelity", "truth_requests"} & _tables_of(name)}
 # Nothing of the kind happens in the story.
 WITHOUT_ROWS = ("views/cancelled", "views/below_min_isr", "diagnosis/stops", "diagnosis/leader_moves")
-# `diagnosis/blame` reads these; each takes Spark many seconds to plan.
-PLANNED_WITH_BLAME = {f"views/{name}" for name in ("conditions", "replica_arrivals", "replica_needs", "fetch_data")}
 # Queries of two runs.
 OF_CHANGES = ["certainty", "changes", "counts", "differing"]
-ALONE = sorted({*NAMES} - OF_OTHERS - PLANNED_WITH_BLAME - {f"what_if/{name}" for name in OF_CHANGES})
+ALONE = sorted({*NAMES} - OF_OTHERS - {f"what_if/{name}" for name in OF_CHANGES})
 
 
 def _open(session: Session, out: Path) -> RunTables:
     """The tables of the story, its metrics, and what `explain` registers for its slowest operations."""
     tables = read_metrics(session, str(out)).tables
+    for name in KEPT_VIEWS:
+        tables.add(name)
+        tables.database.keep(name)
     collect(tables, [row["operation_id"] for row in tables.rows("report/slowest", of_each=FEW)])
     tables.add_table("found", tables.layout.table("findings"), TABLES["findings"])
     return tables

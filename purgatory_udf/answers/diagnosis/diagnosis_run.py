@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Findings below this confidence are written to the table, and not reported.
 LEAST_CONFIDENCE = 0.5
 # Views that several queries read, each after those that it reads itself.
-_KEPT = ("waited", "appends", "fetch_data", "in_sync_versions", "replica_needs", "replica_arrivals", "rebalances")
+KEPT_VIEWS = ("waited", "appends", "fetch_data", "in_sync_versions", "replica_needs", "replica_arrivals", "rebalances")
 # Kinds whose excess waiting is not for replicas, so that it is not in the sum of slow waits for them.
 _NOT_FOR_REPLICAS = ("min_bytes_out_of_reach", "member_failed", "member_slow_to_rejoin", "rebalance_storm")
 # Kinds whose operations are in other findings, too.
@@ -67,7 +67,7 @@ class Diagnosis:
 def diagnose(session: Session, out: str) -> Diagnosis:
     """Compute blame and findings from the present output of the replay under `out`, and write both tables to it."""
     tables = RunTables(session, out)
-    with tables.kept(*_KEPT):
+    with tables.kept(*KEPT_VIEWS):
         tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})
         tables.add_table("blame", tables.layout.table("blame"), TABLES["blame"])
         diagnosis = find(tables)
