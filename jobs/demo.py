@@ -28,14 +28,18 @@ one partition moves to broker 2. Which requests waited, what completed them, and
 DEMO_ENTRIES = {
     *("events", "rejected_events", "watches", "completions", "expirations", "cancellations", "runs", "waits.svg"),
     *("group_transitions", "group_disagreements", "purgatory_gauges", "_replay", "_ingest"),
-    *("metrics", "_report", "report.html", "what_if", "_what_if", "what-if.html"),
+    *("blame", "findings", "metrics", "_report", "report.html", "what_if", "_what_if", "what-if.html"),
 }
+
+# Maximum number of findings that the demo prints.
+MOST_FINDINGS = 3
 
 # Modules of the replay and of its answers.
 _LATER_MODULES = (
     "purgatory_udf.streaming.replay_run",
     "purgatory_udf.answers.replay_summary",
     "purgatory_udf.answers.audit",
+    "purgatory_udf.answers.diagnosis.diagnosis_run",
 )
 # The module of the chart, which is drawn last.
 _CHART_MODULE = "altair"
@@ -99,6 +103,10 @@ def main(
         findings = audit(backend, place)
         print("\n".join(["", *report(findings)]))
         require_all(findings)
+
+        from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose, sentences
+
+        print("\n".join(["", "Diagnosis", *sentences(diagnose(backend, place), str(out), MOST_FINDINGS)]))
 
         from purgatory_udf.answers.replay_summary import save_waits
 

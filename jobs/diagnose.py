@@ -27,16 +27,17 @@ def _moment(option: str, text: str | None) -> int | None:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
-def _checks(out: str, start: str | None, end: str | None, json: Path | None, **_: object) -> None:
+def _checks(out: str, start: str | None, end: str | None, json: Path | None, baseline: str | None, **_: object) -> None:
     first, last = _moment("--from", start), _moment("--to", end)
     if first is not None and last is not None and first > last:
         raise UserError(f"--from {start} is later than --to {end}")
     if json is not None and json.is_dir():
         raise UserError(f"{json}: is a folder; --json names a file")
-    require_folder(out)
+    for folder in (out, *([baseline] if baseline else [])):
+        require_folder(folder)
 
 
-@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out", "baseline"), max_local_bytes=ANSWERED_BYTES)
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
@@ -50,19 +51,29 @@ def main(
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File for the findings as JSON; - for standard output.")
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="OTHER_OUT", help="Folder of another replay's tables: report what is worse than there."),
+    ] = None,
 ) -> None:
     """Name the broker, client, member or setting behind unusual waits; write the tables blame and findings."""
+    from purgatory_udf.answers.diagnosis.baseline import comparison
     from purgatory_udf.answers.diagnosis.diagnosis_run import as_text, diagnose, sentences
     from purgatory_udf.backend.file_system import replace_file
     from purgatory_udf.common.console import printable
 
-    diagnosis = diagnose(open_backend(), out).within(_moment("--from", start), _moment("--to", end))
+    backend = open_backend()
+    diagnosis = diagnose(backend, out).within(_moment("--from", start), _moment("--to", end))
+    earlier = diagnose(backend, baseline) if baseline else None
     if json == Path("-"):
-        print(as_text(diagnosis), end="")
+        print(as_text(diagnosis, earlier), end="")
         return
-    print("\n".join(map(printable, sentences(diagnosis, out, top))))
+    lines = sentences(diagnosis, out, top)
+    if earlier is not None:
+        lines += ["", *comparison(diagnosis, earlier)]
+    print("\n".join(map(printable, lines)))
     if json is not None:
-        replace_file(json, as_text(diagnosis))
+        replace_file(json, as_text(diagnosis, earlier))
         print(f"\nJSON: {json}")
 
 

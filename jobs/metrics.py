@@ -56,14 +56,16 @@ def main(
     ] = None,
 ) -> None:
     """Compute Kafka's meters, waits and causes, purgatory sizes and rebalances; write tables and a summary."""
+    from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
     from purgatory_udf.answers.metrics import summary, write_metrics
     from purgatory_udf.answers.prometheus import write_prometheus
 
     options = _options(window_ms, by, bytes_per_watch, top)
-    metrics = write_metrics(open_backend(), out, options)
+    backend = open_backend()
+    metrics = write_metrics(backend, out, options)
     print("\n".join(summary(metrics)))
     if prometheus is not None:
-        write_prometheus(metrics, prometheus)
+        write_prometheus(metrics, prometheus, diagnose(backend, out).findings)
         print(f"Prometheus: {prometheus}")
 
 

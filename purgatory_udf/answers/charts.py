@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
+from purgatory_udf.answers.diagnosis.finding import Finding, culprit_of
 from purgatory_udf.answers.metrics import PARALLEL_QUERIES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
     from purgatory_udf.answers.metrics import Metrics
@@ -113,6 +116,36 @@ def charts(data: ChartData) -> dict[str, Spec]:
     }
     with alt.data_transformers.disable_max_rows():
         return {name: draw(frame, data.bin_ms).to_dict() for name, (frame, draw) in drawn.items() if len(frame)}
+
+
+def draw_incidents(findings: Sequence[Finding]) -> dict[str, Spec]:
+    """Return the timeline of a diagnosis as `incidents`: a bar per finding, in the order of their weight."""
+    import pandas as pd
+
+    if not findings:
+        return {}
+    rows = [
+        {
+            "incident": f"{rank}. {culprit_of(finding)}: {finding.kind}",
+            "t": finding.start_us / 1000,
+            "t2": finding.end_us / 1000,
+            "excess waiting, s": round(finding.excess_wait_s, 1),
+            "summary": finding.summary,
+        }
+        for rank, finding in enumerate(findings, 1)
+    ]
+    frame = pd.DataFrame(rows)
+    chart = (
+        alt.Chart(frame, width=WIDTH - 220, height=alt.Step(20))
+        .mark_bar(color=VERMILLION, minBandSize=3, cornerRadius=2)
+        .encode(
+            x=_axis("t", 1000),
+            x2="t2:T",
+            y=alt.Y("incident:N", title=None, sort=list(frame["incident"])).axis(labelLimit=320),
+            tooltip=["incident:N", "excess waiting, s:Q", "summary:N"],
+        )
+    )
+    return {"incidents": chart.to_dict()}
 
 
 def draw_topics(metrics: Metrics) -> alt.Chart:

@@ -7,11 +7,12 @@ Metrics that Kafka has an MBean for have the names that Prometheus's JMX exporte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from purgatory_udf.answers.diagnosis.finding import Finding, iso_time
 from purgatory_udf.backend.file_system import replace_file
 
 if TYPE_CHECKING:
@@ -47,15 +48,26 @@ class Family:
             yield f"{self.name}{suffix}{{{listed}}} {value!r}" if listed else f"{self.name}{suffix} {value!r}"
 
 
-def exposition(metrics: Metrics) -> str:
-    """Return all metrics as text."""
+def exposition(metrics: Metrics, findings: Sequence[Finding] = ()) -> str:
+    """Return all metrics as text, with a series for each finding of a diagnosis."""
     families = [*_gauges(metrics), *_meters(metrics), _operations(metrics), _waits(metrics), *_counts(metrics)]
+    families.append(_findings(findings))
     return "".join(f"{line}\n" for family in families if family.samples for line in family.lines())
 
 
-def write_prometheus(metrics: Metrics, file: Path) -> None:
+def write_prometheus(metrics: Metrics, file: Path, findings: Sequence[Finding] = ()) -> None:
     """Replace the file atomically; all users can read it, as the collector must."""
-    replace_file(file, exposition(metrics), for_all=True)
+    replace_file(file, exposition(metrics, findings), for_all=True)
+
+
+def _findings(findings: Sequence[Finding]) -> Family:
+    family = Family("purgatory_replay_finding", "gauge", "Excess waiting of an incident, in operation-seconds.")
+    for each in findings:
+        labels = {"broker": each.broker, "client": each.client_id, "group": each.group, "topic": each.topic}
+        family.add(
+            each.excess_wait_s, kind=each.kind, start=iso_time(each.start_us), end=iso_time(each.end_us), **labels
+        )
+    return family
 
 
 def _escaped(text: str, quotes: bool = True) -> str:

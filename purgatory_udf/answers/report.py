@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from purgatory_udf.answers import html_page
-from purgatory_udf.answers.charts import Spec, chart_data, charts
+from purgatory_udf.answers.charts import Spec, chart_data, charts, draw_incidents
+from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose, explained_share
+from purgatory_udf.answers.diagnosis.diagnosis_run import title as title_of
 from purgatory_udf.answers.evidence import collect
 from purgatory_udf.answers.html_page import Section
 from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, write_metrics
@@ -44,6 +46,8 @@ def slowest(tables: RunTables, of_each: int) -> list[SlowOperation]:
 STORIES_OF_EACH_KIND = 3
 _FOLDER = "_report/"
 
+# Maximum number of findings on the page, and the share of all excess waiting from which one is highlighted.
+MAX_FINDINGS, _HEAVY_SHARE = 20, 0.1
 # Title and caption of each chart, in the order of the page.
 _FIGURES = {
     "ends": ("Ends of operations", "Operations that ended in each time bin, by kind: on arrival, after a wait, or by "
@@ -60,20 +64,44 @@ _FIGURES = {
 
 def write_report(session: Session, out: str, options: MetricsOptions, html: Path) -> Path:
     """Write the page. Its metrics are kept in a separate folder, because their windows may differ."""
+    diagnosis = diagnose(session, out)
     metrics = write_metrics(session, out, options, _FOLDER)
-    replace_file(html, report_page(metrics))
+    replace_file(html, report_page(metrics, diagnosis))
     return html
 
 
-def report_page(metrics: Metrics) -> str:
+def report_page(metrics: Metrics, diagnosis: Diagnosis) -> str:
     """Return the report as HTML."""
     tables = metrics.tables
     data, sums = chart_data(metrics), totals(metrics)
-    specs = charts(data)
+    specs = {**draw_incidents(diagnosis.findings[:MAX_FINDINGS]), **charts(data)}
     state = "" if tables.finished else " The replay is still running or was interrupted; this is its output so far."
     caption = f"From {sums.first} to {sums.last} (UTC), in time bins of {_duration(data.bin_ms)}.{state}"
-    sections = [*_figures(specs), *_stories_and_tables(metrics, sums)]
+    sections = [_incidents(tables, diagnosis), *_figures(specs), *_stories_and_tables(metrics, sums)]
     return html_page.page(f"Replay {tables.run.run_id}", caption, html_page.facts(_facts(sums)), sections, specs)
+
+
+def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
+    """Return what went wrong: a timeline, and an entry for each finding with the story of one of its operations."""
+    findings = diagnosis.findings[:MAX_FINDINGS]
+    if not findings:
+        return Section("What went wrong", "No incident found: no operation waited unusually long.", "")
+    evidence = {
+        each.operation_id: each for each in collect(tables, [each.evidence[0] for each in findings if each.evidence])
+    }
+    entries = []
+    for rank, finding in enumerate(findings, 1):
+        lines = [title_of(finding), "", *(f"- {suggestion}" for suggestion in finding.suggestions)]
+        example = evidence.get(finding.evidence[0]) if finding.evidence else None
+        if example is not None:
+            lines += ["", "For example:", *story(example)]
+        entries.append((f"{rank}. {finding.summary}", lines, finding.share >= _HEAVY_SHARE))
+    caption = (
+        f"These incidents explain {explained_share(diagnosis):.0%} of {diagnosis.excess_wait_s:,.1f} s of excess "
+        "waiting. Click one to read what to do, and the story of an operation."
+    )
+    body = f"{html_page.figure('incidents')}\n{html_page.stories(entries)}"
+    return Section("What went wrong", caption, body)
 
 
 def _facts(totals: Totals) -> Iterator[tuple[str, str]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from purgatory_udf.answers.diagnosis import baseline
 from purgatory_udf.answers.diagnosis.broker_incidents import broker_incidents
 from purgatory_udf.answers.diagnosis.client_incidents import large_batches, short_timeouts, unreachable_minimums
 from purgatory_udf.answers.diagnosis.cluster_incidents import busy_hosts, purge_backlogs, with_leader_moves
-from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, ranked
+from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, culprit_of, ranked
 from purgatory_udf.answers.diagnosis.group_incidents import failed_members, rebalance_storms, slow_members
 from purgatory_udf.answers.diagnosis.trace_facts import TraceFacts
 from purgatory_udf.answers.run_tables import RunTables
@@ -33,18 +34,44 @@ _COUNTED_ELSEWHERE = ("timeout_too_short", "large_batches")
 
 
 @dataclass(frozen=True)
+class UsualWait:
+    """How long one kind of wait usually is in a trace."""
+
+    kind: str
+    cause: str
+    broker: int | None
+    replica: int | None
+    parts: int
+    p95_ms: float
+
+    @property
+    def key(self) -> tuple[str, str, int | None, int | None]:
+        """What distinguishes it from other waits of the trace."""
+        return self.kind, self.cause, self.broker, self.replica
+
+    @property
+    def name(self) -> str:
+        """Such as `produce at broker 1, follower_behind 3`."""
+        replica = "" if self.replica is None else f" {self.replica}"
+        return f"{self.kind} at broker {self.broker}, {self.cause}{replica}"
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """The findings of a replay, the heaviest first.
 
     Attributes:
         excess_wait_s: How much longer than usual all operations waited, in operation-seconds.
         waited: Number of operations that were in a purgatory.
+        minutes: Length of the trace.
     """
 
     run_id: str
     findings: tuple[Finding, ...]
     excess_wait_s: float
     waited: int
+    minutes: float
+    usual_waits: tuple[UsualWait, ...]
 
     def within(self, from_us: int | None, until_us: int | None) -> Diagnosis:
         """Return the diagnosis with only the findings that overlap a time."""
@@ -53,7 +80,7 @@ class Diagnosis:
             for each in self.findings
             if (from_us is None or each.end_us >= from_us) and (until_us is None or each.start_us <= until_us)
         ]
-        return Diagnosis(self.run_id, tuple(chosen), self.excess_wait_s, self.waited)
+        return replace(self, findings=tuple(chosen))
 
     def as_json(self) -> dict[str, Any]:
         """Return the diagnosis as JSON; `docs/diagnosis.schema.json` describes it."""
@@ -92,7 +119,9 @@ def find(tables: RunTables) -> Diagnosis:
     kept = [finding for finding in found if finding.confidence >= LEAST_CONFIDENCE]
     total = _total_excess_s(facts, kept)
     (waited,) = tables.rows("diagnosis/waited_operations")
-    return Diagnosis(tables.run.run_id, tuple(ranked(kept, total)), total, waited["operations"])
+    usual = [UsualWait(**{name: row[name] for name in UsualWait.__dataclass_fields__}) for row in facts.normal]
+    minutes = max(1e-6, (facts.end_us - facts.start_us) / 60_000_000)
+    return Diagnosis(tables.run.run_id, tuple(ranked(kept, total)), total, waited["operations"], minutes, tuple(usual))
 
 
 def _total_excess_s(facts: TraceFacts, found: Sequence[Finding]) -> float:
@@ -131,10 +160,9 @@ def sentences(diagnosis: Diagnosis, out: str, top: int) -> list[str]:
             f"No incident found in {diagnosis.run_id}: {diagnosis.waited:,} operations waited, none of them unusually "
             "long for a cause that a broker, a client or a setting is to blame for."
         ]
-    explained = min(1.0, sum(each.share for each in findings if each.kind not in _COUNTED_ELSEWHERE))
     lines = [
         f"{len(findings)} finding{'s' if len(findings) > 1 else ''} in {diagnosis.run_id}; "
-        f"they explain {explained:.0%} of {diagnosis.excess_wait_s:,.1f} s of excess waiting"
+        f"they explain {explained_share(diagnosis):.0%} of {diagnosis.excess_wait_s:,.1f} s of excess waiting"
     ]
     for rank, finding in enumerate(findings[:top], 1):
         lines += ["", f"{rank}. {title(finding)}", f"   {finding.summary}"]
@@ -146,19 +174,20 @@ def sentences(diagnosis: Diagnosis, out: str, top: int) -> list[str]:
     return lines
 
 
+def explained_share(diagnosis: Diagnosis) -> float:
+    """Return the share of all excess waiting that the findings explain together."""
+    return min(1.0, sum(each.share for each in diagnosis.findings if each.kind not in _COUNTED_ELSEWHERE))
+
+
 def title(finding: Finding) -> str:
     """Return the kind, the culprit, the time and the weight of a finding."""
-    culprit = (
-        f"member {finding.client_id or finding.member} of {finding.group}"
-        if finding.group and (finding.client_id or finding.member)
-        else f"group {finding.group}"
-        if finding.group
-        else finding.client_id or (f"broker {finding.broker}" if finding.broker is not None else "cluster")
-    )
     share = f", {finding.share:.0%} of all excess waiting" if finding.share >= 0.005 else ""
-    return f"{finding.kind}: {culprit}, {clock_time(finding.start_us)} to {clock_time(finding.end_us)}{share}"
+    return (
+        f"{finding.kind}: {culprit_of(finding)}, {clock_time(finding.start_us)} to {clock_time(finding.end_us)}{share}"
+    )
 
 
-def as_text(diagnosis: Diagnosis) -> str:
-    """Return the JSON of a diagnosis as text."""
-    return json.dumps(diagnosis.as_json(), indent=2, ensure_ascii=False) + "\n"
+def as_text(diagnosis: Diagnosis, then: Diagnosis | None = None) -> str:
+    """Return the JSON of a diagnosis as text, with the comparison with an earlier one if there is one."""
+    compared = {} if then is None else {"baseline": baseline.as_json(diagnosis, then)}
+    return json.dumps(diagnosis.as_json() | compared, indent=2, ensure_ascii=False) + "\n"

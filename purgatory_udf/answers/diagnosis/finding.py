@@ -99,6 +99,16 @@ def ranked(findings: Iterable[Finding], total_excess_s: float) -> list[Finding]:
     return sorted(shared, key=lambda each: (-each.excess_wait_s, each.start_us, each.kind))
 
 
+def culprit_of(finding: Finding) -> str:
+    """Return who was at fault, such as `broker 3` or `member search-2 of search`."""
+    member = finding.client_id or finding.member
+    if finding.group:
+        return f"member {member} of {finding.group}" if member else f"group {finding.group}"
+    if finding.client_id:
+        return finding.client_id
+    return f"broker {finding.broker}" if finding.broker is not None else "several brokers"
+
+
 def iso_time(time_us: int) -> str:
     """Return a time as ISO 8601 in UTC with milliseconds."""
     moment = datetime.fromtimestamp(time_us / 1_000_000, UTC)
