@@ -57,7 +57,7 @@ def main(
     ] = None,
 ) -> None:
     """Name the broker, client, member or setting behind unusual waits; write the tables blame and findings."""
-    from purgatory_udf.answers.diagnosis.baseline import comparison
+    from purgatory_udf.answers.diagnosis.baseline import as_json, comparison
     from purgatory_udf.answers.diagnosis.diagnosis_run import as_text, diagnose, sentences
     from purgatory_udf.backend.file_system import replace_file
     from purgatory_udf.common.console import printable
@@ -65,15 +65,16 @@ def main(
     backend = open_backend()
     diagnosis = diagnose(backend, out).within(_moment("--from", start), _moment("--to", end))
     earlier = diagnose(backend, baseline) if baseline else None
+    compared = {} if earlier is None else {"baseline": as_json(diagnosis, earlier)}
     if json == Path("-"):
-        print(as_text(diagnosis, earlier), end="")
+        print(as_text(diagnosis, **compared), end="")
         return
     lines = sentences(diagnosis, out, top)
     if earlier is not None:
         lines += ["", *comparison(diagnosis, earlier)]
     print("\n".join(map(printable, lines)))
     if json is not None:
-        replace_file(json, as_text(diagnosis, earlier))
+        replace_file(json, as_text(diagnosis, **compared))
         print(f"\nJSON: {json}")
 
 

@@ -63,9 +63,15 @@ def write_prometheus(metrics: Metrics, file: Path, findings: Sequence[Finding] =
 def _findings(findings: Sequence[Finding]) -> Family:
     family = Family("purgatory_replay_finding", "gauge", "Excess waiting of an incident, in operation-seconds.")
     for each in findings:
-        labels = {"broker": each.broker, "client": each.client_id, "group": each.group, "topic": each.topic}
         family.add(
-            each.excess_wait_s, kind=each.kind, start=iso_time(each.start_us), end=iso_time(each.end_us), **labels
+            each.excess_wait_s,
+            kind=each.kind,
+            broker=each.broker,
+            client=each.client_id,
+            group=each.group,
+            topic=each.topic,
+            start=iso_time(each.start_us),
+            end=iso_time(each.end_us),
         )
     return family
 

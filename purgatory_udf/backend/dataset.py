@@ -342,10 +342,15 @@ def _with_schema(rows: Any, schema: pa.Schema) -> Any:
 
 
 def _sorted_places(rows: pa.Table, order: Sequence[str]) -> npt.NDArray[np.uint64]:
-    keys = [(name, "ascending") for name in order]
-    # Ties keep the order of the input.
-    numbered = rows.select(list(order)).append_column("_row", pa.array(np.arange(rows.num_rows)))
-    return pc.sort_indices(numbered, [*keys, ("_row", "ascending")], null_placement="at_start").to_numpy()
+    """Return the places of the rows in ascending order, nulls first; ties keep the order of the input."""
+    columns = {}
+    for name in order:
+        column = rows.column(name)
+        if column.null_count:
+            columns[f"_valid_{name}"] = column.is_valid()
+        columns[name] = column
+    columns["_row"] = pa.array(np.arange(rows.num_rows))
+    return pc.sort_indices(pa.table(columns), [(name, "ascending") for name in columns]).to_numpy()
 
 
 def _cut(

@@ -63,7 +63,7 @@ def test_without_job_the_demo_runs(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     # Replace the parts that differ between two runs.
     shown = done.stdout.replace(str(folder), "FOLDER")
-    shown = re.sub(r"Run run-[0-9a-f]{12}", "Run R", re.sub(r" in [\d.]+ s\b", " in S s", shown))
+    shown = re.sub(r"run-[0-9a-f]{12}", "R", re.sub(r" in [\d.]+ s\b", " in S s", shown))
     assert shown == (Path(__file__).parent / "demo.golden.txt").read_text(encoding="utf-8")
     # Our log lines start with the time; Spark logs nothing.
     assert [line for line in done.stderr.splitlines() if not re.match(r"\d\d:\d\d:\d\d (?!WARN|ERROR)", line)] == []

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from purgatory_udf.answers.diagnosis import baseline
 from purgatory_udf.answers.diagnosis.broker_incidents import broker_incidents
 from purgatory_udf.answers.diagnosis.client_incidents import large_batches, short_timeouts, unreachable_minimums
 from purgatory_udf.answers.diagnosis.cluster_incidents import busy_hosts, purge_backlogs, with_leader_moves
@@ -160,10 +159,9 @@ def sentences(diagnosis: Diagnosis, out: str, top: int) -> list[str]:
             f"No incident found in {diagnosis.run_id}: {diagnosis.waited:,} operations waited, none of them unusually "
             "long for a cause that a broker, a client or a setting is to blame for."
         ]
-    lines = [
-        f"{len(findings)} finding{'s' if len(findings) > 1 else ''} in {diagnosis.run_id}; "
-        f"they explain {explained_share(diagnosis):.0%} of {diagnosis.excess_wait_s:,.1f} s of excess waiting"
-    ]
+    explained = f"{explained_share(diagnosis):.0%} of {diagnosis.excess_wait_s:,.1f} s of excess waiting"
+    counts = f"{len(findings)} findings" if len(findings) > 1 else "1 finding"
+    lines = [f"{counts} in {diagnosis.run_id}: {explained}"]
     for rank, finding in enumerate(findings[:top], 1):
         lines += ["", f"{rank}. {title(finding)}", f"   {finding.summary}"]
         lines += [f"   - {suggestion}" for suggestion in finding.suggestions]
@@ -187,7 +185,6 @@ def title(finding: Finding) -> str:
     )
 
 
-def as_text(diagnosis: Diagnosis, then: Diagnosis | None = None) -> str:
-    """Return the JSON of a diagnosis as text, with the comparison with an earlier one if there is one."""
-    compared = {} if then is None else {"baseline": baseline.as_json(diagnosis, then)}
-    return json.dumps(diagnosis.as_json() | compared, indent=2, ensure_ascii=False) + "\n"
+def as_text(diagnosis: Diagnosis, **more: Any) -> str:
+    """Return the JSON of a diagnosis as text, with more members of the object."""
+    return json.dumps(diagnosis.as_json() | more, indent=2, ensure_ascii=False) + "\n"
