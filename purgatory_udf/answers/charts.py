@@ -118,8 +118,8 @@ def charts(data: ChartData) -> dict[str, Spec]:
         return {name: draw(frame, data.bin_ms).to_dict() for name, (frame, draw) in drawn.items() if len(frame)}
 
 
-def draw_incidents(findings: Sequence[Finding]) -> dict[str, Spec]:
-    """Return the timeline of a diagnosis as `incidents`: a bar per finding, in the order of their weight."""
+def draw_incidents(findings: Sequence[Finding], start_us: int, end_us: int) -> dict[str, Spec]:
+    """Return the timeline of a trace as `incidents`: a bar per finding, in the order of their weight."""
     import pandas as pd
 
     if not findings:
@@ -135,7 +135,10 @@ def draw_incidents(findings: Sequence[Finding]) -> dict[str, Spec]:
         for rank, finding in enumerate(findings, 1)
     ]
     frame = pd.DataFrame(rows)
-    chart = (
+    # The axis shows the whole trace: a domain for `x` conflicts with that of `x2` in Vega-Lite.
+    trace = pd.DataFrame({"t": [start_us / 1000, end_us / 1000]})
+    whole = alt.Chart(trace).mark_rule(opacity=0).encode(x=_axis("t", 1000))
+    bars = (
         alt.Chart(frame, width=WIDTH - 220, height=alt.Step(20))
         .mark_bar(color=VERMILLION, minBandSize=3, cornerRadius=2)
         .encode(
@@ -145,7 +148,7 @@ def draw_incidents(findings: Sequence[Finding]) -> dict[str, Spec]:
             tooltip=["incident:N", "excess waiting, s:Q", "summary:N"],
         )
     )
-    return {"incidents": chart.to_dict()}
+    return {"incidents": (whole + bars).to_dict()}
 
 
 def draw_topics(metrics: Metrics) -> alt.Chart:

@@ -74,7 +74,7 @@ def report_page(metrics: Metrics, diagnosis: Diagnosis) -> str:
     """Return the report as HTML."""
     tables = metrics.tables
     data, sums = chart_data(metrics), totals(metrics)
-    specs = {**draw_incidents(diagnosis.findings[:MAX_FINDINGS]), **charts(data)}
+    specs = {**draw_incidents(diagnosis.findings[:MAX_FINDINGS], diagnosis.start_us, diagnosis.end_us), **charts(data)}
     state = "" if tables.finished else " The replay is still running or was interrupted; this is its output so far."
     caption = f"From {sums.first} to {sums.last} (UTC), in time bins of {_duration(data.bin_ms)}.{state}"
     sections = [_incidents(tables, diagnosis), *_figures(specs), *_stories_and_tables(metrics, sums)]

@@ -41,7 +41,7 @@ def test_readme_shows_main_commands_in_order() -> None:
     shown = [command_line.parse(words) for words in _shown(pages.text("README.md"), "./spark-submit.sh")]
     jobs = [line.job for line in shown if line.job]
     assert shown[0].job is None
-    assert list(dict.fromkeys(jobs))[:4] == ["ingest", "replay", "explain", "metrics"]
+    assert list(dict.fromkeys(jobs))[:5] == ["ingest", "replay", "diagnose", "explain", "metrics"]
     assert {"audit", "report", "fidelity", "what-if"} <= set(jobs)
 
 

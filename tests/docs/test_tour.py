@@ -38,7 +38,7 @@ def _missing(shown: list[str], printed: list[str]) -> list[str]:
 
 
 def test_tour_prints_what_is_shown(tmp_path: Path) -> None:
-    assert [shlex.split(command)[1] for command, _ in STEPS] == ["ingest", "replay", "explain", "metrics"]
+    assert [shlex.split(command)[1] for command, _ in STEPS] == ["ingest", "replay", "diagnose", "explain", "metrics"]
     for command, shown in STEPS:
         printed = _run(command, tmp_path / "tour")
         assert _missing(_lines(shown), printed) == [], "\n".join(printed)

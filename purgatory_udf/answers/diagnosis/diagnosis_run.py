@@ -62,15 +62,21 @@ class Diagnosis:
     Attributes:
         excess_wait_s: How much longer than usual all operations waited, in operation-seconds.
         waited: Number of operations that were in a purgatory.
-        minutes: Length of the trace.
+        start_us: Time of the first event in microseconds since the epoch; `end_us` likewise of the last one.
     """
 
     run_id: str
     findings: tuple[Finding, ...]
     excess_wait_s: float
     waited: int
-    minutes: float
+    start_us: int
+    end_us: int
     usual_waits: tuple[UsualWait, ...]
+
+    @property
+    def minutes(self) -> float:
+        """Length of the trace."""
+        return max(1, self.end_us - self.start_us) / 60_000_000
 
     def within(self, from_us: int | None, until_us: int | None) -> Diagnosis:
         """Return the diagnosis with only the findings that overlap a time."""
@@ -119,8 +125,8 @@ def find(tables: RunTables) -> Diagnosis:
     total = _total_excess_s(facts, kept)
     (waited,) = tables.rows("diagnosis/waited_operations")
     usual = [UsualWait(**{name: row[name] for name in UsualWait.__dataclass_fields__}) for row in facts.normal]
-    minutes = max(1e-6, (facts.end_us - facts.start_us) / 60_000_000)
-    return Diagnosis(tables.run.run_id, tuple(ranked(kept, total)), total, waited["operations"], minutes, tuple(usual))
+    findings, waited_count = tuple(ranked(kept, total)), waited["operations"]
+    return Diagnosis(tables.run.run_id, findings, total, waited_count, facts.start_us, facts.end_us, tuple(usual))
 
 
 def _total_excess_s(facts: TraceFacts, found: Sequence[Finding]) -> float:
