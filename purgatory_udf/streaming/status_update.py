@@ -97,6 +97,7 @@ def _listed_wait(state: State, operation: Records) -> dict[str, Any]:
         "deadline_ms": int(operation["deadline"]),
         # The column of `top`.
         "lacks": pending_reason(state, operation),
+        "replicas": _missing(state, operation),
     }
 
 
@@ -137,16 +138,34 @@ def _missing_replicas(state: State, key: Records, required: int) -> str:
     count, least = int(key["isr_count"]), int(key["min_isr"])
     if 0 <= count < least:
         return f"{count} in-sync replicas, {least} are needed"
-    ends = _follower_ends(state, key)
-    behind = [end for end in ends if end is None or end < required]
+    behind = _lagging(state, key, required)
     if not behind:
         return f"high watermark {_gap(int(key['hw']), required)}"
-    known = [required - end for end in behind if end is not None]
-    by = f"behind by {max(known):,}" if known else "have not fetched yet"
-    return f"{len(behind)} of {count} in-sync replicas {by}"
+    known = [required - end for end in behind.values() if end is not None]
+    ids = ", ".join(map(str, sorted(behind)))
+    by = f"behind by {max(known):,}" if known else "without a fetch yet"
+    return f"in-sync replica{'s' if len(behind) > 1 else ''} {ids} of {count} {by}"
 
 
-def _follower_ends(state: State, key: Records) -> list[int | None]:
+def _lagging(state: State, key: Records, required: int) -> dict[int, int | None]:
+    """Return the in-sync followers below an offset, with their log end offsets."""
+    ends = _follower_ends(state, key)
+    return {replica: end for replica, end in ends.items() if end is None or end < required}
+
+
+def _missing(state: State, operation: Records) -> list[int]:
+    """Return the followers that an open produce waits for, over all its partitions."""
+    if operation["code"] != Code.PRODUCE:
+        return []
+    begin = int(operation["first"])
+    parts = state.parts[begin : begin + int(operation["count"])]
+    pending = parts[parts["queue"] != SETTLED]
+    return sorted(
+        {each for part in pending for each in _lagging(state, state.keys[int(part["key"])], int(part["offset"]))}
+    )
+
+
+def _follower_ends(state: State, key: Records) -> dict[int, int | None]:
     """Return the log end offset of each in-sync follower, None where the trace has not reported one."""
     begin, count = int(key["isr_begin"]), max(0, int(key["isr_count"]))
     members = state.in_sync["replica"][begin : begin + count].tolist()
@@ -154,7 +173,7 @@ def _follower_ends(state: State, key: Records) -> list[int | None]:
     while node != NONE:
         follower = state.nodes[node]
         ends[int(follower["id"])], node = int(follower["value"]), int(follower["next"])
-    return [ends.get(member) for member in members if member != key["broker"]]
+    return {int(member): ends.get(member) for member in members if member != key["broker"]}
 
 
 def _gap(reached: int, required: int) -> str:

@@ -19,6 +19,8 @@ from purgatory_udf.streaming.status_file import QueryStatus, longest_waits, read
 
 # The rate of expirations is the mean of this number of seconds.
 _RATE_SECONDS = 10
+# A follower is named if a produce has waited for it this long, in milliseconds.
+_LAG_MS = 500
 
 
 def show_top(out: str, once: bool, every: float, rows: int) -> None:
@@ -67,7 +69,10 @@ def render_frame(statuses: Mapping[str, QueryStatus], rows: int, terminal: bool,
     # One query may be a batch ahead. Waits are measured up to the latest, so none is negative.
     at_ms = max(status.at_ms for status in every)
     tables = [_purgatories(every, at_ms), _waits(every, at_ms, rows), _rebalances(every, at_ms, rows)]
-    blocks = [[_head(every, at_ms, now_ms, ended)], *(table.lines(terminal) for table in tables if table.rows)]
+    blocks = [
+        [_head(every, at_ms, now_ms, ended), *_lagging_replicas(every, at_ms)],
+        *(table.lines(terminal) for table in tables if table.rows),
+    ]
     return [line for block in blocks for line in ["", *block]][1:]
 
 
@@ -79,6 +84,21 @@ def _head(statuses: list[QueryStatus], at_ms: int, now_ms: int, ended: bool) -> 
     freshness = "the replay has stopped" if ended else f"updated {age:,} s ago"
     at = moment.removesuffix("+00:00")
     return f"Run {statuses[0].run_id}: {at} · {events:,} events · {still_open:,} operations open · {freshness}"
+
+
+def _lagging_replicas(statuses: list[QueryStatus], at_ms: int) -> list[str]:
+    """Return a line for each follower that the oldest produces wait for, the one with the longest wait first."""
+    since: dict[int, list[int]] = {}
+    for operation in longest_waits(statuses):
+        for replica in operation.get("replicas", ()):
+            since.setdefault(replica, []).append(operation["since_us"])
+    lines = []
+    for replica, starts in sorted(since.items(), key=lambda item: (min(item[1]), item[0])):
+        waited_ms = at_ms - min(starts) // 1000
+        if waited_ms >= _LAG_MS:
+            start = datetime.fromtimestamp(min(starts) / 1_000_000, UTC).strftime("%H:%M:%S.%f")[:-3]
+            lines.append(f"Broker {replica} is behind: produces wait for it since {start}, {waited_ms:,} ms")
+    return lines
 
 
 def _purgatories(statuses: list[QueryStatus], at_ms: int) -> Table:

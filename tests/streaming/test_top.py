@@ -46,13 +46,13 @@ def led_partition() -> Timeline:
 
 def test_produce_lacks_replicas() -> None:
     assert reasons(led_partition().produce(10, "p", 30_000, **{"orders-3": 1002})) == [
-        "orders-3: 2 of 3 in-sync replicas behind by 812"
+        "orders-3: in-sync replicas 1, 2 of 3 behind by 812"
     ]
     one_behind = led_partition().produce(10, "p", 30_000, **{"orders-3": 200, "a-1": 7})
-    assert reasons(one_behind) == ["orders-3: 1 of 3 in-sync replicas behind by 10 (and 1 more)"]
+    assert reasons(one_behind) == ["orders-3: in-sync replica 1 of 3 behind by 10 (and 1 more)"]
     not_fetched = Timeline().change(1, "a-0", "leader", leader_epoch=1, replicas=[0, 1], isr=[0, 1], min_isr=1)
     assert reasons(not_fetched.produce(10, "p", 30_000, **{"a-0": 5})) == [
-        "a-0: 1 of 2 in-sync replicas have not fetched yet"
+        "a-0: in-sync replica 1 of 2 without a fetch yet"
     ]
     too_few = Timeline().change(1, "a-0", "leader", leader_epoch=1, replicas=[0, 1], isr=[0], min_isr=2)
     assert reasons(too_few.produce(10, "p", 30_000, **{"a-0": 5})) == ["a-0: 1 in-sync replicas, 2 are needed"]
@@ -114,6 +114,8 @@ def test_frame_shows_purgatories_waits_and_rebalances() -> None:
     statuses = {"groups": coordinators, "partitions": QueryStatus.from_json(status.to_json())}
     assert render_frame(statuses, rows=10, terminal=False, now_ms=103_000, ended=False) == [
         "Run run-1: 1970-01-01 00:00:07.000 · 5 events · 1 operations open · updated 3 s ago",
+        "Broker 1 is behind: produces wait for it since 00:00:00.010, 6,990 ms",
+        "Broker 2 is behind: produces wait for it since 00:00:00.010, 6,990 ms",
         "",
         "Purgatories",
         "  broker  purgatory  watched  delayed  expired/s  longest wait ms",
@@ -122,7 +124,7 @@ def test_frame_shows_purgatories_waits_and_rebalances() -> None:
         "",
         "Waiting longest",
         "  request  kind     broker  client  waiting ms  ms left  lacks",
-        "  p-1      produce       0       -       6,990   23,010  orders-3: 2 of 3 in-sync replicas behind by 812",
+        "  p-1      produce       0       -       6,990   23,010  orders-3: in-sync replicas 1, 2 of 3 behind by 812",
         "",
         "Groups in rebalance",
         "  group  broker  state               since ms  ms left  missing  members",
