@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _ALL_TIMES = {"from_us": -(1 << 62), "until_us": 1 << 62}
 _NO_LIMIT = (1 << 31) - 1
+_OF_GROUPS, _OF_MEMBERS = ("join", "initial_join", "sync"), ("heartbeat", "session", "reconciliation")
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ def explain(session: Session, out: str, question: Question, top: int = 20) -> li
 def _add_group_changes(tables: RunTables, evidence: Evidence) -> None:
     """Add the state changes of the operation's group between its start and its end."""
     end = evidence.end
-    if end is None or end["kind"] not in ("join", "initial_join", "sync", "heartbeat"):
+    if end is None or end["kind"] not in (*_OF_GROUPS, *_OF_MEMBERS):
         return
-    # The key of a heartbeat is the group and the member.
-    group = evidence.request["group"] if evidence.request else None if end["kind"] == "heartbeat" else end["key"]
+    # The key of an operation of a member is the group and the member.
+    group = evidence.request["group"] if evidence.request else None if end["kind"] in _OF_MEMBERS else end["key"]
     if group:
         within = {"from_us": end["started_us"], "until_us": end["ended_us"]}
         evidence.changes = [*tables.rows("explain/group_changes", group=group, top=_NO_LIMIT, **within)]

@@ -26,6 +26,11 @@ _SHARED = {
     "empty": "the request was empty",
     "broker_stopped": "the broker stopped before it responded",
     "unloaded": "the broker had unloaded the group, which has another coordinator now",
+    "left": "the member left the group",
+    "leave_group": "the member left the group",
+    "fenced": "the coordinator removed the member, because of another deadline that it missed",
+    "replaced": "another member took over its instance id",
+    "converted": "the group changed to the other group protocol",
 }
 
 _RULES = {
@@ -73,6 +78,16 @@ _RULES = {
         "rebalance": "another rebalance started",
         "all_synced": "the leader's assignment had arrived, and every member had requested it",
     },
+    "session": {
+        "consumer_group_heartbeat": "the member sent its next heartbeat",
+        "heartbeat": "the member sent its next heartbeat",
+        "join_group": "the member joined again",
+        "sync_group": "the member requested its assignment",
+    },
+    "reconciliation": {
+        "revoked": "the member had given the partitions up, or had to give up others",
+        "left_epoch": "the member had reached another epoch",
+    },
 }
 
 
@@ -106,6 +121,7 @@ EVENT_NAMES = {
 
 PENDING = "REQUEST_TIMED_OUT"
 STOPPED = "broker_stopped"
+_CANCELLED = (STOPPED, "converted")
 # Maximum number of partitions and names in a list.
 SHOWN = 5
 _INDENT = " " * 17
@@ -124,7 +140,7 @@ def story(evidence: Evidence) -> list[str]:
             f"{request['type']} {_of(request)} at broker {request['broker'] or 0} (operation {request['seq']})",
             *_in(lines),
         ]
-    how = "expired" if end["expired"] else "cancelled" if end["completed_by"] == STOPPED else "completed"
+    how = "expired" if end["expired"] else "cancelled" if end["completed_by"] in _CANCELLED else "completed"
     title = f"{end['kind']} {_of(end)} at broker {end['broker']} (operation {end['operation_id']}): {how} {_after(end)}"
     return [title, *_in([*_beginning(evidence, end), *_during_wait(evidence), *_ending(evidence, end)])]
 
@@ -251,12 +267,14 @@ def _expiry_reasons(evidence: Evidence, end: Row) -> Iterator[str]:
                 _name(part["topic"], part["partition"]) for part in end["partitions"] if part["error"] == PENDING
             ]
             yield f"because of pending partitions ({PENDING}): {_some(pending)}"
-        case "heartbeat":
+        case "heartbeat" | "session":
             yield "because its member sent no request within the session timeout"
         case "join":
             yield "because not every member had rejoined; missing dynamic members were removed"
         case "initial_join":
             yield "as intended: a new group waits for more members until its initial delay has passed"
+        case "reconciliation":
+            yield "because its member did not give up the partitions that it lost within its rebalance timeout"
         case "sync":
             yield "because not every member had requested its assignment"
 

@@ -137,6 +137,14 @@ class CreateTopicsSettings(_Section):
     purge_interval: Interval = 1000
 
 
+class ConsumerGroupSettings(_Section):
+    """Settings of groups of the consumer protocol (Kafka's `group.consumer.*`)."""
+
+    session_timeout_ms: Override = None
+    assignment_interval_ms: Millis = 1000
+    max_size: Annotated[int, Field(ge=1, le=INT32_MAX)] = INT32_MAX
+
+
 class GroupSettings(_Section):
     """Settings of the group coordinator and its purgatories."""
 
@@ -147,6 +155,9 @@ class GroupSettings(_Section):
     max_session_timeout_ms: Millis = 1_800_000
     new_member_timeout_ms: Millis = 300_000
     max_size: Annotated[int, Field(ge=1, le=INT32_MAX)] = INT32_MAX
+    coordinator: Literal["old", "new"] | None = None
+    consumer: ConsumerGroupSettings = ConsumerGroupSettings()
+    commit_delay_ms: Millis = 0
     rebalance_timeout: Literal["rebalance", "session"] = "rebalance"
     purge_interval: Interval = 1000
     # A copy of `Config.what_if`, because a coordinator is given this section only.
@@ -155,7 +166,8 @@ class GroupSettings(_Section):
     def setting(self, key: str, subject: RequestContext) -> int | str | None:
         """Return the what-if value for this field of a group's request, or None."""
         found, value = first_override(self._rules, (f"group.{key}",), subject)
-        plain: int | str | None = getattr(self, key)
+        section, _, field = key.rpartition(".")
+        plain: int | str | None = getattr(getattr(self, section) if section else self, field)
         return value if found else plain
 
 

@@ -289,7 +289,19 @@ def partition(values: Row) -> Row:
     return _CHANGED.get(change if type(change) is str else "", _UNCHANGED)(values)
 
 
-MEMBER = (*REQUEST, Field("group", text), Field("member_id", text), Field("group_instance_id", text, None))
+_COORDINATOR = Field("coordinator", one_of("old", "new"), None)
+
+MEMBER = (
+    *REQUEST,
+    Field("group", text),
+    Field("member_id", text),
+    Field("group_instance_id", text, None),
+    _COORDINATOR,
+)
+
+_OWNED = list_of(object_reader(Field("topic", name), Field("partitions", list_of(count32))))
+
+_ASSIGNMENTS = list_of(object_reader(Field("member_id", text), Field("assigned", _OWNED)))
 
 join_group = object_reader(
     *MEMBER,
@@ -299,21 +311,49 @@ join_group = object_reader(
     Field("session_timeout_ms", count32),
     Field("rebalance_timeout_ms", count32),
     Field("protocols", list_of(text)),
+    Field("subscribed_topics", list_of(text), None),
+    Field("owned", _OWNED, None),
+    Field("assignments", _ASSIGNMENTS, None),
 )
 
-sync_group = object_reader(*MEMBER, Field("generation", count_or_none32), Field("leader", boolean, False))
+sync_group = object_reader(
+    *MEMBER,
+    Field("generation", count_or_none32),
+    Field("leader", boolean, False),
+    Field("assignments", _ASSIGNMENTS, None),
+)
 
 heartbeat = object_reader(*MEMBER, Field("generation", count_or_none32))
 
 # Kafka's LeaveGroup has no generation; OffsetCommit's default is -1.
 leave_group = object_reader(*MEMBER, Field("generation", count_or_none32, None))
 
-offset_commit = object_reader(*MEMBER, Field("generation", count_or_none32, -1), per_partition(Field("offset", offset)))
+offset_commit = object_reader(
+    *MEMBER,
+    Field("generation", count_or_none32, -1),
+    Field("member_epoch", int32, None),
+    per_partition(Field("offset", offset)),
+)
+
+# The consumer protocol (KIP-848). A heartbeat omits what has not changed since the last one.
+
+consumer_group_heartbeat = object_reader(
+    *MEMBER,
+    Field("member_epoch", integer(-2, INT32)),
+    Field("rebalance_timeout_ms", count_or_none32, None),
+    Field("subscribed_topics", list_of(text), None),
+    Field("subscribed_regex", text, None),
+    Field("server_assignor", text, None),
+    Field("owned", _OWNED, None),
+    Field("assigned", _OWNED, None),
+    Field("assigned_epoch", int32, None),
+    Field("assignments", _ASSIGNMENTS, None),
+)
 
 # Events of the coordinator. A loaded group has one `group_loaded` event per member, or one without a member if it is
 # empty.
 
-_OF_GROUP = (*COMMON, Field("group", text))
+_OF_GROUP = (*COMMON, Field("group", text), _COORDINATOR)
 
 group_loaded = object_reader(
     *_OF_GROUP,
@@ -332,6 +372,11 @@ group_unloaded = object_reader(*_OF_GROUP)
 # The process of the coordinator ended.
 group_stopped = object_reader(*_OF_GROUP)
 
+# A topic as the group coordinators see it: created, or with more partitions.
+topic = object_reader(
+    *COMMON, Field("topic", name), Field("topic_id", text, None), Field("partition_count", integer(1, INT32))
+)
+
 clock = object_reader(*COMMON)
 
 TYPES: dict[str, Reader] = {
@@ -344,6 +389,8 @@ TYPES: dict[str, Reader] = {
     "heartbeat": heartbeat,
     "leave_group": leave_group,
     "offset_commit": offset_commit,
+    "consumer_group_heartbeat": consumer_group_heartbeat,
+    "topic": topic,
     "create_topics": create_topics,
     "group_loaded": group_loaded,
     "group_unloaded": group_unloaded,

@@ -102,6 +102,7 @@ WHAT_IF_KEYS = frozenset(
         "create_topics.timeout_ms",
         "group.session_timeout_ms",
         "group.rebalance_timeout_ms",
+        "group.consumer.session_timeout_ms",
         *(f"fetch.{reader}{key}" for reader in ("", "consumer.", "follower.") for key in FETCH_KEYS),
     }
 )

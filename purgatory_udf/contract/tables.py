@@ -85,6 +85,20 @@ _EVENT_TOPIC = pa.struct(
     ]
 )
 
+_EVENT_OWNED = pa.struct(
+    [
+        column("topic", TEXT, "Topic name"),
+        column("partitions", pa.list_(INT), "Partition numbers"),
+    ]
+)
+
+_EVENT_ASSIGNMENT = pa.struct(
+    [
+        column("member_id", TEXT, "Member ID"),
+        column("assigned", pa.list_(_EVENT_OWNED), "Assigned partitions"),
+    ]
+)
+
 _EVENTS = table(
     column("event_time", TIMESTAMP, "`time_us` as a timestamp"),
     column(
@@ -117,7 +131,7 @@ _EVENTS = table(
         "`produce`, `fetch`, `delete_records`, `offset_commit`, `list_offsets`: partitions of the request",
     ),
     column("topics", pa.list_(_EVENT_TOPIC), "`create_topics`: topics to create"),
-    column("topic", TEXT, "`partition`, `remote_read`, `remote_lookup`: topic name"),
+    column("topic", TEXT, "`partition`, `topic`, `remote_read`, `remote_lookup`: topic name"),
     column("partition", INT, "`partition`, `remote_read`, `remote_lookup`: partition number"),
     column("change", TEXT, "`partition`: what changed, such as `log_end` or `leader`"),
     column("offset", LONG, "`partition`: new offset, for the changes that move one; `remote_lookup`: offset found"),
@@ -161,6 +175,37 @@ _EVENTS = table(
     column("error", TEXT, "`remote_read`, `remote_lookup`: Kafka error name, or NONE"),
     column("exhausted", BOOL, "`remote_quota`: whether the quota of remote reads is exhausted"),
     column("full", BOOL, "`reader_queue`: whether the queue of remote reads is full"),
+    column("coordinator", TEXT, "Group events: `new` for the group coordinator of Kafka 4.0, `old` for the one before"),
+    column(
+        "member_epoch",
+        INT,
+        "`consumer_group_heartbeat`: epoch sent by the member: 0 to join, -1 to leave, -2 to leave as a static member; "
+        "`offset_commit`: epoch of a member of the consumer protocol",
+    ),
+    column(
+        "subscribed_topics",
+        pa.list_(TEXT),
+        "`consumer_group_heartbeat`, `join_group`: topics that the member subscribes to",
+    ),
+    column("subscribed_regex", TEXT, "`consumer_group_heartbeat`: regular expression that the member subscribes to"),
+    column("server_assignor", TEXT, "`consumer_group_heartbeat`: `uniform` or `range`"),
+    column(
+        "owned", pa.list_(_EVENT_OWNED), "`consumer_group_heartbeat`, `join_group`: partitions that the member owns"
+    ),
+    column(
+        "assigned",
+        pa.list_(_EVENT_OWNED),
+        "`consumer_group_heartbeat`: partitions that the recorded response assigned; null if it contained none",
+    ),
+    column("assigned_epoch", INT, "`consumer_group_heartbeat`: member epoch of the recorded response"),
+    column(
+        "assignments",
+        pa.list_(_EVENT_ASSIGNMENT),
+        "Partitions of each member. `sync_group` of the leader: the assignment that it computed; "
+        "`consumer_group_heartbeat`, `join_group`: the target that the coordinator computed, if it was recorded",
+    ),
+    column("topic_id", TEXT, "`topic`: topic ID, in the form that Kafka prints"),
+    column("partition_count", INT, "`topic`: number of partitions"),
 )
 
 _REJECTED_EVENTS = table(
@@ -180,7 +225,7 @@ _OUTCOME_HEAD = (
         "kind",
         TEXT,
         "`produce`, `fetch`, `remote_fetch`, `delete_records`, `create_topics`, `list_offsets`, `initial_join`, "
-        "`join`, `sync` or `heartbeat`",
+        "`join`, `sync`, `heartbeat`, `session` or `reconciliation`",
     ),
     column("broker", INT, "ID of the broker that held the operation"),
     column("request_id", TEXT, "Label of the request"),
@@ -344,7 +389,7 @@ _GROUP_DISAGREEMENTS = table(
         "disagreement",
         TEXT,
         "What differs: `leader`, `member_id`, `join_refused`, `unknown_member`, `fenced_instance`, "
-        "`illegal_generation`, `error` or `generation`",
+        "`illegal_generation`, `error`, `generation`, `member_epoch` or `assignment`",
     ),
     column("recorded", TEXT, "Value in the trace"),
     column("replayed", TEXT, "Value in the replay"),

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from purgatory_udf.backend.backend import Backend, SparkBackend
+from purgatory_udf.backend.delta_store import Condition
 from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.groups.group_rows import API_OF
 from purgatory_udf.storage.event_staging import content_commits, content_version
 
@@ -82,7 +84,7 @@ class TraceSource:
 
 @dataclass(frozen=True)
 class Survey:
-    """Size and time span of a trace.
+    """Size and time span of a trace. `of_groups` and `of_topics` count events.
 
     `most_bytes` and `least_bytes` are the greatest and the smallest limit of a partition's read by any fetch.
     """
@@ -94,6 +96,7 @@ class Survey:
     last_us: int | None
     most_bytes: int
     least_bytes: int
+    of_topics: int = 0
 
 
 def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
@@ -109,6 +112,7 @@ def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
         "SELECT count(*) AS events, "
         f"count(CASE WHEN type IN ({any_of(PARTITION_KINDS)}) THEN 1 END) AS operations, "
         f"count(CASE WHEN type IN ({any_of(API_OF)}) THEN 1 END) AS of_groups, "
+        "count(CASE WHEN type = 'topic' THEN 1 END) AS of_topics, "
         "min(time_us) AS first_us, max(time_us) AS last_us FROM {events}",
         {"events": events},
     ).to_pylist()[0]
@@ -124,6 +128,16 @@ def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
         {"events": events},
     ).to_pylist()[0]
     return Survey(**totals, most_bytes=limits["most_bytes"] or 0, least_bytes=limits["least_bytes"] or 0)
+
+
+def cluster_topics(backend: Backend, events: str) -> ClusterTopics:
+    """Return the topics that the trace records with `topic` events."""
+    columns = ("type", "time_us", "seq", "topic", "topic_id", "partition_count")
+    store, where = backend.delta(events), [Condition("type", "=", "topic")]
+    if not store.count(events, where):
+        # A table of an older version lacks some of the columns.
+        return ClusterTopics()
+    return ClusterTopics.from_events(store.read(events, columns, where).to_pylist())
 
 
 class TraceSurvey:

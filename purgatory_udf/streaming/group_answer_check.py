@@ -50,6 +50,8 @@ def _may_disagree(compared: pa.Table) -> pa.Array:
         _differs(compared["recorded_generation"].cast(pa.int64()), compared["generation"]),
         _differs(compared["leader_member_id"], compared["leader"]),
         _differs(compared["assigned_member_id"], compared["given_member_id"]),
+        _differs(compared["assigned_epoch"], compared["generation"]),
+        _differs(compared["recorded_assignment"], compared["assignment"]),
     ]
     any_of = conditions[0]
     for condition in conditions[1:]:
@@ -63,7 +65,9 @@ def _differs(recorded: pa.ChunkedArray, replayed: pa.ChunkedArray) -> pa.Chunked
 
 
 def _row_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
-    if row["recorded_error"] is None:
+    if row["recorded_error"] is None and row["assigned_epoch"] is not None and row["error"] != NONE:
+        yield "error", NONE, row["error"]
+    elif row["recorded_error"] is None:
         yield from _unrecorded_disagreements(row)
     elif row["recorded_error"] != row["error"]:
         yield "error", row["recorded_error"], row["error"] or NO_ANSWER
@@ -74,6 +78,11 @@ def _row_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
         yield "leader", named, row["leader"]
     if row["error"] in (NONE, "MEMBER_ID_REQUIRED") and assigned not in (None, row["given_member_id"]):
         yield "member_id", assigned, row["given_member_id"]
+    epoch, assignment = row["assigned_epoch"], row["recorded_assignment"]
+    if row["error"] == NONE and epoch not in (None, row["generation"]):
+        yield "member_epoch", str(epoch), str(row["generation"])
+    if row["error"] == NONE and assignment not in (None, row["assignment"]):
+        yield "assignment", assignment, row["assignment"]
 
 
 def _unrecorded_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
@@ -96,23 +105,25 @@ _UNRECORDED = """
 SELECT *, CAST(NULL AS STRING) AS recorded_error, CAST(NULL AS INT) AS recorded_generation FROM {answers}
 """
 # Recorded answers of joins, syncs and heartbeats only: others may have an error per partition or member. The replay
-# keeps no answer of a heartbeat without error; a join or sync without one was never answered.
-_RECORDED = """
+# keeps no answer of a heartbeat without disagreement; a join or sync without one was never answered.
+_HEARTBEATS = "('heartbeat', 'consumer_group_heartbeat')"
+_APIS = "('join_group', 'sync_group', 'heartbeat', 'consumer_group_heartbeat')"
+_RECORDED = f"""
 SELECT answers.*, recorded.recorded_error, recorded.recorded_generation
-FROM {answers} AS answers
-LEFT JOIN {recorded} AS recorded
-    ON recorded.operation_id = answers.seq AND lower(recorded.api) IN ('join_group', 'sync_group', 'heartbeat')
+FROM {{answers}} AS answers
+LEFT JOIN {{recorded}} AS recorded
+    ON recorded.operation_id = answers.seq AND lower(recorded.api) IN {_APIS}
 UNION ALL
 SELECT coalesce(events.broker, 0), events.group, events.seq, events.event_time,
-    CASE WHEN events.type = 'heartbeat' THEN events.event_time END, events.type, events.request_id, events.member_id,
-    events.generation, CASE WHEN events.type = 'heartbeat' THEN 'NONE' END, CAST(NULL AS BIGINT), CAST(NULL AS STRING),
-    CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS STRING),
-    recorded.recorded_error, recorded.recorded_generation
-FROM {events} AS events
-JOIN {recorded} AS recorded
-    ON recorded.operation_id = events.seq AND lower(recorded.api) IN ('join_group', 'sync_group', 'heartbeat')
-ANTI JOIN {answers} AS answers ON answers.seq = events.seq
-WHERE events.type IN ('join_group', 'sync_group', 'heartbeat')
+    CASE WHEN events.type IN {_HEARTBEATS} THEN events.event_time END, events.type, events.request_id, events.member_id,
+    events.generation, CASE WHEN events.type IN {_HEARTBEATS} THEN 'NONE' END, CAST(NULL AS BIGINT),
+    CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS BIGINT),
+    CAST(NULL AS STRING), CAST(NULL AS STRING), recorded.recorded_error, recorded.recorded_generation
+FROM {{events}} AS events
+JOIN {{recorded}} AS recorded
+    ON recorded.operation_id = events.seq AND lower(recorded.api) IN {_APIS}
+ANTI JOIN {{answers}} AS answers ON answers.seq = events.seq
+WHERE events.type IN {_APIS}
 """
 
 

@@ -41,7 +41,7 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
     needs_clock_timer: ClassVar[bool] = True
 
     def input_columns(self, names: Sequence[str]) -> list[str]:
-        return list(COLUMNS)
+        return [name for name in COLUMNS if name in names]
 
     def split_by_group(self, events: pa.Table) -> Iterator[InputChunk]:
         # Consumer groups of one broker are independent, so grouping by broker is not needed.
@@ -83,7 +83,9 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
         for key in {**rows_of, **dict.fromkeys(state.due(horizon_ms))}:
             snapshot = state.get(key)
             before, was_rebalancing = open_operation_ids(snapshot), is_rebalancing(snapshot)
-            snapshot, result = step(key, snapshot, rows_of.get(key, ROWS.empty()), horizon_ms, self.config.group)
+            snapshot, result = step(
+                key, snapshot, rows_of.get(key, ROWS.empty()), horizon_ms, self.config.group, topics=self.plan.topics
+            )
             state.put(key, snapshot)
             waits.record(key, before, snapshot, result)
             if self.plan.is_followed:

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.backend.backend import Backend, LocalBackend, Session, SparkBackend, backend_of
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES
+from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.event_staging import staged
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_sink import Sink
-from purgatory_udf.streaming.event_source import Survey, TraceSource, TraceSurvey, growing_stream
+from purgatory_udf.streaming.event_source import Survey, TraceSource, TraceSurvey, cluster_topics, growing_stream
 from purgatory_udf.streaming.group_answer_check import write_disagreements
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
@@ -144,7 +145,8 @@ def _queries(
     backend: Backend, options: ReplayOptions, layout: Layout, run: Run, survey: Survey, source: TraceSource
 ) -> Queries:
     assert survey.first_us is not None
-    plan = Plan(run.run_id, options.config.max_disorder_ms > 0, survey.last_us, source.is_one_batch)
+    topics = cluster_topics(backend, options.events) if survey.of_topics else ClusterTopics()
+    plan = Plan(run.run_id, options.config.max_disorder_ms > 0, survey.last_us, source.is_one_batch, topics=topics)
     return Queries(backend, options.config, layout, run, plan, survey.first_us // 1000)
 
 
@@ -189,7 +191,9 @@ def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: R
         def events() -> DataFrame:
             return growing_stream(backend, options.events)
 
-        plan = Plan(run.run_id, options.config.max_disorder_ms > 0, None, is_followed=True)
+        # Topics that are created or grow later are not known to the running query.
+        topics = cluster_topics(backend, options.events)
+        plan = Plan(run.run_id, options.config.max_disorder_ms > 0, None, is_followed=True, topics=topics)
         queries = Queries(backend, options.config, layout, run, plan, trace_start_ms, status_files)
         make = stream_queries(backend, events, options.config)
         made = [make(*each) for each in (*queries.partition_sinks(most_bytes, _LEAST_BYTES), queries.group_sink())]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.common.worker_memory import retain_freed_memory
 from purgatory_udf.contract.tables import TIMESTAMP
+from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.purgatory.clock import STEP_MS
 
 # Values of `OutputChunk.table` that are not tables: input of the second query, an update of the status file, and
@@ -94,6 +95,7 @@ class Plan:
         trace_end_us: The time of the last event; None if the table is followed.
         is_one_batch: Whether the whole trace is one micro-batch, so that a call has all events of its group.
         is_followed: Whether the replay follows a growing table.
+        topics: The topics of the cluster, for assignments of consumer groups.
     """
 
     run_id: str
@@ -101,6 +103,7 @@ class Plan:
     trace_end_us: int | None
     is_one_batch: bool = False
     is_followed: bool = False
+    topics: ClusterTopics = field(default_factory=ClusterTopics)
 
 
 class Rules(ABC, Generic[State, Rows]):

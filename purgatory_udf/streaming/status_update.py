@@ -231,7 +231,8 @@ class GroupStatusUpdate:
         if rebalancing or was_rebalancing or result.transitions:
             self._rebalances[key] = _rebalance(key, snapshot) if rebalancing else None
         broker = split_group_key(key)[0]
-        for ended in result.ended:
+        # Kafka's new group coordinator has no purgatories, and so no meters.
+        for ended in () if snapshot.is_new else result.ended:
             expired = ended.take(ended.expired > 0)
             for deadline, kind in zip(expired.deadline.tolist(), expired.kind.tolist(), strict=True):
                 code = Code.HEARTBEAT if kind == _HEARTBEAT else Code.REBALANCE

@@ -95,5 +95,5 @@ def test_every_partition_rule_has_meaning(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", sorted({*RULES} - {"timeout"}))
 def test_every_group_rule_has_meaning(rule: str) -> None:
-    kinds = ("heartbeat", "join", "initial_join", "sync")
+    kinds = ("heartbeat", "join", "initial_join", "sync", "session", "reconciliation")
     assert any(meaning(kind, rule) != rule.replace("_", " ") for kind in kinds)

@@ -9,7 +9,9 @@ Event = dict[str, Any]
 TIME = 1_700_000_000_000_000
 HEAD: Event = {"time_us": TIME, "seq": 7, "broker": 2}
 REQUEST: Event = {**HEAD, "request_id": "r-1", "client_id": "c-1"}
-MEMBER: Event = {**REQUEST, "group": "g", "member_id": "m-1", "group_instance_id": "i-1"}
+MEMBER: Event = {**REQUEST, "group": "g", "member_id": "m-1", "group_instance_id": "i-1", "coordinator": "new"}
+OWNED: list[Event] = [{"topic": "orders", "partitions": [3, 4]}]
+ASSIGNMENTS: list[Event] = [{"member_id": "m-1", "assigned": OWNED}]
 PLACE: Event = {"topic": "orders", "partition": 3}
 OFFSET: Event = {**PLACE, "offset": 40}
 
@@ -43,6 +45,9 @@ JOIN: Event = {
     "session_timeout_ms": 10_000,
     "rebalance_timeout_ms": 60_000,
     "protocols": ["range", "sticky"],
+    "subscribed_topics": ["orders"],
+    "owned": OWNED,
+    "assignments": ASSIGNMENTS,
 }
 LEADER: Event = {
     "change": "leader",
@@ -68,14 +73,35 @@ WHOLE: dict[str, Event] = {
         "topics": [{"topic": "orders", "partitions": 6}],
     },
     "join_group": JOIN,
-    "sync_group": {**MEMBER, "type": "sync_group", "generation": 3, "leader": True},
+    "sync_group": {**MEMBER, "type": "sync_group", "generation": 3, "leader": True, "assignments": ASSIGNMENTS},
     "heartbeat": {**MEMBER, "type": "heartbeat", "generation": 3},
     "leave_group": {**MEMBER, "type": "leave_group", "generation": 3},
-    "offset_commit": {**MEMBER, "type": "offset_commit", "generation": 3, "partitions": [OFFSET]},
+    "offset_commit": {
+        **MEMBER,
+        "type": "offset_commit",
+        "generation": 3,
+        "member_epoch": 3,
+        "partitions": [OFFSET],
+    },
+    "consumer_group_heartbeat": {
+        **MEMBER,
+        "type": "consumer_group_heartbeat",
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 60_000,
+        "subscribed_topics": ["orders"],
+        "subscribed_regex": "or.*",
+        "server_assignor": "uniform",
+        "owned": OWNED,
+        "assigned": OWNED,
+        "assigned_epoch": 4,
+        "assignments": ASSIGNMENTS,
+    },
+    "topic": {**HEAD, "type": "topic", "topic": "orders", "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ", "partition_count": 6},
     "group_loaded": {
         **HEAD,
         "type": "group_loaded",
         "group": "g",
+        "coordinator": "old",
         "generation": 3,
         "leader_member_id": "m-3",
         "client_id": "c-1",
@@ -85,8 +111,8 @@ WHOLE: dict[str, Event] = {
         "rebalance_timeout_ms": 60_000,
         "protocols": ["range"],
     },
-    "group_unloaded": {**HEAD, "type": "group_unloaded", "group": "g"},
-    "group_stopped": {**HEAD, "type": "group_stopped", "group": "g"},
+    "group_unloaded": {**HEAD, "type": "group_unloaded", "group": "g", "coordinator": "old"},
+    "group_stopped": {**HEAD, "type": "group_stopped", "group": "g", "coordinator": "old"},
     "clock": {**HEAD, "type": "clock"},
     "log_end": change(change="log_end", offset=40, bytes=100, batches=1),
     "high_watermark": change(change="high_watermark", offset=40),
@@ -150,6 +176,8 @@ NEEDS: dict[str, list[str]] = {
     "heartbeat": [*MEMBER_NEEDS, "generation"],
     "leave_group": MEMBER_NEEDS,
     "offset_commit": [*MEMBER_NEEDS, *PLACE_NEEDS, "partitions[0].offset"],
+    "consumer_group_heartbeat": [*MEMBER_NEEDS, "member_epoch"],
+    "topic": ["time_us", "type", "topic", "partition_count"],
     "group_loaded": [
         "time_us",
         "type",
@@ -191,18 +219,36 @@ NEEDS: dict[str, list[str]] = {
 
 # The defaults of optional fields by event type; the empty key has those of every type.
 DEFAULTS: dict[str, Event] = {
-    "": {"seq": None, "broker": 0, "client_id": None, "group_instance_id": None},
+    "": {"seq": None, "broker": 0, "client_id": None, "group_instance_id": None, "coordinator": None},
     "fetch": {
         "replica_id": -1,
         "max_bytes": 2147483647,
         "hard_max_bytes": False,
         "isolation": "read_uncommitted",
     },
-    "join_group": {"assigned_member_id": None, "leader_member_id": None, "api_version": 5},
-    "sync_group": {"leader": False},
+    "join_group": {
+        "assigned_member_id": None,
+        "leader_member_id": None,
+        "api_version": 5,
+        "subscribed_topics": None,
+        "owned": None,
+        "assignments": None,
+    },
+    "sync_group": {"leader": False, "assignments": None},
+    "consumer_group_heartbeat": {
+        "rebalance_timeout_ms": None,
+        "subscribed_topics": None,
+        "subscribed_regex": None,
+        "server_assignor": None,
+        "owned": None,
+        "assigned": None,
+        "assigned_epoch": None,
+        "assignments": None,
+    },
+    "topic": {"topic_id": None},
     "group_loaded": {"leader_member_id": None},
     "leave_group": {"generation": None},
-    "offset_commit": {"generation": -1},
+    "offset_commit": {"generation": -1, "member_epoch": None},
     "log_end": {"bytes": 0, "batches": None},
     "leader": {"leader_epoch": None, "replicas": None, "isr": None, "min_isr": None},
     **{change: {"wake": True} for change in ("online", "not_leader", "offline", "deleted", "follower", "none")},

@@ -68,6 +68,22 @@ def test_duplicate_recorded_id_is_reported() -> None:
     assert disagreements_of(group) == ["3 member_id: a, but client-a-3"]
 
 
+def test_answers_of_consumer_protocol_are_compared() -> None:
+    """A recorded epoch without `assigned` records that the answer had no assignment."""
+    group = GroupTimeline()
+    joins = {"rebalance_timeout_ms": 5000, "subscribed_topics": [], "subscribed_regex": "o.*", "owned": []}
+    group.consumer_heartbeat(1000, "a", 0, **joins, assigned_epoch=2, assigned=[])
+    group.consumer_heartbeat(2000, "a", 2, assigned_epoch=3)
+    group.consumer_heartbeat(3000, "a", 2, assigned_epoch=2, assigned=[{"topic": "orders", "partitions": [0]}])
+    group.consumer_heartbeat(4000, "b", 2, assigned_epoch=2)
+    group.consumer_heartbeat(5000, "a", -1, assigned_epoch=-1)
+    assert disagreements_of(group) == [
+        "2 member_epoch: 3, but 2",
+        "3 assignment: orders:0, but not sent",
+        "4 error: NONE, but UNKNOWN_MEMBER_ID",
+    ]
+
+
 def test_rejected_heartbeats_are_reported() -> None:
     group = alone_and_stable()
     group.heartbeat(4200, "unknown")

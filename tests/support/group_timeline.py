@@ -19,7 +19,7 @@ from typing import Any
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Outcome
-from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Removal, StateChange
+from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Entry, Removal, StateChange
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 
 Event = dict[str, Any]
@@ -56,6 +56,9 @@ class GroupTimeline:
 
     def heartbeat(self, ms: float, member: str, generation: int = 1, **fields: Any) -> None:
         self._add(ms, "heartbeat", member, {"member_id": member, "generation": generation} | fields)
+
+    def consumer_heartbeat(self, ms: float, member: str, epoch: int, **fields: Any) -> None:
+        self._add(ms, "consumer_group_heartbeat", member, {"member_id": member, "member_epoch": epoch} | fields)
 
     def commit(self, ms: float, member: str, generation: int = 1, **fields: Any) -> None:
         self._add(ms, "offset_commit", member, {"member_id": member, "generation": generation} | fields)
@@ -102,7 +105,7 @@ class GroupTimeline:
         self.events.append(common | {"request_id": member, "client_id": f"client-{member}"} | fields)
 
 
-def entry_ms(entry: Answer | Removal | StateChange) -> int:
+def entry_ms(entry: Entry) -> int:
     return (entry.transition.at_us if isinstance(entry, StateChange) else entry.at_us) // 1000
 
 
@@ -114,7 +117,7 @@ def operation_line(outcome: Outcome) -> str:
     return f"{outcome.kind} {outcome.key}: {times}, {how}{'' if outcome.watched else ' on arrival'}"
 
 
-def _line(entry: Answer | Removal | StateChange) -> str:
+def _line(entry: Entry) -> str:
     ms = entry_ms(entry)
     match entry:
         case Answer():
@@ -127,6 +130,8 @@ def _line(entry: Answer | Removal | StateChange) -> str:
             change = entry.transition
             states = f"{change.from_state} → {change.to_state}"
             return f"{ms} {states} {change.generation} [{' '.join(change.members)}]: {change.reason}"
+        case _:
+            return f"{ms} {entry}"
 
 
 def stable_pair(**settings: object) -> GroupTimeline:

@@ -1,11 +1,20 @@
-"""Kafka's classic group coordinator. The reference, `rules.groups` and the simulation share it.
+"""Kafka's group coordinators, old and new. The reference, `rules.groups` and the simulation share them.
 
 In reading order:
 
 - `group_coordinator`: requests by group state, and the coordinators of a cluster
-- `group_metadata`, `group_requests`: a group with its members and states, and the requests of members
+- `group_metadata`, `group_requests`: a classic group with its members and states, and the requests of members
 - `join_requests`, `rebalance`, `member_sessions`: joining, rebalancing, session expiration
 - `group_loading`: a group that moves to another coordinator
 - `group_operations`: the delayed operations join, initial join and sync
-- `coordinator_journal`: answers, removed members and state transitions, in order
+- `coordinator_timer`: the one timer of the new coordinator, and timers of members
+- `coordinator_journal`: answers, removed members, and transitions of groups and members, in order
+
+Consumer groups (KIP-848), in which the new coordinator assigns the partitions:
+
+- `consumer_group`: a group with its members, epochs, target assignment and state, also as JSON
+- `consumer_coordinator`: heartbeats, leaves and fencing
+- `member_reconciliation`: how a member gets from its assignment to the target
+- `assignors`, `hash_order`: the server-side assignors, and the order of Java's hash tables that they depend on
+- `online_migration`: classic groups that become consumer groups, the reverse, and requests of classic members inside
 """

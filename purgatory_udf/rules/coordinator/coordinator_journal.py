@@ -1,13 +1,19 @@
-"""The journal of the coordinators: their answers, removed members, and the state transitions of groups, in order."""
+"""The journal of the coordinators: answers, removed members, and transitions of groups and members, in order."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from purgatory_udf.contract.outcome import Transition
+from purgatory_udf.rules.coordinator.consumer_group import (
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+)
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState
-from purgatory_udf.rules.coordinator.group_operations import GroupOperation
-from purgatory_udf.rules.coordinator.group_requests import GroupRequest, JoinGroup
+from purgatory_udf.rules.coordinator.group_operations import CoordinatedGroup, GroupOperation
+from purgatory_udf.rules.coordinator.group_requests import ConsumerHeartbeat, GroupRequest, JoinGroup, partitions_text
 
 NONE = "NONE"
 
@@ -18,6 +24,12 @@ class Answer:
 
     `member_id` is the id in the answer, "" for none. `generation` and `leader` belong to a join's answer: -1 and None
     with an error, both None for any other API.
+
+    The answer to a `consumer_group_heartbeat` has the member epoch as its `generation`, and an `assignment` if that was
+    sent: partitions in the form `orders:0,1;users:3`.
+
+    `awaits_commits`: the new coordinator sends the answer when every record that it had appended before is committed
+    (`answers_after_commits`). `at_us` is the time at which the coordinator decided.
     """
 
     broker: int
@@ -31,6 +43,8 @@ class Answer:
     member_id: str
     generation: int | None
     leader: str | None
+    awaits_commits: bool = False
+    assignment: str | None = None
 
     @property
     def wait_ms(self) -> int:
@@ -46,10 +60,12 @@ class Removal:
     | `session` | the session expired |
     | `pending` | an id assigned with MEMBER_ID_REQUIRED was not used within one session timeout |
     | `rejoin` | the member did not rejoin within the rebalance timeout |
-    | `sync` | the member did not sync within the rebalance timeout of the generation |
+    | `sync` | the member did not sync within the rebalance timeout of the generation, or of its join |
     | `leave` | the member left |
     | `replaced` | its instance id now belongs to a newer member id |
     | `size` | the member rejoined a full group |
+    | `rebalance` | the member of a consumer group did not give up partitions within its rebalance timeout |
+    | `join` | the classic member of a consumer group did not rejoin within its rebalance timeout |
     """
 
     broker: int
@@ -60,18 +76,65 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
+class Write:
+    """The new coordinator appended records of the group to its partition of the offsets topic."""
+
+    broker: int
+    group: str
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class StateChange:
-    """A state transition, and the group's leader at that instant."""
+    """A state transition, and the group's leader at that instant.
+
+    Of a consumer group, every change of its state, epochs or members is recorded; `target_epoch` is the epoch of its
+    target assignment, None for a classic group.
+    """
 
     transition: Transition
     leader: str | None
+    target_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChange:
+    """A member of a consumer group changed. The partitions are in the form `orders:0,1;users:3`, "" for none.
+
+    `blocked_by` lists the partitions of its target that others still own: `orders:3 of c-1, orders:4 of c-2`.
+    """
+
+    broker: int
+    group: str
+    at_us: int
+    member_id: str
+    from_state: str | None
+    to_state: str
+    epoch: int
+    assigned: str
+    revoking: str
+    blocked_by: str
+    is_classic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """The group became a group of this protocol: `consumer` or `classic`."""
+
+    broker: int
+    group: str
+    at_us: int
+    protocol: str
+
+
+Entry = Answer | Removal | StateChange | Write | MemberChange | Conversion
 
 
 class GroupJournal:
     """Everything that the coordinators did in one trace. `operations` includes open ones."""
 
     def __init__(self) -> None:
-        self.entries: list[Answer | Removal | StateChange] = []
+        self.entries: list[Entry] = []
         self.operations: list[GroupOperation] = []
 
     @property
@@ -82,18 +145,44 @@ class GroupJournal:
     def changes(self) -> list[StateChange]:
         return [entry for entry in self.entries if isinstance(entry, StateChange)]
 
-    def record_answer(self, request: GroupRequest, error: str, now_us: int, member_id: str | None = None) -> None:
+    def record_answer(
+        self,
+        request: GroupRequest,
+        error: str,
+        now_us: int,
+        member_id: str | None = None,
+        awaits_commits: bool = False,
+    ) -> None:
         """Record an answer that carries an error code only. It names the sender unless `member_id` is given."""
         generation = -1 if isinstance(request, JoinGroup) else None
-        self._record_answer(
-            request, error, now_us, request.member_id if member_id is None else member_id, generation, None
-        )
+        member_id = request.member_id if member_id is None else member_id
+        self._record_answer(request, error, now_us, member_id, generation, None, awaits_commits)
 
-    def record_join(self, request: JoinGroup, group: Group, member_id: str, leader: str | None, now_us: int) -> None:
+    def record_join(
+        self,
+        request: JoinGroup,
+        group: Group,
+        member_id: str,
+        leader: str | None,
+        now_us: int,
+        awaits_commits: bool = False,
+    ) -> None:
         """Record the answer to a successful join: the member is in the group's current generation."""
-        self._record_answer(request, NONE, now_us, member_id, group.generation, leader)
+        self._record_answer(request, NONE, now_us, member_id, group.generation, leader, awaits_commits)
 
-    def record_removal(self, group: Group, member_id: str, reason: str, now_us: int) -> None:
+    def record_member(self, change: MemberChange) -> None:
+        self.entries.append(change)
+
+    def record_consumer_group(self, transition: Transition, target_epoch: int) -> None:
+        self.entries.append(StateChange(transition, None, target_epoch))
+
+    def record_conversion(self, group: Group, protocol: str, now_us: int) -> None:
+        self.entries.append(Conversion(group.broker, group.name, now_us, protocol))
+
+    def record_write(self, group: CoordinatedGroup, now_us: int) -> None:
+        self.entries.append(Write(group.broker, group.name, now_us))
+
+    def record_removal(self, group: CoordinatedGroup, member_id: str, reason: str, now_us: int) -> None:
         self.entries.append(Removal(group.broker, group.name, now_us, member_id, reason))
 
     def record_transition(self, group: Group, from_state: GroupState, reason: str, now_us: int) -> None:
@@ -109,6 +198,16 @@ class GroupJournal:
         )
         self.entries.append(StateChange(transition, group.leader))
 
+    def record_classic_join(self, request: JoinGroup, member_id: str, epoch: int, now_us: int) -> None:
+        """Record the answer to a join of a classic member of a consumer group. The group has no leader."""
+        self._record_answer(request, NONE, now_us, member_id, epoch, None, True)
+
+    def record_epoch(
+        self, request: ConsumerHeartbeat, member_id: str, epoch: int, now_us: int, assignment: str | None
+    ) -> None:
+        """Record the answer to a heartbeat of the consumer protocol."""
+        self._record_answer(request, NONE, now_us, member_id, epoch, None, True, assignment)
+
     def _record_answer(
         self,
         request: GroupRequest,
@@ -117,6 +216,8 @@ class GroupJournal:
         member_id: str,
         generation: int | None,
         leader: str | None,
+        awaits_commits: bool,
+        assignment: str | None = None,
     ) -> None:
         answer = Answer(
             broker=request.broker,
@@ -130,7 +231,95 @@ class GroupJournal:
             member_id=member_id,
             generation=generation,
             leader=leader,
+            awaits_commits=awaits_commits,
+            assignment=assignment,
         )
         self.entries.append(answer)
         if request.respond is not None:
             request.respond(answer)
+
+
+def answers_after_commits(entries: Iterable[Entry], commit_delay_ms: int) -> list[Answer]:
+    """Return the answers as the new coordinator sends them: after the commit of the records appended before.
+
+    The groups of one partition of the offsets topic wait for each other's records. Here all groups of a broker do.
+
+    Args:
+        entries: The entries of every group, in the order in which the coordinator made them.
+        commit_delay_ms: The time from the append of a record to its commit.
+    """
+    committed_us: dict[int, int] = {}
+    answers = []
+    for entry in entries:
+        if isinstance(entry, Write):
+            committed_us[entry.broker] = entry.at_us // 1000 * 1000 + commit_delay_ms * 1000
+        elif isinstance(entry, Answer):
+            after_us = committed_us.get(entry.broker, 0) if entry.awaits_commits else 0
+            answers.append(replace(entry, at_us=after_us) if after_us > entry.at_us else entry)
+    return answers
+
+
+class ChangeRecorder:
+    """Records what changed since a group was recorded last, which the group keeps (`ConsumerGroup.recorded`)."""
+
+    def __init__(self, journal: GroupJournal) -> None:
+        self._journal = journal
+
+    def record(self, group: ConsumerGroup, reason: str, now_us: int) -> None:
+        """Record the changes of the group and its members since the last call."""
+        before = group.recorded_members
+        for member in group.members.values():
+            known = before.get(member.member_id)
+            if known is None or _visible(known) != _visible(member):
+                self._journal.record_member(_change(group, known, member, now_us))
+        group.recorded_members = dict(group.members)
+        after = (group.state.value, group.epoch, group.target_epoch, group.sorted_member_ids())
+        if after == group.recorded or group.epoch == ConsumerGroup.FIRST_EPOCH:
+            return
+        from_state = group.recorded[0] if group.recorded is not None else "Empty"
+        group.recorded = after
+        self._journal.record_consumer_group(
+            Transition(
+                group=group.name,
+                broker=group.broker,
+                at_us=now_us,
+                from_state=from_state,
+                to_state=group.state.value,
+                reason=reason,
+                generation=group.epoch,
+                members=group.sorted_member_ids(),
+            ),
+            group.target_epoch,
+        )
+
+
+def _visible(member: ConsumerMember) -> tuple[object, ...]:
+    return (member.state, member.epoch, member.assigned, member.revoking, member.classic is not None)
+
+
+def _change(group: ConsumerGroup, before: ConsumerMember | None, member: ConsumerMember, now_us: int) -> MemberChange:
+    return MemberChange(
+        broker=group.broker,
+        group=group.name,
+        at_us=now_us,
+        member_id=member.member_id,
+        from_state=None if before is None else before.state.value,
+        to_state=member.state.value,
+        epoch=member.epoch,
+        assigned=partitions_text(member.assigned),
+        revoking=partitions_text(member.revoking),
+        blocked_by=_blocked_by(group, member),
+        is_classic=member.classic is not None,
+    )
+
+
+def _blocked_by(group: ConsumerGroup, member: ConsumerMember) -> str:
+    """Return the owners of partitions that the member waits for: `c-1: orders:3,4;users:0`, one a line."""
+    if member.state is not MemberState.UNRELEASED_PARTITIONS:
+        return ""
+    owners = group.owners()
+    held: dict[str, list[tuple[str, int]]] = {}
+    for partition in group.target.get(member.member_id, frozenset()) - member.assigned:
+        if partition in owners:
+            held.setdefault(owners[partition], []).append(partition)
+    return "\n".join(f"{owner}: {partitions_text(held[owner])}" for owner in sorted(held))

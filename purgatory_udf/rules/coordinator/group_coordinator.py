@@ -53,10 +53,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
+from purgatory_udf.rules.coordinator.assignors import ClusterTopics
+from purgatory_udf.rules.coordinator.consumer_coordinator import ConsumerCoordinator, invalid_heartbeat
+from purgatory_udf.rules.coordinator.consumer_group import ConsumerGroup, ConsumerMember
 from purgatory_udf.rules.coordinator.coordinator_journal import NONE, Answer, GroupJournal
+from purgatory_udf.rules.coordinator.coordinator_timer import CoordinatorTimer
 from purgatory_udf.rules.coordinator.group_loading import NOT_COORDINATOR, GroupLoader
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState
 from purgatory_udf.rules.coordinator.group_requests import (
+    ConsumerHeartbeat,
     GroupLoaded,
     GroupRequest,
     GroupStopped,
@@ -69,6 +74,7 @@ from purgatory_udf.rules.coordinator.group_requests import (
     group_request,
 )
 from purgatory_udf.rules.coordinator.join_requests import JoinHandler
+from purgatory_udf.rules.coordinator.online_migration import classic_group_of, consumer_group_of
 from purgatory_udf.rules.coordinator.rebalance import Rebalancer
 from purgatory_udf.rules.purgatory.clock import Clock
 
@@ -78,12 +84,27 @@ GROUP_LIFECYCLE_EVENTS = (GroupLoaded, GroupUnloaded, GroupStopped)
 class GroupCoordinator:
     """All groups of one broker. The caller advances the clock to a request's time before it applies the request."""
 
-    def __init__(self, broker: int, clock: Clock, config: GroupConfig, journal: GroupJournal) -> None:
+    def __init__(
+        self,
+        broker: int,
+        clock: Clock,
+        config: GroupConfig,
+        journal: GroupJournal,
+        is_new: bool = False,
+        topics: ClusterTopics | None = None,
+    ) -> None:
+        self.is_new = is_new
         self.groups: dict[str, Group] = {}
         self._broker = broker
         self._config = config
         self._journal = journal
-        self.rebalancer = Rebalancer(broker, clock, config, journal)
+        timer = CoordinatorTimer() if is_new else None
+        self.rebalancer = Rebalancer(broker, clock, config, journal, timer)
+        self.consumers: ConsumerCoordinator | None = None
+        if timer is not None:
+            self.consumers = ConsumerCoordinator(
+                {}, config, topics or ClusterTopics(), timer, journal, self._become_classic
+            )
         self._joins = JoinHandler(config, self.rebalancer, journal)
         self._loader = GroupLoader(broker, config, self.groups, self.rebalancer, journal)
 
@@ -96,6 +117,8 @@ class GroupCoordinator:
         group = self.groups.get(request.group)
         if group is not None and group.state is GroupState.DEAD and not isinstance(request, GROUP_LIFECYCLE_EVENTS):
             self._answer(request, NOT_COORDINATOR)
+            return
+        if self.consumers is not None and self._handle_as_consumer_group(request, self.consumers):
             return
         match request:
             case GroupLoaded():
@@ -114,6 +137,71 @@ class GroupCoordinator:
                 self._commit(request)
             case LeaveGroup():
                 self._leave(request)
+            case ConsumerHeartbeat():
+                # The old coordinator does not know the consumer protocol.
+                self._answer(request, "UNSUPPORTED_VERSION")
+
+    # Consumer groups.
+
+    def _handle_as_consumer_group(self, request: GroupRequest, consumers: ConsumerCoordinator) -> bool:
+        """Apply a request of a consumer group, or of one to be. False if the group is a classic one."""
+        group = consumers.groups.get(request.group)
+        if isinstance(request, GROUP_LIFECYCLE_EVENTS):
+            if group is not None:
+                consumers.drop(group, request.time_us)
+            return False
+        if isinstance(request, ConsumerHeartbeat):
+            error = invalid_heartbeat(request)
+            if error is None and group is None:
+                group, error = self._consumer_group_for(request)
+            if group is None or error is not None:
+                self._answer(request, error)
+                return True
+        elif group is not None and not group.members and isinstance(request, JoinGroup):
+            # An empty consumer group gives way to a classic one.
+            del consumers.groups[request.group]
+            return False
+        if group is None:
+            return False
+        consumers.handle(request, group)
+        return True
+
+    def _consumer_group_for(self, request: ConsumerHeartbeat) -> tuple[ConsumerGroup | None, str | None]:
+        """Return the consumer group that a first heartbeat creates, or that it converts a classic group into."""
+        classic = self.groups.get(request.group)
+        if request.member_epoch != 0:
+            return None, "GROUP_ID_NOT_FOUND"
+        if classic is None or classic.state is GroupState.EMPTY:
+            group = ConsumerGroup(self._broker, request.group)
+            if classic is not None:
+                group.derived_operations = classic.derived_operations
+                self._convert(classic, request.time_us)
+            return group, None
+        if len(classic.members) > self._config.consumer.max_size:
+            return None, "GROUP_ID_NOT_FOUND"
+        self._convert(classic, request.time_us)
+        group = consumer_group_of(classic)
+        assert self.consumers is not None, "only the new coordinator has consumer groups"
+        self.consumers.adopt(group, request)
+        return group, None
+
+    def _convert(self, classic: Group, now_us: int) -> None:
+        """End a classic group that becomes a consumer group."""
+        self.rebalancer.end_for_conversion(classic, now_us)
+        del self.groups[classic.name]
+        self._journal.record_conversion(classic, "consumer", now_us)
+
+    def _become_classic(self, group: ConsumerGroup, gone_id: str, joining: ConsumerMember | None, now_us: int) -> None:
+        """Continue a consumer group as a classic one, which rebalances unless a static member took over."""
+        classic = classic_group_of(group, gone_id, joining)
+        self.groups[group.name] = classic
+        self._journal.record_conversion(classic, "classic", now_us)
+        for member in classic.members.values():
+            self.rebalancer.sessions.restart(classic, member, "converted", now_us, None)
+        if joining is None:
+            self.rebalancer.prepare_rebalance(classic, "last member of the consumer protocol left", now_us)
+
+    # Classic groups.
 
     def _join(self, request: JoinGroup) -> None:
         """Handle a join. Only a member without an id creates a group."""
@@ -124,6 +212,7 @@ class GroupCoordinator:
         group = self.groups.get(request.group)
         if group is None and request.member_id == "":
             group = self._add_group(request.group)
+            self.rebalancer.record_write(group, request.time_us)
         if group is None:
             self._answer(request, "UNKNOWN_MEMBER_ID")
         else:
@@ -141,11 +230,12 @@ class GroupCoordinator:
             member.awaiting_sync = request
             self.rebalancer.remove_pending_sync(group, member.member_id, request.time_us)
             if group.leader == member.member_id:
-                self.rebalancer.propagate_assignment(group, request.time_us, request)
+                self.rebalancer.commit_assignment(group, request)
         else:
             self.rebalancer.remove_pending_sync(group, member.member_id, request.time_us)
             self._answer(request)
-            self.rebalancer.sessions.renew(group, member, request)
+            if not self.is_new:
+                self.rebalancer.sessions.renew(group, member, request)
 
     def _heartbeat(self, request: Heartbeat) -> None:
         group, error = self._validate(request)
@@ -153,7 +243,8 @@ class GroupCoordinator:
             self._answer(request, error)
             return
         self.rebalancer.sessions.renew(group, group.members[request.member_id], request)
-        self._answer(request, "REBALANCE_IN_PROGRESS" if group.state is GroupState.PREPARING_REBALANCE else NONE)
+        error = "REBALANCE_IN_PROGRESS" if group.state is GroupState.PREPARING_REBALANCE else NONE
+        self._answer(request, error, awaits_commits=True)
 
     def _commit(self, request: OffsetCommit) -> None:
         group = self.groups.get(request.group)
@@ -164,7 +255,7 @@ class GroupCoordinator:
             self._answer(request, "ILLEGAL_GENERATION")
         elif request.generation < 0 and group.state is GroupState.EMPTY:
             # The sender assigns its partitions itself and uses the group only to store offsets.
-            self._answer(request)
+            self._store_offsets(group, request)
         else:
             self._commit_of_member(request)
 
@@ -177,7 +268,11 @@ class GroupCoordinator:
             self._answer(request, "REBALANCE_IN_PROGRESS")
         else:
             self.rebalancer.sessions.renew(group, group.members[request.member_id], request)
-            self._answer(request)
+            self._store_offsets(group, request)
+
+    def _store_offsets(self, group: Group, request: OffsetCommit) -> None:
+        self.rebalancer.record_write(group, request.time_us)
+        self._answer(request, awaits_commits=True)
 
     def _leave(self, request: LeaveGroup) -> None:
         """Handle a leave. An administrator may remove a static member by its instance id only."""
@@ -189,13 +284,13 @@ class GroupCoordinator:
         if member_id == "" and request.instance_id is not None:
             member_id = group.static_member_id(request.instance_id) or ""
         if member_id in group.pending_members:
-            self.rebalancer.remove_pending_member(group, member_id, "leave", request.time_us)
-            self._answer(request)
+            self.rebalancer.remove_pending_member(group, member_id, "leave", request.time_us, request)
+            self._answer(request, awaits_commits=True)
             return
         error = group.validate_member(member_id, request.instance_id)
         if error is None:
             self._remove(group, member_id, request)
-        self._answer(request, error)
+        self._answer(request, error, awaits_commits=True)
 
     def _remove(self, group: Group, member_id: str, request: LeaveGroup) -> None:
         member = group.members[member_id]
@@ -216,24 +311,35 @@ class GroupCoordinator:
         group = self.groups[name] = Group(self._broker, name)
         return group
 
-    def _answer(self, request: GroupRequest, error: str | None = None) -> None:
-        self._journal.record_answer(request, error or NONE, request.time_us)
+    def _answer(self, request: GroupRequest, error: str | None = None, awaits_commits: bool = False) -> None:
+        self._journal.record_answer(request, error or NONE, request.time_us, awaits_commits=awaits_commits)
 
 
 class Coordinators:
     """The group coordinators of a cluster, on one clock. Groups of the same name at two brokers are independent."""
 
-    def __init__(self, clock: Clock, config: GroupConfig) -> None:
+    def __init__(self, clock: Clock, config: GroupConfig, topics: ClusterTopics | None = None) -> None:
+        self._topics = topics
         self.journal = GroupJournal()
         self._clock = clock
         self._config = config
-        self._by_broker: dict[int, GroupCoordinator] = {}
+        self._coordinators: dict[tuple[int, bool], GroupCoordinator] = {}
+        self._has_new: dict[tuple[int, str], bool] = {}
 
     def handle(self, event: Mapping[str, Any], respond: Callable[[Answer], None] | None = None) -> None:
         """Apply an event of one of `GROUP_EVENTS`. `respond` is called with the answer: at once, later, or never."""
         request = group_request(event, self._config, respond)
-        coordinator = self._by_broker.get(request.broker)
+        broker, group = request.broker, request.group
+        is_new = self._has_new.setdefault((broker, group), has_new_coordinator(event, self._config))
+        coordinator = self._coordinators.get((broker, is_new))
         if coordinator is None:
-            coordinator = GroupCoordinator(request.broker, self._clock, self._config, self.journal)
-            self._by_broker[request.broker] = coordinator
+            coordinator = GroupCoordinator(broker, self._clock, self._config, self.journal, is_new, self._topics)
+            self._coordinators[broker, is_new] = coordinator
         coordinator.handle(request)
+
+
+def has_new_coordinator(first: Mapping[str, Any], config: GroupConfig) -> bool:
+    """Return whether a group belongs to the new coordinator: by the configuration, or by its first event."""
+    if config.coordinator is not None:
+        return config.coordinator == "new"
+    return first.get("coordinator") == "new" or first["type"] == ConsumerHeartbeat.api

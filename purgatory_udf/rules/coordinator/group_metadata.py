@@ -27,6 +27,7 @@ class Member:
     awaiting_join: JoinGroup | None = None
     awaiting_sync: SyncGroup | None = None
     is_new: bool = True
+    topics: tuple[str, ...] | None = None
     liveness_signal: str | None = None
 
     @classmethod
@@ -45,6 +46,7 @@ class Member:
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.protocols = request.protocols
+        self.topics = request.topics
         self.awaiting_join = request
 
     def heartbeat_satisfied_by(self) -> str | None:
@@ -114,8 +116,17 @@ class Group:
         # Members that have not synced in this generation.
         self.pending_syncs: set[str] = set()
         self.new_member_added = False
+        # Whether the group was Empty before the current rebalance.
+        self.is_initial_rebalance = False
+        # Set while a failed member is removed at the new coordinator: an initial join then ends early if all others
+        # have joined.
+        self.is_removing = False
         # Whether the leader replaces a removed one only until the rebalance elects a leader.
         self.leader_is_provisional = False
+        # The leader's sync whose assignment the new coordinator has appended but not committed.
+        self.uncommitted_sync: SyncGroup | None = None
+        # The assignment that the leader provided: member, topic and partition.
+        self.assignments: tuple[tuple[str, str, int], ...] = ()
         # When the group was loaded from the coordinator's log; 0 if it was created at this coordinator.
         self.loaded_us = 0
         # The number of derived operation ids handed out so far.
@@ -232,6 +243,7 @@ class Group:
 
     def transition_to(self, state: GroupState) -> None:
         assert self.state in state.valid_previous_states, f"{self.name}: {state.value} cannot follow {self.state.value}"
+        self.is_initial_rebalance = self.state is GroupState.EMPTY
         self.state = state
 
     def init_next_generation(self) -> None:
@@ -249,9 +261,13 @@ class Group:
         every replay, independently of other groups. Two ids collide with a probability of 2**-63.
         """
         self.derived_operations += 1
-        name = f"{self.broker}/{self.name}/{self.derived_operations}"
-        digest = blake2b(name.encode(), digest_size=8).digest()
-        return -1 - (int.from_bytes(digest, "big") >> 1)
+        return derived_operation_id(self.broker, self.name, self.derived_operations)
+
+
+def derived_operation_id(broker: int, group: str, number: int) -> int:
+    """Return the derived id with this number: see `Group.next_derived_operation_id`."""
+    digest = blake2b(f"{broker}/{group}/{number}".encode(), digest_size=8).digest()
+    return -1 - (int.from_bytes(digest, "big") >> 1)
 
 
 def _recorded_leader(waiting: dict[str, JoinGroup | None]) -> str | None:

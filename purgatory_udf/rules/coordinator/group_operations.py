@@ -43,6 +43,15 @@ class MemberKey:
         return f"{self.group}-{self.member_id}"
 
 
+class CoordinatedGroup(Protocol):
+    """A classic group, or a consumer group of Kafka 4.0."""
+
+    broker: int
+    name: str
+
+    def next_derived_operation_id(self) -> int: ...
+
+
 class OperationStart(NamedTuple):
     """Id and start of an operation, and the request that started it, or None."""
 
@@ -56,7 +65,7 @@ class OperationStart(NamedTuple):
         return cls(request.seq, request.time_us, request)
 
     @classmethod
-    def derived(cls, group: Group, at_us: int, request: GroupRequest | None = None) -> OperationStart:
+    def derived(cls, group: CoordinatedGroup, at_us: int, request: GroupRequest | None = None) -> OperationStart:
         """Use a derived id, for any further operation of a request and for operations started by a timer."""
         return cls(group.next_derived_operation_id(), at_us, request)
 
@@ -69,13 +78,14 @@ class GroupOperation(DelayedRequest):
 
     kind: ClassVar[str] = ""
 
-    def __init__(self, group: Group, key: JoinKey | SyncKey | MemberKey, start: OperationStart, delay_ms: int) -> None:
+    def __init__(
+        self, group: CoordinatedGroup, key: JoinKey | SyncKey | MemberKey, start: OperationStart, delay_ms: int
+    ) -> None:
         operation_id, at_us, request = start
         request_id, client_id = (request.request_id, request.client_id) if request is not None else (None, None)
         super().__init__(
             TraceRequest(operation_id, self.kind, group.broker, at_us, request_id, client_id, str(key)), delay_ms
         )
-        self.group = group
         self.key = key
 
     def effective_us(self, now_us: int) -> int:
@@ -108,6 +118,7 @@ class DelayedJoin(GroupOperation):
 
     def __init__(self, group: Group, start: OperationStart, timeout_ms: int, completion: JoinCompletion) -> None:
         super().__init__(group, JoinKey(group.name), start, timeout_ms)
+        self.group = group
         self._completion = completion
 
     def try_complete(self, now_us: int) -> bool:
@@ -146,7 +157,8 @@ class InitialDelayedJoin(DelayedJoin):
     """The first join phase of an empty group, which waits for more members (InitialDelayedJoin; Kafka 0.11, KIP-134).
 
     Each window is one operation. It never completes early, even if every member has joined, so its deadline always ends
-    it. With a delay of 3 s and a rebalance timeout of 10 s, while members keep joining:
+    it. An exception of the new coordinator: a member that fails ends it if all others have joined. With a delay of 3 s
+    and a rebalance timeout of 10 s, while members keep joining:
 
         0 s            3 s            6 s            9 s    10 s
         a joins, b     c              d              e      the rebalance completes with all five
@@ -164,11 +176,11 @@ class InitialDelayedJoin(DelayedJoin):
         self._initial_completion = completion
 
     def try_complete(self, now_us: int) -> bool:
-        return False
+        return self.group.is_removing and super().try_complete(now_us)
 
     def on_complete(self, now_us: int) -> None:
-        dead = self.group.state is GroupState.DEAD
-        if not dead and self.group.new_member_added and self.window.remaining_ms > 0:
+        ends = self.group.state is GroupState.DEAD or self.group.is_removing
+        if not ends and self.group.new_member_added and self.window.remaining_ms > 0:
             self.group.new_member_added = False
             self._initial_completion.extend(self.group, self.window, self.effective_us(now_us))
         else:
@@ -189,6 +201,7 @@ class DelayedSync(GroupOperation):
         self, group: Group, start: OperationStart, timeout_ms: int, on_expire: Callable[[Group, int], None]
     ) -> None:
         super().__init__(group, SyncKey(group.name), start, timeout_ms)
+        self.group = group
         self._on_expire = on_expire
 
     def try_complete(self, now_us: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,6 +15,8 @@ DEFAULT_API_VERSION = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
     """The fields common to all requests. `member_id` is "" if the request names none.
+
+    `coordinator` is "old" or "new" (Kafka 4.0) if the trace records which of Kafka's coordinators the group has.
 
     `respond`, if set, is called with the `Answer`. Simulated clients receive their answers by it.
     """
@@ -30,12 +32,16 @@ class GroupRequest:
     member_id: str
     instance_id: str | None
     generation: int
+    coordinator: str | None = None
     respond: Callable[[Any], None] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroup(GroupRequest):
-    """A join. `assigned_member_id` and `leader_member_id` come from the recorded answer, or are None."""
+    """A join. `assigned_member_id` and `leader_member_id` come from the recorded answer, or are None.
+
+    `topics` (the subscription), `owned` and `target` (see `ConsumerHeartbeat`) matter only in a consumer group.
+    """
 
     api: ClassVar[str] = "join_group"
 
@@ -45,6 +51,9 @@ class JoinGroup(GroupRequest):
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[str, ...]
+    topics: tuple[str, ...] | None = None
+    owned: tuple[tuple[str, int], ...] = ()
+    target: tuple[tuple[str, str, int], ...] | None = None
 
     @property
     def requires_known_member_id(self) -> bool:
@@ -59,9 +68,14 @@ class JoinGroup(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroup(GroupRequest):
-    """A sync: the member requests its assignment, and the leader provides it."""
+    """A sync: the member requests its assignment, and the leader provides it.
+
+    `assignments` are the leader's: member, topic and partition. They matter only if the group becomes a consumer group.
+    """
 
     api: ClassVar[str] = "sync_group"
+
+    assignments: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +90,28 @@ class OffsetCommit(GroupRequest):
     """An offset commit. Like a heartbeat, it proves the member alive."""
 
     api: ClassVar[str] = "offset_commit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeat(GroupRequest):
+    """A heartbeat of the consumer protocol (KIP-848). It joins, confirms and leaves. None: not sent, unchanged.
+
+    `target` is the recorded target assignment that the coordinator computed with this request, or None: member, topic
+    and partition. `recorded_epoch` is the member epoch in the recorded answer, or None; `recorded_assignment` is the
+    assignment in it, as text.
+    """
+
+    api: ClassVar[str] = "consumer_group_heartbeat"
+
+    member_epoch: int
+    rebalance_timeout_ms: int | None
+    topics: frozenset[str] | None
+    regex: str | None
+    assignor: str | None
+    owned: frozenset[tuple[str, int]] | None
+    target: tuple[tuple[str, str, int], ...] | None
+    recorded_epoch: int | None = None
+    recorded_assignment: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +155,9 @@ _LIFECYCLE_EVENTS: dict[str, Callable[..., GroupRequest]] = {
     event.api: event for event in (GroupUnloaded, GroupStopped)
 }
 
-GROUP_EVENTS = frozenset({JoinGroup.api, *_GENERATION_REQUESTS, GroupLoaded.api, *_LIFECYCLE_EVENTS})
+GROUP_EVENTS = frozenset(
+    {JoinGroup.api, ConsumerHeartbeat.api, *_GENERATION_REQUESTS, GroupLoaded.api, *_LIFECYCLE_EVENTS}
+)
 
 
 def group_request(
@@ -138,11 +176,18 @@ def group_request(
         "member_id": event.get("member_id") or "",
         "instance_id": event.get("group_instance_id"),
         "generation": -1 if generation is None else generation,
+        "coordinator": event.get("coordinator"),
     }
     if event["type"] == JoinGroup.api:
         return _join_group(event, common, config)
     if event["type"] == GroupLoaded.api:
         return _group_loaded(event, common, config)
+    if event["type"] == SyncGroup.api:
+        return _sync_group(event, common)
+    if event["type"] == ConsumerHeartbeat.api:
+        return _consumer_heartbeat(event, common, config)
+    if event["type"] == OffsetCommit.api and event.get("member_epoch") is not None:
+        common["generation"] = event["member_epoch"]
     return (_GENERATION_REQUESTS | _LIFECYCLE_EVENTS)[event["type"]](**common)
 
 
@@ -157,7 +202,57 @@ def _join_group(event: Mapping[str, Any], common: dict[str, Any], config: GroupC
         session_timeout_ms=session_ms,
         rebalance_timeout_ms=rebalance_ms,
         protocols=tuple(event.get("protocols") or ()),
+        topics=None if event.get("subscribed_topics") is None else tuple(event["subscribed_topics"]),
+        owned=tuple(sorted(_partitions(event.get("owned")) or ())),
+        target=_assignments(event),
     )
+
+
+def _sync_group(event: Mapping[str, Any], common: dict[str, Any]) -> SyncGroup:
+    return SyncGroup(**common, assignments=_assignments(event) or ())
+
+
+def _assignments(event: Mapping[str, Any]) -> tuple[tuple[str, str, int], ...] | None:
+    if event.get("assignments") is None:
+        return None
+    return tuple(
+        (of_member["member_id"], topic, number)
+        for of_member in event["assignments"]
+        for topic, number in sorted(_partitions(of_member["assigned"]) or ())
+    )
+
+
+def _consumer_heartbeat(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> ConsumerHeartbeat:
+    subject = RequestContext(common["client_id"], common["broker"], group=common["group"])
+    rebalance_ms, topics = event.get("rebalance_timeout_ms"), event.get("subscribed_topics")
+    if rebalance_ms is not None and rebalance_ms >= 0:
+        rebalance_ms = apply_override(rebalance_ms, config.setting("rebalance_timeout_ms", subject))
+    return ConsumerHeartbeat(
+        **common,
+        member_epoch=event["member_epoch"],
+        rebalance_timeout_ms=None if rebalance_ms == -1 else rebalance_ms,
+        topics=None if topics is None else frozenset(topics),
+        regex=event.get("subscribed_regex"),
+        assignor=event.get("server_assignor"),
+        owned=_partitions(event.get("owned")),
+        target=_assignments(event),
+        recorded_epoch=event.get("assigned_epoch"),
+        recorded_assignment=None if event.get("assigned") is None else partitions_text(_partitions(event["assigned"])),
+    )
+
+
+def partitions_text(partitions: Iterable[tuple[str, int]] | None) -> str:
+    """Return partitions as text: `orders:0,1;users:3`, or an empty text for none."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions or ()):
+        by_topic.setdefault(topic, []).append(number)
+    return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items())
+
+
+def _partitions(listed: Sequence[Mapping[str, Any]] | None) -> frozenset[tuple[str, int]] | None:
+    if listed is None:
+        return None
+    return frozenset((of_topic["topic"], number) for of_topic in listed for number in of_topic["partitions"])
 
 
 def _group_loaded(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> GroupLoaded:

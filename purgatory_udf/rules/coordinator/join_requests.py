@@ -24,6 +24,8 @@ class JoinHandler:
             if group.remove(member_id) is not None:
                 self._journal.record_removal(group, member_id, "size", now_us)
             self._journal.record_answer(request, "GROUP_MAX_SIZE_REACHED", now_us, member_id="")
+            if self._rebalancer.is_new:
+                return
         elif not group.supports_protocols(request.protocols):
             self._journal.record_answer(request, "INCONSISTENT_GROUP_PROTOCOL", now_us)
         elif member_id == "":
@@ -75,7 +77,10 @@ class JoinHandler:
     def _add_member_and_rebalance(self, group: Group, request: JoinGroup, member_id: str) -> None:
         """Add a member (`addMemberAndRebalance`). Until its first join is answered its session lasts five minutes."""
         now_us = request.time_us
-        if group.state is GroupState.PREPARING_REBALANCE and group.generation == 0:
+        in_first_generation = group.generation == 0
+        if group.state is GroupState.PREPARING_REBALANCE and (
+            group.is_initial_rebalance if self._rebalancer.is_new else in_first_generation
+        ):
             group.new_member_added = True
         member = Member.joining(request, member_id)
         group.add(member)
@@ -101,7 +106,8 @@ class JoinHandler:
             member.awaiting_join = None
             # An older client that finds itself named as the leader would compute an assignment that is not needed.
             leader = group.leader if request.supports_skipping_assignment else leader_before
-            self._journal.record_join(request, group, new_id, leader, now_us)
+            self._rebalancer.record_write(group, now_us)
+            self._journal.record_join(request, group, new_id, leader, now_us, awaits_commits=True)
         elif group.state is GroupState.STABLE:
             self._rebalancer.prepare_rebalance(group, reason, now_us, request)
 

@@ -8,9 +8,11 @@ from itertools import count
 from typing import Protocol
 
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
+from purgatory_udf.rules.coordinator.coordinator_timer import CoordinatorTimer
 from purgatory_udf.rules.coordinator.group_metadata import Group, Member
 from purgatory_udf.rules.coordinator.group_operations import GroupOperation, MemberKey, OperationStart
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, JoinGroup
+from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import Timer, TimerTask
 
@@ -50,6 +52,7 @@ class DelayedHeartbeat(GroupOperation):
         order: int,
     ) -> None:
         super().__init__(group, MemberKey(group.name, member_id), start, timeout_ms)
+        self.group = group
         self.member_id = member_id
         self.order = order
         self._listener = listener
@@ -117,6 +120,7 @@ class SessionTimer:
     """
 
     def __init__(self, timer: Timer) -> None:
+        self.alarm = timer.alarm
         self._timer = timer
         self._due: list[DelayedHeartbeat] = []
 
@@ -153,7 +157,10 @@ class SessionTimer:
 
 
 class MemberSessions:
-    """The Heartbeat purgatory, keyed by member. A member has at most one open session under its current id."""
+    """The Heartbeat purgatory, keyed by member. A member has at most one open session under its current id.
+
+    The new coordinator has no such purgatory, but the same sessions. Its `CoordinatorTimer` decides their order.
+    """
 
     def __init__(
         self,
@@ -161,8 +168,9 @@ class MemberSessions:
         journal: GroupJournal,
         on_failure: Callable[[DelayedHeartbeat, int], None],
     ) -> None:
-        self._timer = SessionTimer(purgatory.timer)
-        purgatory.timer = self._timer
+        self._timer: SessionTimer | None = None
+        if not isinstance(purgatory.timer, CoordinatorTimer):
+            self._timer = purgatory.timer = SessionTimer(purgatory.timer)
         self._purgatory = purgatory
         self._journal = journal
         self._on_failure = on_failure
@@ -202,12 +210,15 @@ class MemberSessions:
         member.liveness_signal = rule
         self._check(group, member.member_id, now_us)
 
-    def abandon(self, group: str, now_us: int) -> None:
-        """End all sessions of the group without effect, because the coordinator stopped."""
-        self._purgatory.abandon(lambda key: key.group == group, now_us)
+    def abandon(self, group: str, now_us: int, rule: str = BROKER_STOPPED) -> None:
+        """End all sessions of the group without effect."""
+        self._purgatory.abandon(lambda key: key.group == group, now_us, rule)
 
     def on_timer(self, session: DelayedHeartbeat) -> None:
-        self._timer.expire_in_order(session)
+        if self._timer is None:
+            session.expire()
+        else:
+            self._timer.expire_in_order(session)
 
     def on_expired(self, session: DelayedHeartbeat, now_us: int) -> None:
         self._on_failure(session, now_us)

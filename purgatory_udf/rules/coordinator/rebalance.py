@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
+from purgatory_udf.rules.coordinator.coordinator_timer import CoordinatorTimer
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_operations import (
     DelayedJoin,
@@ -15,27 +18,47 @@ from purgatory_udf.rules.coordinator.group_operations import (
     OperationStart,
     SyncKey,
 )
-from purgatory_udf.rules.coordinator.group_requests import GroupRequest
+from purgatory_udf.rules.coordinator.group_requests import GroupRequest, SyncGroup
 from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat, MemberSessions, PendingHeartbeat
 from purgatory_udf.rules.purgatory.clock import Clock
+from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.timing_wheel import TimerTask
+
+# The group became a group of the other protocol.
+CONVERTED = "converted"
 
 
 class Rebalancer:
     """The Rebalance purgatory: for each group the join of a rebalance, or the sync of a generation.
 
     The parameter `request` of a method is the request that caused the step; a step caused by a timer has none.
+
+    The new coordinator (`timer` given) has the same operations, but no purgatories: one timer runs all of them.
     """
 
-    def __init__(self, broker: int, clock: Clock, config: GroupConfig, journal: GroupJournal) -> None:
+    def __init__(
+        self,
+        broker: int,
+        clock: Clock,
+        config: GroupConfig,
+        journal: GroupJournal,
+        timer: CoordinatorTimer | None = None,
+    ) -> None:
         self._config = config
         self._journal = journal
+        self._timer = timer
         # Created first, so that within one millisecond sessions expire before joins and syncs.
-        heartbeats = clock.new_purgatory(broker, "Heartbeat", config.purge_interval)
+        heartbeats = clock.new_purgatory(broker, "Heartbeat", config.purge_interval, timer)
         self.sessions = MemberSessions(heartbeats, journal, self._on_session_expired)
         self._purgatory: DelayedOperationPurgatory[GroupOperation] = clock.new_purgatory(
-            broker, "Rebalance", config.purge_interval
+            broker, "Rebalance", config.purge_interval, timer
         )
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this is the new coordinator."""
+        return self._timer is not None
 
     # Start of a rebalance.
 
@@ -71,6 +94,11 @@ class Rebalancer:
         """Check the group's join phase: a member joined or left, so all may have joined."""
         self._purgatory.check_and_complete(JoinKey(group.name), now_us)
 
+    def _check_join_after_removal(self, group: Group, cause: str, now_us: int) -> None:
+        group.is_removing = self.is_new and cause != "leave"
+        self.check_join(group, now_us)
+        group.is_removing = False
+
     # End of the join phase.
 
     def on_complete_join(self, ended: DelayedJoin, now_us: int) -> None:
@@ -89,7 +117,9 @@ class Rebalancer:
             return
         group.init_next_generation()
         self._journal.record_transition(group, GroupState.PREPARING_REBALANCE, reason, now_us)
-        if group.members:
+        if not group.members:
+            self.record_write(group, now_us)
+        else:
             self._start_generation(group, now_us)
 
     def _schedule_another_join(self, group: Group, now_us: int) -> None:
@@ -117,9 +147,43 @@ class Rebalancer:
 
     # The sync phase.
 
-    def propagate_assignment(self, group: Group, now_us: int, leaders_sync: GroupRequest) -> None:
+    def commit_assignment(self, group: Group, leaders_sync: SyncGroup) -> None:
+        """Propagate the leader's assignment: at once, or at the new coordinator when its record is committed."""
+        self.record_write(group, leaders_sync.time_us)
+        if self._timer is None or not self._config.commit_delay_ms:
+            self.propagate_assignment(group, leaders_sync.time_us, leaders_sync)
+        elif group.uncommitted_sync is None or group.uncommitted_sync.generation != group.generation:
+            self.await_commit(group, leaders_sync)
+
+    def await_commit(self, group: Group, leaders_sync: SyncGroup) -> None:
+        """Wait for the commit of the leader's assignment."""
+        assert self._timer is not None, "the old coordinator writes by its produce purgatory"
+        group.uncommitted_sync = leaders_sync
+        commit = AssignmentCommit(group, leaders_sync, self._config.commit_delay_ms, self._on_committed)
+        self._timer.schedule(commit, leaders_sync.time_us // 1000)
+
+    def commit_ms(self, group: Group) -> int | None:
+        """Return when the leader's assignment is committed, or None if none waits for that."""
+        if group.uncommitted_sync is None:
+            return None
+        return group.uncommitted_sync.time_us // 1000 + self._config.commit_delay_ms
+
+    def _on_committed(self, group: Group, leaders_sync: SyncGroup, now_us: int) -> None:
+        """Propagate the committed assignment, unless another rebalance has started."""
+        if group.uncommitted_sync is leaders_sync:
+            group.uncommitted_sync = None
+            if group.state is GroupState.COMPLETING_REBALANCE and leaders_sync.generation == group.generation:
+                self.propagate_assignment(group, now_us, leaders_sync)
+
+    def record_write(self, group: Group, now_us: int) -> None:
+        """Record that the new coordinator appends records. The old one is not modelled here: it may delay a produce."""
+        if self._timer is not None:
+            self._journal.record_write(group, now_us)
+
+    def propagate_assignment(self, group: Group, now_us: int, leaders_sync: SyncGroup) -> None:
         """Answer all waiting syncs with the leader's assignment and make the group Stable."""
         self._answer_syncs(group, "NONE", "assignment", now_us, leaders_sync)
+        group.assignments = leaders_sync.assignments
         group.transition_to(GroupState.STABLE)
         self._journal.record_transition(group, GroupState.COMPLETING_REBALANCE, "leader's assignment", now_us)
 
@@ -132,7 +196,7 @@ class Rebalancer:
             if request is not None:
                 member.awaiting_sync = None
                 self._journal.record_answer(request, error, now_us)
-                if request is leaders_sync:
+                if request is leaders_sync and request.time_us == now_us:
                     self.sessions.renew(group, member, request)
                 else:
                     self.sessions.restart(group, member, rule, now_us, request)
@@ -170,21 +234,38 @@ class Rebalancer:
         group.remove(member.member_id)
         self._journal.record_removal(group, member.member_id, cause, now_us)
         if group.state is GroupState.PREPARING_REBALANCE:
-            self.check_join(group, now_us)
+            self._check_join_after_removal(group, cause, now_us)
         else:
             self.maybe_prepare_rebalance(group, reason, now_us, request)
 
-    def remove_pending_member(self, group: Group, pending_id: str, cause: str, now_us: int) -> None:
-        """Drop a pending id (`removePendingMemberAndUpdateGroup`)."""
+    def remove_pending_member(
+        self, group: Group, pending_id: str, cause: str, now_us: int, request: GroupRequest | None = None
+    ) -> None:
+        """Drop a pending id (`removePendingMemberAndUpdateGroup`).
+
+        At the new coordinator, a leave of a pending id starts a rebalance (`classicGroupLeaveToClassicGroup`).
+        """
         group.remove(pending_id)
         self._journal.record_removal(group, pending_id, cause, now_us)
         if group.state is GroupState.PREPARING_REBALANCE:
-            self.check_join(group, now_us)
+            self._check_join_after_removal(group, cause, now_us)
+        elif self.is_new and request is not None and group.members:
+            self.maybe_prepare_rebalance(group, f"pending member {pending_id} left", now_us, request)
 
-    def abandon(self, group: str, now_us: int) -> None:
-        """End all operations of the group without effect, because the coordinator stopped."""
-        self.sessions.abandon(group, now_us)
-        self._purgatory.abandon(lambda key: key.group == group, now_us)
+    def end_for_conversion(self, group: Group, now_us: int) -> None:
+        """End a group that becomes a consumer group: waiting joins and syncs are answered, its operations end."""
+        for member in group.members.values():
+            for waiting in (member.awaiting_join, member.awaiting_sync):
+                if waiting is not None:
+                    self._journal.record_answer(waiting, "REBALANCE_IN_PROGRESS", now_us, member.member_id)
+            member.awaiting_join = member.awaiting_sync = None
+        self.record_write(group, now_us)
+        self.abandon(group.name, now_us, CONVERTED)
+
+    def abandon(self, group: str, now_us: int, rule: str = BROKER_STOPPED) -> None:
+        """End all operations of the group without effect, because the coordinator stopped or the group is converted."""
+        self.sessions.abandon(group, now_us, rule)
+        self._purgatory.abandon(lambda key: key.group == group, now_us, rule)
 
     def _remove_late_member(self, group: Group, member_id: str, cause: str, now_us: int) -> None:
         """Remove a member that missed a deadline, and complete its session."""
@@ -215,6 +296,23 @@ class Rebalancer:
     def _watch(self, operation: GroupOperation, key: JoinKey | SyncKey) -> None:
         self._journal.operations.append(operation)
         self._purgatory.try_complete_else_watch(operation, [key], operation.started_us)
+
+
+class AssignmentCommit(TimerTask):
+    """The commit of the record with a leader's assignment, some time after its append."""
+
+    def __init__(
+        self,
+        group: Group,
+        leaders_sync: SyncGroup,
+        delay_ms: int,
+        on_committed: Callable[[Group, SyncGroup, int], None],
+    ) -> None:
+        super().__init__(leaders_sync.time_us // 1000 + delay_ms)
+        self._group, self._leaders_sync, self._on_committed = group, leaders_sync, on_committed
+
+    def run(self) -> None:
+        self._on_committed(self._group, self._leaders_sync, self.deadline_ms * 1000)
 
 
 def _transition_reason(ended: DelayedJoin) -> str:

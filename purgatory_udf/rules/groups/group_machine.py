@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
+from purgatory_udf.rules.coordinator.assignors import ClusterTopics
+from purgatory_udf.rules.coordinator.consumer_group import ConsumerGroup
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, GroupJournal
+from purgatory_udf.rules.coordinator.coordinator_timer import MemberTimer
 from purgatory_udf.rules.coordinator.group_coordinator import GroupCoordinator
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_operations import (
@@ -20,7 +23,7 @@ from purgatory_udf.rules.coordinator.group_operations import (
     InitialDelayedJoin,
     OperationStart,
 )
-from purgatory_udf.rules.coordinator.group_requests import GroupRequest, JoinGroup, group_request
+from purgatory_udf.rules.coordinator.group_requests import ConsumerHeartbeat, GroupRequest, JoinGroup, group_request
 from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
 from purgatory_udf.rules.groups.frames import Frame, FrameLayout
 from purgatory_udf.rules.groups.group_rows import API_OF, ERROR_OF, LAST_LIVENESS_API, NONE, split_group_key
@@ -28,12 +31,20 @@ from purgatory_udf.rules.groups.group_state_store import PENDING, SESSIONS, Grou
 from purgatory_udf.rules.groups.operation_timeline import GroupClock, Moment, OperationTimeline
 
 # Answers of the replay, and what the trace records of the same answers. Successful heartbeats and commits are left out.
+# The assignment in an answer without one.
+NOT_SENT = "not sent"
+
 # `t` is the time of the request, `at` of the answer. `request_generation` is the generation in the request,
 # `generation` the one in the answer to a join (else -1). `given` and `leader` are the member id and leader in the
 # answer; `assigned` and `named_leader` are the recorded ones ("" if unrecorded).
+# `assignment` is the assignment in an answer of the consumer protocol (`NOT_SENT`, or "none" if empty), and
+# `recorded_assignment` the recorded one ("" if unrecorded), as `recorded_epoch` is the recorded epoch (-1).
 ANSWERS = FrameLayout(
-    numbers=("seq", "t", "at", "api", "error", "request_generation", "generation"),
-    texts=("request_id", "member_id", "given", "leader", "assigned", "named_leader"),
+    numbers=("seq", "t", "at", "api", "error", "request_generation", "generation", "recorded_epoch"),
+    texts=(
+        *("request_id", "member_id", "given", "leader", "assigned", "named_leader"),
+        *("assignment", "recorded_assignment"),
+    ),
 )
 
 
@@ -44,14 +55,42 @@ class AnswerJournal(GroupJournal):
         super().__init__()
         self.answered: list[tuple[GroupRequest, Answer]] = []
 
-    def record_answer(self, request: GroupRequest, error: str, now_us: int, member_id: str | None = None) -> None:
-        super().record_answer(request, error, now_us, member_id)
+    def record_answer(
+        self,
+        request: GroupRequest,
+        error: str,
+        now_us: int,
+        member_id: str | None = None,
+        awaits_commits: bool = False,
+    ) -> None:
+        super().record_answer(request, error, now_us, member_id, awaits_commits)
         if error != NONE or API_OF[request.api] > LAST_LIVENESS_API:
             self._add(request)
 
-    def record_join(self, request: JoinGroup, group: Group, member_id: str, leader: str | None, now_us: int) -> None:
-        super().record_join(request, group, member_id, leader, now_us)
+    def record_join(
+        self,
+        request: JoinGroup,
+        group: Group,
+        member_id: str,
+        leader: str | None,
+        now_us: int,
+        awaits_commits: bool = False,
+    ) -> None:
+        super().record_join(request, group, member_id, leader, now_us, awaits_commits)
         self._add(request)
+
+    def record_classic_join(self, request: JoinGroup, member_id: str, epoch: int, now_us: int) -> None:
+        super().record_classic_join(request, member_id, epoch, now_us)
+        self._add(request)
+
+    def record_epoch(
+        self, request: ConsumerHeartbeat, member_id: str, epoch: int, now_us: int, assignment: str | None
+    ) -> None:
+        """Record the answer to a heartbeat, and keep it if it differs from the recorded one."""
+        super().record_epoch(request, member_id, epoch, now_us, assignment)
+        recorded = _recorded_assignment(request)
+        if request.recorded_epoch not in (None, epoch) or recorded not in ("", _assignment_cell(assignment)):
+            self._add(request)
 
     def _add(self, request: GroupRequest) -> None:
         answer = self.entries[-1]
@@ -66,6 +105,7 @@ def answer_frame(answered: Iterable[tuple[GroupRequest, Answer]]) -> Frame:
 
 def _answer_row(request: GroupRequest, answer: Answer) -> tuple[int | str, ...]:
     join = request if isinstance(request, JoinGroup) else None
+    consumer = request if isinstance(request, ConsumerHeartbeat) else None
     return (
         request.seq,
         request.time_us,
@@ -74,13 +114,27 @@ def _answer_row(request: GroupRequest, answer: Answer) -> tuple[int | str, ...]:
         ERROR_OF[answer.error],
         request.generation,
         -1 if answer.generation is None else answer.generation,
+        -1 if consumer is None or consumer.recorded_epoch is None else consumer.recorded_epoch,
         request.request_id or "",
         request.member_id,
         answer.member_id,
         answer.leader or "",
         (join.assigned_member_id or "") if join else "",
         (join.leader_member_id or "") if join else "",
+        _assignment_cell(answer.assignment) if consumer else "",
+        _recorded_assignment(consumer) if consumer else "",
     )
+
+
+def _recorded_assignment(request: ConsumerHeartbeat) -> str:
+    """Return the recorded assignment in the form of `ANSWERS`. With an epoch, the whole answer is recorded."""
+    if request.recorded_epoch is None and request.recorded_assignment is None:
+        return ""
+    return _assignment_cell(request.recorded_assignment)
+
+
+def _assignment_cell(assignment: str | None) -> str:
+    return NOT_SENT if assignment is None else assignment or "none"
 
 
 class GroupMachine:
@@ -89,14 +143,18 @@ class GroupMachine:
     The machine takes ownership of the snapshot, which must not be used afterwards.
     """
 
-    def __init__(self, key: str, config: GroupConfig, snapshot: GroupSnapshot) -> None:
+    def __init__(
+        self, key: str, config: GroupConfig, snapshot: GroupSnapshot, topics: ClusterTopics | None = None
+    ) -> None:
         broker, self._name = split_group_key(key)
         self._config = config
         self.journal = AnswerJournal()
         self.timeline = OperationTimeline(self.journal)
         self.clock = GroupClock(self.timeline.record)
-        self._coordinator = GroupCoordinator(broker, self.clock, config, self.journal)
+        self._is_new = bool(snapshot.is_new)
+        self._coordinator = GroupCoordinator(broker, self.clock, config, self.journal, self._is_new, topics)
         self.timeline.purgatories = self.clock.purgatories
+        self._restore_consumer_group(snapshot)
         if snapshot.group is not None:
             self._coordinator.groups[self._name] = snapshot.group
             self._restore(snapshot, snapshot.group)
@@ -104,6 +162,12 @@ class GroupMachine:
     @property
     def group(self) -> Group | None:
         return self._coordinator.groups.get(self._name)
+
+    @property
+    def consumer(self) -> ConsumerGroup | None:
+        """The group, if it is a consumer group."""
+        consumers = self._coordinator.consumers
+        return consumers.groups.get(self._name) if consumers is not None else None
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Apply an event, after running every timer up to its millisecond."""
@@ -117,7 +181,10 @@ class GroupMachine:
         for operation in self.timeline.still_open:
             if isinstance(operation, DelayedHeartbeat):
                 sessions.append(operation)
+            elif isinstance(operation, MemberTimer):
+                rebalances.append(_timer_snapshot(operation, self.timeline.started[operation]))
             else:
+                assert isinstance(operation, DelayedJoin | DelayedSync), "the group's other operations"
                 dead = operation.group is not self.group
                 rebalances.append(_rebalance_snapshot(operation, self.timeline.started[operation], dead))
         owners = list(self.group.members.values()) if self.group is not None else []
@@ -130,9 +197,32 @@ class GroupMachine:
                 indices[id(member)] = len(indices)
                 former.append(member)
             owner.append(PENDING if member is None else indices[id(member)])
-        return GroupSnapshot(self.group, _session_frame(sessions, owner, self.timeline.started), rebalances, former)
+        return GroupSnapshot(
+            self.group,
+            _session_frame(sessions, owner, self.timeline.started),
+            rebalances,
+            former,
+            self._is_new,
+            self._coordinator.rebalancer.commit_ms(self.group) if self.group is not None else None,
+            self.consumer,
+        )
 
     # Restoring.
+
+    def _restore_consumer_group(self, snapshot: GroupSnapshot) -> None:
+        consumers = self._coordinator.consumers
+        if consumers is None or snapshot.consumer is None:
+            return
+        consumers.groups[self._name] = snapshot.consumer
+        for stored in snapshot.rebalances:
+            if stored.member_id:
+                start = OperationStart(stored.operation_id, stored.started_us, None)
+                delay_ms = stored.deadline_ms - stored.started_us // 1000
+                timer = consumers.timer(stored.kind, snapshot.consumer, stored.member_id, start, delay_ms, stored.epoch)
+                self._restored(
+                    timer, Moment(stored.started_us, stored.seq, stored.sub), stored.request_id, stored.client_id
+                )
+                consumers.timers.restore(timer)
 
     def _restore(self, snapshot: GroupSnapshot, group: Group) -> None:
         heartbeat_purgatory, rebalance_purgatory = self.clock.purgatories
@@ -151,9 +241,13 @@ class GroupMachine:
                 self._restored(session, Moment(t, seq, sub), request_id or None, client_id or None)
             )
         for stored in snapshot.rebalances:
+            if stored.member_id:
+                continue
             started = Moment(stored.started_us, stored.seq, stored.sub)
             operation = self._rebalance_operation(stored, group)
             rebalance_purgatory.restore(self._restored(operation, started, stored.request_id, stored.client_id))
+        if group.uncommitted_sync is not None:
+            self._coordinator.rebalancer.await_commit(group, group.uncommitted_sync)
 
     def _rebalance_operation(self, stored: RebalanceSnapshot, group: Group) -> GroupOperation:
         start, rebalancer = OperationStart(stored.operation_id, stored.started_us, None), self._coordinator.rebalancer
@@ -175,7 +269,7 @@ class GroupMachine:
         return operation
 
 
-def _rebalance_snapshot(operation: GroupOperation, started: Moment, dead: bool) -> RebalanceSnapshot:
+def _rebalance_snapshot(operation: DelayedJoin | DelayedSync, started: Moment, dead: bool) -> RebalanceSnapshot:
     request = operation.request
     remaining_ms = operation.window.remaining_ms if isinstance(operation, InitialDelayedJoin) else 0
     return RebalanceSnapshot(
@@ -189,6 +283,22 @@ def _rebalance_snapshot(operation: GroupOperation, started: Moment, dead: bool) 
         request.client_id,
         remaining_ms,
         dead,
+    )
+
+
+def _timer_snapshot(timer: MemberTimer, started: Moment) -> RebalanceSnapshot:
+    request = timer.request
+    return RebalanceSnapshot(
+        request.kind,
+        timer.operation_id,
+        timer.started_us,
+        started.seq,
+        started.sub,
+        timer.deadline_ms,
+        request.request_id,
+        request.client_id,
+        member_id=timer.member_id,
+        epoch=timer.epoch,
     )
 
 

@@ -15,7 +15,7 @@ from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EXPIRATIONS, GROUP_TRANSITIONS, TIMESTAMP
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_machine import ANSWERS
-from purgatory_udf.rules.groups.group_rows import ERRORS, FOREVER, KIND_OF, KINDS, RULES, Api, split_group_key
+from purgatory_udf.rules.groups.group_rows import ERRORS, FOREVER, KINDS, RULES, Api, split_group_key
 from purgatory_udf.rules.groups.group_step import StepResult
 from purgatory_udf.rules.groups.operation_timeline import CANCELLED, COMPLETED, ENDED, EXPIRED, end_kinds
 
@@ -114,6 +114,9 @@ GROUP_ANSWERS = pa.schema(
         ("leader", pa.string()),
         ("assigned_member_id", pa.string()),
         ("leader_member_id", pa.string()),
+        ("assigned_epoch", pa.int64()),
+        ("assignment", pa.string()),
+        ("recorded_assignment", pa.string()),
     ]
 )
 
@@ -127,7 +130,6 @@ SCHEMAS = {
 
 _KINDS, _RULES, _ERRORS = pa.array(KINDS), pa.array(RULES), pa.array(ERRORS)
 _APIS = pa.array([api.label for api in Api])
-_HEARTBEAT = KIND_OF["heartbeat"]
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class GroupTables:
     def _outcomes(self, ended: Frame, schema: pa.Schema) -> pa.Table:
         count, group = len(ended), _texts(ended.group)
         sessions = pc.binary_join_element_wise(group, _texts(ended.member_id), "-")
-        keys = pc.if_else(pa.array(ended.kind == _HEARTBEAT), sessions, group)
+        keys = pc.if_else(pa.array(ended.member_id != ""), sessions, group)
         columns = {
             "run_id": pa.repeat(self.run_id, count),
             "operation_id": pa.array(ended.op),
@@ -205,6 +207,9 @@ class GroupTables:
             "leader": _null_if_empty(answers.leader),
             "assigned_member_id": _null_if_empty(answers.assigned),
             "leader_member_id": _null_if_empty(answers.named_leader),
+            "assigned_epoch": pa.array(answers.recorded_epoch, mask=answers.recorded_epoch < 0),
+            "assignment": _null_if_empty(answers.assignment),
+            "recorded_assignment": _null_if_empty(answers.recorded_assignment),
         }
         return pa.table([columns[name] for name in GROUP_ANSWERS.names], schema=GROUP_ANSWERS)
 

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.rules.coordinator.rebalance import CONVERTED
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
 
@@ -28,6 +30,7 @@ class Api(IntEnum):
     GROUP_LOADED = 5
     GROUP_UNLOADED = 6
     GROUP_STOPPED = 7
+    CONSUMER_GROUP_HEARTBEAT = 8
 
     @property
     def label(self) -> str:
@@ -37,7 +40,7 @@ class Api(IntEnum):
 LAST_LIVENESS_API = Api.OFFSET_COMMIT
 API_OF = {api.label: int(api) for api in Api}
 
-KINDS = ("heartbeat", "sync", "join", "initial_join")
+KINDS = ("heartbeat", "sync", "join", "initial_join", "session", "reconciliation")
 KIND_OF = {kind: number for number, kind in enumerate(KINDS)}
 
 # The rules that end an operation (`completed_by`). Rows contain an index into this list.
@@ -55,6 +58,11 @@ RULES = (
     "replaced",
     "removed",
     "unloaded",
+    "revoked",
+    "left",
+    "fenced",
+    "left_epoch",
+    CONVERTED,
     BROKER_STOPPED,
 )
 RULE_OF = {rule: number for number, rule in enumerate(RULES)}
@@ -74,6 +82,13 @@ ERRORS = (
     "INVALID_GROUP_ID",
     "UNKNOWN_SERVER_ERROR",
     "NOT_COORDINATOR",
+    "GROUP_ID_NOT_FOUND",
+    "INVALID_REQUEST",
+    "UNSUPPORTED_ASSIGNOR",
+    "UNSUPPORTED_VERSION",
+    "FENCED_MEMBER_EPOCH",
+    "UNRELEASED_INSTANCE_ID",
+    "STALE_MEMBER_EPOCH",
 )
 ERROR_OF = {error: number for number, error in enumerate(ERRORS)}
 
@@ -82,19 +97,29 @@ FOREVER = 2**62
 
 
 ROWS = FrameLayout(
-    numbers=("t", "seq", "api", "generation", "static", "api_version", "session_ms", "rebalance_ms"),
-    texts=("request_id", "client_id", "member_id", "instance_id", "assigned", "named_leader", "protocols"),
+    numbers=("t", "seq", "api", "generation", "static", "api_version", "session_ms", "rebalance_ms", "coordinator"),
+    texts=("request_id", "client_id", "member_id", "instance_id", "assigned", "named_leader", "protocols", "consumer"),
 )
 
 # The columns of `events` that are read.
 COLUMNS = (
     "time_us", "seq", "broker", "type", "request_id", "client_id", "group", "member_id", "assigned_member_id",
     "leader_member_id", "group_instance_id", "api_version", "session_timeout_ms", "rebalance_timeout_ms", "protocols",
-    "generation",
+    "generation", "coordinator", "member_epoch", "subscribed_topics", "subscribed_regex", "server_assignor", "owned",
+    "assignments", "assigned", "assigned_epoch",
 )  # fmt: skip
 
 _ABSENT = -1
 _API_NAMES = [api.label for api in Api]
+
+
+# The coordinators that a trace may record. Rows contain an index into this list.
+COORDINATORS = ("old", "new")
+
+
+def coordinator_name(code: int) -> str | None:
+    """Return the coordinator that a row records, or None."""
+    return None if code == _ABSENT else COORDINATORS[code]
 
 
 def group_key(broker: int, group: str) -> str:
@@ -106,6 +131,15 @@ def split_group_key(key: str) -> tuple[int, str]:
     """Return broker and name of a group."""
     broker, _, group = key.partition("/")
     return int(broker), group
+
+
+def _with_all_columns(events: pa.Table) -> pa.Table:
+    """Return the columns that are read. A table of an older version lacks some, which are then null."""
+    columns = [
+        events[name] if name in events.column_names else pa.nulls(len(events), EVENTS.field(name).type)
+        for name in COLUMNS
+    ]
+    return pa.table(columns, names=list(COLUMNS))
 
 
 def _numbers(column: pa.ChunkedArray) -> Array:
@@ -132,6 +166,7 @@ def request_rows(events: pa.Table) -> Frame:
             "api_version": _numbers(events["api_version"]),
             "session_ms": _numbers(events["session_timeout_ms"]),
             "rebalance_ms": _numbers(events["rebalance_timeout_ms"]),
+            "coordinator": _numbers(pc.index_in(events["coordinator"], pa.array(COORDINATORS))),
             "request_id": _texts(events["request_id"]),
             "client_id": _texts(events["client_id"]),
             "member_id": _texts(events["member_id"]),
@@ -139,6 +174,7 @@ def request_rows(events: pa.Table) -> Frame:
             "assigned": _texts(events["assigned_member_id"]),
             "named_leader": _texts(events["leader_member_id"]),
             "protocols": _protocols(events["protocols"]),
+            "consumer": _consumer_fields(events),
         }
     )
 
@@ -148,6 +184,26 @@ def _protocols(column: pa.ChunkedArray) -> Array:
     texts = np.full(len(column), "", dtype=object)
     for row in np.flatnonzero(pc.is_valid(column).to_numpy()).tolist():
         texts[row] = json.dumps(column[row].as_py())
+    return texts
+
+
+# Fields of consumer groups: of their heartbeats, and of classic members that may become members of one.
+_CONSUMER_FIELDS = (
+    "member_epoch", "subscribed_topics", "subscribed_regex", "server_assignor", "owned", "assignments", "assigned",
+    "assigned_epoch",
+)  # fmt: skip
+
+
+def _consumer_fields(events: pa.Table) -> Array:
+    """Serialize the fields of consumer groups as JSON. Rows without any have an empty text."""
+    texts = np.full(len(events), "", dtype=object)
+    has_any = np.zeros(len(events), dtype=bool)
+    for name in _CONSUMER_FIELDS:
+        has_any |= pc.is_valid(events[name]).to_numpy()
+    rows = np.flatnonzero(has_any)
+    if len(rows):
+        for row, fields in zip(rows.tolist(), events.select(_CONSUMER_FIELDS).take(rows).to_pylist(), strict=True):
+            texts[row] = json.dumps({name: value for name, value in fields.items() if value is not None})
     return texts
 
 
@@ -171,10 +227,15 @@ class GroupEvents:
             "member_id": columns["member_id"][row],
             "group_instance_id": columns["instance_id"][row] if columns["static"][row] else None,
             "generation": columns["generation"][row],
+            "coordinator": coordinator_name(columns["coordinator"][row]),
         }
+        if columns["consumer"][row]:
+            event |= json.loads(columns["consumer"][row])
+        version, rebalance_ms = columns["api_version"][row], columns["rebalance_ms"][row]
+        if columns["api"][row] == Api.CONSUMER_GROUP_HEARTBEAT:
+            return event | {"rebalance_timeout_ms": None if rebalance_ms == _ABSENT else rebalance_ms}
         if columns["api"][row] not in (Api.JOIN_GROUP, Api.GROUP_LOADED):
             return event
-        version, rebalance_ms = columns["api_version"][row], columns["rebalance_ms"][row]
         return event | {
             "assigned_member_id": columns["assigned"][row] or None,
             "leader_member_id": columns["named_leader"][row] or None,
@@ -199,7 +260,7 @@ class RequestBatch:
     @classmethod
     def from_events(cls, events: pa.Table) -> RequestBatch:
         """Build a batch from the group events in `events`. Other events are ignored."""
-        events = events.select(COLUMNS).filter(pc.is_in(events["type"], pa.array(API_OF)))
+        events = _with_all_columns(events).filter(pc.is_in(events["type"], pa.array(API_OF)))
         if not events.num_rows:
             return cls([], _BATCH_ROWS.empty())
         broker = pc.fill_null(events["broker"], 0).cast(pa.string())

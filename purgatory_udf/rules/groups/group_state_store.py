@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.rules.coordinator.consumer_group import ConsumerGroup, from_document, to_document
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, JoinGroup, SyncGroup
 from purgatory_udf.rules.groups.frames import Frame, FrameLayout, pack, unpack
@@ -33,6 +34,8 @@ PENDING = -1
 class RebalanceSnapshot:
     """An open join, initial join or sync. `remaining_ms` is the time after the current window of an initial join.
 
+    The timers of members of a consumer group have a `member_id`, and the `epoch` of the member when they were armed.
+
     `dead`: the operation belongs to an earlier, unloaded incarnation of the group.
     """
 
@@ -46,6 +49,8 @@ class RebalanceSnapshot:
     client_id: str | None
     remaining_ms: int = 0
     dead: bool = False
+    member_id: str = ""
+    epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -57,6 +62,9 @@ class GroupSnapshot:
         sessions: The open sessions, as columns.
         rebalances: The open operations of the Rebalance purgatory.
         former: Removed members with open sessions, which complete only at their deadlines.
+        is_new: Whether the group belongs to the new coordinator (Kafka 4.0); None until its first event.
+        consumer: The group, if it is a consumer group.
+        commit_ms: When the record with the leader's assignment is committed, or None if none is under way.
         text: The JSON of everything but the sessions, or None if the snapshot may have changed since it was read.
     """
 
@@ -64,6 +72,9 @@ class GroupSnapshot:
     sessions: Frame = field(default_factory=SESSIONS.empty)
     rebalances: list[RebalanceSnapshot] = field(default_factory=list)
     former: list[Member] = field(default_factory=list)
+    is_new: bool | None = None
+    commit_ms: int | None = None
+    consumer: ConsumerGroup | None = None
     text: str | None = None
 
     @property
@@ -73,6 +84,8 @@ class GroupSnapshot:
 
     @property
     def state(self) -> str:
+        if self.consumer is not None:
+            return self.consumer.state.value
         return (self.group.state if self.group is not None else GroupState.EMPTY).value
 
     @property
@@ -89,6 +102,8 @@ class GroupSnapshot:
         deadlines = [operation.deadline_ms for operation in self.rebalances]
         if len(self.sessions):
             deadlines.append(int(self.sessions.deadline.min()))
+        if self.commit_ms is not None:
+            deadlines.append(self.commit_ms)
         return min(deadlines, default=FOREVER)
 
 
@@ -109,6 +124,7 @@ _MEMBER_DEFAULTS: dict[str, Any] = {
     "awaiting_sync": None,
     "is_new": False,
     "sign_of_life": None,
+    "topics": None,
 }
 
 # Attributes of a group that are serialized unchanged, by their keys.
@@ -118,6 +134,7 @@ _GROUP_FIELDS = {
     "leader": "leader",
     "leader_is_stopgap": "leader_is_provisional",
     "new_member_added": "new_member_added",
+    "is_initial_rebalance": "is_initial_rebalance",
     "operations_begun": "derived_operations",
     "loaded_us": "loaded_us",
 }
@@ -133,13 +150,25 @@ def to_text(snapshot: GroupSnapshot) -> str:
 def from_text(text: str, sessions: Frame, key: str) -> GroupSnapshot:
     """Deserialize the result of `to_text`, and add the sessions."""
     document = json.loads(text)
+    consumer = document["consumer"]
+    if consumer is not None:
+        consumer = from_document(consumer, *split_group_key(key))
     if document["group"] is None:
-        return GroupSnapshot(sessions=sessions, text=text)
+        return GroupSnapshot(
+            sessions=sessions,
+            rebalances=[RebalanceSnapshot(**values) for values in document["rounds"]],
+            is_new=document["is_new"],
+            consumer=consumer,
+            text=text,
+        )
     return GroupSnapshot(
         group=_group(document["group"], key),
         sessions=sessions,
         rebalances=[RebalanceSnapshot(**values) for values in document["rounds"]],
         former=[_member(values) for values in document["former"]],
+        is_new=document["is_new"],
+        commit_ms=document["commit_ms"],
+        consumer=consumer,
         text=text,
     )
 
@@ -149,6 +178,9 @@ def _document(snapshot: GroupSnapshot) -> dict[str, Any]:
         "group": _group_document(snapshot.group) if snapshot.group is not None else None,
         "rounds": [asdict(operation) for operation in snapshot.rebalances],
         "former": [_member_document(member) for member in snapshot.former],
+        "is_new": snapshot.is_new,
+        "commit_ms": snapshot.commit_ms,
+        "consumer": to_document(snapshot.consumer) if snapshot.consumer is not None else None,
     }
 
 
@@ -158,6 +190,8 @@ def _group_document(group: Group) -> dict[str, Any]:
         **{key: getattr(group, name) for key, name in _GROUP_FIELDS.items()},
         "pending_members": sorted(group.pending_members),
         "pending_syncs": sorted(group.pending_syncs),
+        "assignments": group.assignments,
+        "uncommitted_sync": _request_document(group.uncommitted_sync) if group.uncommitted_sync is not None else None,
         "members": [_member_document(member) for member in group.members.values()],
     }
 
@@ -169,8 +203,15 @@ def _group(document: dict[str, Any], key: str) -> Group:
         setattr(group, name, document[field_key])
     group.pending_members = set(document["pending_members"])
     group.pending_syncs = set(document["pending_syncs"])
+    group.assignments = _triples(document["assignments"])
     for member in map(_member, document["members"]):
         group.restore_member(member)
+    if document["uncommitted_sync"] is not None:
+        # The leader usually waits with this sync, and its answer depends on their being one request.
+        sync = _request(SyncGroup, document["uncommitted_sync"])
+        assert isinstance(sync, SyncGroup)
+        waiting = (member.awaiting_sync for member in group.members.values())
+        group.uncommitted_sync = next((each for each in waiting if each is not None and each.seq == sync.seq), sync)
     return group
 
 
@@ -190,6 +231,7 @@ def _member(document: dict[str, Any]) -> Member:
     values = _MEMBER_DEFAULTS | document
     values["liveness_signal"] = values.pop("sign_of_life")
     values["protocols"] = tuple(values["protocols"])
+    values["topics"] = None if values["topics"] is None else tuple(values["topics"])
     for name, api in _WAITING_REQUESTS.items():
         if values[name] is not None:
             values[name] = _request(api, values[name])
@@ -202,13 +244,23 @@ def _request_document(request: GroupRequest) -> dict[str, Any]:
 
 
 def _request(api: type[JoinGroup] | type[SyncGroup], document: dict[str, Any]) -> GroupRequest:
-    if "protocols" in document:
-        document = document | {"protocols": tuple(document["protocols"])}
+    """Restore a waiting request. JSON has lists where the request has tuples."""
+    document = dict(document)
+    for name in ("protocols", "topics"):
+        if document.get(name) is not None:
+            document[name] = tuple(document[name])
+    for name in ("owned", "target", "assignments"):
+        if document.get(name) is not None:
+            document[name] = tuple(map(tuple, document[name]))
     return api(**document)
 
 
+def _triples(listed: list[list[Any]]) -> tuple[tuple[str, str, int], ...]:
+    return tuple((member_id, topic, number) for member_id, topic, number in listed)
+
+
 # The version of the serialized form.
-VERSION = 4
+VERSION = 5
 
 
 class GroupStateStore:

@@ -17,7 +17,9 @@ import numpy as np
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.contract.outcome import Transition
-from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Removal, StateChange
+from purgatory_udf.rules.coordinator.assignors import ClusterTopics
+from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Entry, StateChange
+from purgatory_udf.rules.coordinator.group_coordinator import has_new_coordinator
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.rules.groups.frames import Frame
 from purgatory_udf.rules.groups.group_machine import ANSWERS, GroupMachine, answer_frame
@@ -28,8 +30,6 @@ from purgatory_udf.rules.groups.operation_timeline import ENDED, WALKS, ended_fr
 
 # Runs of at least this many heartbeats are worth converting the machine's sessions into columns.
 MIN_COLUMNAR_RUN = 32
-
-Entry = Answer | Removal | StateChange
 
 
 @dataclass
@@ -78,19 +78,30 @@ def step(
     horizon_ms: int,
     config: GroupConfig,
     min_columnar_run: int = MIN_COLUMNAR_RUN,
+    topics: ClusterTopics | None = None,
 ) -> tuple[GroupSnapshot, StepResult]:
     """Apply the rows, then run every timer up to the horizon. `snapshot` must not be used afterwards."""
-    return _GroupStep(key, snapshot, rows, config, min_columnar_run).run(horizon_ms)
+    return _GroupStep(key, snapshot, rows, config, min_columnar_run, topics).run(horizon_ms)
 
 
 class _GroupStep:
     """The state of a call. Either the machine or the snapshot holds the group, never both."""
 
     def __init__(
-        self, key: str, snapshot: GroupSnapshot, rows: Frame, config: GroupConfig, min_columnar_run: int
+        self,
+        key: str,
+        snapshot: GroupSnapshot,
+        rows: Frame,
+        config: GroupConfig,
+        min_columnar_run: int,
+        topics: ClusterTopics | None,
     ) -> None:
+        self._topics = topics
         self._key, self._rows, self._config, self._min_run = key, rows, config, max(1, min_columnar_run)
         self._snapshot = snapshot
+        if snapshot.is_new is None and len(rows):
+            snapshot.is_new = has_new_coordinator(GroupEvents(rows.take(slice(0, 1)), key)[0], config)
+            snapshot.text = None
         self._machine: GroupMachine | None = None
         self._run_ends = _heartbeat_run_ends(rows)
         self._events: GroupEvents | None = None
@@ -142,7 +153,7 @@ class _GroupStep:
 
     def _restore_machine(self) -> GroupMachine:
         if self._machine is None:
-            self._machine = GroupMachine(self._key, self._config, self._snapshot)
+            self._machine = GroupMachine(self._key, self._config, self._snapshot, self._topics)
         return self._machine
 
     def _release_machine(self) -> None:
@@ -181,6 +192,9 @@ def _error_answers(heartbeats: Frame) -> Frame:
             "leader": nothing,
             "assigned": nothing,
             "named_leader": nothing,
+            "recorded_epoch": np.full(len(heartbeats), -1, dtype=np.int64),
+            "assignment": nothing,
+            "recorded_assignment": nothing,
         }
     ).select(ANSWERS.names)
 
@@ -200,4 +214,5 @@ def _answers_of(heartbeats: Frame, key: str) -> Iterator[Answer]:
             member_id=heartbeats.member_id[row],
             generation=None,
             leader=None,
+            awaits_commits=not heartbeats.answer[row],
         )

@@ -59,6 +59,9 @@ class GroupWaits:
             snapshot: The group after the call.
             result: The result of the call.
         """
+        if snapshot.is_new:
+            # The new coordinator has no purgatories.
+            return
         broker, group = split_group_key(key)
         sessions = snapshot.sessions
         new = sessions.take(~np.isin(sessions.op, open_before)) if len(open_before) else sessions

@@ -99,6 +99,8 @@ def _other_timers(snapshot: GroupSnapshot, session_of: Array) -> int:
     others[session_of] = False
     deadlines = snapshot.sessions.deadline[others].tolist()
     deadlines += [operation.deadline_ms for operation in snapshot.rebalances]
+    if snapshot.commit_ms is not None:
+        deadlines.append(snapshot.commit_ms)
     return min(deadlines, default=FOREVER)
 
 

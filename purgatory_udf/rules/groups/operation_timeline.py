@@ -17,15 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
+from purgatory_udf.rules.coordinator.coordinator_timer import MemberTimer
 from purgatory_udf.rules.coordinator.group_operations import GroupOperation, JoinKey, MemberKey, SyncKey
 from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat
+from purgatory_udf.rules.coordinator.rebalance import CONVERTED
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout
 from purgatory_udf.rules.groups.group_rows import FOREVER, KIND_OF, RULE_OF
 from purgatory_udf.rules.purgatory.clock import Clock
 from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory, Watchers
-from purgatory_udf.rules.purgatory.timing_wheel import TimerTask
+from purgatory_udf.rules.purgatory.timing_wheel import Alarm, Timer, TimerTask
 
 # The `seq` of what the clock causes, as opposed to an event. It sorts before all events of its millisecond.
 BY_CLOCK = UNKNOWN
@@ -48,6 +50,7 @@ class DeadlineTimer:
     """A timer without wheels: tasks by deadline, those of one millisecond in order of insertion."""
 
     def __init__(self) -> None:
+        self.alarm = Alarm()
         self._heap: list[tuple[int, int, TimerTask]] = []
         self._added = 0
 
@@ -84,7 +87,7 @@ class RestorablePurgatory(DelayedOperationPurgatory[Any]):
     `fruitless_checks` lists the keys of checks that completed no operation. The timeline clears it.
     """
 
-    def __init__(self, name: str, timer: DeadlineTimer, purge_interval: int) -> None:
+    def __init__(self, name: str, timer: Timer, purge_interval: int) -> None:
         super().__init__(name, timer, purge_interval)
         self.fruitless_checks: list[Any] = []
 
@@ -113,9 +116,14 @@ class GroupClock(Clock):
         self._on_step = on_step
         self._event = Moment(-1, BY_CLOCK, 0)
 
-    def new_purgatory(self, broker_id: int, name: str, purge_interval: int) -> RestorablePurgatory:
-        """Create a purgatory. Heartbeat is created first, so sessions expire before joins and syncs."""
-        self.purgatories.append(RestorablePurgatory(name, DeadlineTimer(), purge_interval))
+    def new_purgatory(
+        self, broker_id: int, name: str, purge_interval: int, timer: Timer | None = None
+    ) -> RestorablePurgatory:
+        """Create a purgatory. Heartbeat is created first, so sessions expire before joins and syncs.
+
+        The purgatories of the new coordinator share one `timer`, which decides the order.
+        """
+        self.purgatories.append(RestorablePurgatory(name, timer or DeadlineTimer(), purge_interval))
         return self.purgatories[-1]
 
     def next_deadline_ms(self) -> int:
@@ -223,12 +231,12 @@ ENDED = FrameLayout(
 
 # The kinds of ends.
 COMPLETED, EXPIRED, CANCELLED = 0, 1, 2
-_BY_STOP = RULE_OF[BROKER_STOPPED]
+_ABANDONED = [RULE_OF[BROKER_STOPPED], RULE_OF[CONVERTED]]
 
 
 def end_kinds(ended: Frame) -> Array:
     """Return COMPLETED, EXPIRED or CANCELLED for each row of `ENDED`."""
-    return np.where(ended.expired > 0, EXPIRED, np.where(ended.rule == _BY_STOP, CANCELLED, COMPLETED))
+    return np.where(ended.expired > 0, EXPIRED, np.where(np.isin(ended.rule, _ABANDONED), CANCELLED, COMPLETED))
 
 
 def ended_frame(timeline: OperationTimeline) -> Frame:
@@ -254,7 +262,7 @@ def _ended_row(operation: GroupOperation, start: Moment, end: Moment) -> tuple[i
         outcome.watched,
         RULE_OF[outcome.completed_by],
         outcome.trigger is not None,
-        operation.member_id if isinstance(operation, DelayedHeartbeat) else "",
+        operation.member_id if isinstance(operation, DelayedHeartbeat | MemberTimer) else "",
         outcome.request_id or "",
         outcome.client_id or "",
     )

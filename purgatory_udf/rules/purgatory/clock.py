@@ -8,7 +8,7 @@ from typing import Any
 
 from purgatory_udf.contract.outcome import Gauge
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
-from purgatory_udf.rules.purgatory.timing_wheel import Alarm, SystemTimer
+from purgatory_udf.rules.purgatory.timing_wheel import Alarm, SystemTimer, Timer
 
 # Longest sleep of a reaper, in milliseconds.
 IDLE_MS = 200
@@ -58,7 +58,6 @@ class Reapers:
         reaper = ExpiredOperationReaper(purgatory, self._start_ms)
         reaper.skip_to(self.now_ms)
         self._reapers.append(reaper)
-        assert isinstance(purgatory.timer, SystemTimer), "only a SystemTimer has an alarm"
         purgatory.timer.alarm = self._alarm
         self._alarm.at_ms = self.now_ms
 
@@ -146,6 +145,7 @@ class Clock:
     def __init__(self, start_ms: int) -> None:
         self.start_ms = start_ms
         self.series: list[GaugeSeries] = []
+        self._purgatories: list[DelayedOperationPurgatory[Any]] = []
         self._reapers = Reapers(start_ms)
         self._next_step_ms = start_ms + STEP_MS
 
@@ -154,17 +154,24 @@ class Clock:
         """The last step at which the gauges were read."""
         return self._next_step_ms - STEP_MS
 
-    def new_purgatory(self, broker_id: int, name: str, purge_interval: int) -> DelayedOperationPurgatory[Any]:
-        """Create a purgatory with a reaper and gauges. At one time, the purgatory created first expires first."""
+    def new_purgatory(
+        self, broker_id: int, name: str, purge_interval: int, timer: Timer | None = None
+    ) -> DelayedOperationPurgatory[Any]:
+        """Create a purgatory with a reaper and gauges. At one time, the purgatory created first expires first.
+
+        With a `timer`, it represents the timers of Kafka's new group coordinator, which has no gauges.
+        """
         purgatory: DelayedOperationPurgatory[Any] = DelayedOperationPurgatory(
-            name, SystemTimer(self.start_ms), purge_interval
+            name, SystemTimer(self.start_ms) if timer is None else timer, purge_interval
         )
+        self._purgatories.append(purgatory)
         self._reapers.add(purgatory)
-        self.series.append(GaugeSeries(broker_id, purgatory, []))
+        if timer is None:
+            self.series.append(GaugeSeries(broker_id, purgatory, []))
         return purgatory
 
     def num_delayed(self) -> int:
-        return sum(series.purgatory.num_delayed() for series in self.series)
+        return sum(purgatory.num_delayed() for purgatory in self._purgatories)
 
     def next_expiration_ms(self) -> int | None:
         """Return a time before which no operation expires, or None if no timer is running."""

@@ -65,8 +65,8 @@ class DelayedOperation(TimerTask):
         """Return whether the operation still waits for this key. It may have settled some of its keys already."""
         return True
 
-    def abandon(self, now_us: int) -> None:
-        """End the operation without an answer, because its broker stopped."""
+    def abandon(self, now_us: int, rule: str = BROKER_STOPPED) -> None:
+        """End the operation without an answer or effect, because of `rule`: usually its broker stopped."""
         self.cancel()
         self.abandoned = True
         self.ended_us = now_us
@@ -125,9 +125,9 @@ class DelayedRequest(DelayedOperation):
         self.completed_by = rule
         return self.force_complete(now_us)
 
-    def abandon(self, now_us: int) -> None:
-        self.completed_by = BROKER_STOPPED
-        super().abandon(now_us)
+    def abandon(self, now_us: int, rule: str = BROKER_STOPPED) -> None:
+        self.completed_by = rule
+        super().abandon(now_us, rule)
 
     def on_complete(self, now_us: int) -> None:
         if self.respond is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
-from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperation
+from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedOperation
 from purgatory_udf.rules.purgatory.timing_wheel import Timer
 
 Operation = TypeVar("Operation", bound=DelayedOperation)
@@ -135,7 +135,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
         watchers = self._watchers_by_key.pop(key, None)
         return watchers.cancel() if watchers is not None else []
 
-    def abandon(self, is_gone: Callable[[Any], bool], now_us: int) -> None:
+    def abandon(self, is_gone: Callable[[Any], bool], now_us: int, rule: str = BROKER_STOPPED) -> None:
         """End the operations that wait for a key of a stopped process, without an answer.
 
         Their entries leave all lists, and completed entries leave the lists of the stopped keys. The purge estimate
@@ -144,11 +144,12 @@ class DelayedOperationPurgatory(Generic[Operation]):
         Args:
             is_gone: Whether a key belongs to the stopped process.
             now_us: The time of the stop, in microseconds.
+            rule: Why the operations end.
         """
         for key in filter(is_gone, list(self._watchers_by_key)):
             watchers = self._watchers_by_key[key]
             for operation in watchers.waiting_for(key):
-                operation.abandon(now_us)
+                operation.abandon(now_us, rule)
                 operation.trigger = str(key)
             watchers.purge_completed()
         for key in list(self._watchers_by_key):

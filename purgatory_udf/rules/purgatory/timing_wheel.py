@@ -170,7 +170,9 @@ class Alarm:
 
 
 class Timer(Protocol):
-    """The timer of a purgatory."""
+    """The timer of a purgatory. Timers that share an alarm bring it forward when they get work."""
+
+    alarm: Alarm
 
     def add(self, task: TimerTask) -> None:
         """Schedule `task` for its deadline. A task that is already cancelled never runs."""

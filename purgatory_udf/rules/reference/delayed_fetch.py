@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from purgatory_udf.contract.outcome import PartitionOutcome
-from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
+from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedRequest, TraceRequest
 from purgatory_udf.rules.reference.partition import FetchIsolation, OffsetMetadata, Partition, ReplicaStatus
 
 FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
@@ -259,10 +259,10 @@ class DelayedFetch(DelayedRequest):
         self.reads = read_from_log(self.statuses, self.isolation, self.limits)
         super().on_complete(now_us)
 
-    def abandon(self, now_us: int) -> None:
+    def abandon(self, now_us: int, rule: str = BROKER_STOPPED) -> None:
         """End the fetch without reading anything."""
         self._answers = tuple(PartitionOutcome(*status.replica.key, None, 0) for status in self.statuses)
-        super().abandon(now_us)
+        super().abandon(now_us, rule)
 
     def on_expiration(self, now_us: int) -> None:
         """Kafka marks `ExpiresPerSec` once per request, by `fetcherType`; the outcome carries both."""

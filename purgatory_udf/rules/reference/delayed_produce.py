@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from purgatory_udf.contract.outcome import PartitionOutcome
-from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
+from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedRequest, TraceRequest
 from purgatory_udf.rules.reference.partition import Partition, ReplicaStatus
 
 NONE = "NONE"
@@ -85,12 +85,12 @@ class PerPartitionRequest(DelayedRequest, Generic[StatusT]):
     def waits_for(self, key: Hashable) -> bool:
         return any(status.pending and (status.topic, status.partition) == key for status in self.statuses)
 
-    def abandon(self, now_us: int) -> None:
+    def abandon(self, now_us: int, rule: str = BROKER_STOPPED) -> None:
         """End the request without an answer: pending partitions get no error."""
         for status in self.statuses:
             if status.pending:
                 status.pending, status.error = False, None
-        super().abandon(now_us)
+        super().abandon(now_us, rule)
 
     def on_expiration(self, now_us: int) -> None:
         """Kafka marks `ExpiresPerSec` once per pending partition; the partitions' errors carry that count."""

@@ -8,7 +8,12 @@ from enum import Enum, auto
 from typing import Any
 
 from purgatory_udf.contract.outcome import PartitionOutcome, TopicPartition
-from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperation, DelayedRequest, TraceRequest
+from purgatory_udf.rules.purgatory.delayed_operation import (
+    BROKER_STOPPED,
+    DelayedOperation,
+    DelayedRequest,
+    TraceRequest,
+)
 from purgatory_udf.rules.reference.delayed_fetch import FetchPartitionStatus, Read
 from purgatory_udf.rules.reference.delayed_produce import NONE, PartitionResult, PartitionStatus, PerPartitionRequest
 from purgatory_udf.rules.reference.partition import Partition
@@ -86,11 +91,11 @@ class DelayedRemoteFetch(DelayedRequest):
         pending = any(partition.state is ReadState.PENDING for partition in self.partitions)
         return not pending and self.complete_by("remote_reads", now_us)  # Case B
 
-    def abandon(self, now_us: int) -> None:
+    def abandon(self, now_us: int, rule: str = BROKER_STOPPED) -> None:
         """End the fetch without a response."""
         for partition in self.partitions:
             partition.error, partition.bytes = None, 0
-        super().abandon(now_us)
+        super().abandon(now_us, rule)
 
     def on_expiration(self, now_us: int) -> None:
         """Kafka marks `DelayedRemoteFetchMetrics ExpiresPerSec` once per request."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Gauge, Outcome, Transition
+from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
 from purgatory_udf.rules.coordinator.group_coordinator import Coordinators
 from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
@@ -62,11 +63,11 @@ class Replay:
 class Replayer:
     """Applies events, in order, to a cluster and collects the operations that they start."""
 
-    def __init__(self, config: Config, start_ms: int) -> None:
+    def __init__(self, config: Config, start_ms: int, topics: ClusterTopics | None = None) -> None:
         self.config = config
         self.cluster = Cluster(config, start_ms // STEP_MS * STEP_MS)
         self.operations: list[Operation] = []
-        self.coordinators = Coordinators(self.cluster.clock, config.group)
+        self.coordinators = Coordinators(self.cluster.clock, config.group, topics)
         self._last_event_ms = start_ms
 
     def apply(self, event: Event) -> None:
@@ -110,7 +111,7 @@ def replay(events: Iterable[Event], config: Config) -> Replay:
     ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
     if not ordered:
         return Replay()
-    replayer = Replayer(config, ordered[0]["time_us"] // 1000)
+    replayer = Replayer(config, ordered[0]["time_us"] // 1000, ClusterTopics.from_events(ordered))
     for event in ordered:
         replayer.apply(event)
     return replayer.finish()

@@ -134,6 +134,8 @@ def _lists(field: Field, items: Items, values: Sequence[Any], type_: pa.DataType
 def _records(
     items: Items, values: Sequence[Any], type_: pa.DataType, invalid: np.ndarray, produces: list[Any] | None
 ) -> pa.Array:
+    absent = [value is None for value in values]
+    values = [value or () for value in values]
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     items_of_all = list(chain.from_iterable(values))
@@ -148,7 +150,14 @@ def _records(
         invalid[event_of[appended & ~_is_batch(columns)]] = True
     inner = [columns.get(field.name, pa.nulls(len(items_of_all), field.type)) for field in type_.value_type]
     records = pa.StructArray.from_arrays(inner, fields=list(type_.value_type))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records, type=type_)
+    mask = pa.array(absent, pa.bool_()) if any(absent) else None
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records, type=type_, mask=mask)
+
+
+def _plain(field: Field, values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values, with nested structs as dictionaries."""
+    plain: Sequence[Any] = msgspec.to_builtins(values) if field.check in LIST_ITEMS else values
+    return plain
 
 
 def _items(fields: Sequence[Field], items_of_all: list[Any], type_: pa.StructType) -> dict[str, pa.Array]:
@@ -156,7 +165,7 @@ def _items(fields: Sequence[Field], items_of_all: list[Any], type_: pa.StructTyp
     columns = zip(*map(get, items_of_all), strict=True) if items_of_all else iter([()] * len(fields))
     none = np.zeros(len(items_of_all), bool)
     return {
-        field.name: _scalars(field, values, type_.field(field.name).type, none)
+        field.name: _scalars(field, _plain(field, values), type_.field(field.name).type, none)
         for field, values in zip(fields, columns, strict=True)
     }
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Outcome
-from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Removal, StateChange
+from purgatory_udf.rules.coordinator.coordinator_journal import Entry, StateChange
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.rules.reference.reference_replay import Replay, Replayer, replay
 from tests.support.examples import examples
@@ -26,12 +26,12 @@ def with_setting(config: Config, **settings: object) -> Config:
     return config.model_copy(update={"group": config.group.model_copy(update=settings)})
 
 
-def history_of(result: Replay) -> tuple[list[Outcome], list[Answer | Removal | StateChange]]:
+def history_of(result: Replay) -> tuple[list[Outcome], list[Entry]]:
     """Return outcomes and journal entries of all groups."""
     return result.outcomes, result.groups.entries
 
 
-def broker_and_group(entry: Answer | Removal | StateChange) -> tuple[int, str]:
+def broker_and_group(entry: Entry) -> tuple[int, str]:
     of_group = entry.transition if isinstance(entry, StateChange) else entry
     return of_group.broker, of_group.group
 

@@ -12,7 +12,16 @@ import pyarrow as pa
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.rules.coordinator.coordinator_journal import Answer, GroupJournal, Removal, StateChange
+from purgatory_udf.rules.coordinator.assignors import ClusterTopics
+from purgatory_udf.rules.coordinator.coordinator_journal import (
+    Answer,
+    Conversion,
+    GroupJournal,
+    MemberChange,
+    Removal,
+    StateChange,
+    Write,
+)
 from purgatory_udf.rules.groups.group_rows import FOREVER, ROWS, RequestBatch, group_key, split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, GroupStateStore
 from purgatory_udf.rules.groups.group_step import MIN_COLUMNAR_RUN, StepResult, step
@@ -21,7 +30,6 @@ from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from tests.rules.groups.ended_rows import outcomes_of
 
 Event = dict[str, Any]
-Entry = Answer | Removal | StateChange
 
 
 @dataclass
@@ -30,7 +38,7 @@ class GroupRecord:
 
     outcomes: list[Outcome] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-    journal: list[Removal | StateChange] = field(default_factory=list)
+    journal: list[Removal | StateChange | MemberChange | Conversion] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
 
     def in_order(self) -> GroupRecord:
@@ -46,7 +54,10 @@ class GroupRecord:
 class Batches:
     """Calls `step` as a stream does: for groups with events, and for groups with due timers."""
 
-    def __init__(self, config: Config, min_columnar_run: int = MIN_COLUMNAR_RUN) -> None:
+    def __init__(
+        self, config: Config, min_columnar_run: int = MIN_COLUMNAR_RUN, topics: ClusterTopics | None = None
+    ) -> None:
+        self._topics = topics
         self.records: dict[str, GroupRecord] = {}
         self.waits: list[bytes] = []
         self._config, self._min_columnar_run = config.group, min_columnar_run
@@ -71,7 +82,7 @@ class Batches:
         rows = rows if rows is not None else ROWS.empty()
         snapshot = store.get(key)
         before, waits = open_operation_ids(snapshot), GroupWaits()
-        snapshot, result = step(key, snapshot, rows, horizon_ms, self._config, self._min_columnar_run)
+        snapshot, result = step(key, snapshot, rows, horizon_ms, self._config, self._min_columnar_run, self._topics)
         waits.record(key, before, snapshot, result)
         store.put(key, snapshot)
         self._state[key], self._deadlines[key] = store.to_bytes(), store.next_deadline_ms
@@ -84,7 +95,7 @@ class Batches:
         record = self.records.setdefault(key, GroupRecord())
         record.outcomes += outcomes_of(result.operations, *split_group_key(key))
         record.answers += result.answers(key)
-        record.journal += [entry for entry in result.entries if not isinstance(entry, Answer)]
+        record.journal += [entry for entry in result.entries if not isinstance(entry, Answer | Write)]
         record.open = [*snapshot.sessions.op.tolist(), *(each.operation_id for each in snapshot.rebalances)]
 
 
@@ -93,7 +104,7 @@ def in_batches(
 ) -> Batches:
     """Replay the events in batches that start at the indices in `cuts`, then drain."""
     bounds = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
-    batches = Batches(config, min_columnar_run)
+    batches = Batches(config, min_columnar_run, ClusterTopics.from_events(events))
     for begin, end in pairwise(bounds):
         batches.take(events[begin:end])
     if config.drain:
@@ -105,7 +116,7 @@ def by_group(result: Replay) -> dict[str, GroupRecord]:
     """Return the reference's result by group."""
     records: dict[str, GroupRecord] = {}
     for operation in result.groups.operations:
-        record = records.setdefault(group_key(operation.group.broker, operation.group.name), GroupRecord())
+        record = records.setdefault(group_key(operation.request.broker, operation.key.group), GroupRecord())
         if operation.completed:
             record.outcomes.append(operation.outcome())
         else:
@@ -115,7 +126,7 @@ def by_group(result: Replay) -> dict[str, GroupRecord]:
         record = records.setdefault(group_key(of_group.broker, of_group.group), GroupRecord())
         if isinstance(entry, Answer):
             record.answers.append(entry)
-        else:
+        elif not isinstance(entry, Write):
             record.journal.append(entry)
     return records
 

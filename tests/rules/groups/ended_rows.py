@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.rules.coordinator.rebalance import CONVERTED
 from purgatory_udf.rules.groups.frames import Frame
 from purgatory_udf.rules.groups.group_rows import KINDS, RULES
 from purgatory_udf.rules.groups.operation_timeline import ENDED
@@ -17,7 +18,7 @@ def outcomes_of(ended: Frame, broker: int, group: str) -> Iterator[Outcome]:
     rows = zip(*(ended.columns[name].tolist() for name in _OUTCOME), strict=True)
     for op, kind, t, end_t, deadline, expired, watched, rule, triggered, member_id, request_id, client_id in rows:
         word = KINDS[kind]
-        key = f"{group}-{member_id}" if word == "heartbeat" else group
+        key = f"{group}-{member_id}" if member_id else group
         yield Outcome(
             operation_id=op,
             kind=word,
@@ -31,7 +32,7 @@ def outcomes_of(ended: Frame, broker: int, group: str) -> Iterator[Outcome]:
             expired=bool(expired),
             watched=bool(watched),
             completed_by=RULES[rule],
-            cancelled=RULES[rule] == BROKER_STOPPED,
+            cancelled=RULES[rule] in (BROKER_STOPPED, CONVERTED),
             trigger=key if triggered else None,
             bytes=None,
             partitions=(),

@@ -118,6 +118,12 @@ def test_kafka_version_selects_coordinator() -> None:
         RequestLogOptions(["log"], "out", kafka_version="new")
 
 
+@pytest.mark.parametrize(("classic", "coordinator"), [(True, None), (None, None), (False, "new")])
+def test_given_version_decides_coordinator_of_groups(classic: bool | None, coordinator: str | None) -> None:
+    translation = translate(parse([_heartbeat(50)]), _given(OFFSETS, [BATCH], classic=classic))
+    assert [event.get("coordinator") for event in translation.events if event["type"] == "heartbeat"] == [coordinator]
+
+
 def test_stored_group_without_request_waits() -> None:
     follower = [fetch_line(at, {0: end}, replica=2, client="f").replace(T, OFFSETS) for at, end in ((60, 7), (104, 8))]
     (produce,) = _produces(translate(parse([_heartbeat(50), *follower, _heartbeat(900)]), _given(OFFSETS, [BATCH])))

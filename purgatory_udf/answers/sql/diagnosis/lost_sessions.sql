@@ -9,5 +9,5 @@ SELECT e.operation_id, e.broker, h.group AS group, h.member, coalesce(e.client_i
 FROM ended e
 LEFT JOIN heartbeat_members h ON h.operation_id = e.operation_id
 LEFT JOIN events q ON q.seq = e.operation_id
-WHERE e.kind = 'heartbeat' AND e.expired AND NOT e.after_end
+WHERE e.kind IN ('heartbeat', 'session') AND e.expired AND NOT e.after_end
 ORDER BY end_us, e.operation_id

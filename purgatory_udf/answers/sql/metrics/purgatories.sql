@@ -47,7 +47,9 @@ seen AS (
     SELECT broker, purgatory, keys,
         CASE WHEN by_timer THEN started_ms ELSE started_ms + 1 END AS first_ms,
         CASE WHEN expired AND ended_ms > started_ms THEN ended_ms ELSE ended_ms + 1 END AS last_ms
-    FROM waited
+    FROM waited w
+    -- Kafka's new group coordinator has no purgatories.
+    WHERE EXISTS (SELECT 1 FROM gauges g WHERE g.broker = w.broker AND g.purgatory = w.purgatory)
 ),
 changes AS (
     SELECT broker, purgatory, at_ms, sum(sign * keys) AS watches, sum(sign) AS operations

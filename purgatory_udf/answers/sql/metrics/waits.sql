@@ -6,8 +6,8 @@
 -- Parameters:  :by_broker, :by_topic, :by_partition, :by_client, :by_group, whether to count by it
 
 WITH keyed_members AS (
-    -- The key of a join or sync is its group, that of a heartbeat `group-member`. Names may contain hyphens, so the key
-    -- is split by the names of members.
+    -- The key of a join or sync is its group, that of a session or reconciliation `group-member`. Names may contain
+    -- hyphens, so the key is split by the names of members.
     SELECT broker, group_id || '-' || member AS key, min(group_id) AS group_id
     FROM (SELECT t.broker, t.group AS group_id, explode(t.members) AS member FROM group_transitions t) m
     GROUP BY broker, group_id || '-' || member
@@ -31,7 +31,7 @@ counted AS (
     UNION ALL
     SELECT e.kind, e.expired, e.watched, e.wait_ms, 'group', m.group_id
     FROM ended e JOIN keyed_members m ON m.broker = e.broker AND m.key = e.key
-    WHERE :by_group AND e.kind = 'heartbeat'
+    WHERE :by_group AND e.kind IN ('heartbeat', 'session', 'reconciliation')
     UNION ALL
     SELECT kind, expired, watched, wait_ms, 'topic', topic
     FROM (SELECT DISTINCT operation_id, kind, expired, watched, wait_ms, part.topic AS topic FROM exploded) t

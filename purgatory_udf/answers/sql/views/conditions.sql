@@ -51,7 +51,8 @@ SELECT w.operation_id,
         WHEN w.kind = 'initial_join' THEN 'initial_delay'
         WHEN w.kind = 'join' THEN 'member_joining'
         WHEN w.kind = 'sync' THEN 'member_syncing'
-        WHEN w.kind = 'heartbeat' THEN 'member_silent'
+        WHEN w.kind IN ('heartbeat', 'session') THEN 'member_silent'
+        WHEN w.kind = 'reconciliation' THEN 'member_revoking'
         ELSE 'high_watermark'
     END,
     w.end_us, -1, NULL, array_min(r.missing), NULL, NULL

@@ -7,4 +7,4 @@
 SELECT w.operation_id, e.group AS group, coalesce(nullif(e.member_id, ''), e.assigned_member_id, e.client_id) AS member
 FROM waited w
 JOIN events e ON e.seq = w.operation_id
-WHERE w.kind = 'heartbeat'
+WHERE w.kind IN ('heartbeat', 'session')

@@ -29,7 +29,7 @@ NON_CLASSIC_HEARTBEATS = frozenset({"CONSUMER_GROUP_HEARTBEAT", "STREAMS_GROUP_H
 
 
 def group_operations(
-    request: Request, name: Callable[[str], str], report: Report, classic: bool
+    request: Request, name: Callable[[str], str], report: Report, classic: bool, is_new: bool = False
 ) -> Iterator[LoggedOperation]:
     """Yield the operations of a request: one, or one for each member in a LEAVE_GROUP (version 3+).
 
@@ -38,6 +38,7 @@ def group_operations(
         name: Returns the name of a topic given by name or id.
         report: Counts requests that are left out or dated differently.
         classic: Whether the broker has a classic group coordinator.
+        is_new: Whether it certainly has the new one.
     """
     body, answer = request.body, request.answer or {}
     # A join or sync that waited was accepted, even if the group moved to another coordinator during the wait. From 4.0
@@ -49,6 +50,8 @@ def group_operations(
     for sub, event in enumerate(_events(request, body, answer, name)):
         code = _error_code(request, answer, sub)
         event["group"] = str(body["groupId"])
+        if is_new:
+            event["coordinator"] = "new"
         if request.api == "SYNC_GROUP" and event["leader"] and request.remote_us and not code:
             event["time_us"] = request.answered_us
             report.count("leader_sync_at_answer")

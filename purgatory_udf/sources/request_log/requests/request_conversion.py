@@ -163,7 +163,7 @@ def convert_request(
             report.count("modern_group")
         else:
             classic = context.has_classic_coordinator(request.broker)
-            operations = list(group_operations(request, context.name, report, classic))
+            operations = list(group_operations(request, context.name, report, classic, context.classic is False))
     else:
         report.count("modern_group" if request.api in NON_CLASSIC_HEARTBEATS else skip_cause(request))
     if request.api in COORDINATOR_APIS:

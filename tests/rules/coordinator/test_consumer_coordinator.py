@@ -1,0 +1,75 @@
+"""Consumer groups: reconciliation, its timer, and what it blocks. The oracle's traces cover the other rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.rules.coordinator.coordinator_journal import Answer, MemberChange
+from tests.support.group_timeline import GroupTimeline
+
+TOPIC = {"type": "topic", "time_us": 1, "seq": 1, "topic": "orders", "partition_count": 2}
+JOIN: dict[str, Any] = {"rebalance_timeout_ms": 3000, "subscribed_topics": ["orders"], "owned": []}
+BOTH = [{"topic": "orders", "partitions": [0, 1]}]
+
+
+def two_members() -> GroupTimeline:
+    """Return a group in which `a` has to give up one of its two partitions to `b`, from 3,000 ms on."""
+    group = GroupTimeline()
+    group.events.append(dict(TOPIC))
+    group.consumer_heartbeat(1000, "a", 0, **JOIN)
+    group.consumer_heartbeat(2500, "b", 0, **JOIN)
+    group.consumer_heartbeat(3000, "a", 2, owned=BOTH)
+    return group
+
+
+def answers(group: GroupTimeline) -> list[str]:
+    entries = [entry for entry in group.replay().groups.entries if isinstance(entry, Answer)]
+    return [
+        f"{each.at_us // 1000} {each.member_id} {each.error} {each.generation} {each.assignment}" for each in entries
+    ]
+
+
+def states(group: GroupTimeline) -> list[str]:
+    entries = [entry for entry in group.replay().groups.entries if isinstance(entry, MemberChange)]
+    return [f"{each.at_us // 1000} {each.member_id} {each.to_state} {each.epoch} {each.blocked_by}" for each in entries]
+
+
+def test_member_waits_until_partition_is_given_up() -> None:
+    group = two_members()
+    kept = answers(group)[-1].rpartition("orders:")[2]
+    group.consumer_heartbeat(4000, "a", 2, owned=[{"topic": "orders", "partitions": [int(kept)]}])
+    group.consumer_heartbeat(4500, "b", 3)
+    given_up = 1 - int(kept)
+    assert answers(group) == [
+        "1000 a NONE 2 orders:0,1",
+        "2500 b NONE 3 ",
+        f"3000 a NONE 2 orders:{kept}",
+        "4000 a NONE 3 None",
+        f"4500 b NONE 3 orders:{given_up}",
+    ]
+    assert states(group) == [
+        "1000 a STABLE 2 ",
+        f"2500 b UNRELEASED_PARTITIONS 3 a: orders:{given_up}",
+        "3000 a UNREVOKED_PARTITIONS 2 ",
+        "4000 a STABLE 3 ",
+        "4500 b STABLE 3 ",
+    ]
+    assert "reconciliation g-a: 3000 to 4000 of 6000, completed by revoked" in group.operations()
+
+
+def test_member_that_keeps_partition_is_fenced() -> None:
+    """Its rebalance timeout of 3,000 ms runs from the answer that took the partition away."""
+    group = two_members()
+    group.consumer_heartbeat(5000, "a", 2)
+    group.consumer_heartbeat(6000, "a", 2)
+    group.consumer_heartbeat(6500, "b", 3)
+    assert answers(group)[-2:] == ["6000 a UNKNOWN_MEMBER_ID None None", "6500 b NONE 4 orders:0,1"]
+    assert "reconciliation g-a: 3000 to 6000 of 6000, expired" in group.operations()
+
+
+def test_silent_member_expires_after_session_timeout() -> None:
+    group = two_members()
+    group.consumer_heartbeat(3100, "a", -1)
+    group.until(2500 + 45_000)
+    assert states(group)[-1] == "3000 a UNREVOKED_PARTITIONS 2 "
+    assert group.operations()[1] == "session g-b: 2500 to 47500 of 47500, expired"
