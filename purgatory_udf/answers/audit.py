@@ -1,12 +1,7 @@
 """The invariants of a run's tables, checked on the tables themselves.
 
-The queries of `sql/audit` select an invariant, an operation and whether it holds for that operation:
-
-| query | invariants |
-|---|---|
-| operations | each operation of the trace ended at most once; operation ids are unique; which operations are open |
-| times | completed or cancelled by the deadline; expired at the deadline; `wait_ms` is the time from start to end |
-| watches | watches belong to operations of the trace and end by the deadline |
+The queries of `sql/audit` select operations, with a column for each invariant: true if the operation keeps it, false
+if it violates it, null if the invariant is not about this operation.
 
 Two more invariants compare the tables with the counts in the run's record: the number of open operations, and of lines
 that the import accepted and rejected.
@@ -29,20 +24,22 @@ if TYPE_CHECKING:
 
 MAX_EXAMPLES = 5
 
-END_ONCE = "each operation of the trace ended at most once"
-OPEN = "open"
-UNIQUE_IDS = "operation ids are unique"
-TIMES = ("completed or cancelled by the deadline", "expired at the deadline", "wait_ms is the time from start to end")
-WATCHES = "each watch belongs to an operation and ends by its deadline"
-
-# A null result is a violation.
-_COUNTS = """
-    SELECT invariant, count(*) AS checked, count_if(NOT coalesce(holds, false)) AS broken
-    FROM ({query}) checked GROUP BY invariant
-"""
+# The invariants of each query, by column.
+INVARIANTS = {
+    "operations": {
+        "ended_once": "each operation of the trace ended at most once",
+        "has_ended": "open operations match the run's record",
+        "is_unique": "operation ids are unique",
+    },
+    "times": {
+        "by_deadline": "completed or cancelled by the deadline",
+        "at_deadline": "expired at the deadline",
+        "waited_until_end": "wait_ms is the time from start to end",
+    },
+    "watches": {"is_valid": "each watch belongs to an operation and ends by its deadline"},
+}
 _EXAMPLES = """
-    SELECT DISTINCT operation_id FROM ({query}) checked
-    WHERE invariant = :invariant AND NOT coalesce(holds, false) ORDER BY operation_id LIMIT {most}
+    SELECT DISTINCT operation_id FROM ({query}) checked WHERE NOT {column} ORDER BY operation_id LIMIT {most}
 """
 
 
@@ -92,13 +89,11 @@ class _Audit:
         # In a running replay, every outcome has its event only if outcomes are read before events.
         self._require_tables(*ENDS)
         self._require_tables("events")
-        of_operations = self._check("operations", END_ONCE, UNIQUE_IDS, OPEN)
-        yield of_operations[0]
-        yield self._open(of_operations[2])
-        yield of_operations[1]
-        yield from self._check("times", *TIMES)
+        ended_once, has_ended, is_unique = self._check("operations")
+        yield from (ended_once, self._open(has_ended), is_unique)
+        yield from self._check("times")
         if self._tables.has("watches"):
-            yield from self._check("watches", WATCHES)
+            yield from self._check("watches")
         lines = self._lines()
         if lines:
             yield lines
@@ -115,23 +110,23 @@ class _Audit:
                 raise UserError(f"{path}: the events of run {self._run.run_id} do not exist")
             raise UserError(f"{self._tables.layout.table(name)}: the table of run {self._run.run_id} does not exist")
 
-    def _check(self, query: str, *invariants: str) -> list[InvariantCheck]:
-        """Run a query of `sql/audit` and return a finding for each of its invariants, in this order."""
-        selected = self._tables.text(f"audit/{query}")
-        counts = {row["invariant"]: row for row in self._rows(_COUNTS.format(query=selected))}
+    def _check(self, query: str) -> list[InvariantCheck]:
+        """Run a query of `sql/audit` and return a finding for each of its invariants."""
+        selected, invariants = self._tables.text(f"audit/{query}"), INVARIANTS[query]
+        counts = (f"count({column}) AS {column}, count_if(NOT {column}) AS not_{column}" for column in invariants)
+        (counted,) = self._rows(f"SELECT {', '.join(counts)} FROM ({selected}) checked")
         findings = []
-        for invariant in invariants:
-            count = counts.get(invariant, {"checked": 0, "broken": 0})
+        for column, invariant in invariants.items():
             examples: tuple[int, ...] = ()
-            if count["broken"]:
-                some = self._rows(_EXAMPLES.format(query=selected, most=MAX_EXAMPLES), invariant=invariant)
+            if counted[f"not_{column}"]:
+                some = self._rows(_EXAMPLES.format(query=selected, column=column, most=MAX_EXAMPLES))
                 examples = tuple(row["operation_id"] for row in some)
-            findings.append(InvariantCheck(invariant, count["checked"], count["broken"], examples))
+            findings.append(InvariantCheck(invariant, counted[column], counted[f"not_{column}"], examples))
         return findings
 
-    def _open(self, open_operations: InvariantCheck) -> InvariantCheck:
+    def _open(self, has_ended: InvariantCheck) -> InvariantCheck:
         """Compare the operations without an end with the run's count, which is 0 for a drained run."""
-        found = open_operations.broken
+        found = has_ended.broken
         expected, note = found, f"{found:,} open"
         if not self._tables.finished:
             note += "; the run has not finished"
@@ -144,8 +139,8 @@ class _Audit:
         wrong = abs(found - expected)
         if wrong:
             note += f", {expected:,} expected"
-        examples = open_operations.examples if wrong else ()
-        return InvariantCheck("open operations match the run's record", found, wrong, examples, note)
+        examples = has_ended.examples if wrong else ()
+        return InvariantCheck(has_ended.invariant, found, wrong, examples, note)
 
     def _lines(self) -> InvariantCheck | None:
         """Compare the lines of the import with its events; None if the lines were not counted, or not yet."""
@@ -161,6 +156,6 @@ class _Audit:
         note = f"{accepted:,} accepted, {rejected:,} rejected"
         return InvariantCheck("every line was accepted or rejected", lines, abs(lines - accepted - rejected), (), note)
 
-    def _rows(self, query: str, **parameters: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._tables.database.query(query, parameters).to_pylist()
+    def _rows(self, query: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._tables.database.query(query).to_pylist()
         return rows

@@ -1,8 +1,8 @@
--- Invariants of operation ids: each operation of the trace ended at most once, and no id occurs twice. The rows of
--- `open` are the operations of the trace without an outcome; a run records their number.
+-- Invariants of operation ids: each operation of the trace ended at most once, and no id occurs twice. A run records the
+-- number of operations of the trace without an outcome.
 --
 -- Reads:    completions, expirations, cancellations, requests
--- Columns:  invariant, operation_id, and whether it `holds` for this operation
+-- Columns:  operation_id, and whether each invariant holds for it; null if the invariant is not about this operation
 
 WITH rows_of_each AS (
     -- Only operations that start with a request are `answered`; operations of groups do not.
@@ -20,11 +20,8 @@ WITH rows_of_each AS (
     ) rows
     GROUP BY operation_id
 )
-SELECT 'each operation of the trace ended at most once' AS invariant, operation_id,
-    requests = 1 AND answers <= 1 AS holds
+SELECT operation_id,
+    CASE WHEN requests > 0 OR answers > 0 THEN requests = 1 AND answers <= 1 END AS ended_once,
+    CASE WHEN ends > 0 THEN ends = 1 END AS is_unique,
+    CASE WHEN requests = 1 THEN ends > 0 END AS has_ended
 FROM rows_of_each
-WHERE requests > 0 OR answers > 0
-UNION ALL
-SELECT 'operation ids are unique', operation_id, ends = 1 FROM rows_of_each WHERE ends > 0
-UNION ALL
-SELECT 'open', operation_id, false FROM rows_of_each WHERE requests = 1 AND ends = 0

@@ -2,10 +2,10 @@
 -- are excluded, because they do not have the id of an event.
 --
 -- Reads:    watches, requests
--- Columns:  invariant, operation_id, and whether it `holds` for this watch
+-- Columns:  operation_id, and whether the invariant holds for this watch
 
-SELECT 'each watch belongs to an operation and ends by its deadline' AS invariant, w.operation_id,
-    r.operation_id IS NOT NULL AND unix_millis(w.ended_at) <= unix_millis(w.deadline) AS holds
+SELECT w.operation_id,
+    r.operation_id IS NOT NULL AND coalesce(unix_millis(w.ended_at) <= unix_millis(w.deadline), false) AS is_valid
 FROM watches w
 LEFT JOIN requests r ON r.operation_id = w.operation_id
 WHERE w.kind IN ('produce', 'fetch', 'delete_records', 'create_topics')
