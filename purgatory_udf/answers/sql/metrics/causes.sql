@@ -1,16 +1,38 @@
 -- The number and the waits of operations by kind and cause.
 --
--- Quantiles are exact. They are interpolated between waits of whole milliseconds and rounded to the hundredth, because
--- the last digit of the interpolation differs between engines.
+-- Quantiles are computed as in metrics/waits.
 --
 -- Reads:  ended
 
-SELECT kind, expired, watched, completed_by,
-    count(*) AS operations,
-    round(percentile_cont(0.5) WITHIN GROUP (ORDER BY wait_ms), 2) AS p50_ms,
-    round(percentile_cont(0.95) WITHIN GROUP (ORDER BY wait_ms), 2) AS p95_ms,
-    round(percentile_cont(0.99) WITHIN GROUP (ORDER BY wait_ms), 2) AS p99_ms,
-    max(wait_ms) AS max_ms
-FROM ended
-GROUP BY kind, expired, watched, completed_by
+WITH counts AS (
+    SELECT kind, expired, watched, completed_by, wait_ms, count(*) AS operations
+    FROM ended
+    GROUP BY kind, expired, watched, completed_by, wait_ms
+),
+ranked AS (
+    SELECT c.*,
+        sum(operations) OVER (PARTITION BY kind, expired, watched, completed_by ORDER BY wait_ms) AS up_to,
+        sum(operations) OVER (PARTITION BY kind, expired, watched, completed_by) - 1 AS last_place
+    FROM counts c
+),
+neighbours AS (
+    SELECT kind, expired, watched, completed_by,
+        sum(operations) AS operations,
+        max(last_place) AS last_place,
+        min(wait_ms) FILTER (WHERE up_to > floor(50e-2 * last_place)) AS p50_below,
+        min(wait_ms) FILTER (WHERE up_to > ceil(50e-2 * last_place)) AS p50_above,
+        min(wait_ms) FILTER (WHERE up_to > floor(95e-2 * last_place)) AS p95_below,
+        min(wait_ms) FILTER (WHERE up_to > ceil(95e-2 * last_place)) AS p95_above,
+        min(wait_ms) FILTER (WHERE up_to > floor(99e-2 * last_place)) AS p99_below,
+        min(wait_ms) FILTER (WHERE up_to > ceil(99e-2 * last_place)) AS p99_above,
+        max(wait_ms) AS max_ms
+    FROM ranked
+    GROUP BY kind, expired, watched, completed_by
+)
+SELECT kind, expired, watched, completed_by, operations,
+    round(p50_below + (p50_above - p50_below) * (50e-2 * last_place - floor(50e-2 * last_place)), 2) AS p50_ms,
+    round(p95_below + (p95_above - p95_below) * (95e-2 * last_place - floor(95e-2 * last_place)), 2) AS p95_ms,
+    round(p99_below + (p99_above - p99_below) * (99e-2 * last_place - floor(99e-2 * last_place)), 2) AS p99_ms,
+    max_ms
+FROM neighbours
 ORDER BY kind, expired, completed_by, watched

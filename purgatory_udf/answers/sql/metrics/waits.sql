@@ -1,6 +1,8 @@
 -- Waits of operations by kind: in total (`by` is all), and by broker, topic, partition, client or group.
--- An operation on several topics counts once for each. Quantiles are of the operations that had to wait, exact and
--- rounded to the hundredth.
+-- An operation on several topics counts once for each.
+--
+-- Quantiles are of the operations that had to wait. They are exact: interpolated between waits of whole milliseconds,
+-- and rounded to the hundredth, because the last digit of the interpolation differs between engines.
 --
 -- Reads:       ended, group_transitions
 -- Parameters:  :by_broker, :by_topic, :by_partition, :by_client, :by_group, whether to count by it
@@ -45,17 +47,45 @@ counted AS (
         WHERE part.partition >= 0
     ) t
     WHERE :by_partition
+),
+-- Equal waits are counted first: there are far fewer of them than operations.
+counts AS (
+    SELECT kind, c.by AS dimension, value, wait_ms,
+        count(*) AS operations, count_if(watched) AS waited, count_if(expired) AS expired
+    FROM counted c
+    GROUP BY kind, c.by, value, wait_ms
+),
+ranked AS (
+    SELECT c.*,
+        sum(waited) OVER (PARTITION BY kind, dimension, value ORDER BY wait_ms) AS up_to,
+        -- Null if no operation had to wait.
+        nullif(sum(waited) OVER (PARTITION BY kind, dimension, value), 0) - 1 AS last_place
+    FROM counts c
+),
+neighbours AS (
+    -- A quantile lies between the waits at two neighbouring places; places count from 0.
+    SELECT kind, dimension, value,
+        sum(operations) AS operations,
+        sum(waited) AS waited,
+        sum(expired) AS expired,
+        sum(operations * wait_ms) AS waited_ms,
+        max(last_place) AS last_place,
+        min(wait_ms) FILTER (WHERE up_to > floor(50e-2 * last_place)) AS p50_below,
+        min(wait_ms) FILTER (WHERE up_to > ceil(50e-2 * last_place)) AS p50_above,
+        min(wait_ms) FILTER (WHERE up_to > floor(95e-2 * last_place)) AS p95_below,
+        min(wait_ms) FILTER (WHERE up_to > ceil(95e-2 * last_place)) AS p95_above,
+        min(wait_ms) FILTER (WHERE up_to > floor(99e-2 * last_place)) AS p99_below,
+        min(wait_ms) FILTER (WHERE up_to > ceil(99e-2 * last_place)) AS p99_above,
+        max(wait_ms) FILTER (WHERE waited > 0) AS max_ms
+    FROM ranked
+    GROUP BY kind, dimension, value
 )
-SELECT kind, c.by AS by, value,
-    count(*) AS operations,
-    count_if(watched) AS waited,
-    count_if(watched) / count(*) AS waited_share,
-    count_if(expired) AS expired,
-    sum(wait_ms) AS waited_ms,
-    round(percentile_cont(0.5) WITHIN GROUP (ORDER BY wait_ms) FILTER (WHERE watched), 2) AS p50_ms,
-    round(percentile_cont(0.95) WITHIN GROUP (ORDER BY wait_ms) FILTER (WHERE watched), 2) AS p95_ms,
-    round(percentile_cont(0.99) WITHIN GROUP (ORDER BY wait_ms) FILTER (WHERE watched), 2) AS p99_ms,
-    max(wait_ms) FILTER (WHERE watched) AS max_ms
-FROM counted c
-GROUP BY kind, c.by, value
-ORDER BY c.by, kind, value
+SELECT kind, n.dimension AS by, value, operations, waited,
+    waited / operations AS waited_share,
+    expired, waited_ms,
+    round(p50_below + (p50_above - p50_below) * (50e-2 * last_place - floor(50e-2 * last_place)), 2) AS p50_ms,
+    round(p95_below + (p95_above - p95_below) * (95e-2 * last_place - floor(95e-2 * last_place)), 2) AS p95_ms,
+    round(p99_below + (p99_above - p99_below) * (99e-2 * last_place - floor(99e-2 * last_place)), 2) AS p99_ms,
+    max_ms
+FROM neighbours n
+ORDER BY n.dimension, kind, value
