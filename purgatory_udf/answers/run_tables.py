@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from purgatory_udf.backend.sql_database import Parameters, SqlDatabase, open_database
+from purgatory_udf.backend.backend import backend_of
+from purgatory_udf.backend.sql_database import Parameters, SqlDatabase
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import ENDS, TABLES
 from purgatory_udf.storage import run_records
@@ -73,7 +74,7 @@ class RunTables:
         self.run = run
         self._require_all_rows = require_all_rows
         self.finished = run.status == run_records.FINISHED
-        self.database = database or open_database(session)
+        self.database = database or backend_of(session).database()
         self._prefix = prefix
         # Whether the table of each view exists.
         self._added: dict[str, bool] = {}

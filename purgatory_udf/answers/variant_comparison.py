@@ -11,7 +11,7 @@ from purgatory_udf.answers import charts
 from purgatory_udf.answers.charts import round_bin_ms
 from purgatory_udf.answers.run_tables import RunTables, sql_file
 from purgatory_udf.answers.variants import BASELINE
-from purgatory_udf.backend.sql_database import open_database
+from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.common.console import Table
 from purgatory_udf.contract.tables import COMMENTED_WHAT_IF
 from purgatory_udf.rules.purgatory.clock import STEP_MS
@@ -39,7 +39,7 @@ class VariantChanges:
     """
 
     def __init__(self, session: Session, baseline: str, variant: str, *, reacting: bool) -> None:
-        self._database = open_database(session)
+        self._database = backend_of(session).database()
         self._baseline, other = (
             RunTables(session, folder, database=self._database, prefix=f"{side}_")
             for side, folder in (("baseline", baseline), ("variant", variant))

@@ -1,7 +1,7 @@
 """The backend of a job: Spark, or this process. It is chosen once, when the job starts, and handed down.
 
-A backend has three parts. `delta` reads and writes Delta tables by path, `files` other files, and datasets execute the
-steps of imports. Answers run SQL in a database of the backend (`backend.sql_database`).
+A backend has four parts. `delta` reads and writes Delta tables by path, `files` other files, datasets execute the steps
+of imports, and a `database` executes SQL.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset, w
 from purgatory_udf.backend.delta_store import DeltaStore, FallbackDelta, SparkDelta
 from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles
 from purgatory_udf.backend.input_size import REPLAYED_BYTES, is_local_path, local_bytes
+from purgatory_udf.backend.sql_database import DuckDatabase, SparkDatabase, SqlDatabase
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.common.local_paths import require_local_path
 from purgatory_udf.common.worker_memory import freeze_in_workers
@@ -32,6 +33,7 @@ Session: TypeAlias = "Backend | SparkSession"
 
 Part = TypeVar("Part")
 Value = TypeVar("Value")
+Database = TypeVar("Database", bound=SqlDatabase)
 
 
 class Backend(ABC):
@@ -68,13 +70,12 @@ class Backend(ABC):
         """Return a function by which steps read a value that is sent to each worker once."""
 
     @abstractmethod
-    def select(self, sql: str, tables: Mapping[str, str]) -> Dataset:
-        """Return the rows of a query.
+    def database(self) -> SqlDatabase:
+        """Return a new, empty database."""
 
-        Args:
-            sql: Text that both DuckDB and Spark SQL understand, with `{name}` for each table; `explode` unnests arrays.
-            tables: The paths of the Delta tables by name.
-        """
+    @abstractmethod
+    def select(self, sql: str, tables: Mapping[str, str]) -> Dataset:
+        """Return the rows of a query on Delta tables, given by their names in the query and their paths."""
 
     def query(self, sql: str, tables: Mapping[str, str]) -> pa.Table:
         """Return the rows of a query as an Arrow table; see `select`."""
@@ -115,10 +116,11 @@ class LocalBackend(Backend):
     def broadcast(self, value: Value) -> Callable[[], Value]:
         return lambda: value
 
-    def select(self, sql: str, tables: Mapping[str, str]) -> Dataset:
-        from purgatory_udf.backend.duckdb_connection import query
+    def database(self) -> SqlDatabase:
+        return DuckDatabase()
 
-        return LocalDataset.of(query(sql, {name: self._delta.dataset(path) for name, path in tables.items()}))
+    def select(self, sql: str, tables: Mapping[str, str]) -> Dataset:
+        return LocalDataset.of(_with_tables(DuckDatabase(), tables).query(sql))
 
     def read_rows(self, folder: str, schema: pa.Schema) -> Dataset:
         from purgatory_udf.backend.local_delta import needing_spark
@@ -187,6 +189,9 @@ class SparkBackend(Backend):
         sent = self.spark.sparkContext.broadcast(value)
         return lambda: sent.value
 
+    def database(self) -> SqlDatabase:
+        return SparkDatabase(self.spark)
+
     def select(self, sql: str, tables: Mapping[str, str]) -> Dataset:
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -194,8 +199,7 @@ class SparkBackend(Backend):
         if self.is_local(*tables.values()) and local_bytes(tables.values(), REPLAYED_BYTES) is not None:
             with suppress(NeedsSparkError):
                 return LocalBackend().select(sql, tables)
-        frames = {name: self.spark.read.format("delta").load(path) for name, path in tables.items()}
-        rows = self.spark.sql(sql, None, **frames)
+        rows = _with_tables(SparkDatabase(self.spark), tables).frame(sql)
         return SparkDataset(rows, to_arrow_schema(rows.schema, timezone="UTC"))
 
     def read_rows(self, folder: str, schema: pa.Schema) -> Dataset:
@@ -208,6 +212,12 @@ class SparkBackend(Backend):
 
     def versions(self) -> Mapping[str, str]:
         return {"spark": self.spark.version, "delta": version("delta-spark")}
+
+
+def _with_tables(database: Database, tables: Mapping[str, str]) -> Database:
+    for name, path in tables.items():
+        database.add_table(name, path)
+    return database
 
 
 def backend_of(session: Session) -> Backend:

@@ -85,9 +85,9 @@ class Dataset(ABC):
 
     @abstractmethod
     def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> Dataset:
-        """Return the rows of a query over these rows (`{rows}` in the text) and over `others`, by name.
+        """Return the rows of a query over these rows (`{rows}` in the text) and over `others`, by name in braces.
 
-        The text must be valid in DuckDB and in Spark SQL; the result has the names and types of `schema`.
+        For the text see `SqlDatabase`; the result has the names and types of `schema`.
         """
 
     @abstractmethod
@@ -165,10 +165,12 @@ class LocalDataset(Dataset):
         return self._derived(lambda batch: batch.filter(compare(batch.column(column), value)), self.schema)
 
     def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> LocalDataset:
-        from purgatory_udf.backend.duckdb_connection import query
+        from purgatory_udf.backend.sql_database import DuckDatabase
 
-        rows = query(text, {name: each.collect() for name, each in {"rows": self, **others}.items()})
-        return LocalDataset.of(rows.cast(schema))
+        database, named = DuckDatabase(), {"rows": self, **others}
+        for name, each in named.items():
+            database.add_rows(name, each.collect())
+        return LocalDataset.of(database.query(text.format_map({name: f'"{name}"' for name in named})).cast(schema))
 
     def union(self, *others: Dataset) -> LocalDataset:
         schema = _union_schema(self, others)

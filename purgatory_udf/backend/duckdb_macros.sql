@@ -10,6 +10,10 @@ CREATE MACRO unix_micros(moment) AS epoch_us(moment);
 CREATE MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000);
 CREATE MACRO timestamp_micros(us) AS make_timestamptz(us);
 
+-- Without rows, or over nulls only, Spark counts 0 and collects an empty list; DuckDB's own return null.
+CREATE MACRO count_if(condition) AS count(CASE WHEN condition THEN 1 END);
+CREATE MACRO collect_list(item) AS coalesce(list(item) FILTER (WHERE item IS NOT NULL), []);
+
 -- Lists. Spark's `explode` and DuckDB's `unnest` both drop rows whose list is empty or null.
 CREATE MACRO explode(list) AS unnest(list);
 CREATE MACRO size(list) AS len(list);

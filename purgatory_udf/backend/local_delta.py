@@ -110,11 +110,6 @@ class LocalDelta(DeltaStore):
             ]
         return sorted(commits, key=lambda commit: commit.version)
 
-    def dataset(self, path: str) -> Any:
-        """Return the table's rows as an Arrow dataset."""
-        with needing_spark():
-            return dataset_of(self._table(path))
-
     def read(self, path: str, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
         with needing_spark():
             rows = dataset_of(self._table(path))

@@ -29,7 +29,6 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from purgatory_udf.backend.backend import Session, SparkBackend, backend_of
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.common.local_paths import require_local_path
 from purgatory_udf.contract.tables import COMMENT, with_comments, without_comments
@@ -45,6 +44,8 @@ Parameters = Mapping[str, int | float | str | bool | None]
 _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/|::|:(?P<name>[a-z]\w*)""", re.DOTALL)
 # Reader features that leave the Parquet files readable as they are.
 _READER_FEATURES = {"timestampNtz"}
+# How DuckDB's errors begin if a query needs more than the memory limit.
+_OUT_OF_MEMORY = "Out of Memory Error"
 # Characters of a path that DuckDB takes for a pattern.
 _GLOB = re.compile(r"[*?\[{]")
 
@@ -53,11 +54,12 @@ class SqlDatabase(ABC):
     """Views by name, and queries on them. Several threads may query at the same time."""
 
     @abstractmethod
-    def add_table(self, name: str, path: str, schema: pa.Schema, *, is_growing: bool = False) -> bool:
+    def add_table(self, name: str, path: str, schema: pa.Schema | None = None, *, is_growing: bool = False) -> bool:
         """Add a view of the Delta table at `path` with the columns of `schema`; return whether the table exists.
 
-        A column that the table lacks is null in every row; without a table, the view has no rows. All queries of a
-        table that `is_growing` read the version that it has now.
+        A column that the table lacks is null in every row; without a table, the view has no rows. Without a schema, the
+        view has the table's columns, and the table must exist. All queries of a table that `is_growing` read the
+        version that it has now.
         """
 
     @abstractmethod
@@ -99,12 +101,6 @@ class SqlDatabase(ABC):
         """
 
 
-def open_database(session: Session) -> SqlDatabase:
-    """Return a new, empty database of this backend, or of the backend of a Spark session."""
-    backend = backend_of(session)
-    return SparkDatabase(backend.spark) if isinstance(backend, SparkBackend) else DuckDatabase()
-
-
 def parameters_of(query: str) -> set[str]:
     """Return the names of the query's parameters."""
     return {token["name"] for token in _TOKENS.finditer(query) if token["name"]}
@@ -118,11 +114,12 @@ def _used(query: str, parameters: Parameters | None) -> dict[str, Any]:
 class DuckDatabase(SqlDatabase):
     """A separate DuckDB in this process, which spills to the directory for temporary files.
 
-    Raises `NeedsSparkError` for tables that it cannot read: remote ones, and ones with unsupported reader features.
+    Raises `NeedsSparkError` for tables that it cannot read (remote ones, and ones with unsupported features), and for
+    queries that need more memory than the limit in spite of spilling.
     """
 
-    # Of this machine's memory; Python and Arrow need the rest.
-    MEMORY = "50%"
+    # Of this machine's memory. Queries beyond it spill; 1 GB suffices for the metrics of 9 million operations.
+    MEMORY = "25%"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -142,21 +139,21 @@ class DuckDatabase(SqlDatabase):
             }
         )
         connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET enable_progress_bar = false")
         connection.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
         connection.execute(files("purgatory_udf.backend").joinpath("duckdb_macros.sql").read_text(encoding="utf-8"))
         return connection
 
-    def add_table(self, name: str, path: str, schema: pa.Schema, *, is_growing: bool = False) -> bool:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-
+    def add_table(self, name: str, path: str, schema: pa.Schema | None = None, *, is_growing: bool = False) -> bool:
+        table = _delta_table(path)
+        if schema is None:
+            if table is None:
+                raise NeedsSparkError(f"{path}: no Delta table that can be read without Spark")
+            schema = pa.schema(table.schema().to_arrow())
         with self._exclusive():
-            try:
-                table = DeltaTable(str(require_local_path(path)))
-            except TableNotFoundError:
+            if table is None:
                 self._connection.register(name, schema.empty_table())
                 return False
-            _require_readable(require_local_path(path), table)
             self._connection.register(f"{name}_columns", schema.empty_table())
             source = self._source(name, table)
             columns = ", ".join(self._columns(f"{name}_columns", source))
@@ -242,33 +239,29 @@ class DuckDatabase(SqlDatabase):
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Lock the connection; errors of DuckDB, Arrow, the table or the disk become `NeedsSparkError`.
-
-        Spark reads more kinds of tables, and its errors are translated for users.
-        """
-        import duckdb
-        from deltalake.exceptions import DeltaError
-
+        """Use the connection alone; raise `NeedsSparkError` if memory runs out: Spark spills more of a query."""
         try:
             with self._lock:
                 yield
-        except (duckdb.Error, pa.ArrowException, DeltaError, OSError) as error:
-            raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            # Writing wraps an error of the query in one of the writer.
+            if _OUT_OF_MEMORY in str(error) or isinstance(error, MemoryError):
+                raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
+            raise
 
 
-def _require_readable(path: Path, table: DeltaTable) -> None:
-    """Raise if the table's files are not its rows, or if a commit is empty, as a full disk leaves it.
+def _delta_table(path: str) -> DeltaTable | None:
+    """Return the table at its newest version; None if it does not exist."""
+    from purgatory_udf.backend.local_delta import LocalDelta
 
-    The Delta library reads an empty commit as one without changes.
-    """
-    features = {*(table.protocol().reader_features or ())} - _READER_FEATURES
-    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
-        features.add("columnMapping")
-    if features:
-        raise NeedsSparkError(f"{path}: the table has reader features that need Spark: {', '.join(sorted(features))}")
-    for commit in (path / "_delta_log").glob("*.json"):
-        if not commit.stat().st_size:
-            raise OSError(f"{commit}: is empty")
+    table = LocalDelta().table_at(path)
+    if table is not None:
+        features = {*(table.protocol().reader_features or ())} - _READER_FEATURES
+        if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+            features.add("columnMapping")
+        if features:
+            raise NeedsSparkError(f"{path}: the table has features that need Spark: {', '.join(sorted(features))}")
+    return table
 
 
 def _conform(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, str]) -> pa.Table:
@@ -303,12 +296,12 @@ class SparkDatabase(SqlDatabase):
         # Delta's parser extension ignores parameters; this way Spark binds them after parsing.
         self._spark.conf.set("spark.sql.legacy.parameterSubstitution.constantsOnly", "true")
 
-    def add_table(self, name: str, path: str, schema: pa.Schema, *, is_growing: bool = False) -> bool:
+    def add_table(self, name: str, path: str, schema: pa.Schema | None = None, *, is_growing: bool = False) -> bool:
         from delta.tables import DeltaTable
         from pyspark.sql import functions as sf
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        if not DeltaTable.isDeltaTable(self._spark, path):
+        if schema is not None and not DeltaTable.isDeltaTable(self._spark, path):
             self._spark.createDataFrame([], from_arrow_schema(schema)).createOrReplaceTempView(name)
             return False
         reader = self._spark.read.format("delta")
@@ -317,6 +310,9 @@ class SparkDatabase(SqlDatabase):
             assert latest is not None
             reader = reader.option("versionAsOf", latest.version)
         frame = reader.load(path)
+        if schema is None:
+            frame.createOrReplaceTempView(name)
+            return True
         known = set(frame.columns)
         frame.select(
             *(
@@ -343,7 +339,7 @@ class SparkDatabase(SqlDatabase):
         self._spark.catalog.dropTempView(name)
 
     def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
-        return self._frame(query, parameters).toArrow()
+        return self.frame(query, parameters).toArrow()
 
     def save(
         self,
@@ -359,7 +355,7 @@ class SparkDatabase(SqlDatabase):
         from pyspark.sql import functions as sf
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        frame, fixed = self._frame(query, parameters), constants or {}
+        frame, fixed = self.frame(query, parameters), constants or {}
         columns = []
         for field, kind in zip(schema, from_arrow_schema(schema).fields, strict=True):
             column = sf.lit(fixed[field.name]) if field.name in fixed else sf.col(f"`{field.name}`")
@@ -372,5 +368,6 @@ class SparkDatabase(SqlDatabase):
         writer = frame.write.format("delta").mode("append" if append else "overwrite")
         writer.option("overwriteSchema", str(not append).lower()).save(path)
 
-    def _frame(self, query: str, parameters: Parameters | None) -> DataFrame:
+    def frame(self, query: str, parameters: Parameters | None = None) -> DataFrame:
+        """Return the rows of a query as a DataFrame."""
         return self._spark.sql(query, args=_used(query, parameters))

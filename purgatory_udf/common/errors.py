@@ -68,6 +68,8 @@ _DAMAGED = re.compile(
     r"|/checkpoints?/|CANNOT_LOAD_STATE_STORE|STATE_STORE|STREAMING_CHECKPOINT|Incomplete log file|malformed"
     r"|batch \d+ doesn't"
     r"|FILE_NOT_EXIST|CANNOT_READ_FILE|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
+    # DuckDB's errors about the files of a table.
+    r"|(?:IO|Invalid Input) Error: [^\n]*\.parquet"
     # Jackson reads only the JSON files of Spark and Delta, never an input.
     r"|fasterxml\.jackson|ChecksumException|end-of-input",
     re.IGNORECASE,

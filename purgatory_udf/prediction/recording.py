@@ -253,17 +253,17 @@ MAX_EVENTS = 3_000_000
 
 
 # The outcome, times and size of requests as the request log has them.
-_RECORDED = "SELECT {columns} FROM {{recorded}} t WHERE t.api IN ('FETCH', 'PRODUCE') AND t.operation_id < {most}"
+_RECORDED = "SELECT {columns} FROM recorded t WHERE t.api IN ('FETCH', 'PRODUCE') AND t.operation_id < {most}"
 # The same of operations that a replay completed or expired.
 _REPLAYED = """
 SELECT t.operation_id, t.completed_at AS written_at,
   CASE WHEN t.watched THEN 'completed' ELSE 'at_once' END AS recorded_outcome,
   CAST(t.wait_ms AS DOUBLE) AS recorded_remote_ms, CAST(0 AS DOUBLE) AS recorded_local_ms,
   t.bytes AS recorded_bytes, true AS recorded_complete
-FROM {{completions}} t WHERE t.kind IN ('fetch', 'produce') AND t.operation_id < {most}
+FROM completions t WHERE t.kind IN ('fetch', 'produce') AND t.operation_id < {most}
 UNION ALL
 SELECT t.operation_id, t.expired_at, 'expired', CAST(t.wait_ms AS DOUBLE), CAST(0 AS DOUBLE), t.bytes, true
-FROM {{expirations}} t
+FROM expirations t
 WHERE t.kind IN ('fetch', 'produce') AND NOT t.after_end AND t.operation_id < {most}
 """
 
@@ -275,7 +275,7 @@ def read_recording(session: Session, out: str, events: str | None = None) -> Rec
     if not backend.delta(path).is_table(path):
         raise UserError(f"{path}: no such table; create it by ingest")
     columns = ", ".join(f"t.{name}" for name in EVENT_COLUMNS)
-    trace = backend.query(f"SELECT {columns} FROM {{events}} t WHERE t.seq < {MAX_EVENTS}", {"events": path})
+    trace = backend.query(f"SELECT {columns} FROM events t WHERE t.seq < {MAX_EVENTS}", {"events": path})
     return build_recording(trace, _recorded(backend, layout))
 
 

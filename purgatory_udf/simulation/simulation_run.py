@@ -160,7 +160,7 @@ def compare(session: Session, out: str) -> CheckVerdict:
     for name in ENDS:
         tables = {"truth": layout.table(f"truth_{name}"), "replayed": layout.table(name)}
         columns = tuple(field.name for field in TRUTH[f"truth_{name}"] if field.name != "run_id")
-        (count,) = backend.query("SELECT count(*) AS operations FROM {truth}", tables).to_pylist()
+        (count,) = backend.query("SELECT count(*) AS operations FROM truth", tables).to_pylist()
         operations += count["operations"]
         wrong = [_only_in(backend, tables, columns, *pair) for pair in (("truth", "replayed"), ("replayed", "truth"))]
         ids = sorted({*wrong[0], *wrong[1]})
@@ -177,7 +177,7 @@ def _only_in(
 ) -> dict[int, tuple[Any, ...]]:
     """Return the rows of one table that the other lacks, by operation."""
     chosen = ", ".join(f"t.{name}" for name in columns)
-    sql = f"SELECT {chosen} FROM {{{one}}} t EXCEPT ALL SELECT {chosen} FROM {{{other}}} t"
+    sql = f"SELECT {chosen} FROM {one} t EXCEPT ALL SELECT {chosen} FROM {other} t"
     return {row["operation_id"]: tuple(row.values()) for row in backend.query(sql, tables).to_pylist()}
 
 

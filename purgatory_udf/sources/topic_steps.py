@@ -156,7 +156,7 @@ class EventSteps(TopicSteps):
             return 0, 0
         # Steps of earlier versions kept no state next to the table.
         path = self._layout.table(EVENTS)
-        latest = backend.query("SELECT max(time_us) AS us, max(seq) AS seq FROM {events}", {"events": path}).to_pylist()
+        latest = backend.query("SELECT max(time_us) AS us, max(seq) AS seq FROM events", {"events": path}).to_pylist()
         return latest[0]["us"] or 0, latest[0]["seq"] or 0
 
     def _reject(self, rows: Dataset, horizon_us: int, late: str, step: int) -> None:

@@ -111,5 +111,5 @@ def _is_imported(backend: Backend, layout: Layout) -> bool:
     if not backend.delta(events).is_table(events):
         return False
     ingest = run_records.load(backend, layout.table("runs"), "ingest")
-    runs = backend.query("SELECT run_id FROM {events} LIMIT 1", {"events": events}).column("run_id").to_pylist()
+    runs = backend.query("SELECT run_id FROM events LIMIT 1", {"events": events}).column("run_id").to_pylist()
     return ingest is not None and bool(runs) and ingest.run_id == runs[0]

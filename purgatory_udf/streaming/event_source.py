@@ -113,7 +113,7 @@ def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
         f"count(CASE WHEN type IN ({any_of(PARTITION_KINDS)}) THEN 1 END) AS operations, "
         f"count(CASE WHEN type IN ({any_of(API_OF)}) THEN 1 END) AS of_groups, "
         "count(CASE WHEN type = 'topic' THEN 1 END) AS of_topics, "
-        "min(time_us) AS first_us, max(time_us) AS last_us FROM {events}",
+        "min(time_us) AS first_us, max(time_us) AS last_us FROM events",
         {"events": events},
     ).to_pylist()[0]
     # The limit of a request may leave any number of bytes for its last partitions, unless it is twice the sum of their
@@ -124,7 +124,7 @@ def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
         "WHEN 2 * partition_count * part.max_bytes > limit_bytes THEN 0 ELSE part.max_bytes END) AS least_bytes "
         "FROM (SELECT explode(partitions) AS part, size(partitions) AS partition_count, "
         f"least(coalesce(max_bytes, {INT32_MAX}), {fetch_max_bytes}) AS limit_bytes "
-        "FROM {events} WHERE type = 'fetch') AS parts",
+        "FROM events WHERE type = 'fetch') AS parts",
         {"events": events},
     ).to_pylist()[0]
     return Survey(**totals, most_bytes=limits["most_bytes"] or 0, least_bytes=limits["least_bytes"] or 0)
@@ -171,7 +171,7 @@ def grouping_for(backend: Backend, events: str, count: int) -> str:
         return "broker"
     partitions = backend.query(
         "SELECT count(*) AS partitions FROM (SELECT DISTINCT part.topic, part.partition "
-        "FROM (SELECT explode(partitions) AS part FROM {events}) AS parts) AS named",
+        "FROM (SELECT explode(partitions) AS part FROM events) AS parts) AS named",
         {"events": events},
     ).to_pylist()[0]["partitions"]
     return "partition" if partitions <= _MAX_PARTITION_GROUPS else "broker"

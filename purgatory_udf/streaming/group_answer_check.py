@@ -102,7 +102,7 @@ if TYPE_CHECKING:
 _GROUPS_IN_RUNS = 50
 
 _UNRECORDED = """
-SELECT *, CAST(NULL AS STRING) AS recorded_error, CAST(NULL AS INT) AS recorded_generation FROM {answers}
+SELECT *, CAST(NULL AS STRING) AS recorded_error, CAST(NULL AS INT) AS recorded_generation FROM answers
 """
 # Recorded answers of joins, syncs and heartbeats only: others may have an error per partition or member. The replay
 # keeps no answer of a heartbeat without disagreement; a join or sync without one was never answered.
@@ -110,8 +110,8 @@ _HEARTBEATS = "('heartbeat', 'consumer_group_heartbeat')"
 _APIS = "('join_group', 'sync_group', 'heartbeat', 'consumer_group_heartbeat')"
 _RECORDED = f"""
 SELECT answers.*, recorded.recorded_error, recorded.recorded_generation
-FROM {{answers}} AS answers
-LEFT JOIN {{recorded}} AS recorded
+FROM answers
+LEFT JOIN recorded
     ON recorded.operation_id = answers.seq AND lower(recorded.api) IN {_APIS}
 UNION ALL
 SELECT coalesce(events.broker, 0), events.group, events.seq, events.event_time,
@@ -119,10 +119,10 @@ SELECT coalesce(events.broker, 0), events.group, events.seq, events.event_time,
     events.generation, CASE WHEN events.type IN {_HEARTBEATS} THEN 'NONE' END, CAST(NULL AS BIGINT),
     CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS BIGINT),
     CAST(NULL AS STRING), CAST(NULL AS STRING), recorded.recorded_error, recorded.recorded_generation
-FROM {{events}} AS events
-JOIN {{recorded}} AS recorded
+FROM events
+JOIN recorded
     ON recorded.operation_id = events.seq AND lower(recorded.api) IN {_APIS}
-ANTI JOIN {{answers}} AS answers ON answers.seq = events.seq
+ANTI JOIN answers ON answers.seq = events.seq
 WHERE events.type IN {_APIS}
 """
 
@@ -152,7 +152,7 @@ def disagreement_counts(backend: Backend, layout: Layout) -> dict[str, Any]:
     totals: Counter[str] = Counter()
     by_group: dict[str, dict[str, int]] = {}
     counted = backend.query(
-        "SELECT d.broker, d.group, d.disagreement, count(*) AS n FROM {disagreements} AS d "
+        "SELECT d.broker, d.group, d.disagreement, count(*) AS n FROM disagreements AS d "
         "GROUP BY d.broker, d.group, d.disagreement",
         {"disagreements": layout.table("group_disagreements")},
     )

@@ -211,7 +211,7 @@ def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: R
 def _first_event_ms(backend: SparkBackend, events: str) -> int:
     """Wait for the first event and return its time, at which gauges are first read."""
     while True:
-        first = backend.query("SELECT min(time_us) AS first_us FROM {events}", {"events": events})
+        first = backend.query("SELECT min(time_us) AS first_us FROM events", {"events": events})
         first_us = first.column("first_us")[0].as_py()
         if first_us is not None:
             return int(first_us) // 1000

@@ -42,8 +42,8 @@ def close_gauges(backend: Backend, layout: Layout, config: Config, last_us: int,
 def _last_end_us(backend: Backend, layout: Layout) -> int:
     """Return when the last operation ended, in epoch microseconds; cancelled ones end before the trace does."""
     ends = backend.query(
-        "SELECT max(ended_at) AS ended_at FROM (SELECT completed_at AS ended_at FROM {completions} "
-        "UNION ALL SELECT expired_at AS ended_at FROM {expirations}) AS ended",
+        "SELECT max(ended_at) AS ended_at FROM (SELECT completed_at AS ended_at FROM completions "
+        "UNION ALL SELECT expired_at AS ended_at FROM expirations) AS ended",
         {name: layout.table(name) for name in ("completions", "expirations")},
     ).to_pylist()
     last = ends[0]["ended_at"]
@@ -108,7 +108,7 @@ def group_counts(backend: Backend, layout: Layout, sink: Sink) -> dict[str, Any]
         if table == "group_transitions":
             return backend.delta(path).count(path)
         kinds = ", ".join(f"'{kind}'" for kind in KINDS)
-        counted = backend.query(f"SELECT count(*) AS n FROM {{ends}} WHERE kind IN ({kinds})", {"ends": path})
+        counted = backend.query(f"SELECT count(*) AS n FROM ends WHERE kind IN ({kinds})", {"ends": path})
         return int(counted.column("n")[0].as_py())
 
     still_open = 0

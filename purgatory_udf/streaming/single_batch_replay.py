@@ -58,7 +58,7 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
 
 def _most_watches(backend: Backend, events: str) -> int:
     """Return an upper bound of the number of watches; file sizes give none, because repeated partitions compress."""
-    total = backend.query("SELECT sum(cardinality(partitions)) AS watches FROM {events}", {"events": events})
+    total = backend.query("SELECT sum(cardinality(partitions)) AS watches FROM events", {"events": events})
     return int(total.column("watches")[0].as_py() or 0)
 
 

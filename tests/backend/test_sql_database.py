@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from purgatory_udf.backend.backend import LocalBackend
-from purgatory_udf.backend.sql_database import DuckDatabase, SqlDatabase, open_database, parameters_of
-from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.backend.backend import LocalBackend, SparkBackend
+from purgatory_udf.backend.sql_database import DuckDatabase, SqlDatabase, parameters_of
+from purgatory_udf.common.errors import NeedsSparkError, explain_storage_error
 from purgatory_udf.contract.tables import COMMENT
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def new_database(request: pytest.FixtureRequest) -> Callable[[], SqlDatabase]:
     if request.param == "duckdb":
         return DuckDatabase
     spark: SparkSession = request.getfixturevalue("spark")
-    return lambda: open_database(spark)
+    return SparkBackend(spark).database
 
 
 @pytest.fixture
@@ -43,8 +44,8 @@ def database(new_database: Callable[[], SqlDatabase]) -> SqlDatabase:
     return new_database()
 
 
-def test_local_session_opens_duckdb() -> None:
-    assert isinstance(open_database(LocalBackend()), DuckDatabase)
+def test_process_without_spark_queries_duckdb() -> None:
+    assert isinstance(LocalBackend().database(), DuckDatabase)
 
 
 def test_table_is_read_by_path(database: SqlDatabase, tmp_path: Path) -> None:
@@ -115,6 +116,56 @@ def test_remote_table_needs_spark() -> None:
         DuckDatabase().add_table("t", "s3a://bucket/t", SCHEMA)
 
 
+def _remove(file: Path) -> None:
+    file.unlink()
+
+
+def _truncate(file: Path) -> None:
+    file.write_bytes(b"PAR1")
+
+
+def _overwrite(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:100] + bytes(200) + content[300:])
+
+
+@pytest.mark.parametrize("damage", [_remove, _truncate, _overwrite])
+def test_damaged_file_is_reported(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"n": list(range(1000))}))
+    (file,) = (Path(uri) for uri in DeltaTable(str(tmp_path)).file_uris())
+    damage(file)
+    database = DuckDatabase()
+    with pytest.raises(duckdb.Error) as raised:
+        database.add_table("t", str(tmp_path))
+        database.query("SELECT sum(n) FROM t")
+    reported = explain_storage_error(str(raised.value), "")
+    assert reported is not None and reported.startswith(f"{file} is missing or damaged")
+
+
+def test_mistake_in_query_is_reported() -> None:
+    with pytest.raises(duckdb.BinderException, match="nothing"):
+        DuckDatabase().query("SELECT nothing FROM (SELECT 1 AS n)")
+
+
+def test_query_beyond_memory_needs_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists do not spill."""
+    monkeypatch.setattr(DuckDatabase, "MEMORY", "10MB")
+    database = DuckDatabase()
+    query = "SELECT size(collect_list(n)) AS n FROM (SELECT explode(sequence(1, 3000000, 1)) AS n) t"
+    with pytest.raises(NeedsSparkError, match="Out of Memory"):
+        database.query(query)
+    with pytest.raises(NeedsSparkError, match="Out of Memory"):
+        database.save(query, str(tmp_path), pa.schema([("n", pa.int64())]))
+
+
+def test_table_has_its_own_columns(database: SqlDatabase, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), ROWS)
+    assert database.add_table("t", str(tmp_path))
+    read = database.query("SELECT * FROM t ORDER BY id")
+    assert read.schema.types[:3] == SCHEMA.types[:3]
+    assert read.to_pylist() == ROWS.to_pylist()
+
+
 def test_sums_and_times_have_the_same_types(database: SqlDatabase) -> None:
     database.add_rows("t", ROWS)
     database.add_view("v", "SELECT id, size(parts) AS n, unix_millis(t.at) AS ms FROM t")
@@ -135,6 +186,9 @@ def test_macros_follow_spark(database: SqlDatabase) -> None:
     query = """
         SELECT pmod(-3, 5) AS pmod,
             unix_millis(timestamp_millis(-1)) AS ms,
+            timestamp_micros(unix_micros(timestamp_millis(5))) = timestamp_millis(5) AS is_same,
+            count_if(v > 0) AS positive, count_if(CAST(NULL AS BOOLEAN)) AS unknown,
+            size(collect_list(v)) AS collected, collect_list(CAST(NULL AS INT)) AS no_items,
             max_by(v, k) AS of_null, min_by(v, k) AS least, max_by(k, struct(1, coalesce(k, 0))) AS last,
             array_sort(array_except(any_value(l), any_value(m))) AS except,
             array_except(any_value(l), any_value(missing)) IS NULL AS of_missing,
@@ -148,6 +202,11 @@ def test_macros_follow_spark(database: SqlDatabase) -> None:
         {
             "pmod": 2,
             "ms": -1,
+            "is_same": True,
+            "positive": 2,
+            "unknown": 0,
+            "collected": 2,
+            "no_items": [],
             "of_null": None,
             "least": 1,
             "last": 2,

@@ -286,7 +286,7 @@ def ingest_trace(
     name = options.run(find_files(paths, JSON_LINES))
     interrupted = backend.files.exists(Layout(out).table(STAGING))
     if not overwrite and not interrupted and backend.delta(events).is_table(events):
-        first = backend.query("SELECT run_id FROM {events} LIMIT 1", {"events": events}).column("run_id").to_pylist()
+        first = backend.query("SELECT run_id FROM events LIMIT 1", {"events": events}).column("run_id").to_pylist()
         if first != [name]:
             raise UserError(f"{events}: has the events of another trace; choose another --out, or --overwrite")
         log.info("the trace has been ingested already: %s", events)
