@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.backend.input_size import ANY_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
@@ -20,7 +20,7 @@ def _checks(out: str) -> None:
         raise UserError(f"{out}: no such folder")
 
 
-@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES)
 def main(open_backend: OpenBackend, out: Annotated[str, typer.Option(help="Folder of a replay's tables.")]) -> None:
     """Check the invariants of a replay's tables; exit status 1 if one is violated."""
     from purgatory_udf.answers.audit import audit, report, require_all

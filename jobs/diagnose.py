@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.backend.input_size import DIAGNOSED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
@@ -37,7 +37,7 @@ def _checks(out: str, start: str | None, end: str | None, json: Path | None, bas
         require_folder(folder)
 
 
-@job.job(checks=_checks, reads=("out", "baseline"), max_local_bytes=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out", "baseline"), max_local_bytes=DIAGNOSED_BYTES)
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from purgatory_udf.answers.explain import Question
-from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.backend.input_size import ANY_BYTES
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
 from purgatory_udf.storage.output_folder import require_folder
@@ -18,7 +18,7 @@ def _checks(out: str, operation: int | None, request_id: str | None, group: str 
     require_folder(out)
 
 
-@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES)
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.backend.input_size import ANY_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
@@ -28,7 +28,7 @@ def _checks(
         raise UserError("--jmx-before needs --jmx-after, because increases are compared")
 
 
-@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES)
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of an imported request log and its replay.")],

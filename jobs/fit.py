@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.backend.input_size import ANY_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
@@ -25,7 +25,7 @@ def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None
         raise UserError(f"{html}: is a folder; --html names a file")
 
 
-@job.job(checks=_checks, brief=True, reads=("out", "events"), max_local_bytes=ANSWERED_BYTES)
+@job.job(checks=_checks, brief=True, reads=("out", "events"), max_local_bytes=ANY_BYTES)
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of an imported request log, or of a replay.")],

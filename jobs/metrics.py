@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from purgatory_udf.answers.metrics import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
-from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.backend.input_size import ANY_BYTES, DIAGNOSED_BYTES, is_small_and_local
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
@@ -31,7 +31,12 @@ def _checks(
     require_folder(out)
 
 
-@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
+def _needs_spark(out: str, prometheus: Path | None, **_: object) -> bool:
+    # The file has the findings of a diagnosis, with its limit.
+    return prometheus is not None and not is_small_and_local([out], DIAGNOSED_BYTES)
+
+
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES, needs_spark=_needs_spark)
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.backend.input_size import ANY_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
@@ -26,7 +26,7 @@ def _checks(like: str, goal: str, within: str, over: list[str], html: Path | Non
         raise UserError(f"{html}: is a folder; --html names a file")
 
 
-@job.job(checks=_checks, brief=True, reads=("like",), max_local_bytes=ANSWERED_BYTES)
+@job.job(checks=_checks, brief=True, reads=("like",), max_local_bytes=ANY_BYTES)
 def main(
     open_backend: OpenBackend,
     like: Annotated[

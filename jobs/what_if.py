@@ -10,7 +10,7 @@ import typer
 
 from purgatory_udf.answers.variants import Variant, variants
 from purgatory_udf.backend.file_system import LocalFiles, require_no_file
-from purgatory_udf.backend.input_size import ANSWERED_BYTES, REPLAYED_BYTES, is_small_and_local
+from purgatory_udf.backend.input_size import ANY_BYTES, REPLAYED_BYTES, is_small_and_local
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import OpenBackend
@@ -101,7 +101,7 @@ def _needs_spark(events: str | None, **_: object) -> bool:
     return events is not None and not is_small_and_local([events], REPLAYED_BYTES)
 
 
-@job.job(checks=_checks, reads=("like", "events"), max_local_bytes=ANSWERED_BYTES, needs_spark=_needs_spark)
+@job.job(checks=_checks, reads=("like", "events"), max_local_bytes=ANY_BYTES, needs_spark=_needs_spark)
 def main(
     open_backend: OpenBackend,
     variant: Annotated[

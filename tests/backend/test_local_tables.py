@@ -38,17 +38,18 @@ def _submit(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def test_small_local_tables_are_read_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     (tmp_path / "some").write_text("rows")
-    assert input_size.is_small_and_local([str(tmp_path), f"file://{tmp_path}"], input_size.ANSWERED_BYTES)
-    assert not input_size.is_small_and_local([str(tmp_path), "s3a://bucket/out"], input_size.ANSWERED_BYTES)
-    assert not input_size.is_small_and_local([f"{tmp_path}/nothing"], input_size.ANSWERED_BYTES)
+    assert input_size.is_small_and_local([str(tmp_path), f"file://{tmp_path}"], input_size.ANY_BYTES)
+    assert not input_size.is_small_and_local([str(tmp_path), "s3a://bucket/out"], input_size.ANY_BYTES)
+    assert not input_size.is_small_and_local([f"{tmp_path}/nothing"], input_size.ANY_BYTES)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert not input_size.is_small_and_local([str(tmp_path)], input_size.ANSWERED_BYTES)
+    assert not input_size.is_small_and_local([str(tmp_path)], input_size.ANY_BYTES)
 
 
 def test_large_tables_are_not_read_in_process(tmp_path: Path) -> None:
     with (tmp_path / "part.parquet").open("wb") as file:
         file.truncate(100_000_001)
-    assert not input_size.is_small_and_local([str(tmp_path)], input_size.ANSWERED_BYTES)
+    assert not input_size.is_small_and_local([str(tmp_path)], input_size.REPLAYED_BYTES)
+    assert input_size.is_small_and_local([str(tmp_path)], input_size.ANY_BYTES)
 
 
 @pytest.fixture(scope="module")
