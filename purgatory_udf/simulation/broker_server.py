@@ -60,6 +60,7 @@ class BrokerServer:
         self.broker = broker
         self.up = True
         self.shutting_down = False
+        self.frozen_until_us = 0
         self._environment = environment
         self._controller = controller
         self._groups = groups

@@ -43,6 +43,8 @@ class Listener(Protocol):
 
     broker: int
     up: bool
+    # It handles and answers no request before this time.
+    frozen_until_us: int
 
     def accept(self, connection: Connection) -> None:
         """Register a connection, to close it when the broker stops."""
@@ -111,7 +113,10 @@ class Connection:
         self._serve_next()
 
     def _serve_next(self) -> None:
-        if self._inbox and not self._busy and not self.closed:
+        frozen_us = self._frozen_us()
+        if frozen_us:
+            self._environment.schedule(frozen_us, self._serve_next)
+        elif self._inbox and not self._busy and not self.closed:
             self._busy = True
             exchange, response = self._inbox.popleft()
             exchange.arrived_us = self._environment.now_us
@@ -121,7 +126,12 @@ class Connection:
         exchange.answered_us = self._environment.now_us
         if exchange.request.expects_response:
             exchange.throttle_ms = throttle_ms
-        self._environment.schedule(exchange.throttle_ms * 1000, self._sent, exchange, response, content)
+        delay_us = max(exchange.throttle_ms * 1000, self._frozen_us())
+        self._environment.schedule(delay_us, self._sent, exchange, response, content)
+
+    def _frozen_us(self) -> int:
+        """Return for how long the broker will still stand still."""
+        return max(0, self._server.frozen_until_us - self._environment.now_us)
 
     def _sent(self, exchange: Exchange, response: simpy.Event, content: Any) -> None:
         """Hand the response to the network, and handle the connection's next request.

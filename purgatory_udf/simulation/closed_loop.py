@@ -27,6 +27,7 @@ from purgatory_udf.simulation.scenario import (
     Consumers,
     CrashBroker,
     CrashConsumer,
+    FreezeBroker,
     Incident,
     MoveLeader,
     PauseConsumer,
@@ -217,15 +218,16 @@ class IncidentProcess:
     def _inject(self, occurrence: int) -> ProcessGenerator[None]:
         match self._incident:
             case StallFollower(broker=broker, for_s=for_s):
-                self._cluster.fetcher_managers[broker].stalled_until_us = self._environment.now_us + round(
-                    for_s * 1_000_000
-                )
+                self._cluster.fetcher_managers[broker].stalled_until_us = self._from_now_us(for_s)
+            case FreezeBroker(broker=broker, for_s=for_s):
+                self._cluster.fetcher_managers[broker].stalled_until_us = self._from_now_us(for_s)
+                self._cluster.servers[broker].frozen_until_us = self._from_now_us(for_s)
             case CrashBroker() as crash:
                 yield from self._crash_broker(crash)
             case MoveLeader(topic=topic, partition=partition, to=to):
                 yield from self._cluster.controller.move(TopicPartition(topic, partition), to)
             case PauseConsumer(consumer=name, for_s=for_s):
-                self._select_consumer(name, occurrence).pause(self._environment.now_us + round(for_s * 1_000_000))
+                self._select_consumer(name, occurrence).pause(self._from_now_us(for_s))
             case CrashConsumer(consumer=name, for_s=for_s):
                 instance = self._select_consumer(name, occurrence)
                 instance.crash()
@@ -241,6 +243,9 @@ class IncidentProcess:
                     yield self._environment.sleep_ms(restart.down_s * 1000)
                     instance.start()
                     yield self._environment.sleep_ms(restart.gap_s * 1000)
+
+    def _from_now_us(self, for_s: float) -> int:
+        return self._environment.now_us + round(for_s * 1_000_000)
 
     def _select_consumer(self, name: str, occurrence: int) -> ConsumerInstance:
         candidates = self._cluster.consumers(name)

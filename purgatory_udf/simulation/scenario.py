@@ -196,6 +196,14 @@ class StallFollower(_Incident):
     for_s: Seconds
 
 
+class FreezeBroker(_Incident):
+    """A broker stands still, as in a long garbage collection: it neither fetches nor handles or answers requests."""
+
+    what: Literal["freeze-broker"]
+    broker: int
+    for_s: Seconds
+
+
 class CrashBroker(_Incident):
     """A broker stops without notice and comes back after `for_s`.
 
@@ -253,7 +261,7 @@ class RollingRestart(_Incident):
 
 
 Incident = Annotated[
-    StallFollower | CrashBroker | MoveLeader | PauseConsumer | CrashConsumer | RollingRestart,
+    StallFollower | FreezeBroker | CrashBroker | MoveLeader | PauseConsumer | CrashConsumer | RollingRestart,
     Field(discriminator="what"),
 ]
 

@@ -45,6 +45,7 @@ PARAMETERS: dict[str, Any] = {
     "group": "g",
     "from_us": 0,
     "until_us": 1 << 62,
+    "last_us": 1 << 62,
     "slow_ms": 10,
     "slack_ms": 0,
     "longest_ms": 1,
@@ -62,7 +63,13 @@ def _tables_of(name: str) -> set[str]:
 # The story has no tables of a request log or a simulation; tests of `fidelity` and `what-if` have them.
 OF_OTHERS = {name for name in NAMES if {"recorded", "fidelity", "truth_requests"} & _tables_of(name)}
 # Nothing of the kind happens in the story.
-WITHOUT_ROWS = ("views/cancelled", "views/below_min_isr", "diagnosis/stops", "diagnosis/leader_moves")
+WITHOUT_ROWS = (
+    "views/cancelled",
+    "views/below_min_isr",
+    "diagnosis/cancellations",
+    "diagnosis/stops",
+    "diagnosis/leader_moves",
+)
 # Queries of two runs.
 OF_CHANGES = ["certainty", "changes", "counts", "differing"]
 ALONE = sorted({*NAMES} - OF_OTHERS - {f"what_if/{name}" for name in OF_CHANGES})

@@ -246,3 +246,17 @@ def test_clients_follow_moved_leader() -> None:
     assert brokers == [{1}, {2}]
     (producer,) = simulated.producers
     assert producer.delivery.lost == 0
+
+
+def test_frozen_broker_handles_and_answers_nothing() -> None:
+    freeze = {"what": "freeze-broker", "broker": 1, "at_s": 2, "for_s": 1.5}
+    simulated = run_scenario(producers=[{**WRITER, "rate": 100}], incidents=[freeze])
+    frozen = range(simulated.events[0]["time_us"] + 2_000_000, simulated.events[0]["time_us"] + 3_500_000)
+    requests = [event for event in simulated.events if event["type"] in ("produce", "fetch")]
+    assert [event for event in requests if event["broker"] == 1 and event["time_us"] in frozen] == []
+    assert [event for event in requests if event.get("replica_id") == 1 and event["time_us"] in frozen] == []
+    assert [event for event in requests if event["broker"] == 2 and event["time_us"] in frozen] != []
+    brokers = {event["seq"]: event["broker"] for event in requests}
+    received = [each.received_us for each in simulated.exchanges if brokers.get(each.operation_id or -1) == 1]
+    # A response that left before the freeze may be received a little later.
+    assert [time_us for time_us in received if time_us in frozen[100_000:]] == []

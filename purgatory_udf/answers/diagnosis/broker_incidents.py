@@ -79,7 +79,7 @@ def broker_incidents(facts: TraceFacts) -> list[Finding]:
 def _clusters(facts: TraceFacts) -> list[_Cluster]:
     """Return the slow waits by culprit. If the leader itself stood still, it is the culprit, not its follower."""
     rows = []
-    for row in facts.tables.rows("diagnosis/slow_parts", slow_ms=facts.slow_ms):
+    for row in facts.slow_parts:
         period = Period(row["start_us"], row["end_us"])
         culprit = row["broker"] if facts.is_silent(row["broker"], period) else row["replica"]
         if culprit is not None and row["start_us"] < facts.shutdown_us:
@@ -193,7 +193,12 @@ def _kind(cluster: _Cluster, longest: Period | None, length_us: int, silences: S
 
 def _effect(facts: TraceFacts, broker: int, from_us: int, until_us: int) -> _Effect:
     rows = facts.tables.rows(
-        "diagnosis/affected", replica=broker, from_us=from_us, until_us=until_us, slow_ms=facts.slow_ms
+        "diagnosis/affected",
+        replica=broker,
+        from_us=from_us,
+        until_us=until_us,
+        slow_ms=facts.slow_ms,
+        last_us=facts.end_us,
     )
     waits: Counter[str] = Counter()
     topics: Counter[str] = Counter()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # A request timeout is short if it is below both: this many milliseconds, and this share of other clients' timeouts.
 _SHORT_TIMEOUT_MS, _SHORT_SHARE = 3_000, 0.25
 _LEAST_TIMEOUTS = 3
+# A longer timeout than this is not to blame if a broker stood still meanwhile.
+_OUTLASTED_MS, _STOOD_STILL = 1_000, ("broker_frozen", "follower_stalled", "below_min_isr", "leader_moved")
 _SAME_INCIDENT_US = 5_000_000
 # Of a client's waiting fetches, this share expires, with at most this share of `fetch.min.bytes` readable.
 _EXPIRED_SHARE, _REACHED_SHARE = 0.9, 0.5
@@ -29,7 +31,7 @@ _BURST_SHARE = 0.6
 _SECOND_US = 1_000_000
 
 
-def short_timeouts(facts: TraceFacts) -> Iterator[Finding]:
+def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the producers whose requests time out, although those of others complete later in the same time."""
     producers = facts.tables.rows("diagnosis/producers")
     expired = facts.tables.rows("diagnosis/timeouts")
@@ -45,6 +47,9 @@ def short_timeouts(facts: TraceFacts) -> Iterator[Finding]:
             if count < _LEAST_TIMEOUTS:
                 continue
             start_us, end_us = group[0]["start_us"], max(row["end_us"] for row in group)
+            still_us = sum(each.overlap_us(start_us, end_us) for each in found if each.kind in _STOOD_STILL)
+            if timeout_ms > _OUTLASTED_MS and 2 * still_us >= end_us - start_us:
+                continue
             yield Finding(
                 kind="timeout_too_short",
                 start_us=start_us,

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 # Leaders that move within this time belong to one incident; refused requests follow within the second time. A short lag
 # of a follower this close to a move is a part of the move.
 _SAME_MOVE_US, _AFTER_MOVE_US, _NEAR_MOVE_US = 15_000_000, 5_000_000, 2_000_000
-_SHORT_LAG_US = 4_000_000
+_SHORT_LAG_US, _BEFORE_MOVE_US = 4_000_000, 500_000
+# A stop of a broker precedes the moves of its leaders by up to this: the controller has to notice it first.
+_AFTER_STOP_US = 15_000_000
 _MOVED = ("NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "REPLICA_NOT_AVAILABLE")
 _MOST_EVIDENCE = 5
 # A busy host is reported from this length and this excess waiting on, and not while the cluster starts.
@@ -54,7 +56,9 @@ def with_leader_moves(facts: TraceFacts, found: Sequence[Finding]) -> list[Findi
 
 
 def _is_near(finding: Finding, move: Finding) -> bool:
-    return bool(finding.overlap_us(move.start_us - _NEAR_MOVE_US, move.end_us + _NEAR_MOVE_US))
+    """Return whether a lag may be due to a move: that of the former leader, or one that began with the move."""
+    is_due = finding.broker == move.broker or finding.start_us >= move.start_us - _BEFORE_MOVE_US
+    return is_due and bool(finding.overlap_us(move.start_us - _NEAR_MOVE_US, move.end_us + _NEAR_MOVE_US))
 
 
 def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
@@ -63,6 +67,7 @@ def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
         row for row in facts.tables.rows("diagnosis/leader_moves") if row["time_us"] < facts.shutdown_us - 10_000_000
     ]
     refusals = [row for row in facts.tables.rows("diagnosis/refusals") if row["error"] in _MOVED]
+    cancellations = facts.tables.rows("diagnosis/cancellations")
     for group in in_groups(moves, _SAME_MOVE_US):
         start_us, end_us = group[0]["time_us"], group[-1]["time_us"]
         places = sorted({(row["topic"], row["partition"]) for row in group})
@@ -72,22 +77,30 @@ def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
             if (row["topic"], row["partition"]) in places
             and start_us - 1_000_000 <= row["time_us"] <= end_us + _AFTER_MOVE_US
         ]
-        count = sum(row["operations"] for row in refused)
-        if not count:
-            continue
         former = Counter(row["former"] for row in group).most_common(1)[0][0]
         topics = sorted({topic for topic, _ in places})
         stopped = any(
             row["broker"] == former and start_us - 60_000_000 < row["time_us"] < end_us + 60_000_000
             for row in facts.stops
         )
+        cancelled = [
+            row
+            for row in cancellations
+            if row["broker"] == former and start_us - _AFTER_STOP_US <= row["time_us"] <= end_us + _AFTER_MOVE_US
+        ]
+        ended = [*refused, *cancelled]
+        count = sum(row["operations"] for row in ended)
+        if not count:
+            continue
+        clients = sorted({row["client_id"] or "" for row in ended})
+        how = f"ended with {refused[0]['error']}" if refused else "waited there and got no response"
         names = [f"{topic}-{partition}" for topic, partition in places]
         why = f", because broker {former} stopped" if stopped else ""
         back = len({(row["topic"], row["partition"], row["leader"]) for row in group}) > len(places)
         yield Finding(
             kind="leader_moved",
             start_us=start_us,
-            end_us=end_us,
+            end_us=max([end_us, *(row["last_us"] for row in refused)]),
             broker=former,
             topic=topics[0] if len(topics) == 1 else None,
             partition=places[0][1] if len(places) == 1 else None,
@@ -96,12 +109,12 @@ def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
             summary=f"The leaders of {listed(names)} moved from broker {former} to "
             f"{listed(sorted({row['leader'] for row in group} - {former}))} from {clock_time(start_us)}{why}"
             f"{', and back' if back else ''}. {counted(count, 'request')} of "
-            f"{listed(sorted({row['client_id'] or '' for row in refused}))} ended with {refused[0]['error']}.",
+            f"{listed(clients)} {how}.",
             suggestions=(
                 "Clients retry these errors; look for the reason of the move: a restart, a reassignment, an election.",
             ),
-            clients=tuple(sorted({row["client_id"] or "" for row in refused})),
-            evidence=tuple(row["first_id"] for row in refused[:_MOST_EVIDENCE]),
+            clients=tuple(clients),
+            evidence=tuple(row["first_id"] for row in ended[:_MOST_EVIDENCE]),
         )
 
 
@@ -109,7 +122,7 @@ def busy_hosts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]
     """Yield the brokers at which everything was slower for some seconds, as leader and as follower, without a pause."""
     rows = [
         row
-        for row in facts.tables.rows("diagnosis/replication")
+        for row in facts.replication
         if not any(
             each.overlap_us(row["second"] * 1_000_000 - 2_000_000, row["second"] * 1_000_000 + 3_000_000)
             for each in found

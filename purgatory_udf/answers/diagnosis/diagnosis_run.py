@@ -113,7 +113,7 @@ def find(tables: RunTables) -> Diagnosis:
     found = with_leader_moves(facts, broker_incidents(facts))
     found += [
         *purge_backlogs(facts),
-        *short_timeouts(facts),
+        *short_timeouts(facts, found),
         *unreachable_minimums(facts),
         *failed_members(facts, found),
         *slow_members(facts, found),
@@ -133,7 +133,7 @@ def _total_excess_s(facts: TraceFacts, found: Sequence[Finding]) -> float:
     """Return the excess waiting for replicas in the whole trace, and that of the incidents of clients and groups."""
     slow = sum(
         row["wait_ms"] - row["parts"] * facts.usual_ms.get((row["cause"], row["broker"], row["replica"]), 0.0)
-        for row in facts.tables.rows("diagnosis/slow_parts", slow_ms=facts.slow_ms)
+        for row in facts.slow_parts
         if row["start_us"] < facts.shutdown_us
     )
     others = sum(each.excess_wait_s for each in found if each.kind in _NOT_FOR_REPLICAS)

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 _COMES_BACK_US = 120_000_000
 # A shorter absence is part of an ordinary rejoin.
 _SHORT_ABSENCE_US = 1_000_000
-# A join that a member delays by this much is slow.
-_SLOW_JOIN_MS = 2_000
+# A join that a member delays by this much is slow: members learn of a rebalance from their next heartbeat, by default
+# up to 3 s later.
+_SLOW_JOIN_MS = 4_000
 # This many rebalances of a group within a minute are a storm.
 _STORM, _STORM_US = 5, 60_000_000
 # Incidents of brokers under which members cannot be blamed for silence.
@@ -119,6 +120,9 @@ def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding
     rows = facts.tables.rows("diagnosis/late_joins", slow_ms=_SLOW_JOIN_MS)
     for row in rows:
         if row["end_us"] >= facts.shutdown_us or _is_blocked(found, row["start_us"], row["end_us"]):
+            continue
+        # Nothing is known of a member after the end of the trace.
+        if facts.end_us - row["start_us"] < _SLOW_JOIN_MS * 1000:
             continue
         if any(each.group == row["group"] and each.overlap_us(row["start_us"], row["end_us"]) for each in found):
             continue

@@ -20,6 +20,8 @@ SLOW_MS, SLOW_FACTOR = 50, 5
 FETCH_SLACK_MS = 250
 # Slow waits that lie no further apart belong to one incident, in microseconds.
 SAME_INCIDENT_US = 3_000_000
+# How long after the trace a shutdown is taken to be that was not recorded: further than any detector looks back.
+NEVER_US = 3_600_000_000
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,23 @@ class TraceFacts:
         return self.tables.rows("diagnosis/normal")
 
     @cached_property
+    def replication(self) -> list[Row]:
+        """The waits of produces for each follower at each leader, by second."""
+        return self.tables.rows("diagnosis/replication")
+
+    @cached_property
     def slow_ms(self) -> int:
-        """The least wait for a follower that counts as slow, in milliseconds."""
-        usual = [row["p95_ms"] for row in self.normal if row["cause"] == "follower_behind" and row["kind"] == "produce"]
+        """The least wait for a follower that counts as slow, in milliseconds.
+
+        The 95th percentile is that of a usual second: incidents of less than half of the trace do not change it.
+        """
+        usual = [median(row["p95_ms"] for row in rows) for _, rows in _grouped(self.replication, "broker", "replica")]
         return max(SLOW_MS, round(SLOW_FACTOR * median(usual))) if usual else SLOW_MS
+
+    @cached_property
+    def slow_parts(self) -> list[Row]:
+        """The slow waits for replicas within the trace."""
+        return self.tables.rows("diagnosis/slow_parts", slow_ms=self.slow_ms, last_us=self.end_us)
 
     @cached_property
     def usual_ms(self) -> dict[tuple[str, int | None, int | None], float]:
@@ -118,10 +133,10 @@ class TraceFacts:
 
     @cached_property
     def shutdown_us(self) -> int:
-        """When the whole cluster was shut down at the end of the trace; after the trace if it was not."""
+        """When the whole cluster was shut down at the end of the trace; long after the trace if it was not."""
         last = {row["broker"]: row["time_us"] for row in self.stops if row["next_us"] is None}
         leaders = {row["broker"] for row in self.normal if row["broker"] is not None}
-        return min(last.values()) if last and leaders <= last.keys() else self.end_us + 1
+        return min(last.values()) if last and leaders <= last.keys() else self.end_us + NEVER_US
 
     def is_silent(self, broker: int, period: Period) -> bool:
         """Return whether the broker handled nothing for most of a time."""

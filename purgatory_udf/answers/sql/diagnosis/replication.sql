@@ -2,12 +2,13 @@
 -- The waits of produces for each follower at each leader, by second.
 --
 -- Reads:    blame
--- Columns:  broker (the leader), replica, second; parts, p50_ms, p90_ms, wait_ms (their sum)
+-- Columns:  broker (the leader), replica, second; parts, p50_ms, p90_ms, p95_ms, wait_ms (their sum)
 
 SELECT broker, replica, CAST(floor(unix_micros(started_at) / 1000000) AS BIGINT) AS second,
     count(*) AS parts,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY wait_ms) AS p50_ms,
     percentile_disc(0.9) WITHIN GROUP (ORDER BY wait_ms) AS p90_ms,
+    percentile_disc(0.95) WITHIN GROUP (ORDER BY wait_ms) AS p95_ms,
     sum(wait_ms) AS wait_ms
 FROM blame
 WHERE kind = 'produce' AND cause = 'follower_behind'

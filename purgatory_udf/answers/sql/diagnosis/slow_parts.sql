@@ -3,15 +3,24 @@
 --
 -- Reads:       blame
 -- Parameters:  :slow_ms, the least wait in milliseconds that counts
+--              :last_us, the end of the trace in microseconds since the epoch; what lies behind it is not counted
 -- Columns:     cause, replica, broker (the leader); start_us and end_us, from the first to the last of these waits; parts,
 --              wait_ms (their sum)
 
+WITH parts AS (
+    SELECT cause, replica, broker,
+        unix_micros(started_at) AS start_us,
+        least(unix_micros(ended_at), :last_us) AS end_us,
+        least(wait_ms, CAST(floor((:last_us - unix_micros(started_at)) / 1000) AS BIGINT)) AS wait_ms
+    FROM blame
+    WHERE cause IN ('follower_behind', 'below_min_isr', 'replication_throttled')
+)
 SELECT cause, replica, broker,
-    min(unix_micros(started_at)) AS start_us,
-    max(unix_micros(ended_at)) AS end_us,
+    min(start_us) AS start_us,
+    max(end_us) AS end_us,
     count(*) AS parts,
     sum(wait_ms) AS wait_ms
-FROM blame
-WHERE cause IN ('follower_behind', 'below_min_isr', 'replication_throttled') AND wait_ms >= :slow_ms
-GROUP BY cause, replica, broker, CAST(floor(unix_micros(started_at) / 100000) AS BIGINT)
+FROM parts
+WHERE wait_ms >= :slow_ms
+GROUP BY cause, replica, broker, CAST(floor(start_us / 100000) AS BIGINT)
 ORDER BY cause, replica, start_us, broker
