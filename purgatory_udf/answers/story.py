@@ -50,6 +50,13 @@ _RULES = {
         "unknown_epoch": "its leader epoch was newer than the broker's",
         "offset_out_of_range": "its offset was outside the log",
         "no_partitions": "the request had no partitions",
+        "tiered_offset": "its offset is only in remote storage, from which a follower does not fetch",
+        "no_wait": "its maximum wait allowed no wait",
+    },
+    "remote_fetch": {"remote_reads": "its reads of remote storage had ended"},
+    "list_offsets": {
+        "no_lookup": "it needed no lookup in remote storage, or none could begin",
+        "remote_lookup": "its lookups in remote storage had ended",
     },
     "delete_records": {"low_watermark": "the low watermark had reached the requested offset"},
     "create_topics": {
@@ -116,6 +123,11 @@ EVENT_NAMES = {
     "offline": "a failed log directory",
     "deleted": "the partition's deletion",
     "stopped": "the broker's stop",
+    "local_log_start": "a new local log start",
+    "follower": "the loss of leadership",
+    "none": "a check",
+    "remote_read": "the end of a remote read",
+    "remote_lookup": "the end of a remote lookup",
 }
 
 
@@ -199,6 +211,10 @@ def _arrived(request: Row) -> str:
         case "create_topics":
             topics = [f"{topic['topic']} ({topic['partitions']} partitions)" for topic in request["topics"] or []]
             return f"arrived: may wait {request['timeout_ms']:,} ms, to create {_some(topics)}"
+        case "list_offsets":
+            times = [f"{_name(part['topic'], part['partition'])} at {part['timestamp']}" for part in parts]
+            wait = f"may wait {request['timeout_ms']:,} ms" if request["timeout_ms"] else "without a timeout"
+            return f"arrived: {wait}, to look up {_some(times)}"
         case other:
             member = f" of {request['member_id']}" if request["member_id"] else ""
             return f"started by a {other}{member} of group {request['group']}"
@@ -232,6 +248,9 @@ def _event(what: str, replica: int | None) -> str:
 
 
 def _ending(evidence: Evidence, end: Row) -> Iterator[str]:
+    if end["watched"] and not end["expired"]:
+        for place, ended_us in sorted(evidence.reads_ended.items())[:SHOWN]:
+            yield f"{_INDENT}{_read(end)} of {_name(*place)} took {_milliseconds(end, ended_us)}"
     if end["expired"]:
         late = ", after the last event of the trace" if end["after_end"] else ""
         yield f"{moment(end['ended_us'])}  expired at its deadline{late}"
@@ -262,6 +281,8 @@ def _expiry_reasons(evidence: Evidence, end: Row) -> Iterator[str]:
             wanted = evidence.request["min_bytes"] if evidence.request else None
             of = f" of the requested {wanted:,}" if wanted is not None else ""
             yield f"because only {end['bytes'] or 0:,} bytes{of} had become readable"
+        case "remote_fetch" | "list_offsets":
+            yield from _unended_reads(evidence, end)
         case "delete_records" | "create_topics":
             pending = [
                 _name(part["topic"], part["partition"]) for part in end["partitions"] if part["error"] == PENDING
@@ -277,6 +298,29 @@ def _expiry_reasons(evidence: Evidence, end: Row) -> Iterator[str]:
             yield "because its member did not give up the partitions that it lost within its rebalance timeout"
         case "sync":
             yield "because not every member had requested its assignment"
+
+
+def _unended_reads(evidence: Evidence, end: Row) -> Iterator[str]:
+    """Yield what the operation still waited for at its deadline, and how long that took if it is known."""
+    waited_ms = end["deadline_us"] // 1000 - end["started_us"] // 1000
+    setting = "remote.fetch.max.wait.ms" if end["kind"] == "remote_fetch" else "the timeout"
+    places = [(watch["topic"], watch["partition"]) for watch in evidence.watches]
+    late = [place for place in places if evidence.reads_ended.get(place, end["ended_us"]) >= end["ended_us"]]
+    timed_out = {(part["topic"], part["partition"]) for part in end["partitions"] if part["error"] == PENDING}
+    for place in late[:SHOWN]:
+        if end["kind"] == "list_offsets" and place not in timed_out:
+            continue
+        ended_us = evidence.reads_ended.get(place)
+        took = f"which took {_milliseconds(end, ended_us)}" if ended_us is not None else "which has no recorded end"
+        yield f"waited for {_read(end)} of {_name(*place)}, {took}; {setting} is {waited_ms:,}"
+
+
+def _read(end: Row) -> str:
+    return "the remote read" if end["kind"] == "remote_fetch" else "the remote lookup"
+
+
+def _milliseconds(end: Row, ended_us: int) -> str:
+    return f"{(ended_us - end['started_us']) / 1000:,.0f} ms"
 
 
 def _laggards(evidence: Evidence, end: Row) -> Iterator[str]:

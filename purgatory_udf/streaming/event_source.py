@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Requests that are delayed operations of partitions or topics.
-PARTITION_KINDS = ("produce", "fetch", "delete_records", "create_topics")
+PARTITION_KINDS = ("produce", "fetch", "delete_records", "create_topics", "list_offsets")
 
 _ALL_FILES = 2**31 - 1
 # Up to this many events and TopicPartitions, each partition is a separate group, which is the simplest to inspect. A

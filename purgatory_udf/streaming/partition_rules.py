@@ -93,7 +93,7 @@ class PartitionRules(Rules[State, Call]):
         return encode_state(state)
 
     def scalars(self, state: State) -> Scalars:
-        open_, wake = state.operations, state.next_deadline_ms
+        open_, wake = state.open_operations, state.next_deadline_ms
         oldest = int(open_["t"].min()) // 1000 if len(open_) else None
         deadline = wake if len(open_) else None
         if self.plan.is_followed:

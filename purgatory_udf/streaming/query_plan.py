@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
-from purgatory_udf.rules.engine.partition_engine import purge_intervals
+from purgatory_udf.rules.engine.partition_engine import engine_settings
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage import event_staging
 from purgatory_udf.storage.checkpoints import Snapshots
@@ -94,7 +93,7 @@ class Queries:
         """
         config = self.config.model_copy(update={"grouping": self.run.configuration["grouping"]})
         limits = (min(limit, config.fetch.max_bytes) for limit in (most_bytes, least_bytes))
-        rules = PartitionRules(self.plan, config, EngineSettings(purge_intervals(config), self.trace_start_ms, *limits))
+        rules = PartitionRules(self.plan, config, engine_settings(config, self.trace_start_ms, *limits))
         if config.grouping == "broker":
             return [("replay", self._sink(PARTITIONS, rules, closes=closes and self.plan.is_one_batch))]
         event_staging.create_relay(self.backend, self.layout, INPUT_SCHEMA)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from purgatory_udf.backend.backend import Backend, SparkBackend, backend_of
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.rules.engine.loop.arena import SETTLED
+from purgatory_udf.rules.engine.loop.arena import LINGERING, SETTLED
 from purgatory_udf.rules.engine.loop.codes import key_parts
 from purgatory_udf.rules.engine.loop.engine_state import State
 from purgatory_udf.rules.engine.loop.state_codec import decode_state
@@ -101,6 +101,7 @@ def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 def _watcher_lists(state: State, size: int) -> pd.DataFrame:
     """Return the watcher lists of a group, with its bytes divided among the keys by open watches."""
     waiting = state.parts[(state.parts["queue"] != SETTLED) & (state.parts["duplicate"] == 0)]
+    waiting = waiting[state.operations["state"][waiting["operation"]] != LINGERING]
     operations = state.operations[waiting["operation"]]
     count = np.bincount(waiting["key"], minlength=len(state.names))
     weight = (count + 1) / (count + 1).sum()

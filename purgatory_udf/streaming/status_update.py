@@ -15,7 +15,7 @@ import numpy as np
 
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.rules.engine.jit.records import Records
-from purgatory_udf.rules.engine.loop.arena import NONE, SETTLED
+from purgatory_udf.rules.engine.loop.arena import NONE, SETTLED, AnswerSource
 from purgatory_udf.rules.engine.loop.codes import KINDS, PURGATORIES, UNKNOWN, Code, Reader, key_parts
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, State
 from purgatory_udf.rules.groups.group_rows import KIND_OF, split_group_key
@@ -27,6 +27,7 @@ from purgatory_udf.streaming.status_file import EXPIRATION_SECONDS
 LISTED_WAITS = 5
 # The number of missing members of a rebalance that an update names.
 _LISTED_MEMBERS = 5
+_CODES = np.array(sorted(Code))
 _IN_REBALANCE = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 _HEARTBEAT = KIND_OF["heartbeat"]
 
@@ -46,12 +47,12 @@ def partition_update(state: State, decided: Decisions, has_gauges: bool) -> byte
         "expired": _expired_by_second(decided.all_operations[decided.expired]),
     }
     if has_gauges:
-        update["open"] = len(state.operations)
+        update["open"] = len(state.open_operations)
         update["purgatories"] = [
             [int(row["broker"]), PURGATORIES[Code(int(row["code"]))], int(row["watched"]), int(row["delayed"])]
             for row in state.purgatories
         ]
-        update["oldest"] = [_listed_wait(state, operation) for operation in _oldest(state.operations)]
+        update["oldest"] = [_listed_wait(state, operation) for operation in _oldest(state.open_operations)]
     return json.dumps(update, separators=(",", ":")).encode()
 
 
@@ -76,7 +77,7 @@ def _oldest(operations: Records) -> Records:
     """Return the first `LISTED_WAITS` operations of each purgatory, in order of broker, purgatory and start."""
     order = np.lexsort((operations["seq"], operations["t"], operations["code"], operations["broker"]))
     rows = operations[order]
-    purgatory = rows["broker"].astype(np.int64) * 16 + rows["code"]
+    purgatory = rows["broker"].astype(np.int64) * len(Code) + np.searchsorted(_CODES, rows["code"])
     starts = np.flatnonzero(np.append(True, purgatory[1:] != purgatory[:-1])) if len(rows) else np.zeros(0, np.int64)
     rank = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
     return rows[rank < LISTED_WAITS]
@@ -117,6 +118,8 @@ def pending_reason(state: State, operation: Records) -> str:
     parts = state.parts[begin : begin + int(operation["count"])]
     if operation["code"] == Code.FETCH:
         return _missing_bytes(state, operation, parts)
+    if operation["code"] in (Code.REMOTE_FETCH, Code.LIST_OFFSETS):
+        return _pending_reads(state, operation, parts)
     pending = parts[parts["queue"] != SETTLED]
     if not len(pending):
         return "nothing more"
@@ -202,6 +205,16 @@ def _missing_bytes(state: State, operation: Records, parts: Records) -> str:
     first = display_key(state.names[int(parts[0]["key"])]) if len(parts) else "nothing"
     over = f"{first} and {len(parts) - 1:,} more" if len(parts) > 1 else first
     return f"{over}: {available:,} of {least:,} bytes"
+
+
+def _pending_reads(state: State, operation: Records, parts: Records) -> str:
+    """Return the first partition whose read or lookup in remote storage has not ended, and the number of the others."""
+    pending = parts[parts["read_state"] == AnswerSource.PENDING]
+    if not len(pending):
+        return "nothing more"
+    what = "remote read" if operation["code"] == Code.REMOTE_FETCH else "remote lookup"
+    more = f" (and {len(pending) - 1:,} more)" if len(pending) > 1 else ""
+    return f"{display_key(state.names[int(pending[0]['key'])])}: {what}{more}"
 
 
 def _readable_end(key: Records, reader: int) -> tuple[int, int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -38,6 +39,27 @@ def test_expired_fetch_names_missing_bytes() -> None:
         "                   during the wait on t-0: 2 × an append",
         "  09:00:00.500000  expired at its deadline, after the last event of the trace",
         "                   because only 12 bytes of the requested 100 had become readable",
+    ]
+
+
+def test_expired_remote_fetch_names_slow_read() -> None:
+    end = _end(kind="remote_fetch", expired=True, completed_by="timeout", trigger=None)
+    watches: list[Mapping[str, Any]] = [{"topic": "t", "partition": number} for number in range(3)]
+    reads = {("t", 0): DAY_US + 1_240_000, ("t", 1): DAY_US + 300_000}
+    assert story(Evidence(7, end, watches=watches, reads_ended=reads))[4:] == [
+        "                   waited for the remote read of t-0, which took 1,240 ms; remote.fetch.max.wait.ms is 500",
+        "                   waited for the remote read of t-2, which has no recorded end; "
+        "remote.fetch.max.wait.ms is 500",
+    ]
+
+
+def test_completed_lookup_shows_duration() -> None:
+    end = _end(kind="list_offsets", completed_by="remote_lookup", ended_us=DAY_US + 80_000, wait_ms=80)
+    watch = {"topic": "t", "partition": 0}
+    assert story(Evidence(7, end, watches=[watch], reads_ended={("t", 0): DAY_US + 80_000}))[3:] == [
+        "                   the remote lookup of t-0 took 80 ms",
+        "  09:00:00.080000  remote_lookup: its lookups in remote storage had ended",
+        "                   decided on t-0",
     ]
 
 
@@ -89,7 +111,7 @@ def test_open_operation_has_request_only() -> None:
 
 @pytest.mark.parametrize("rule", [rule.name.lower() for rule in Rule if rule is not Rule.TIMEOUT])
 def test_every_partition_rule_has_meaning(rule: str) -> None:
-    kinds = ("produce", "fetch", "delete_records", "create_topics")
+    kinds = ("produce", "fetch", "remote_fetch", "delete_records", "create_topics", "list_offsets")
     assert any(meaning(kind, rule) != rule.replace("_", " ") for kind in kinds)
 
 

@@ -72,6 +72,19 @@ def test_fetch_lacks_bytes() -> None:
     assert reasons(timeline) == ["a-0: 400 of 1,000 bytes", "a-0 and 1 more: 400 of 5,000 bytes"]
 
 
+def test_tiered_requests_lack_ends_of_reads() -> None:
+    timeline = Timeline()
+    for partition in ("a-0", "b-1"):
+        timeline.log_end(1, partition, 100, 1_000).high_watermark(1, partition, 100)
+        timeline.change(2, partition, "local_log_start", offset=50)
+    timeline.fetch(3, "f", 500, 1, {"a-0": 5, "b-1": 60})
+    times = [{"topic": "a", "partition": 0, "timestamp": 7}, {"topic": "b", "partition": 1, "timestamp": 7}]
+    timeline.add(4, "list_offsets", request_id="l", timeout_ms=500, isolation="read_uncommitted", partitions=times)
+    assert sorted(reasons(timeline)) == ["a-0: remote lookup (and 1 more)", "a-0: remote read"]
+    # The fetch has ended and waits for the end of its read, but not in the purgatory.
+    assert reasons(timeline, 510) == []
+
+
 def test_admin_requests_lack_low_watermark_and_leaders() -> None:
     timeline = Timeline().high_watermark(1, "a-0", 100).change(1, "a-0", "log_start", offset=20)
     timeline.delete_records(2, "d", 500, **{"a-0": 70})

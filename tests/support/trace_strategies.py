@@ -43,11 +43,12 @@ _EVENTS_PER_OFFSET = 8
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a trace."""
+    """The size of a trace; `tiered`: with events of remote storage."""
 
     brokers: tuple[int, ...] = (1, 2)
     partitions: int = 3
     events: int = 60
+    tiered: bool = False
 
 
 _USUALLY_TRUE: SearchStrategy[bool] = st.sampled_from([False, *[True] * 11])
@@ -84,6 +85,13 @@ def configs() -> SearchStrategy[Config]:
         }
     )
     sections = {"produce": waiting, "fetch": fetch, "delete_records": waiting, "create_topics": waiting}
+    remote_waits = st.sampled_from([None, 0, 20, 450])
+    sections["remote_fetch"] = st.fixed_dictionaries(
+        {"max_wait_ms": remote_waits, "reads": st.sampled_from(["all", "all", "first"]), "purge_interval": intervals}
+    )
+    sections["list_offsets"] = st.fixed_dictionaries(
+        {"request_timeout_ms": st.sampled_from([0, 20, 450]), "purge_interval": intervals}
+    )
     sections["what_if"] = st.one_of(st.just([]), st.lists(_rules(delays, least), max_size=3))
     return st.fixed_dictionaries({**sections, "drain": st.booleans()}).map(Config.model_validate)
 
@@ -111,6 +119,7 @@ class _Writer:
         self._brokers = shape.brokers
         self._partitions = tuple((TOPICS[number % 2], number // 2) for number in range(shape.partitions))
         self._written = 0
+        self._tiered = shape.tiered
 
     def trace(self, size: int) -> list[Event]:
         # The mixture varies: some traces are almost only requests, others almost only rare events.
@@ -121,6 +130,8 @@ class _Writer:
             write: Callable[[], Event] = self._random.choices(
                 (self._request, self._progress, self._rare_event), weights
             )[0]
+            if self._tiered and self._random.random() < 0.4:
+                write = self._remote_event
             broker = self._mostly_first(self._brokers)
             events.append({"time_us": now_us, "seq": seq, "broker": broker, **write()})
             self._written += 1
@@ -173,6 +184,37 @@ class _Writer:
             lambda: {"type": "clock"},
         )
         return self._pick(rare_events)()
+
+    # Events of remote storage.
+
+    def _remote_event(self) -> Event:
+        status = self._pick(("online", "follower", "none", "not_leader", "offline", "deleted"))
+        remote_events: tuple[Callable[[], Event], ...] = (
+            *[lambda: self._change("local_log_start", offset=self._offset())] * 3,
+            lambda: self._change(status, wake=self._pick((None, True, False))),
+            lambda: self._change("online", wake=False),
+            lambda: {"type": "remote_quota", "exhausted": self._random.random() < 0.5},
+            lambda: {"type": "reader_queue", "full": self._random.random() < 0.3},
+            *[lambda: self._end_of_read("remote_read", bytes=self._pick(_SIZES))] * 3,
+            *[lambda: self._end_of_read("remote_lookup", offset=self._pick((None, 3)))] * 3,
+            *[self._list_offsets] * 3,
+        )
+        return self._pick(remote_events)()
+
+    def _end_of_read(self, kind: str, **fields: Any) -> Event:
+        topic, partition = self._mostly_first(self._partitions)
+        error = self._pick((None, "NONE", "NONE", "OFFSET_OUT_OF_RANGE", "A_NEW_ERROR"))
+        place = {"topic": topic, "partition": partition}
+        return {"type": kind, "request_id": self._pick(("r", "s")), **place, "error": error, **fields}
+
+    def _list_offsets(self) -> Event:
+        return {
+            "type": "list_offsets",
+            "request_id": self._pick(("r", "s")),
+            "timeout_ms": self._pick(_DELAYS_MS),
+            "isolation": "read_uncommitted",
+            "partitions": self._parts(lambda: {"timestamp": self._pick((-1, 0, 5, 5))}),
+        }
 
     def _leader(self) -> Event:
         return self._change(

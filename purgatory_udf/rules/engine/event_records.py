@@ -30,10 +30,21 @@ from purgatory_udf.rules.engine.loop.arena import (
     NONE,
     PURGATORY_KEY,
     REQUEST_PART,
+    SILENT,
     Arena,
 )
-from purgatory_udf.rules.engine.loop.codes import CHANGES, KINDS, NO_PARTITION, UNKNOWN, Acks, Code, Error, Reader
-from purgatory_udf.rules.engine.loop.engine_call import may_add_node
+from purgatory_udf.rules.engine.loop.codes import (
+    CHANGES,
+    NO_PARTITION,
+    REMOTE_EVENTS,
+    REQUESTS,
+    UNKNOWN,
+    Acks,
+    Code,
+    Error,
+    Reader,
+)
+from purgatory_udf.rules.engine.loop.engine_call import may_add_node, waits_in
 
 
 class EventColumn(Int64Enum):
@@ -47,6 +58,7 @@ class EventColumn(Int64Enum):
     NEW_TOPIC, NEW_PARTITIONS = 23, 24
     CHANGE, TOPIC, PARTITION, OFFSET, BYTES, EPOCH, ISR, IN_SYNC, MIN_ISR = 25, 26, 27, 28, 29, 30, 31, 32, 33
     HARD_MAX_BYTES, BATCHES, ITEM_PREFERRED_REPLICA = 34, 35, 36
+    ITEM_TIMESTAMP, WAKE, ERROR, EXHAUSTED, FULL = 37, 38, 39, 40, 41
 
 
 ROW, SLOT = record("row"), record("", "key")
@@ -69,12 +81,15 @@ TABLES = {
     "purgatory_keys": PURGATORY_KEY,
 }
 # Rows in use of these tables (`slots`: size of the hash table), and the parts and nodes that the events can add to a
-# state. `max_bytes`: the broker's limit of a fetch. `unordered`: some event is earlier than the one before it.
+# state. `max_bytes`: the broker's limit of a fetch; `cap_min_bytes`: whether it limits `min_bytes` too.
+# `list_offsets_ms`: the broker's timeout of list-offsets. `item_count`: items in all lists, which precede the rows in
+# `error_rows`. `unordered`: some event is earlier than the one before it.
 ARENA = arena_dtype(
     TABLES,
     *("event_count", "request_part_count", "leader_and_isr_count", "members"),
     *("request_count", "error_count", "keys", "purgatory_key_count"),
     *("slots", "parts", "nodes", "max_bytes", "unordered"),
+    *("cap_min_bytes", "list_offsets_ms", "item_count"),
 )
 
 _column_at, _word_at, _event_at, _request_part_at, _leader_and_isr_at, _member_at = (
@@ -95,7 +110,9 @@ _ZERO, _UNBOUNDED = int64(0), int64(INT32_MAX)
 WORDS = Vocabulary(
     [
         # The most frequent first: they are compared one after the other.
-        {"partition": -1} | {name: int(code) for code, name in KINDS.items()},
+        {"partition": -1}
+        | {code.name.lower(): int(code) for code in REQUESTS}
+        | {code.name.lower(): int(code) for code in REMOTE_EVENTS},
         {name: int(code) for name, code in CHANGES.items()},
         {"read_committed": 1},
         {error.name: int(error) for error in Error if error is not Error.RECORDED},
@@ -119,6 +136,12 @@ def parse_events(arenas: Records, begin: int, end: int) -> None:
             _delete(arena, row)
         elif code == Code.CREATE_TOPICS:
             _create(arena, row)
+        elif code == Code.LIST_OFFSETS:
+            _list_offsets(arena, row)
+        elif code == Code.REMOTE_READ or code == Code.REMOTE_LOOKUP:
+            _end_of_read(arena, row, code)
+        elif code == Code.REMOTE_QUOTA or code == Code.READER_QUEUE:
+            _change_of_broker(arena, row, code)
         elif code != 0:
             _change(arena, row)
 
@@ -230,22 +253,28 @@ def _add_part(arena: Arena, e: int, key: int, offset: int, size: int) -> int:
 
 @inlined
 def _add_request(arena: Arena, row: int, code: int, delay: int) -> int:
-    """Add an event for a request, and note the purgatory it may wait in."""
+    """Add an event for a request, or for the end of a read; note the purgatory it may wait in."""
     e = _add_event(arena, row, code)
     event = _event_at(arena, e)
     event.delay = delay
     event.text = arena.request_count
     _request_row_at(arena, arena.request_count).row = row
     arena.request_count += 1
+    _note_purgatory(arena, waits_in(code), event.broker)
+    return e
+
+
+@inlined
+def _note_purgatory(arena: Arena, code: int, broker: int) -> None:
+    """Note that the broker has this purgatory, unless the code is 0."""
     at = 0
     while at < arena.purgatory_key_count and (
-        _purgatory_key_at(arena, at).code != code or _purgatory_key_at(arena, at).broker != event.broker
+        _purgatory_key_at(arena, at).code != code or _purgatory_key_at(arena, at).broker != broker
     ):
         at += 1
-    if at == arena.purgatory_key_count:
-        _purgatory_key_at(arena, at).code, _purgatory_key_at(arena, at).broker = code, event.broker
+    if at == arena.purgatory_key_count and code != 0:
+        _purgatory_key_at(arena, at).code, _purgatory_key_at(arena, at).broker = code, broker
         arena.purgatory_key_count += 1
-    return e
 
 
 @inlined
@@ -303,7 +332,8 @@ def _fetch(arena: Arena, row: int) -> None:
     event = _event_at(arena, e)
     event.max_bytes = min(_long(arena, EventColumn.MAX_BYTES, row, _UNBOUNDED), arena.max_bytes)
     # Negative numbers all mean that no byte is required.
-    event.min_bytes = max(_UNKNOWN, min(_long(arena, EventColumn.MIN_BYTES, row, _UNKNOWN), event.max_bytes))
+    most = event.max_bytes if arena.cap_min_bytes != 0 else _UNBOUNDED
+    event.min_bytes = max(_UNKNOWN, min(_long(arena, EventColumn.MIN_BYTES, row, _UNKNOWN), most))
     event.hard_max = bool_value(_column_at(arena, EventColumn.HARD_MAX_BYTES), row)
     event.replica_id = _int(arena, EventColumn.REPLICA, row, _UNKNOWN)
     is_follower = event.replica_id >= 0
@@ -354,6 +384,47 @@ def _create(arena: Arena, row: int) -> None:
 
 
 @helper
+def _list_offsets(arena: Arena, row: int) -> None:
+    timeout = _long(arena, EventColumn.TIMEOUT, row, _ZERO)
+    e = _add_request(arena, row, Code.LIST_OFFSETS, timeout if timeout > 0 else arena.list_offsets_ms)
+    begin, end = _items(arena, EventColumn.PARTITIONS, row)
+    for item in range(begin, end):
+        _add_item(arena, e, item, _long(arena, EventColumn.ITEM_TIMESTAMP, item, _UNKNOWN), _ZERO)
+    event = _event_at(arena, e)
+    event.total = event.count
+    arena.parts += event.count
+    arena.nodes += event.count
+
+
+@helper
+def _end_of_read(arena: Arena, row: int, code: int) -> None:
+    """Parse the end of a read or lookup in remote storage: an event with one part."""
+    e = _add_request(arena, row, code, _ZERO)
+    event = _event_at(arena, e)
+    partition = _int(arena, EventColumn.PARTITION, row, _NO_PARTITION)
+    key = _key(arena, event.broker, EventColumn.TOPIC, row, partition)
+    part = _request_part_at(arena, _add_part(arena, e, key, _UNKNOWN, _long(arena, EventColumn.BYTES, row, _ZERO)))
+    event.total = event.count
+    if is_valid(_column_at(arena, EventColumn.ERROR), row):
+        part.error = _lookup(arena, EventColumn.ERROR, row, _ERRORS, _END, Error.RECORDED)
+    if part.error == Error.RECORDED:
+        part.text = arena.error_count
+        _error_row_at(arena, arena.error_count).row = arena.item_count + row
+        arena.error_count += 1
+
+
+@helper
+def _change_of_broker(arena: Arena, row: int, code: int) -> None:
+    """Parse a change of what limits the broker's reads of remote storage."""
+    event = _event_at(arena, _add_event(arena, row, code))
+    _note_purgatory(arena, waits_in(code), event.broker)
+    # The row has no topic.
+    event.key = _key(arena, event.broker, EventColumn.TOPIC, row, _NO_PARTITION)
+    column = EventColumn.EXHAUSTED if code == Code.REMOTE_QUOTA else EventColumn.FULL
+    event.offset, event.size = bool_value(_column_at(arena, column), row), _ZERO
+
+
+@helper
 def _change(arena: Arena, row: int) -> None:
     """Parse a change of a replica. A new leader, a deletion and a stop are also an event of the topic."""
     code = _lookup(arena, EventColumn.CHANGE, row, _CHANGES, _ISOLATIONS, _ZERO)
@@ -375,6 +446,10 @@ def _change(arena: Arena, row: int) -> None:
         _name_at(arena, key).rolls += 1
     elif may_add_node(code, event.mode):
         arena.nodes += 1
+    if code == Code.LOCAL_LOG_START:
+        _note_purgatory(arena, waits_in(code), event.broker)
+    if is_valid(_column_at(arena, EventColumn.WAKE), row) and not bool_value(_column_at(arena, EventColumn.WAKE), row):
+        event.mode = SILENT
     if leads or code == Code.ISR:
         event.leader_and_isr = arena.leader_and_isr_count
         arena.leader_and_isr_count += 1

@@ -25,7 +25,7 @@ _NO_STRINGS = pa.array([], pa.string())
 READ_COLUMNS = (
     "time_us", "seq", "broker", "type", "request_id", "client_id", "acks", "timeout_ms", "replica_id", "max_wait_ms",
     "min_bytes", "max_bytes", "isolation", "partitions", "topics", "topic", "partition", "change", "offset", "bytes",
-    "leader_epoch", "isr", "min_isr", "hard_max_bytes", "batches",
+    "leader_epoch", "isr", "min_isr", "hard_max_bytes", "batches", "wake", "error", "exhausted", "full",
 )  # fmt: skip
 
 
@@ -82,12 +82,24 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
         EventColumn.HARD_MAX_BYTES: columns.maybe("hard_max_bytes"),
         EventColumn.BATCHES: columns.maybe("batches"),
         EventColumn.ITEM_PREFERRED_REPLICA: _field(items, "preferred_replica"),
+        EventColumn.ITEM_TIMESTAMP: _field(items, "timestamp"),
+        EventColumn.WAKE: columns.maybe("wake"),
+        EventColumn.ERROR: columns.maybe("error"),
+        EventColumn.EXHAUSTED: columns.maybe("exhausted"),
+        EventColumn.FULL: columns.maybe("full"),
     }
     rows, count = len(table), threads or threads_for(len(table))
-    listed, errors = (partitions, topics, in_sync), items.field("error")
-    starts = [_piece_start(rows * nth // count, *listed, columns["change"], errors) for nth in range(count + 1)]
+    errors = _errors(items.field("error"), columns.maybe("error"))
+    starts = [_piece_start(rows * nth // count, columns, items.field("error")) for nth in range(count + 1)]
     records = np.array([column_record(arrays[column]) for column in EventColumn], COLUMN)
-    parsed = parse_in_parallel(records, starts, config.fetch.max_bytes)
+    parsed = parse_in_parallel(
+        records,
+        starts,
+        max_bytes=config.fetch.max_bytes,
+        cap_min_bytes=config.fetch.cap_min_bytes,
+        list_offsets_ms=config.list_offsets.request_timeout_ms,
+        item_count=len(items),
+    )
     requests, error_rows = pa.array(parsed.request_rows), pa.array(parsed.error_rows)
     return Call(
         parsed.names,
@@ -102,18 +114,30 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
     )
 
 
-def _piece_start(
-    row: int, partitions: pa.Array, topics: pa.Array, in_sync: pa.Array, change: pa.Array, error: pa.Array
-) -> PieceOffsets:
+def _errors(of_items: pa.Array, of_rows: pa.Array | None) -> pa.Array:
+    """Return the errors of the items, followed by those of the rows if there are any."""
+    return of_items if of_rows is None or of_rows.null_count == len(of_rows) else pa.concat_arrays([of_items, of_rows])
+
+
+def _piece_start(row: int, columns: _Columns, item_errors: pa.Array) -> PieceOffsets:
     """Return how much precedes the row in each of the output tables."""
-    items = _items_before(partitions, row)
+    items, changes = _items_before(columns["partitions"], row), _known_before(columns["change"], row)
+    of_brokers = sum(_known_before(columns.maybe(name), row) for name in ("exhausted", "full"))
     return PieceOffsets(
         rows=row,
-        changes=row - change.slice(0, row).null_count,
-        request_parts=items + _items_before(topics, row),
-        members=_items_before(in_sync, row),
-        error_rows=items - error.slice(0, items).null_count,
+        changes=changes + of_brokers,
+        # The end of a read names its partition as a change does.
+        request_parts=items
+        + _items_before(columns["topics"], row)
+        + max(0, _known_before(columns["topic"], row) - changes),
+        members=_items_before(columns["isr"], row),
+        error_rows=_known_before(item_errors, items) + _known_before(columns.maybe("error"), row),
     )
+
+
+def _known_before(column: pa.Array | None, row: int) -> int:
+    """Return how many rows before this one are not null."""
+    return 0 if column is None else row - column.slice(0, row).null_count
 
 
 def _items_before(lists: pa.Array, row: int) -> int:

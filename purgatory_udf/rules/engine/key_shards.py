@@ -18,7 +18,7 @@ import pyarrow as pa
 from purgatory_udf.rules.engine.jit.record_arrays import concat_records, copy_records, sorted_unique, take_records
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop.arena import PARTIAL
-from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, NO_PARTITION, Code, Error, key_parts
+from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, LAST_WITH_PARTS, NO_PARTITION, Code, Error, key_parts
 from purgatory_udf.rules.engine.loop.engine_call import Call, change_rows, in_time_order
 from purgatory_udf.rules.engine.loop.engine_state import Decisions
 
@@ -61,7 +61,7 @@ def split_call(call: Call, group: Grouping) -> Iterator[tuple[str, Call]]:
     group_of_event = np.zeros(len(events), dtype=np.int64)
     group_of_event[changes] = of_key[events["key"][changes]]
     without_parts = events["count"] == 0
-    for event in np.flatnonzero(without_parts & (events["code"] <= Code.CREATE_TOPICS)):
+    for event in np.flatnonzero(without_parts & (events["code"] <= LAST_WITH_PARTS)):
         name = group(f"{events['broker'][event]}/{NO_PARTITION}/")
         group_of_event[event] = numbers.setdefault(name, len(numbers))
     if len(numbers) == 1:
@@ -117,7 +117,7 @@ def _compact_call(call: Call, events: Records, request_parts: Records) -> Call:
     new_number[used] = np.arange(len(used))
     request_parts["key"] = new_number[request_parts["key"]]
     events["key"][changes] = new_number[events["key"][changes]]
-    requests = np.flatnonzero(events["code"] <= Code.CREATE_TOPICS)
+    requests = np.flatnonzero(events["code"] <= LAST_WITH_PARTS)
     id_rows = events["text"][requests]
     events["text"][requests] = np.arange(len(requests))
     with_error = np.flatnonzero(request_parts["error"] == Error.RECORDED)
@@ -179,7 +179,7 @@ def concat_calls(calls: Sequence[Call]) -> Call:
     rows = isr_rows = members = id_rows = errors = 0
     for call, own, own_parts, own_isr in zip(calls, events, request_parts, leader_and_isr, strict=True):
         key = np.array([numbers.setdefault(name, len(numbers)) for name in call.names], dtype=np.int32)
-        changes, requests = change_rows(own), np.flatnonzero(own["code"] <= Code.CREATE_TOPICS)
+        changes, requests = change_rows(own), np.flatnonzero(own["code"] <= LAST_WITH_PARTS)
         own["key"][changes] = key[own["key"][changes]]
         own["leader_and_isr"][changes[own["leader_and_isr"][changes] >= 0]] += isr_rows
         own["first"][requests] += rows
@@ -212,7 +212,10 @@ def defer_split_fetches(call: Call) -> Call:
 
 
 def keep_whole(decided: Decisions) -> Decisions:
-    """Keep the decisions of a group by partition or shard: whole operations, and no gauges."""
+    """Keep the decisions of a group by partition or shard: whole operations, and no gauges.
+
+    Operations that depend on their broker (`BROKER_DECIDES`) count as split.
+    """
     return _select_outcomes(decided, decided.all_operations["split"] == 0, readings=False)
 
 

@@ -26,7 +26,7 @@ from purgatory_udf.rules.engine.jit import Int64Enum
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
 from purgatory_udf.rules.engine.jit.record_arrays import take_records
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view
-from purgatory_udf.rules.engine.loop.arena import FORCING, SETTLED
+from purgatory_udf.rules.engine.loop.arena import FORCING, SETTLED, AnswerSource
 from purgatory_udf.rules.engine.loop.codes import (
     FOREVER,
     KINDS,
@@ -106,7 +106,7 @@ def flatten(
     offsets[0] = 0
     for o in range(len(ended)):
         operation = operations[ended[o]]
-        first, fetch = operation.first, operation.code == Code.FETCH
+        first, fetch = operation.first, operation.code == Code.FETCH or operation.code == Code.REMOTE_FETCH
         total = 0
         for nth in range(operation.count):
             part = parts[first + nth]
@@ -123,7 +123,7 @@ def flatten(
         longs[Int64Field.BYTES, o], longs[Int64Field.ANSWERED, o] = total, operation.answered_bytes
         ints[Int32Field.CODE, o], ints[Int32Field.BROKER, o] = operation.code, operation.broker
         ints[Int32Field.RULE, o] = operation.rule
-        ints[Int32Field.KEY, o] = parts[first].key if operation.count > 0 else no_key
+        ints[Int32Field.KEY, o] = parts[_first_key(operation, parts)].key if operation.count > 0 else no_key
         ints[Int32Field.TRIGGER, o] = parts[first + operation.trigger].key if operation.trigger != UNKNOWN else no_key
         if fetch:
             ints[Int32Field.FETCHER, o] = (
@@ -135,9 +135,21 @@ def flatten(
         offsets[o + 1] = at
 
 
+@inlined
+def _first_key(operation: Any, parts: Records) -> int:
+    """Return the first part on whose key the operation is watched."""
+    at = operation.first
+    if operation.code == Code.REMOTE_FETCH:
+        while parts[at].read_state < AnswerSource.PENDING:
+            at += 1
+    return at
+
+
 @entry_point
-def flatten_watches(operations: Records, parts: Records, ended: Records, longs: Records, ints: Records) -> None:
-    """Write the columns of the ended operations' watches."""
+def flatten_watches(
+    operations: Records, parts: Records, ended: Records, longs: Records, ints: Records, is_key: Records
+) -> None:
+    """Write the columns of the ended operations' watches; `is_key`: whether the operation is watched on the part."""
     at = 0
     for o in range(len(ended)):
         operation = operations[ended[o]]
@@ -145,19 +157,25 @@ def flatten_watches(operations: Records, parts: Records, ended: Records, longs: 
         # The first update completes a fetch of one partition, and a fetch that did not wait gets none.
         counts = fetch and operation.total > 1 and operation.watched > 0
         status = _status(operation, fetch)
+        remote, keys = operation.code == Code.REMOTE_FETCH, operation.total
+        if remote:
+            keys = 0
+            for nth in range(operation.count):
+                keys += parts[operation.first + nth].read_state >= AnswerSource.PENDING
         for nth in range(operation.count):
             part = parts[operation.first + nth]
+            is_key[at] = not remote or part.read_state >= AnswerSource.PENDING
             longs[WatchInt64Field.SEQ, at], longs[WatchInt64Field.STARTED, at] = operation.seq, operation.t
             longs[WatchInt64Field.DEADLINE, at] = operation.deadline * 1000
             longs[WatchInt64Field.ENDED, at] = operation.end_t if fetch else part.end_t
             longs[WatchInt64Field.INCREMENTS, at] = part.updates if counts else 0
             ints[WatchInt32Field.CODE, at], ints[WatchInt32Field.BROKER, at] = operation.code, operation.broker
-            ints[WatchInt32Field.KEYS, at] = operation.total
+            ints[WatchInt32Field.KEYS, at] = keys
             if operation.rule == Rule.TIMEOUT and (fetch or part.queue != SETTLED):
                 ints[WatchInt32Field.STATUS, at] = WatchStatus.EXPIRED
             elif part.error == Error.UNANSWERED:
                 ints[WatchInt32Field.STATUS, at] = WatchStatus.CANCELLED
-            elif part.queue == FORCING:
+            elif part.queue == FORCING or (remote and part.read_state == AnswerSource.PENDING):
                 ints[WatchInt32Field.STATUS, at] = WatchStatus.FORCED
             elif status == WatchStatus.SATISFIED and part.error != 0:
                 ints[WatchInt32Field.STATUS, at] = WatchStatus.ERROR
@@ -333,8 +351,9 @@ class OutcomeColumns:
             np.empty((len(WatchInt64Field), len(key)), np.int64),
             np.empty((len(WatchInt32Field), len(key)), np.int32),
         )
+        is_key = np.empty(len(key), bool)
         flatten_watches(
-            attribute_view(decided.all_operations), attribute_view(decided.all_parts), self._ended, longs, ints
+            attribute_view(decided.all_operations), attribute_view(decided.all_parts), self._ended, longs, ints, is_key
         )
         columns = {
             "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), len(key)),
@@ -350,7 +369,9 @@ class OutcomeColumns:
             "status": _take(_STATUS, ints[WatchInt32Field.STATUS]),
             "increments": pa.array(longs[WatchInt64Field.INCREMENTS]),
         }
-        return pa.table([columns[name] for name in WATCHES.names], schema=WATCHES)
+        watches = pa.table([columns[name] for name in WATCHES.names], schema=WATCHES)
+        # A remote fetch is not watched on the partitions that it reads locally.
+        return watches if is_key.all() else watches.filter(pa.array(is_key))
 
 
 def outcome_tables(decided: Decisions, run_id: str, trace_end_us: int | None) -> tuple[pa.Table, pa.Table, pa.Table]:

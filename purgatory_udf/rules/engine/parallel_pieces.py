@@ -22,7 +22,7 @@ from purgatory_udf.rules.engine.jit.compiled_functions import entry_point
 from purgatory_udf.rules.engine.jit.record_arrays import move_rows
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, make_arena
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY
-from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, UNKNOWN, Code, Error
+from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, LAST_WITH_PARTS, UNKNOWN, Error
 from purgatory_udf.rules.engine.loop.engine_call import Capacity
 
 # Compiled code and Arrow release the GIL, so the threads run in parallel.
@@ -108,14 +108,14 @@ class ParsedEvents(NamedTuple):
     unordered: bool
 
 
-def parse_in_parallel(columns: Records, starts: Sequence[PieceOffsets], max_bytes: int) -> ParsedEvents:
+def parse_in_parallel(columns: Records, starts: Sequence[PieceOffsets], **settings: int) -> ParsedEvents:
     """Parse the rows of the columns; those between two starts are a piece.
 
-    `max_bytes` is the broker's limit of a fetch.
+    The settings are numbers of the parser's arena (`event_records`).
     """
     sizes = starts[-1].rows_by_table
     tables = {name: np.empty(sizes[name], TABLES[name]) for name in _COUNTERS}
-    pieces = [_Piece(columns, tables, begin, end, max_bytes) for begin, end in pairwise(starts)]
+    pieces = [_Piece(columns, tables, begin, end, settings) for begin, end in pairwise(starts)]
     waits = [run_in_thread(piece.parse) for piece in pieces[1:]]
     pieces[0].parse()
     for wait in waits:
@@ -128,14 +128,19 @@ def parse_in_parallel(columns: Records, starts: Sequence[PieceOffsets], max_byte
 
 class _Piece:
     def __init__(
-        self, columns: Records, tables: dict[str, Records], begin: PieceOffsets, end: PieceOffsets, max_bytes: int
+        self,
+        columns: Records,
+        tables: dict[str, Records],
+        begin: PieceOffsets,
+        end: PieceOffsets,
+        settings: dict[str, int],
     ) -> None:
         self._rows, self.begin = (begin.rows, end.rows), begin.rows_by_table
         ends = end.rows_by_table
         self._tables = {name: rows[self.begin[name] : ends[name]] for name, rows in tables.items()}
         slots = np.empty(1 << (2 * len(self._tables["key_names"])).bit_length(), SLOT)
         self._tables |= {"columns": columns, "words": WORDS.records, "slots": slots}
-        self._arena = make_arena(self._tables, TABLES, ARENA, max_bytes=max_bytes)
+        self._arena = make_arena(self._tables, TABLES, ARENA, **settings)
 
     def parse(self) -> None:
         parse_events(self._arena, *self._rows)
@@ -222,7 +227,7 @@ def _shift_events(events: Records, keys: Records, request_parts: int, leader_and
     """Replace key numbers, and shift the rows that events refer to by those of earlier pieces."""
     for e in range(len(events)):
         event = events[e]
-        if event.code <= Code.CREATE_TOPICS:
+        if event.code <= LAST_WITH_PARTS:
             event.first += request_parts
             event.text += request_rows
         else:

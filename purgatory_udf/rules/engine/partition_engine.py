@@ -30,6 +30,21 @@ from purgatory_udf.rules.engine.loop.state_codec import decode_call, decode_stat
 from purgatory_udf.rules.engine.outcome_tables import OutcomeColumns, gauge_table
 
 
+def engine_settings(
+    config: Config, trace_start_ms: int, retain_bytes: int = INT32_MAX, smallest_limit: int = 0
+) -> EngineSettings:
+    """Return the engine's settings for a configuration."""
+    remote = config.remote_fetch
+    return EngineSettings(
+        purge_intervals(config),
+        trace_start_ms,
+        retain_bytes,
+        smallest_limit,
+        remote_wait_ms=remote.broker_wait_ms,
+        reads_all=remote.reads == "all",
+    )
+
+
 def purge_intervals(config: Config) -> dict[Code, int]:
     """Return the purge interval of each kind of purgatory."""
     return {
@@ -37,6 +52,8 @@ def purge_intervals(config: Config) -> dict[Code, int]:
         Code.FETCH: config.fetch.purge_interval,
         Code.DELETE_RECORDS: config.delete_records.purge_interval,
         Code.CREATE_TOPICS: config.create_topics.purge_interval,
+        Code.REMOTE_FETCH: config.remote_fetch.purge_interval,
+        Code.LIST_OFFSETS: config.list_offsets.purge_interval,
         Code.HEARTBEAT: config.group.purge_interval,
         Code.REBALANCE: config.group.purge_interval,
     }
@@ -104,7 +121,7 @@ class Engine:
 
     @property
     def settings(self) -> EngineSettings:
-        return EngineSettings(purge_intervals(self.config), self.trace_start_ms, self.retain_bytes, self.smallest_limit)
+        return engine_settings(self.config, self.trace_start_ms, self.retain_bytes, self.smallest_limit)
 
     def _round_trip(self, call: Call) -> Call:
         return decode_call(encode_call(call)) if self.serialize and len(call) else call

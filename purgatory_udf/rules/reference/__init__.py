@@ -5,6 +5,7 @@ In reading order:
 - `partition`: a replica's log, high watermark, leadership and in-sync replicas
 - `delayed_produce`, `delayed_fetch`, `delayed_admin`: the delayed operations of produce, fetch, delete-records and
   create-topics requests
+- `delayed_remote`: the delayed operations of fetches and list-offsets requests that wait for remote storage
 - `broker`: a broker's replicas and purgatories, and the cluster
 - `event_handlers`: from an event of the trace to a delayed operation, or to a change that triggers checks
 - `reference_replay`: the replay of a whole trace, with outcomes and gauges

@@ -58,6 +58,12 @@ class FetchPartitionStatus:
         return log.local_start is not None and (log.start or 0) <= self.fetch_offset < log.local_start
 
     @property
+    def is_below_local_log(self) -> bool:
+        """Whether the records at the fetch offset are not in the local log: only in remote storage, or deleted."""
+        local_start = self.replica.log.local_start
+        return local_start is not None and self.fetch_offset < local_start
+
+    @property
     def is_skipped(self) -> bool:
         """Whether nothing is read from the partition and its bytes do not count."""
         return self.is_throttled or self.preferred_replica is not None
@@ -98,7 +104,7 @@ class FetchPartitionStatus:
             or self.is_skipped
             or end is None
             or self.fetch_offset >= end.offset
-            or self.is_remote
+            or self.is_below_local_log
         ):
             return 0
         return min(self.max_bytes, max(0, end.position - replica.log.position(self.fetch_offset)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -75,6 +75,11 @@ class DelayedRemoteFetch(DelayedRequest):
         for partition in self.partitions:
             if partition.state is ReadState.PENDING:
                 partition.state, partition.error = ReadState.ENDED, UNKNOWN_SERVER_ERROR
+
+    def waits_for(self, key: Hashable) -> bool:
+        return any(
+            partition.replica.key == key and partition.state is ReadState.PENDING for partition in self.partitions
+        )
 
     def end_read(self, key: TopicPartition, error: str, size: int) -> None:
         """Take the result of a read."""

@@ -28,7 +28,7 @@ from functools import partial
 
 import numpy as np
 
-from purgatory_udf.rules.engine.jit import records
+from purgatory_udf.rules.engine.jit import Int64Enum, records
 from purgatory_udf.rules.engine.jit.compiled_functions import int64
 from purgatory_udf.rules.engine.jit.records import (
     Arena,
@@ -55,11 +55,14 @@ __all__ = ["Arena"]
 #   redirected   a consumer is sent to a preferred replica for at least one partition
 #   irregular    at least one part repeats a key of the request or is throttled
 #   split        the request's keys are in several groups of keys (`key_shards`); `PARTIAL`: and this call has only
-#                some of them
+#                some of them; `BROKER_DECIDES`: of an operation whose outcome depends on its broker
 #   text         row of the request's and client's ids in the call's string columns
+#
+# The end of a read or lookup in remote storage has one part, and the request's id as its text.
 #
 # Changes (`count` is 0):
 #   key          number of the key
+#   mode         `SILENT`: Kafka does not check its purgatories after this change
 #   offset, size     log end offset and appended bytes, or the offset of the change
 #   single_batch     the log end moves by exactly one record batch
 #   replica_id   the follower; for a new leader, min.insync.replicas
@@ -78,10 +81,15 @@ EVENT = record(
 #   size         bytes appended; maximum bytes of a fetch's partition
 #   ordinal      index of the part within the request
 #   duplicate    the request has named the key before; the key's watcher list holds the request once
+#   throttled    nothing is read from the partition: a follower's quota, a preferred replica, or remote storage
+#                (`UNREAD`, `UNPLACED`); of a remote fetch or list-offsets, where its answer is from (`AnswerSource`)
 #   queue        `NONE`: a part starts as a copy of this record
 #   text         row of the error's name, where a produce recorded an error without a code (`Error.RECORDED`)
 REQUEST_PART = record(
-    i8="offset size", i4="key ordinal epoch", i1="error throttled queue duplicate", aliases={"text": ("epoch", "i4")}
+    i8="offset size",
+    i4="key ordinal epoch",
+    i1="error throttled queue duplicate",
+    aliases={"text": ("epoch", "i4"), "read_state": ("throttled", "i1")},
 )
 # `members`: size of the in-sync set, -1 if the event has none; `first`: its first row in the call's `in_sync`.
 LEADER_AND_ISR = record(i4="epoch first members")
@@ -108,8 +116,10 @@ _LAST_STABLE = record(base=_HIGH_WATERMARK, i8="lso lso_seg lso_pos", i4="lso_ba
 #                     purgatory
 #   last_append, last_append_order, last_append_raised_hw   the last produce of this call that appended here: its
 #                     `produce_count`, the order among its appends, and whether it raised the high watermark
+#   local_start       local log start offset of a tiered partition, otherwise `UNKNOWN`
+#   is_follower       the broker has a replica, although it does not lead the partition
 # Appends, watermark changes, and arriving and ending fetches touch only the first two cache lines of a key.
-KEY = record(
+_FREQUENT = record(
     base=_LAST_STABLE,
     i8="log_start",
     i4="waiter_mask updates batch_begin roll_count dead_fetch stamp_fetch "
@@ -117,8 +127,9 @@ KEY = record(
     "produce_purgatory broker throttle_nodes min_isr isr_begin roll_begin nodes dead_nodes "
     "last_append last_append_order",
     i1="last_append_raised_hw",
-    align=64,
+    align=8,
 )
+KEY = record(base=_FREQUENT, i8="local_start", i1="is_follower", align=64)
 # `encoded_start`: position of its first byte, with all bits inverted if the record may stand for several batches (see
 # `replica_state`). It extends to the start of the next batch.
 BATCH = record(i8="end encoded_start")
@@ -156,16 +167,21 @@ PART = record(
     i4="operation child",
     aliases={
         "end_t": ("start_pos", "i8"), "counted_bytes": ("threshold", "i8"), "text": ("epoch", "i4"),
-        "updates": ("ordinal", "i4"), "append_effect": ("ordinal", "i4"),
+        "updates": ("ordinal", "i4"), "append_effect": ("ordinal", "i4"), "read_state": ("throttled", "i1"),
     },
 )  # fmt: skip
 LINK = record(i4="prev next")
 
+# A label has the number of the request id in a row of the call's string column. The table is empty unless the call has
+# results of reads, which name their request by its id.
+LABEL = record("", "number")
 # `estimated`: Kafka's estimatedTotalOperations. `stamp`: number of purges; `dead`: entries of ended operations on all
-# watcher lists, `purged`: those removed since the last reading. `read_...`: the gauges at the last reading.
+# watcher lists, `purged`: those removed since the last reading. `read_...`: the gauges at the last reading. Of
+# RemoteFetch: whether its broker has had a tiered partition, and what holds back reads of remote storage.
 PURGATORY = record(
     i8="wheel_ms next_bucket_ms last_wake_ms next_step_ms",
     i4="broker code interval watched delayed estimated dead stamp purged read_watched read_delayed next_bucket",
+    i1="is_tiered quota_exhausted queue_full",
 )
 READING = record(i8="at_ms", i4="purgatory watched delayed purged")
 ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
@@ -179,6 +195,7 @@ TABLES = {
     "request_parts": REQUEST_PART,
     "leader_and_isr": LEADER_AND_ISR,
     "key_numbers": KEY_NUMBER,
+    "labels": LABEL,
     "keys": KEY,
     "batches": BATCH,
     "rolls": ROLL,
@@ -206,6 +223,10 @@ TABLES = {
 #   disruptions       changes so far that can make a waiting fetch's read fail
 #   text_base, error_base, member_base   rows of string columns and in-sync sets that the state had before the call's
 #   append_count, append_bytes   batches appended in this call, and their bytes
+#   remote_wait_ms, reads_all    see `EngineSettings`
+#   charged          bytes of the present response's limit that remote partitions use
+#   lingering        number of operations that have ended in this call, but are kept for their reads, less those of
+#                    earlier calls that are not any more
 ARENA = arena_dtype(
     TABLES,
     *("now", "next_due", "retain_bytes", "smallest_limit"),
@@ -214,6 +235,7 @@ ARENA = arena_dtype(
     *("overdue", "produce_count", "check_order", "disruptions"),
     *("text_base", "error_base", "member_base"),
     *("append_count", "append_bytes"),
+    *("remote_wait_ms", "reads_all", "charged", "lingering"),
 )
 
 
@@ -228,23 +250,47 @@ SETTLED, FORCING = int64(-2), int64(-3)
 # Start value of sums over small fields: without compilation, numpy scalars would overflow at the field's size.
 ZERO = int64(0)
 
-# An event's `split`: this call has only some of the request's keys.
-PARTIAL = int64(2)
+# An event's `split`: this call has only some of the request's keys. An operation's: it depends on its broker as well as
+# on its keys, so the group of its broker decides it.
+PARTIAL, BROKER_DECIDES = int64(2), int64(3)
+# A change's `mode`.
+SILENT = int64(1)
 
-# An operation's `state`.
-OPEN, ENDED = int64(0), int64(1)
+# An operation's `state`. `LINGERING`: it has ended and been reported, but some of its reads are still running.
+OPEN, ENDED, LINGERING = int64(0), int64(1), int64(2)
+# How long an operation lingers at most, in µs: recordings do not have the end of every read.
+FORGET_READ_US = int64(60_000_000)
 # An `outcome`; `OPEN` until the operation has ended.
 COMPLETED, EXPIRED, CANCELLED = map(int64, (1, 2, 3))
 
+# `throttled` of a fetch's part in remote storage: no read started, because of the quota, so checks ignore the part; or
+# because other parts use up the request's limit, so the part adds no bytes.
+UNPLACED, UNREAD = int64(1), int64(2)
+
+
+class AnswerSource(Int64Enum):
+    """How a part of a remote fetch or list-offsets gets its answer."""
+
+    LOCAL = 0  # on arrival
+    REDIRECTED = 1  # on arrival: nothing is read here
+    FAILED = 3  # on arrival, with an error
+    PENDING = 4  # from a running read or lookup in remote storage
+    RETURNED = 5  # from a finished one, but not in the answer yet
+    ENDED = 6  # from a finished one
+    ABANDONED = 7  # from the partition's state, before its lookup has finished
+
+
 # A key's queues: a heap of produces, one of delete-records or create-topics, one of fetches for each `Reader`; for each
-# `Reader` a list of counted fetches; and the list of fetches that need full checks. A key has `HEAP_STRIDE` rows in
-# `heap_roots` (padded to a power of two), and `LIST_COUNT` rows in `queue_links` for the roots of its lists.
-PRODUCE_HEAP, OTHER_HEAP, FETCH_HEAPS, COUNTED_LISTS, FULL_CHECK_LIST, QUEUE_COUNT = map(int64, (0, 1, 2, 5, 8, 9))
+# `Reader` a list of counted fetches; and the lists of fetches that need full checks, of remote fetches, and of
+# list-offsets. A key has `HEAP_STRIDE` rows in `heap_roots` (padded to a power of two), and `LIST_COUNT` rows in
+# `queue_links` for the roots of its lists.
+PRODUCE_HEAP, OTHER_HEAP, FETCH_HEAPS, COUNTED_LISTS, FULL_CHECK_LIST = map(int64, (0, 1, 2, 5, 8))
+READ_LIST, LOOKUP_LIST, QUEUE_COUNT = map(int64, (9, 10, 11))
 HEAP_STRIDE, LIST_COUNT = int64(8), QUEUE_COUNT - COUNTED_LISTS
 BIT = int64(1)  # shifted left by the number of the queue: its bit in `waiter_mask`
-# Further bits of a key's `waiter_mask`: it has dead watchers, throttled followers, a known in-sync set.
-DEAD_PRODUCES, DEAD_FETCHES, DEAD_DELETIONS, HAS_THROTTLES, ISR_KNOWN = (
-    int64(1 << int(QUEUE_COUNT + nth)) for nth in range(5)
+# Further bits of a key's `waiter_mask`: it has dead watchers, throttled followers, a known in-sync set; it is tiered.
+DEAD_PRODUCES, DEAD_FETCHES, DEAD_DELETIONS, HAS_THROTTLES, ISR_KNOWN, TIERED = (
+    int64(1 << int(QUEUE_COUNT + nth)) for nth in range(6)
 )
 
 # A timer's wheels, enough for any two times that a trace can have, and the buckets of each (Kafka's `wheelSize`).
@@ -262,6 +308,7 @@ event_at = _at("events")
 request_part_at = _at("request_parts")
 leader_and_isr_at = _at("leader_and_isr")
 key_number_at = _at("key_numbers")
+label_at = _at("labels")
 key_at = _at("keys")
 batch_at = _at("batches")
 roll_at = _at("rolls")

@@ -6,9 +6,12 @@
 | `high_watermark` | Produce, Fetch, DeleteRecords, unless it is lower than before |
 | `replica_end`, `isr` | the same three, if it raised the high watermark |
 | `leader`, `online`, `not_leader`, `offline`, `deleted` | the same three; after a new leader also its topic |
+| `follower`, `none` | the same three |
+| `follower`, `not_leader`, `offline`, `deleted`, `none` | RemoteFetch and RemoteListOffsets as well |
+| these and `online`, with `wake` false | Produce, DeleteRecords |
 | `log_start` | DeleteRecords |
 | `last_stable`, `segment_roll`, `truncate` | none: seen at the next check of any partition of an operation |
-| `throttled`, `unthrottled` | none either |
+| `throttled`, `unthrottled`, `local_log_start` | none either |
 | `stopped` | none: operations that wait for the partition are cancelled |
 
 A check also removes the dead entries of the lists that it walks, as far as the gauges count them.
@@ -27,6 +30,7 @@ from purgatory_udf.rules.engine.loop import (
     fetch_index,
     fetch_rules,
     produce_rules,
+    remote_requests,
     replica_state,
     waiter_queues,
 )
@@ -37,11 +41,14 @@ from purgatory_udf.rules.engine.loop.arena import (
     DEAD_FETCHES,
     DEAD_PRODUCES,
     ISR_KNOWN,
+    LOOKUP_LIST,
     NONE,
     OTHER_HEAP,
     PRODUCE_HEAP,
-    QUEUE_COUNT,
+    READ_LIST,
     SETTLED,
+    SILENT,
+    TIERED,
     ZERO,
     Arena,
     event_at,
@@ -93,6 +100,13 @@ def check_deletions(arena: Arena, k: int, t: int) -> None:
         engine_purgatory.remove_dead_deletions(arena, key_at(arena, k))
 
 
+@helper
+def check_per_partition(arena: Arena, k: int, t: int) -> None:
+    """Check produces and delete-records, which settle their partitions one by one."""
+    _check_produces(arena, k, t)
+    check_deletions(arena, k, t)
+
+
 @inlined
 def check_all(arena: Arena, k: int, t: int, moved: int) -> None:
     """Check produces, fetches and delete-records: the high watermark advanced, or the leadership changed."""
@@ -134,12 +148,14 @@ def stop_partition(arena: Arena, k: int, t: int) -> None:
     for kind in range(COUNTED_LISTS):
         while waiter_queues.first_in_heap(arena, k, kind) != NONE:
             _cancel(arena, waiter_queues.first_in_heap(arena, k, kind), t)
-    for kind in range(COUNTED_LISTS, QUEUE_COUNT):
+    for kind in range(COUNTED_LISTS, READ_LIST):
         while waiter_queues.first_in_list(arena, k, kind) != NONE:
             _cancel(arena, waiter_queues.first_in_list(arena, k, kind), t)
+    remote_requests.stop(arena, k, READ_LIST, t)
+    remote_requests.stop(arena, k, LOOKUP_LIST, t)
     engine_purgatory.remove_all_dead(arena, key)
     _reset_estimates(arena, key.broker, False)
-    key.partition_error, key.nodes = Error.NOT_LEADER_OR_FOLLOWER, NONE
+    key.partition_error, key.nodes, key.is_follower = Error.NOT_LEADER_OR_FOLLOWER, NONE, 0
 
 
 @helper
@@ -263,20 +279,52 @@ def rare_change(arena: Arena, e: int) -> None:
         stop_partition(arena, k, t)
     elif code == Code.TOPIC_STOPPED:
         stop_topic(arena, k, event.broker, t)
+    elif code == Code.LOCAL_LOG_START:
+        _set_local_start(arena, key, offset)
+    elif code == Code.REMOTE_QUOTA:
+        _remote_fetch_purgatory(arena, key.broker).quota_exhausted = offset
+    elif code == Code.READER_QUEUE:
+        _remote_fetch_purgatory(arena, key.broker).queue_full = offset
     else:
         if code == Code.LEADER:
             key.partition_error = Error.NONE
             _become_leader(arena, k, event.replica_id, leader_and_isr_at(arena, event.leader_and_isr))
         elif code == Code.ONLINE:
             key.partition_error = Error.NONE
-        elif code == Code.NOT_LEADER:
+        elif code == Code.NOT_LEADER or code == Code.FOLLOWER:
             key.partition_error = Error.NOT_LEADER_OR_FOLLOWER
         elif code == Code.OFFLINE:
             key.partition_error = Error.KAFKA_STORAGE_ERROR
-        else:
+        elif code == Code.DELETED:
             key.partition_error = Error.UNKNOWN_TOPIC_OR_PARTITION
+        if code != Code.NONE:
+            key.is_follower = code == Code.FOLLOWER
+        if event.mode == SILENT:
+            # Checks of other partitions of waiting fetches notice the change.
+            fetch_index.invalidate_all_waiters(arena, k)
+            check_per_partition(arena, k, t)
+            return
         key.updates += 1
         check_all(arena, k, t, fetch_rules.ANY_END_MOVED)
+        if code != Code.LEADER and code != Code.ONLINE:
+            remote_requests.check_both(arena, k, t)
+
+
+@helper
+def _set_local_start(arena: Arena, key: Any, offset: int) -> None:
+    """Raise the local log start offset; the partition is tiered from now on."""
+    key.local_start = max(key.local_start, offset)
+    key.waiter_mask |= TIERED
+    p = engine_purgatory.find_purgatory(arena, key.broker, Code.REMOTE_FETCH)
+    purgatory_at(arena, p).is_tiered = 1
+    # Completions of remote fetches do not add it.
+    if replica_state.find_node(arena, key.dead_nodes, p) == NONE:
+        key.dead_nodes = replica_state.add_node(arena, key.dead_nodes, p, 0)
+
+
+@inlined
+def _remote_fetch_purgatory(arena: Arena, broker: int) -> Any:
+    return purgatory_at(arena, engine_purgatory.find_purgatory(arena, broker, Code.REMOTE_FETCH))
 
 
 @inlined

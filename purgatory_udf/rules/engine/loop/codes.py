@@ -14,6 +14,10 @@ class Code(Int64Enum):
     CREATE_TOPICS = 4
     HEARTBEAT = 5
     REBALANCE = 6
+    LIST_OFFSETS = 7
+    # Ends of reads of remote storage: events with a part, but no operations.
+    REMOTE_READ = 8
+    REMOTE_LOOKUP = 9
     LOG_END = 10
     HIGH_WATERMARK = 11
     LAST_STABLE = 12
@@ -30,22 +34,35 @@ class Code(Int64Enum):
     THROTTLED = 23
     UNTHROTTLED = 24
     STOPPED = 25
+    LOCAL_LOG_START = 26
+    FOLLOWER = 27
+    NONE = 28
     # What `LEADER`, `DELETED` and `STOPPED` mean for the partition's topic.
     LED = 30
     UNLED = 31
     TOPIC_STOPPED = 32
+    # What a fetch becomes that waits for reads of remote storage.
+    REMOTE_FETCH = 33
+    # Changes of a broker.
+    REMOTE_QUOTA = 34
+    READER_QUEUE = 35
 
 
-REQUESTS = (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS)
+REQUESTS = (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS, Code.LIST_OFFSETS)
+# Events with greater codes are changes: they have a key instead of request parts.
+LAST_WITH_PARTS = Code.REMOTE_LOOKUP
 # The contract's words.
-KINDS = {code: code.name.lower() for code in REQUESTS}
-CHANGES = {code.name.lower(): code for code in Code if Code.LOG_END <= code <= Code.STOPPED}
+KINDS = {code: code.name.lower() for code in (*REQUESTS, Code.REMOTE_FETCH)}
+REMOTE_EVENTS = (Code.REMOTE_READ, Code.REMOTE_LOOKUP, Code.REMOTE_QUOTA, Code.READER_QUEUE)
+CHANGES = {code.name.lower(): code for code in Code if Code.LOG_END <= code <= Code.NONE}
 
 PURGATORIES = {
     Code.PRODUCE: "Produce",
     Code.FETCH: "Fetch",
     Code.DELETE_RECORDS: "DeleteRecords",
     Code.CREATE_TOPICS: "topic",
+    Code.LIST_OFFSETS: "RemoteListOffsets",
+    Code.REMOTE_FETCH: "RemoteFetch",
     Code.HEARTBEAT: "Heartbeat",
     Code.REBALANCE: "Rebalance",
 }
@@ -82,6 +99,8 @@ class Error(Int64Enum):
     OFFSET_OUT_OF_RANGE = 8
     INVALID_REQUIRED_ACKS = 9
     UNANSWERED = 10  # no response: the broker stopped
+    OFFSET_MOVED_TO_TIERED_STORAGE = 11
+    UNKNOWN_SERVER_ERROR = 12
     RECORDED = 99  # another error that the trace recorded, by name
 
 
@@ -111,6 +130,10 @@ class Rule(Int64Enum):
     NO_WAIT = 19
     PREFERRED_REPLICA = 20
     BROKER_STOPPED = 21
+    TIERED_OFFSET = 22
+    REMOTE_READS = 23
+    NO_LOOKUP = 24
+    REMOTE_LOOKUP = 25
 
 
 UNKNOWN = -1

@@ -12,7 +12,7 @@ from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlin
 from purgatory_udf.rules.engine.jit.record_arrays import take_records
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, record
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY, empty_table
-from purgatory_udf.rules.engine.loop.codes import Acks, Code, Error, Reader
+from purgatory_udf.rules.engine.loop.codes import LAST_WITH_PARTS, Acks, Code, Error, Reader
 
 _TOTALS = record("operations parts nodes purgatory_keys")
 
@@ -52,17 +52,19 @@ def _measure(
     for e in range(len(events)):
         event = events[e]
         code, mode = event.code, event.mode
-        if code <= Code.CREATE_TOPICS:
-            total.operations += 1
-            total.parts += event.count
+        purgatory_code = waits_in(code)
+        if purgatory_code != 0:
             at = 0
             while at < total.purgatory_keys and (
-                purgatory_keys[at].code != code or purgatory_keys[at].broker != event.broker
+                purgatory_keys[at].code != purgatory_code or purgatory_keys[at].broker != event.broker
             ):
                 at += 1
             if at == total.purgatory_keys:
-                purgatory_keys[at].code, purgatory_keys[at].broker = code, event.broker
+                purgatory_keys[at].code, purgatory_keys[at].broker = purgatory_code, event.broker
                 total.purgatory_keys += 1
+        if code <= LAST_WITH_PARTS:
+            total.operations += 1
+            total.parts += event.count
         elif code == Code.LOG_END:
             growth[event.key].batches += 1
         elif code == Code.SEGMENT_ROLL:
@@ -82,7 +84,26 @@ def may_add_node(code: int, mode: int) -> bool:
     """Return whether this kind of event may add a node for a follower, or for a topic's leaders or dead watchers."""
     if code == Code.FETCH:
         return mode == Reader.FOLLOWER
-    return code in (Code.REPLICA_END, Code.LED, Code.CREATE_TOPICS, Code.THROTTLED, Code.UNTHROTTLED)
+    return code in (
+        Code.REPLICA_END,
+        Code.LED,
+        Code.CREATE_TOPICS,
+        Code.THROTTLED,
+        Code.UNTHROTTLED,
+        Code.LIST_OFFSETS,
+        Code.LOCAL_LOG_START,
+    )
+
+
+@inlined
+def waits_in(code: int) -> int:
+    """Return the code of the purgatory that this kind of event requires to exist, or 0.
+
+    RemoteFetch exists from the first sign of tiered storage at its broker on.
+    """
+    if code in (Code.LOCAL_LOG_START, Code.REMOTE_QUOTA, Code.READER_QUEUE):
+        return Code.REMOTE_FETCH
+    return code if code <= Code.CREATE_TOPICS or code == Code.LIST_OFFSETS else 0
 
 
 @cache
@@ -102,10 +123,10 @@ def concat_strings(left: pa.Array, right: pa.Array) -> pa.Array:
 class Call:
     """The events of one call, and everything that they refer to by row number.
 
-    Events are sorted by (`t`, `seq`). A request has `count` rows of `request_parts` from `first` on, and `text` is its
-    row in `request_ids` and `client_ids`. A change may have a row in `leader_and_isr`, which refers to `in_sync`. Keys
-    are indices of `names`. Where a request part records an error that has no `Error` code, its `text` is a row of
-    `errors`.
+    Events are sorted by (`t`, `seq`). A request, or the end of a read for one, has `count` rows of `request_parts` from
+    `first` on, and `text` is its row in `request_ids` and `client_ids`. A change may have a row in `leader_and_isr`,
+    which refers to `in_sync`. Keys are indices of `names`. Where a request part records an error that has no `Error`
+    code, its `text` is a row of `errors`.
     """
 
     names: list[str] = field(default_factory=list)
@@ -128,7 +149,7 @@ class Call:
 
 def change_rows(events: Records) -> Records:
     """Return the rows of the events that are not requests."""
-    return np.flatnonzero(events["code"] > Code.CREATE_TOPICS)
+    return np.flatnonzero(events["code"] > LAST_WITH_PARTS)
 
 
 def in_time_order(events: Records) -> Records:

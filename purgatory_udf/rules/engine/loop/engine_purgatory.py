@@ -22,9 +22,11 @@ from purgatory_udf.rules.engine.loop.arena import (
     ENDED,
     EXPIRED,
     FULL_CHECK_LIST,
+    LINGERING,
     NONE,
     OPEN,
     SETTLED,
+    AnswerSource,
     Arena,
     copy_event,
     copy_request_part,
@@ -72,7 +74,7 @@ def _count_dead(arena: Arena, p: int, key: Any, code: int) -> None:
         key.dead_delete += 1
         key.waiter_mask |= DEAD_DELETIONS
     else:
-        # A topic has a list at every broker.
+        # A topic has a list at every broker; a partition has lists of remote fetches and of list-offsets.
         node = find_node(arena, key.dead_nodes, p)
         if node == NONE:
             node = key.dead_nodes = add_node(arena, key.dead_nodes, p, 0)
@@ -128,6 +130,18 @@ def remove_all_dead(arena: Arena, key: Any) -> None:
         remove_dead_fetches(arena, key)
     if key.waiter_mask & DEAD_DELETIONS != 0:
         remove_dead_deletions(arena, key)
+    remove_dead_of_topic(arena, key, NONE)
+
+
+@inlined
+def remove_dead_of(arena: Arena, key: Any, p: int) -> None:
+    """Remove the dead entries of the key's list in this purgatory: of remote fetches, or of list-offsets."""
+    node = find_node(arena, key.dead_nodes, p)
+    if node != NONE:
+        entry = node_at(arena, node)
+        if entry.value // _STAMP_UNIT == purgatory_at(arena, p).stamp:
+            _remove_dead(arena, p, entry.value % _STAMP_UNIT)
+        entry.value = entry.value // _STAMP_UNIT * _STAMP_UNIT
 
 
 @helper
@@ -230,6 +244,8 @@ def _finish(arena: Arena, o: int, rule: int, t: int, trigger: int) -> None:
     several = arena.check_order > 0 and trigger != NONE
     if operation.code == Code.FETCH:
         _finish_fetch_parts(arena, operation, several)
+    elif operation.code == Code.REMOTE_FETCH or operation.code == Code.LIST_OFFSETS:
+        _finish_remote_parts(arena, operation, t)
     else:
         _finish_parts(arena, operation, t, several)
 
@@ -270,6 +286,7 @@ def _finish_fetch_parts(arena: Arena, operation: Any, several: bool) -> None:
     max_bytes, hard_max, carried = operation.max_bytes, operation.hard_max != 0, 0
     # Usually every key's list has the operation once, and none has been walked earlier.
     on_every_list = watched and not several and operation.irregular == 0
+    arena.charged = 0
     walked, dead = 0, operation.count if on_every_list else 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(arena, at)
@@ -290,6 +307,42 @@ def _finish_fetch_parts(arena: Arena, operation: Any, several: bool) -> None:
     operation.answered_bytes = carried
     purgatory.watched -= walked
     purgatory.dead += dead
+
+
+@helper
+def _finish_remote_parts(arena: Arena, operation: Any, t: int) -> None:
+    """As `_finish_parts`, for a remote fetch or list-offsets. The answers are those of the reads that have ended.
+
+    Parts with running reads stay in their queues.
+    """
+    fetch, carried, unended = operation.code == Code.REMOTE_FETCH, 0, 0
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(arena, at)
+        key = key_at(arena, part.key)
+        state = part.read_state
+        if state == AnswerSource.PENDING or state == AnswerSource.ABANDONED:
+            unended += 1
+            if state == AnswerSource.PENDING:
+                part.size, part.end_t = 0, t
+                if not fetch:
+                    part.error = Error.REQUEST_TIMED_OUT
+        else:
+            waiter_queues.dequeue(arena, at, key)
+            part.queue = SETTLED
+        if operation.watched != 0 and part.duplicate == 0 and (not fetch or state >= AnswerSource.PENDING):
+            _count_dead(arena, operation.purgatory, key, operation.code)
+        carried += part.size
+    operation.answered_bytes = carried
+    keep_lingering(arena, operation, unended)
+
+
+@inlined
+def keep_lingering(arena: Arena, operation: Any, unended: int) -> None:
+    """Keep an operation that has just ended until all of its reads have returned."""
+    if unended > 0:
+        operation.state = LINGERING
+        arena.ended_parts -= operation.count
+        arena.lingering += 1
 
 
 @inlined

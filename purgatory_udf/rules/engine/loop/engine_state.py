@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.common.configuration import INT32_MAX
+from purgatory_udf.common.configuration import INT32_MAX, REMOTE_FETCH_MAX_WAIT_MS
 from purgatory_udf.rules.engine.jit.record_arrays import (
     allocate_tables,
     concat_records,
@@ -24,6 +24,7 @@ from purgatory_udf.rules.engine.loop.arena import (
     BUCKETS_PER_TIMER,
     GROWTH,
     HEAP_STRIDE,
+    LINGERING,
     LIST_COUNT,
     NONE,
     OPEN,
@@ -96,6 +97,12 @@ class State:
     errors: pa.Array = field(default_factory=no_strings)
 
     @property
+    def open_operations(self) -> Records:
+        """The open operations, without ended ones that linger until their reads have returned."""
+        lingering = self.operations["state"] == LINGERING
+        return self.operations[~lingering] if lingering.any() else self.operations
+
+    @property
     def next_deadline_ms(self) -> int:
         """The earliest deadline of an open operation, or `FOREVER`."""
         return int(self.operations["deadline"].min()) if len(self.operations) else FOREVER
@@ -121,12 +128,16 @@ class EngineSettings:
         retain_bytes: The largest limit of a partition's read. Batches further than this behind the watermarks and the
             end of their segment may be merged.
         smallest_limit: The smallest limit of a partition's read. Batches larger than this are not merged.
+        remote_wait_ms: The maximum wait of remote fetches; None if it is that of each fetch.
+        reads_all: Whether a remote fetch reads all of its remote partitions, or only the first.
     """
 
     purge_intervals: dict[Code, int]
     trace_start_ms: int
     retain_bytes: int = INT32_MAX
     smallest_limit: int = 0
+    remote_wait_ms: int | None = REMOTE_FETCH_MAX_WAIT_MS
+    reads_all: bool = True
 
 
 def step(state: State, call: Call, horizon_ms: int, settings: EngineSettings) -> Decisions:
@@ -172,6 +183,7 @@ def _unknown_key() -> Records:
     key = np.zeros(1, TABLES["keys"])
     for field_ in ("end", "end_seg", "hw", "hw_seg", "lso", "lso_seg", "log_start", "epoch", "min_isr", "isr_count"):
         key[field_] = UNKNOWN
+    key["local_start"] = UNKNOWN
     for field_ in ("hw_batch", "lso_batch", "nodes", "dead_nodes", "throttle_nodes", "last_append"):
         key[field_] = NONE
     return key
@@ -233,6 +245,7 @@ def _build_arena(
         "request_parts": call.request_parts,
         "leader_and_isr": call.leader_and_isr,
         "key_numbers": key_numbers,
+        "labels": _number_labels(state, call),
         "in_sync": concat_records([state.in_sync, call.in_sync]),
         "purgatories": state.purgatories,
         "bucket_bits": state.bucket_bits,
@@ -251,7 +264,19 @@ def _build_arena(
         text_base=len(state.request_ids),
         error_base=len(state.errors),
         member_base=len(state.in_sync),
+        remote_wait_ms=UNKNOWN if settings.remote_wait_ms is None else settings.remote_wait_ms,
+        reads_all=settings.reads_all,
     )
+
+
+def _number_labels(state: State, call: Call) -> Records:
+    """Number the distinct request ids of the state and the call, if the call has results of reads."""
+    codes = call.events["code"]
+    if not ((codes == Code.REMOTE_READ) | (codes == Code.REMOTE_LOOKUP)).any():
+        return np.zeros(0, TABLES["labels"])
+    ids = concat_strings(state.request_ids, call.request_ids).dictionary_encode()
+    # The import requires a request id, but tables can have null.
+    return np.array(ids.indices.fill_null(-1), np.int32).view(TABLES["labels"])
 
 
 def _collect(state: State, call: Call, tables: dict[str, Records], arena: Any, settings: EngineSettings) -> Decisions:
@@ -266,10 +291,17 @@ def _collect(state: State, call: Call, tables: dict[str, Records], arena: Any, s
         tables["readings"][: arena["readings"]], state.purgatories,
     )  # fmt: skip
     ended = len(completed) + len(expired) + len(cancelled)
-    kept = np.empty(len(operations) - ended, operations.dtype)
+    kept = np.empty(len(operations) - ended + int(arena["lingering"]), operations.dtype)
     kept_parts = np.empty(len(parts) - int(arena["ended_parts"]), parts.dtype)
     if len(kept):
-        keep_open(attribute_view(operations), attribute_view(parts), attribute_view(kept), attribute_view(kept_parts))
+        rows, part_rows = keep_open(
+            attribute_view(operations),
+            attribute_view(parts),
+            attribute_view(kept),
+            attribute_view(kept_parts),
+            int(arena["now"]),
+        )
+        kept, kept_parts = kept[:rows], kept_parts[:part_rows]
     with_error = np.flatnonzero(kept_parts["error"] == Error.RECORDED) if len(errors) else np.zeros(0, np.int64)
     state.request_ids, state.client_ids = (
         _take_strings(strings, kept["text"]) for strings in (request_ids, client_ids)

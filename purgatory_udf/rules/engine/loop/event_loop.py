@@ -14,6 +14,7 @@ from purgatory_udf.rules.engine.loop import (
     engine_purgatory,
     fetch_rules,
     produce_rules,
+    remote_requests,
     replica_state,
     waiter_queues,
 )
@@ -209,6 +210,10 @@ def run(arenas: Records, events: int, horizon_ms: int) -> None:
             handle_delete_records(arena, e)
         elif code == Code.CREATE_TOPICS:
             handle_create_topics(arena, e)
+        elif code == Code.LIST_OFFSETS:
+            remote_requests.handle_list_offsets(arena, e)
+        elif code == Code.REMOTE_READ or code == Code.REMOTE_LOOKUP:
+            remote_requests.end_read(arena, e)
         else:
             change_events.rare_change(arena, e)
     if horizon_ms >= FOREVER:

@@ -14,8 +14,19 @@ from typing import Any
 
 from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined
 from purgatory_udf.rules.engine.loop import replica_state
-from purgatory_udf.rules.engine.loop.arena import Arena, batch_at, end_at, key_at, operation_at, part_at, roll_at
-from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Error
+from purgatory_udf.rules.engine.loop.arena import (
+    BROKER_DECIDES,
+    UNREAD,
+    Arena,
+    batch_at,
+    end_at,
+    key_at,
+    operation_at,
+    part_at,
+    purgatory_at,
+    roll_at,
+)
+from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Error, Reader
 
 
 @inlined
@@ -42,7 +53,14 @@ def read_error(key: Any, part: Any) -> int:
 
 
 @inlined
-def _has_data(key: Any, part: Any, reader: int) -> bool:
+def is_remote(key: Any, part: Any) -> bool:
+    """Return whether the records at the fetch offset are only in remote storage. Never if the offset is deleted."""
+    return part.offset < key.local_start and part.offset >= key.log_start
+
+
+@inlined
+def has_data(key: Any, part: Any, reader: int) -> bool:
+    """Return whether a local read of the partition finds data, unless it fails."""
     return part.offset < end_at(key, reader).offset and not part.throttled and key.partition_error == Error.NONE
 
 
@@ -95,7 +113,7 @@ def first_batch_exceeds(arena: Arena, key: Any, at: int, size: int) -> bool:
 
 
 @inlined
-def _read_bytes(arena: Arena, key: Any, part: Any, operation: Any, at: int, left: int, at_least_one: bool) -> int:
+def read_bytes(arena: Arena, key: Any, part: Any, operation: Any, at: int, left: int, at_least_one: bool) -> int:
     """Return the bytes read from a partition with data (`LogSegment.read`), from its batch `at` on.
 
     The limits apply to all but the first batch of a response.
@@ -123,9 +141,9 @@ def first_read_bytes(arena: Arena, o: int) -> int:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(arena, at)
         key = key_at(arena, part.key)
-        if _has_data(key, part, operation.mode) and read_error(key, part) == Error.NONE:
+        if has_data(key, part, operation.mode) and read_error(key, part) == Error.NONE:
             batch = replica_state.batch_of(arena, key, part.offset)
-            carried = _read_bytes(arena, key, part, operation, batch, left, at_least_one)
+            carried = read_bytes(arena, key, part, operation, batch, left, at_least_one)
             at_least_one = at_least_one and carried == 0
             left = max(0, left - carried)
             total += carried
@@ -163,19 +181,47 @@ def read_answer(
 
 
 @helper
+def _read_remote_answer(arena: Arena, key: Any, part: Any, operation: Any, left: int) -> None:
+    """Answer a partition of an ordinary fetch whose offset is remote: it is empty, but uses up some of the limit."""
+    if operation.mode == Reader.FOLLOWER:
+        if part.error == Error.NONE:
+            part.error = Error.OFFSET_MOVED_TO_TIERED_STORAGE
+    elif operation.split == 0:
+        operation.split = BROKER_DECIDES
+    is_charged = part.throttled == 0 or part.throttled == UNREAD or operation.redirected == 0
+    if is_charged and part.error == Error.NONE and arena.reads_all != 0 and may_read_remote(arena, operation.broker):
+        arena.charged += max(0, min(part.size, left - arena.charged))
+
+
+@inlined
+def may_read_remote(arena: Arena, broker: int) -> bool:
+    """Return whether the broker's quota allows reads of remote storage. RemoteFetch has it."""
+    for p in range(arena.purgatories):
+        if purgatory_at(arena, p).broker == broker and purgatory_at(arena, p).quota_exhausted != 0:
+            return False
+    return True
+
+
+@helper
 def _read_answer_in_full(
     arena: Arena, key: Any, at: int, operation: Any, undisturbed: bool, left: int, at_least_one: bool
 ) -> int:
     part = part_at(arena, at)
     if not undisturbed:
         part.error = read_error(key, part)
-    if not _has_data(key, part, operation.mode):
+        if part.offset < key.local_start:
+            if is_remote(key, part):
+                _read_remote_answer(arena, key, part, operation, left)
+            part.size = 0
+            return 0
+        left, at_least_one = left - arena.charged, at_least_one and arena.charged == 0
+    if not has_data(key, part, operation.mode):
         part.size = 0
         return 0
     batch = replica_state.batch_of(arena, key, part.offset)
     carried = 0
     if part.error == Error.NONE:
-        carried = _read_bytes(arena, key, part, operation, batch, max(0, left), at_least_one)
+        carried = read_bytes(arena, key, part, operation, batch, max(0, left), at_least_one)
     # From the batch that holds the fetch offset to the reader's end, over all segments.
     _, _, end_pos = reader_end(key, operation.mode)
     part.size = min(part.size, max(0, end_pos - replica_state.start_of(batch_at(arena, batch))))

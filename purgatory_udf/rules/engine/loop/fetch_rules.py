@@ -18,9 +18,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
-from purgatory_udf.rules.engine.loop import engine_purgatory, fetch_answers, fetch_index, replica_state, waiter_queues
+from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined, int64
+from purgatory_udf.rules.engine.loop import (
+    engine_purgatory,
+    fetch_answers,
+    fetch_index,
+    remote_requests,
+    replica_state,
+    waiter_queues,
+)
 from purgatory_udf.rules.engine.loop.arena import (
+    BROKER_DECIDES,
     COUNTED_LISTS,
     FETCH_HEAPS,
     FORCING,
@@ -28,6 +36,8 @@ from purgatory_udf.rules.engine.loop.arena import (
     HAS_THROTTLES,
     NONE,
     PARTIAL,
+    TIERED,
+    UNREAD,
     ZERO,
     Arena,
     batch_at,
@@ -37,9 +47,10 @@ from purgatory_udf.rules.engine.loop.arena import (
     node_at,
     operation_at,
     part_at,
+    purgatory_at,
     request_part_at,
 )
-from purgatory_udf.rules.engine.loop.codes import FOREVER, UNKNOWN, Error, Reader, Rule
+from purgatory_udf.rules.engine.loop.codes import FOREVER, UNKNOWN, Code, Error, Reader, Rule
 from purgatory_udf.rules.engine.loop.engine_purgatory import add_operation, add_part
 from purgatory_udf.rules.engine.loop.produce_rules import rule_for_partition_error
 from purgatory_udf.rules.engine.loop.replica_state import add_node, find_node
@@ -52,6 +63,9 @@ _FOLLOWERS, _CONSUMERS, _COMMITTED_READERS = (
     int64((1 << FETCH_HEAPS | 1 << COUNTED_LISTS) << reader) for reader in Reader
 )
 _FULL_CHECKS = int64(1 << int(FULL_CHECK_LIST))
+
+# Bits of keys for which the arrival of a fetch is not ordinary.
+_EXCEPTIONAL = HAS_THROTTLES | TIERED
 
 # The fetches that a check concerns, by the end that has moved: those of other readers are as complete as before.
 LOG_END_MOVED, WATERMARK_MOVED = _FOLLOWERS | _FULL_CHECKS, _CONSUMERS | _COMMITTED_READERS | _FULL_CHECKS
@@ -70,16 +84,24 @@ def try_complete_else_watch(arena: Arena, e: int) -> None:
     first = operation_at(arena, o).first
     shift = event.first - first
     accumulated = ZERO
-    full_check = large = False
+    full_check = large = remote = False
     irregular = event.irregular != 0
     for at in range(first, first + count):
         k = add_part(arena, o, at, at + shift)
         part, requested, key = part_at(arena, at), request_part_at(arena, at + shift), key_at(arena, k)
         # Earlier updates of the key do not count.
         part.updates = key.updates
-        if key.waiter_mask & HAS_THROTTLES != 0:
-            _apply_throttle(arena, key, part, replica_id)
-            irregular = True
+        if key.waiter_mask & _EXCEPTIONAL != 0:
+            if key.waiter_mask & HAS_THROTTLES != 0:
+                _apply_throttle(arena, key, part, replica_id)
+                irregular = True
+            if key.waiter_mask & TIERED != 0 and fetch_answers.is_remote(key, part):
+                if mode != Reader.FOLLOWER:
+                    remote = True
+                    continue
+                if fetch_answers.read_error(key, requested) == Error.NONE:
+                    _complete_at_part(arena, o, at, shift, Rule.TIERED_OFFSET)
+                    return
         error = fetch_answers.read_error(key, requested)
         if error != Error.NONE:
             _complete_at_part(arena, o, at, shift, _rule_for_error(error))
@@ -100,6 +122,9 @@ def try_complete_else_watch(arena: Arena, e: int) -> None:
             large |= part_is_large
         if counted:
             waiter_queues.push_to_list(arena, k, key, at, COUNTED_LISTS + mode)
+    if remote:
+        _handle_remote(arena, o)
+        return
     if not full_check and not irregular:
         operation_at(arena, o).disruptions = arena.disruptions
     # A response can only carry more bytes than case D counts if a first batch exceeds its partition's maximum.
@@ -109,6 +134,8 @@ def try_complete_else_watch(arena: Arena, e: int) -> None:
         _complete(arena, o, Rule.MIN_BYTES, t, NONE, NONE)
     elif event.redirected:
         _complete(arena, o, Rule.PREFERRED_REPLICA, t, NONE, NONE)
+    elif event.delay <= 0 and _is_never_watched(arena, o):
+        _complete(arena, o, Rule.NO_WAIT, t, NONE, NONE)
     else:
         duplicates = throttled = ZERO
         if irregular:
@@ -128,7 +155,75 @@ def _complete_at_part(arena: Arena, o: int, at: int, shift: int, rule: int) -> N
         key = key_at(arena, add_part(arena, o, other, other + shift))
         if key.waiter_mask & HAS_THROTTLES != 0:
             _apply_throttle(arena, key, part_at(arena, other), operation.replica_id)
-    _complete(arena, o, rule, operation.t, NONE, at)
+    if operation.mode != Reader.FOLLOWER and _has_remote_part(arena, o):
+        _handle_remote(arena, o)
+    else:
+        _complete(arena, o, rule, operation.t, NONE, at)
+
+
+@helper
+def _has_remote_part(arena: Arena, o: int) -> bool:
+    operation = operation_at(arena, o)
+    for at in range(operation.first, operation.first + operation.count):
+        key = key_at(arena, part_at(arena, at).key)
+        if key.waiter_mask & TIERED != 0 and fetch_answers.is_remote(key, part_at(arena, at)):
+            return True
+    return False
+
+
+@helper
+def _handle_remote(arena: Arena, o: int) -> None:
+    """Handle an arriving fetch with a remote partition: start its reads, or serve it without them.
+
+    If no read can start, it is answered or watched as any other fetch. It is rare, so all of its checks are full.
+    """
+    found = remote_requests.start_reads(arena, o)
+    if found == NONE:
+        return
+    operation = operation_at(arena, o)
+    accumulated, duplicates = ZERO, ZERO
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(arena, at)
+        key = key_at(arena, part.key)
+        part.updates = key.updates
+        duplicates += part.duplicate
+        if part.throttled == UNREAD:
+            continue
+        end = end_at(key, operation.mode).offset
+        if part.error != Error.NONE:
+            _complete(arena, o, _rule_for_error(part.error), operation.t, NONE, at)
+            return
+        if part.offset == end and end != UNKNOWN:
+            _start_at_end(arena, key, at, part.offset, operation.mode)
+        elif part.offset > end and end != UNKNOWN:  # Case C
+            _complete(arena, o, Rule.TRUNCATED, operation.t, NONE, at)
+            return
+        else:
+            available, _, _ = _start_before_end(arena, key, at, operation.mode)
+            if available == _ON_OLDER_SEGMENT:  # Case C
+                _complete(arena, o, Rule.OLDER_SEGMENT, operation.t, NONE, at)
+                return
+            accumulated += available
+    min_bytes = _min_bytes(operation)
+    if accumulated >= min_bytes or (found >= min_bytes and operation.redirected == 0):  # Case D
+        _complete(arena, o, Rule.MIN_BYTES, operation.t, NONE, NONE)
+    elif operation.redirected != 0:
+        _complete(arena, o, Rule.PREFERRED_REPLICA, operation.t, NONE, NONE)
+    elif operation.deadline <= floor_div(operation.t, 1000) and _is_never_watched(arena, o):
+        _complete(arena, o, Rule.NO_WAIT, operation.t, NONE, NONE)
+    else:
+        engine_purgatory.watch(arena, o, operation.count - duplicates)
+        engine_purgatory.require_full_check(arena, o)
+
+
+@helper
+def _is_never_watched(arena: Arena, o: int) -> bool:
+    """Return whether a fetch without a maximum wait is answered at once: its broker has had a tiered partition."""
+    operation = operation_at(arena, o)
+    if operation.split == 0:
+        operation.split = BROKER_DECIDES
+    p = engine_purgatory.find_purgatory(arena, operation.broker, Code.REMOTE_FETCH)
+    return p != NONE and purgatory_at(arena, p).is_tiered != 0
 
 
 @helper
@@ -210,6 +305,8 @@ def _evaluate(arena: Arena, o: int) -> tuple[int, int, int]:
     accumulated = 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(arena, at)
+        if part.throttled == UNREAD:
+            continue
         key = key_at(arena, part.key)
         if key.partition_error != Error.NONE:  # Cases A, B, E
             return rule_for_partition_error(key.partition_error), 0, at

@@ -20,7 +20,7 @@ from purgatory_udf.rules.engine.loop.engine_call import Call, no_strings
 from purgatory_udf.rules.engine.loop.engine_state import State
 
 # Format of the records. Increment it when their layout or meaning changes; a test compares their fields.
-VERSION = 17
+VERSION = 18
 
 _KIND = b"PRst"
 _SECTION = struct.Struct("<QQ")

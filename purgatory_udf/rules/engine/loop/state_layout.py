@@ -33,14 +33,17 @@ from purgatory_udf.rules.engine.loop.arena import (
     DEAD_PRODUCES,
     ENDED,
     EXPIRED,
+    FORGET_READ_US,
     HAS_THROTTLES,
     ISR_KNOWN,
+    LINGERING,
     NONE,
+    TIERED,
     key_at,
     operation_at,
     part_at,
 )
-from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Code
+from purgatory_udf.rules.engine.loop.codes import FOREVER, UNKNOWN, Code
 from purgatory_udf.rules.engine.loop.replica_state import SENTINEL_END, encode_start, start_of
 
 
@@ -69,21 +72,24 @@ def sort_by_outcome(outcomes: Records, completed: int, expired: int, rows: Recor
 
 
 @entry_point
-def keep_open(operations: Records, parts: Records, kept: Records, kept_parts: Records) -> None:
-    """Copy the open operations to `kept`, and their parts to `kept_parts`."""
+def keep_open(operations: Records, parts: Records, kept: Records, kept_parts: Records, now: int) -> tuple[int, int]:
+    """Copy open and lingering operations to `kept`, and their parts to `kept_parts`; return the numbers of both."""
     row = first = 0
     for o in range(len(operations)):
         operation = operations[o]
-        if operation.state == ENDED:
+        if operation.state == ENDED or (operation.state == LINGERING and operation.end_t < now - FORGET_READ_US):
             continue
         copy_rows(kept, row, operations, o, 1)
         kept[row].first = first
+        if operation.state == LINGERING:
+            kept[row].deadline = FOREVER
         copy_rows(kept_parts, first, parts, operation.first, operation.count)
         for _ in range(operation.count):
             part = kept_parts[first]
             part.operation, part.child = row, NONE
             first += 1
         row += 1
+    return row, first
 
 
 def init_rings(rows: Records, begin: int) -> None:
@@ -236,6 +242,7 @@ def _reset_call_fields(key: Any) -> None:
     key.waiter_mask |= DEAD_DELETIONS * (key.dead_delete > 0)
     key.waiter_mask |= HAS_THROTTLES * (key.throttle_nodes != NONE)
     key.waiter_mask |= ISR_KNOWN * (key.isr_count >= 0)
+    key.waiter_mask |= TIERED * (key.local_start != UNKNOWN)
 
 
 @inlined

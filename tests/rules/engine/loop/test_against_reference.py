@@ -26,6 +26,7 @@ from tests.support.outcome_rows import outcomes_of
 Event = dict[str, Any]
 
 _MANY = examples(50)
+_TIERED = trace_strategies.Shape(tiered=True)
 _SOME = examples(12)
 
 
@@ -67,8 +68,19 @@ def test_one_call_equals_the_reference(events: list[Event], config: Config) -> N
     assert loop([event_table(ordered)], Engine(config)) == reference(events, config)
 
 
+@_MANY
+@given(trace_strategies.traces(_TIERED), trace_strategies.configs())
+def test_one_call_over_tiered_partitions_equals_reference(events: list[Event], config: Config) -> None:
+    ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
+    assert loop([event_table(ordered)], Engine(config)) == reference(events, config)
+
+
 @_SOME
-@given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
+@given(
+    st.one_of(trace_strategies.traces(), trace_strategies.traces(_TIERED)),
+    trace_strategies.configs(),
+    st.randoms(use_true_random=False),
+)
 def test_batches_and_groupings_change_no_table(events: list[Event], config: Config, chooser: Random) -> None:
     expected = drained(events, config)
     began_ms = min(event["time_us"] for event in events) // 1000

@@ -363,3 +363,16 @@ def test_random_trace_equals_the_reference(seed: int) -> None:
 def test_random_trace_in_batches_by_partition(seed: int) -> None:
     events = trace_strategies.seeded(seed)
     _assert_equals_reference(events, _CONFIGS[seed % 2], batch=20, grouping=by_partition)
+
+
+_REMOTE = [
+    Config.model_validate({"remote_fetch": {"max_wait_ms": 40}, "list_offsets": {"request_timeout_ms": 40}}),
+    Config.model_validate({"remote_fetch": {"max_wait_ms": None, "reads": "first", "purge_interval": 1}}),
+]
+
+
+@pytest.mark.parametrize("grouping", [by_broker, by_partition])
+@pytest.mark.parametrize("seed", range(60))
+def test_tiered_trace_equals_the_reference(seed: int, grouping: Grouping) -> None:
+    events = trace_strategies.seeded(seed, trace_strategies.Shape((1,), 2, events=200, tiered=True))
+    _assert_equals_reference(events, _REMOTE[seed % 2], batch=(20, 400)[seed % 3 == 0], grouping=grouping)

@@ -95,4 +95,4 @@ def test_other_bytes_are_refused() -> None:
 
 def test_format_version_follows_the_records() -> None:
     signature = hashlib.sha256(state_codec.layout_signature().encode()).hexdigest()[:16]
-    assert (state_codec.VERSION, signature) == (17, "56d26551f1748ae8")
+    assert (state_codec.VERSION, signature) == (18, "168ee3f15bf96184")

@@ -1,0 +1,64 @@
+"""The engine against Kafka's own answers to requests of tiered partitions, in any batches and with any grouping."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from purgatory_udf.contract.outcome import Gauge
+from purgatory_udf.rules.engine.key_shards import Grouping, by_broker, by_partition, by_shard
+from purgatory_udf.rules.engine.loop.engine_state import Decisions
+from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
+from purgatory_udf.rules.purgatory.clock import gauge_changes
+from tests.rules.engine.loop.loop_gauges import gauges_of
+from tests.support import remote_traces
+from tests.support.outcome_rows import outcomes_of
+from tests.support.remote_traces import PURGATORIES, RemoteTrace
+
+
+def _decide(trace: RemoteTrace, grouping: Grouping = by_broker, batch: int | None = None) -> list[Decisions]:
+    events = sorted(trace.events, key=lambda event: (event["time_us"], event["seq"]))
+    engine = Engine(trace.config, events[0]["time_us"] // 1000, grouping, serialize=True)
+    table = event_table(events)
+    borders = [*range(0, len(table), batch or len(table)), len(table)]
+    decided = [each for a, b in pairwise(borders) for each in engine.feed(table.slice(a, b - a))]
+    return [*decided, *engine.drain()]
+
+
+def _assert_equals_kafka(trace: RemoteTrace, decided: list[Decisions]) -> None:
+    tables = Tables.of(decided)
+    outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
+    assert remote_traces.rows_of(outcomes) == trace.rows
+    # A completion has no fetcher in the tables, so this counts expirations only.
+    assert remote_traces.expirations_of(outcomes) == trace.expirations
+
+
+@pytest.mark.parametrize(
+    ("title", "trace"), remote_traces.cases(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_hand_made_case(title: str, trace: RemoteTrace) -> None:
+    _assert_equals_kafka(trace, _decide(trace))
+
+
+@pytest.mark.parametrize("batch", [None, 100])
+@pytest.mark.parametrize("grouping", [by_broker, by_partition, by_shard(3)], ids=["broker", "partition", "shard"])
+@pytest.mark.parametrize("name", remote_traces.names())
+def test_recorded_trace(name: str, grouping: Grouping, batch: int | None) -> None:
+    trace = remote_traces.load(name)
+    decided = _decide(trace, grouping, batch)
+    _assert_equals_kafka(trace, decided)
+    kafka = [
+        Gauge(0, purgatory, at_ms, values[2 * nth], values[2 * nth + 1], 0)
+        for at_ms, *values in trace.gauges
+        for nth, purgatory in enumerate(PURGATORIES)
+    ]
+    readings = [
+        Gauge(each.broker, each.purgatory, each.at_ms, each.watched, each.delayed, 0)
+        for each in gauges_of(decided, trace.gauges[-1][0])
+    ]
+    assert _sorted(gauge_changes(readings)) == _sorted(gauge_changes(kafka))
+
+
+def _sorted(gauges: list[Gauge]) -> list[Gauge]:
+    return sorted(gauges, key=lambda gauge: (gauge.at_ms, gauge.purgatory))
