@@ -46,7 +46,10 @@ class PartitionEvents:
 
 @dataclass
 class Evidence:
-    """The rows about one operation. `end` is its completion, expiration or cancellation; None while it is open."""
+    """The rows about one operation. `end` is its completion, expiration or cancellation; None while it is open.
+
+    `reads_ended` has the times in microseconds at which its reads or lookups in remote storage ended, even if later.
+    """
 
     operation_id: int
     end: Mapping[str, Any] | None
@@ -56,6 +59,7 @@ class Evidence:
     in_sync: dict[Place, list[int]] = field(default_factory=dict)
     deciding: Mapping[str, Any] | None = None
     changes: list[Mapping[str, Any]] = field(default_factory=list)
+    reads_ended: dict[Place, int] = field(default_factory=dict)
 
 
 def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
@@ -95,6 +99,9 @@ def _add_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None
     _count_partition_events(tables, by_id)
     for row in tables.rows("explain/deciding"):
         by_id[row["operation_id"]].deciding = row
+    if any(each.end and each.end["kind"] in ("remote_fetch", "list_offsets") for each in by_id.values()):
+        for row in tables.rows("explain/remote_reads"):
+            by_id[row["operation_id"]].reads_ended[row["topic"], row["partition"]] = row["ended_us"]
 
 
 def _count_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None:

@@ -69,6 +69,7 @@ WITHOUT_ROWS = (
     "diagnosis/cancellations",
     "diagnosis/stops",
     "diagnosis/leader_moves",
+    "explain/remote_reads",
 )
 # Queries of two runs.
 OF_CHANGES = ["certainty", "changes", "counts", "differing"]

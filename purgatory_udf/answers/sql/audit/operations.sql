@@ -11,7 +11,10 @@ WITH rows_of_each AS (
         SELECT operation_id, 1 AS requested, 0 AS answered, 0 AS ended FROM requests
         UNION ALL
         SELECT operation_id, 0,
-            CASE WHEN kind IN ('produce', 'fetch', 'delete_records', 'create_topics') THEN 1 ELSE 0 END, 1
+            CASE
+                WHEN kind IN ('produce', 'fetch', 'remote_fetch', 'delete_records', 'create_topics', 'list_offsets')
+                THEN 1 ELSE 0
+            END, 1
         FROM (
             SELECT operation_id, kind FROM completions
             UNION ALL SELECT operation_id, kind FROM expirations

@@ -8,4 +8,4 @@ SELECT w.operation_id,
     r.operation_id IS NOT NULL AND coalesce(unix_millis(w.ended_at) <= unix_millis(w.deadline), false) AS is_valid
 FROM watches w
 LEFT JOIN requests r ON r.operation_id = w.operation_id
-WHERE w.kind IN ('produce', 'fetch', 'delete_records', 'create_topics')
+WHERE w.kind IN ('produce', 'fetch', 'remote_fetch', 'delete_records', 'create_topics', 'list_offsets')

@@ -1,9 +1,11 @@
 -- Kafka's expiration meters (`ExpiresPerSec`) by MBean, broker and window, with the number of marks. Windows without a
 -- mark have no row.
 --
---   DelayedProduceMetrics, DelayedDeleteRecordsMetrics   one mark for each partition that is pending at the expiration
---   the same with `topic` and `partition`                the same, by partition
---   DelayedFetchMetrics with `fetcherType`               one mark for each fetch, of consumers and of followers
+--   DelayedProduceMetrics, DelayedDeleteRecordsMetrics, DelayedRemoteListOffsetsMetrics
+--                                            one mark for each partition that is pending at the expiration
+--   the same with `topic` and `partition`    the same, by partition
+--   DelayedFetchMetrics with `fetcherType`   one mark for each fetch, of consumers and of followers
+--   DelayedRemoteFetchMetrics                one mark for each fetch that waits for remote storage
 --
 -- Kafka has no such meter for its other purgatories: metrics/operations and metrics/waits count their expirations.
 --
@@ -18,10 +20,14 @@ WITH expired AS (
 exploded AS (
     SELECT broker, kind, window_start, after_end, explode(partitions) AS part
     FROM expired
-    WHERE kind IN ('produce', 'delete_records')
+    WHERE kind IN ('produce', 'delete_records', 'list_offsets')
 ),
 by_partition AS (
-    SELECT CASE kind WHEN 'produce' THEN 'DelayedProduceMetrics' ELSE 'DelayedDeleteRecordsMetrics' END AS type,
+    SELECT
+        CASE kind
+            WHEN 'produce' THEN 'DelayedProduceMetrics' WHEN 'delete_records' THEN 'DelayedDeleteRecordsMetrics'
+            ELSE 'DelayedRemoteListOffsetsMetrics'
+        END AS type,
         broker, window_start, part.topic AS topic, part.partition AS partition,
         count(*) AS expired, count_if(after_end) AS after_end
     FROM exploded
@@ -42,6 +48,12 @@ meters AS (
     FROM expired
     WHERE kind = 'fetch'
     GROUP BY broker, window_start, fetcher
+    UNION ALL
+    SELECT 'DelayedRemoteFetchMetrics,name=ExpiresPerSec', broker, NULL, NULL, NULL, window_start, count(*),
+        count_if(after_end)
+    FROM expired
+    WHERE kind = 'remote_fetch'
+    GROUP BY broker, window_start
 )
 SELECT 'kafka.server:type=' || bean AS mbean, broker, topic, partition, fetcher, window_start,
     :window_ms AS window_ms, expired, expired * 1e3 / :window_ms AS per_second, after_end

@@ -10,7 +10,8 @@
 --   dead     0   1   2   0    the difference
 --
 -- Operations that were still open when the replay ended are in no table. If the gauge counts one, the number of dead
--- watches is unknown (null).
+-- watches is unknown (null). So it is in RemoteFetch while an operation waits, because the tables do not have the number
+-- of its keys, the partitions in remote storage.
 --
 -- Reads:       purgatory_gauges, ended
 -- Parameters:  :window_ms, length of a window in milliseconds; windows count from the epoch
@@ -25,7 +26,8 @@ waited AS (
     SELECT broker,
         CASE kind
             WHEN 'produce' THEN 'Produce' WHEN 'fetch' THEN 'Fetch' WHEN 'delete_records' THEN 'DeleteRecords'
-            WHEN 'create_topics' THEN 'topic' WHEN 'heartbeat' THEN 'Heartbeat' ELSE 'Rebalance'
+            WHEN 'create_topics' THEN 'topic' WHEN 'list_offsets' THEN 'RemoteListOffsets'
+            WHEN 'heartbeat' THEN 'Heartbeat' ELSE 'Rebalance'
         END AS purgatory,
         -- Operations of groups have one key and no partitions.
         greatest(size(partitions), 1) AS keys,
@@ -37,8 +39,10 @@ waited AS (
             AS by_timer
     FROM ended
     WHERE watched
-        AND kind IN
-            ('produce', 'fetch', 'delete_records', 'create_topics', 'join', 'initial_join', 'sync', 'heartbeat')
+        AND kind IN (
+            'produce', 'fetch', 'delete_records', 'create_topics', 'list_offsets', 'join', 'initial_join', 'sync',
+            'heartbeat'
+        )
         -- Without gauges there are no dead watches to compute.
         AND EXISTS (SELECT 1 FROM purgatory_gauges)
 ),

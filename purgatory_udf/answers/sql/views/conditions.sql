@@ -48,6 +48,7 @@ SELECT w.operation_id,
         WHEN w.kind = 'fetch' AND e.isolation = 'read_committed' THEN 'open_transaction'
         WHEN w.kind = 'delete_records' THEN 'low_watermark'
         WHEN w.kind = 'create_topics' THEN 'no_leader'
+        WHEN w.kind IN ('remote_fetch', 'list_offsets') THEN 'remote_storage'
         WHEN w.kind = 'initial_join' THEN 'initial_delay'
         WHEN w.kind = 'join' THEN 'member_joining'
         WHEN w.kind = 'sync' THEN 'member_syncing'

@@ -16,7 +16,8 @@ WITH fetches AS (
     SELECT e.seq AS operation_id, w.broker, w.start_us, w.end_us, w.trigger, e.min_bytes, explode(e.partitions) AS part
     FROM events e
     JOIN waited w ON w.operation_id = e.seq
-    WHERE e.type = 'fetch'
+    -- A remote fetch waits for remote storage only.
+    WHERE e.type = 'fetch' AND w.kind = 'fetch'
 ),
 parts AS (
     SELECT operation_id, broker, start_us, end_us, trigger, min_bytes, part.topic AS topic, part.partition AS partition,

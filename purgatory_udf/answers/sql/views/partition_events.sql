@@ -21,3 +21,7 @@ SELECT coalesce(broker, 0), time_us, seq, request_id, client_id, change,
     CASE WHEN change = 'replica_end' THEN replica_id END, e.offset, isr, topic, partition
 FROM events e
 WHERE type = 'partition'
+UNION ALL
+SELECT coalesce(broker, 0), time_us, seq, request_id, client_id, type, NULL, NULL, NULL, topic, partition
+FROM events
+WHERE type IN ('remote_read', 'remote_lookup')

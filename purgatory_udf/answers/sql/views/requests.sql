@@ -3,4 +3,6 @@
 --
 -- Reads:  events
 
-SELECT seq AS operation_id FROM events WHERE type IN ('produce', 'fetch', 'delete_records', 'create_topics')
+SELECT seq AS operation_id
+FROM events
+WHERE type IN ('produce', 'fetch', 'delete_records', 'create_topics', 'list_offsets')
