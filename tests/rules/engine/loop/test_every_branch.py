@@ -376,3 +376,38 @@ _REMOTE = [
 def test_tiered_trace_equals_the_reference(seed: int, grouping: Grouping) -> None:
     events = trace_strategies.seeded(seed, trace_strategies.Shape((1,), 2, events=200, tiered=True))
     _assert_equals_reference(events, _REMOTE[seed % 2], batch=(20, 400)[seed % 3 == 0], grouping=grouping)
+
+
+def _tiered_partition() -> _Trace:
+    """Return two led partitions of ten batches; the first five batches of partition 0 are only in remote storage."""
+    trace = _sole_leaders()
+    for partition in (0, 1):
+        trace.batches(partition, range(1, 11))
+    return trace.change(0, "local_log_start", 5)
+
+
+def _lookup_of_both(trace: _Trace) -> _Trace:
+    parts = [{"topic": "t", "partition": partition, "timestamp": 7} for partition in (0, 1)]
+    return trace._add({"type": "list_offsets", "timeout_ms": 500, "isolation": "read_uncommitted", "partitions": parts})
+
+
+_RARE_TIERED = {
+    # The exhausted quota allows no read, so the fetch is an ordinary one, and case C completes it.
+    "older segment without a read": _tiered_partition()
+    ._add({"type": "remote_quota", "exhausted": True})
+    .change(1, "segment_roll", 10)
+    .batches(1, range(11, 13))
+    .fetch([(0, 2), (1, 4)], 100_000),
+    # The stop cancels a remote fetch that reads one of its partitions locally.
+    "stop with a local partition": _tiered_partition().fetch([(0, 2), (1, 4)], 1).change(0, "stopped"),
+    # The lookup of partition 0 is answered already when the broker stops, so that of partition 1 continues.
+    "stop after the answer": _lookup_of_both(_tiered_partition().change(1, "local_log_start", 5))
+    .change(0, "not_leader")
+    .change(0, "stopped"),
+}
+
+
+@pytest.mark.parametrize("grouping", [by_broker, by_partition])
+@pytest.mark.parametrize("name", _RARE_TIERED)
+def test_rare_tiered_trace_equals_the_reference(name: str, grouping: Grouping) -> None:
+    _assert_equals_reference(_RARE_TIERED[name].events, Config(), batch=400, grouping=grouping)
