@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.contract.tables import TABLES
+from purgatory_udf.sources.follow_topic import LogSteps
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
-from purgatory_udf.sources.topic_steps import LogSteps
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 

@@ -12,9 +12,9 @@ from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.fit import fit
 from purgatory_udf.prediction.fit_check import FitCheck, check_fit
-from purgatory_udf.prediction.plan_builder import build_plan, require_fitted
 from purgatory_udf.prediction.prediction_pages import UNKNOWN_PREFIX, fit_page, prediction_page, tuning_page, write_page
 from purgatory_udf.prediction.prediction_runs import SEEDS, UNCHANGED, parse_variants, predict, simulate_all
+from purgatory_udf.prediction.simulation_plan import build_plan, require_fitted
 from purgatory_udf.prediction.tuning import parse_goal, parse_limit, parse_ranges, tune
 from purgatory_udf.simulation.scenario import Scenario, read_scenario
 from purgatory_udf.storage.output_folder import require_folder

@@ -27,8 +27,7 @@ from purgatory_udf.prediction.fit_check import (
     simulated_figures,
 )
 from purgatory_udf.prediction.model_simulation import simulate
-from purgatory_udf.prediction.plan_builder import build_plan, consumer_groups, require_fitted
-from purgatory_udf.prediction.simulation_plan import ClusterPlan, is_copy
+from purgatory_udf.prediction.simulation_plan import ClusterPlan, build_plan, consumer_groups, is_copy, require_fitted
 from purgatory_udf.prediction.variant_settings import (
     VariantSetting,
     apply_settings,

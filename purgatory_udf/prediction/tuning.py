@@ -17,9 +17,8 @@ import numpy as np
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.fit_check import FitCheck, check_fit
-from purgatory_udf.prediction.plan_builder import build_plan, consumer_groups, require_fitted
 from purgatory_udf.prediction.prediction_runs import UNCHANGED, SeedResults, simulate_all
-from purgatory_udf.prediction.simulation_plan import ClusterPlan
+from purgatory_udf.prediction.simulation_plan import ClusterPlan, build_plan, consumer_groups, require_fitted
 from purgatory_udf.prediction.variant_settings import SETTING_KEYS, apply_settings, parse_variant_setting
 from purgatory_udf.simulation.scenario import Scenario
 

@@ -2,5 +2,5 @@
 
 - `trace_files`: JSON Lines and Parquet
 - `request_log`: Kafka's request log
-- `kafka_topic`: a topic as files for either import; `follow_topic`, `topic_steps`: a topic followed step by step
+- `kafka_topic`: a topic as files for either import; `follow_topic`: a topic followed step by step
 """

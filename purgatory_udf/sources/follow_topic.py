@@ -1,38 +1,344 @@
 """Follows a growing topic: appends its events to tables in steps, for a replay that follows these tables.
 
-Each step is one micro-batch. Messages are events or lines of request logs (`topic_steps`).
+A step is a micro-batch of messages: `EventSteps` takes events, `LogSteps` lines of request logs. It is written once,
+however often it is repeated after a crash: first its rejected lines, then its events, then the state for the next step.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from glob import escape
+from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.backend.backend import SparkBackend
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend, backend_of
+from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
 from purgatory_udf.backend.delta_store import LOG_PROPERTIES, spark_schema
 from purgatory_udf.backend.file_system import require_no_file
-from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.tables import COMMENTED_TABLES
-from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages, connect, read_stream
+from purgatory_udf.backend.input_size import FOLLOWED_BYTES, local_bytes
+from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.contract import Rejection, read_line
+from purgatory_udf.contract.tables import COMMENTED_TABLES, RECORDED, REJECTED_EVENTS
+from purgatory_udf.contract.tables import EVENTS as EVENTS_SCHEMA
+from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic, Messages, connect, read_stream
+from purgatory_udf.sources.request_log.assumptions import Report
+from purgatory_udf.sources.request_log.importing import log_reader
+from purgatory_udf.sources.request_log.importing.carried_state import Carried, StepFiles, step_folder
+from purgatory_udf.sources.request_log.importing.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
-from purgatory_udf.sources.topic_steps import EventSteps, LogSteps, TopicSteps
+from purgatory_udf.sources.request_log.importing.import_tables import (
+    EVENTS_TABLE,
+    RECORDED_TABLE,
+    REJECTED_TABLE,
+    Finished,
+    event_rows,
+    recorded_rows,
+    task_sizes,
+)
+from purgatory_udf.sources.request_log.importing.log_import import given_by
+from purgatory_udf.sources.request_log.log_files import zone_of
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
+from purgatory_udf.sources.trace_files.typed_columns import FIELDS, decode_lines
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.checkpoints import prepared
-from purgatory_udf.storage.event_staging import in_files, write_files
+from purgatory_udf.storage.checkpoints import Snapshots, prepared
+from purgatory_udf.storage.event_staging import append_dataset, in_files, write_files
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
 from purgatory_udf.streaming.streaming_query import shorten_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-EVENTS, KAFKA = "events", "_kafka"
+log = logging.getLogger(__name__)
+
+EVENTS, REJECTED, KAFKA = "events", "rejected_events", "_kafka"
+
+# A validated message: the fields of an event, or the reason for its rejection.
+JUDGED = pa.schema(
+    [
+        ("kafka_partition", pa.int32()),
+        ("kafka_offset", pa.int64()),
+        ("reason", pa.string()),
+        ("raw", pa.string()),
+        *FIELDS,
+    ]
+)
 # Tables to create empty, by kind of messages.
 OTHER_TABLES = {Messages.EVENTS: ("rejected_events",), Messages.REQUEST_LOG: ("rejected_events", "recorded")}
 
 Options = IngestOptions | RequestLogOptions
+
+
+class TopicSteps(ABC):
+    """Writes steps in sequence, each by Spark or, if it is small and local, by this process."""
+
+    def __init__(self, session: SparkSession | Backend, layout: Layout, run: Run, folder: str) -> None:
+        self._backend = backend_of(session)
+        self._layout, self._run, self._folder = layout, run, folder
+
+    def write(self, messages: DataFrame, step: int) -> None:
+        """Write the step of a micro-batch; the function for `foreachBatch`."""
+        if self._is_small(messages, step):
+            with suppress(NeedsSparkError):
+                self.run(LocalBackend(), LocalDataset.of(messages.toArrow().cast(MESSAGES)), step)
+                return
+        self.run(self._backend, SparkDataset(messages, MESSAGES), step)
+
+    @abstractmethod
+    def run(self, backend: Backend, messages: Dataset, step: int) -> None:
+        """Write a step, whichever backend wrote the one before."""
+
+    @abstractmethod
+    def summary(self) -> list[str]:
+        """Return counts since the import first started, as lines of text."""
+
+    def inputs(self, step: int) -> Sequence[str]:
+        """Return patterns of the files that a step reads in addition to messages."""
+        return ()
+
+    def _is_small(self, messages: DataFrame, step: int) -> bool:
+        from pyspark.sql import functions as sf
+
+        if not (isinstance(self._backend, SparkBackend) and self._backend.is_local(self._folder)):
+            return False
+        earlier = local_bytes(self.inputs(step), FOLLOWED_BYTES)
+        if earlier is None:
+            return False
+        total = messages.agg(sf.sum(sf.octet_length("value"))).first()
+        return total is not None and earlier + (total[0] or 0) <= FOLLOWED_BYTES
+
+
+class EventSteps(TopicSteps):
+    """Steps of messages that are events.
+
+        topic ─► validated, line by line ─┬─► late, or not a valid event ──────► rejected_events
+                                          └─► in time order, numbered ──────────► events
+
+    Events are sorted within a step. An event more than `max_disorder_ms` before the latest event of earlier steps is
+    rejected as late. `seq` is assigned here; the `seq` of a message only orders events of the same microsecond.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession | Backend,
+        layout: Layout,
+        run: Run,
+        topic: KafkaTopic,
+        options: IngestOptions,
+        folder: str,
+    ) -> None:
+        super().__init__(session, layout, run, folder)
+        self._topic = topic
+        self._options = options
+        self._latest_us, self._last_seq = 0, 0
+
+    def run(self, backend: Backend, messages: Dataset, step: int) -> None:
+        """Write a step."""
+        self._latest_us, self._last_seq = self._before(backend, step)
+        rows = messages.map(_judge, JUDGED).keep(f"{self._folder}/rows")
+        horizon_us = self._latest_us - self._options.max_disorder_ms * 1000
+        late = f"late: more than {self._options.max_disorder_ms} ms before the latest event of earlier steps"
+        self._reject(rows, horizon_us, late, step)
+        self._append(rows, horizon_us, step)
+        Snapshots(backend, self._folder).keep(step, json.dumps([self._latest_us, self._last_seq]).encode())
+        backend.files.remove(f"{self._folder}/rows")
+
+    def summary(self) -> list[str]:
+        """Return the number of events."""
+        return [f"{self._last_seq:,} events  {self._layout.table(EVENTS)}"]
+
+    def _before(self, backend: Backend, step: int) -> tuple[int, int]:
+        """Return the latest time and the last `seq` of earlier steps."""
+        snapshot = Snapshots(backend, self._folder).before(step)
+        if snapshot is not None:
+            latest_us, last_seq = json.loads(snapshot)
+            return latest_us, last_seq
+        if not step:
+            return 0, 0
+        # Steps of earlier versions kept no state next to the table.
+        path = self._layout.table(EVENTS)
+        latest = backend.query("SELECT max(time_us) AS us, max(seq) AS seq FROM events", {"events": path}).to_pylist()
+        return latest[0]["us"] or 0, latest[0]["seq"] or 0
+
+    def _reject(self, rows: Dataset, horizon_us: int, late: str, step: int) -> None:
+        run_id, topic = self._run.run_id, self._topic.topic
+
+        def rejected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                columns = {
+                    "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows),
+                    "raw": batch.column("raw"),
+                    "reason": pc.coalesce(batch.column("reason"), pa.scalar(late)),
+                    "source": _sources(topic, batch),
+                    "line": batch.column("kafka_offset"),
+                }
+                yield pa.RecordBatch.from_arrays(
+                    [columns[name] for name in REJECTED_EVENTS.names], schema=REJECTED_EVENTS
+                )
+
+        names = ("kafka_partition", "kafka_offset", "reason", "raw")
+        invalid = rows.where_null("reason", null=False).select(*names)
+        behind = rows.where_null("reason").where_below("time_us", horizon_us).select(*names)
+        refused = invalid.union(behind)
+        if refused.count():
+            path = self._layout.table(REJECTED)
+            refused.map(rejected, REJECTED_EVENTS).save(path, REJECTED_EVENTS, self._run.step(REJECTED, step))
+
+    def _append(self, rows: Dataset, horizon_us: int, step: int) -> None:
+        run_id, topic = self._run.run_id, self._topic.topic
+
+        def numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                given = {
+                    "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows),
+                    "event_time": batch.column("time_us")
+                    .cast(pa.timestamp("us"))
+                    .cast(EVENTS_SCHEMA.field("event_time").type),
+                    "seq": batch.column("number"),
+                    "source": _sources(topic, batch),
+                    "line": batch.column("kafka_offset"),
+                }
+                columns = [given[name] if name in given else batch.column(name) for name in EVENTS_SCHEMA.names]
+                yield pa.RecordBatch.from_arrays(columns, schema=EVENTS_SCHEMA)
+
+        accepted = rows.where_null("reason").where_below("time_us", horizon_us, below=False)
+        names = ", ".join(f"r.{name}" for name in JUDGED.names)
+        order = "r.time_us, r.seq IS NULL, r.seq, r.kafka_partition, r.kafka_offset"
+        events = accepted.sql(
+            f"SELECT {names}, row_number() OVER (ORDER BY {order}) + {self._last_seq} AS number "
+            "FROM {rows} AS r ORDER BY number",
+            JUDGED.append(pa.field("number", pa.int64())),
+        ).map(numbered, EVENTS_SCHEMA)
+        events = events.keep(f"{self._folder}/events")
+        schema = pa.schema([("n", pa.int64()), ("us", pa.int64()), ("last", pa.int64())])
+        totals = events.select("time_us", "seq").sql(
+            "SELECT count(*) AS n, max(time_us) AS us, max(seq) AS last FROM {rows}", schema
+        )
+        (total,) = totals.collect().to_pylist()
+        if total["n"]:
+            path, each = self._layout.table(EVENTS), self._options.events_per_file
+            append_dataset(events, path, total["n"], each, self._run.step(EVENTS, step))
+            self._latest_us, self._last_seq = max(self._latest_us, total["us"]), total["last"]
+        self._backend.files.remove(f"{self._folder}/events")
+
+
+def _sources(topic: str, batch: pa.RecordBatch) -> pa.Array:
+    return pc.binary_join_element_wise(f"{topic}-", batch.column("kafka_partition").cast(pa.string()), "")
+
+
+def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        lines = [text.encode() for text in batch.column("value").to_pylist()]
+        decoded = decode_lines(lines)
+        for events, numbers in zip(decoded.events, decoded.numbers, strict=True):
+            place = batch.take(pa.array(numbers))
+            given = {
+                "kafka_partition": place.column("partition"),
+                "kafka_offset": place.column("offset"),
+                "raw": place.column("value"),
+                **dict(zip(events.schema.names, events.columns, strict=True)),
+            }
+            columns = [given.get(field.name, pa.nulls(len(numbers), field.type)).cast(field.type) for field in JUDGED]
+            yield pa.RecordBatch.from_arrays(columns, schema=JUDGED)
+        undecoded = batch.take(pa.array(decoded.undecoded, pa.int64())).to_pylist()
+        rows = [row for message in undecoded if (row := _judged(message)) is not None]
+        yield pa.RecordBatch.from_pylist(rows, schema=JUDGED)
+
+
+def _judged(message: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the row of a message, or None if it is blank."""
+    row = {"kafka_partition": message["partition"], "kafka_offset": message["offset"], "raw": message["value"]}
+    try:
+        event = read_line(message["value"].encode())
+    except Rejection as rejection:
+        return {**row, "reason": rejection.reason}
+    return None if event is None else {**row, **event}
+
+
+class LogSteps(TopicSteps):
+    """Steps of request-log lines: each appends the events that it settles, in their total order."""
+
+    def __init__(
+        self,
+        session: SparkSession | Backend,
+        layout: Layout,
+        run: Run,
+        topic: KafkaTopic,
+        options: RequestLogOptions,
+        folder: str,
+    ) -> None:
+        super().__init__(session, layout, run, folder)
+        self._options = options
+        self._given = given_by(options)
+        self._topic = topic.topic
+        self._carried: Carried | None = None
+
+    def inputs(self, step: int) -> Sequence[str]:
+        """Return the files of the step before."""
+        return [escape(step_folder(self._folder, step - 1))]
+
+    def run(self, backend: Backend, messages: Dataset, step: int) -> None:
+        """Write a step."""
+        files = StepFiles(backend, self._folder)
+        state = files.start(step)
+        first, topic = state.carried.seq, self._topic
+        read_lines = log_reader.read_messages(zone_of(self._options.zone), state.carried.until_us)
+        read = files.stage(step, "read", messages.map(read_lines, log_reader.READ))
+
+        def stage(name: str, rows: Dataset) -> Dataset:
+            return files.stage(step, name, rows)
+
+        def source(partition: int) -> str:
+            return f"{topic}-{partition}"
+
+        hold_us = self._options.hold_ms * 1000
+        result = FollowStep(backend, self._given, hold_us, self._run.run_id, source, stage).run(state, read)
+        carried = result.state.carried
+        written, total = self._append(result.finished, first, step, source)
+        # An event that the contract rejects keeps its number, so that no other number depends on it.
+        carried.seq += total
+        held_back = files.end(step, result.state)
+        self._carried = carried
+        until = datetime.fromtimestamp(max(0, carried.until_us) / 1e6, UTC)
+        log.info(
+            "written up to %s: %s more events; %s requests held back",
+            f"{until:%F %T}",
+            f"{written:,}",
+            f"{held_back:,}",
+        )
+
+    def summary(self) -> list[str]:
+        """Return the number of events, and the counts of assumptions."""
+        if self._carried is None:
+            return []
+        path = self._layout.table(EVENTS_TABLE)
+        return [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
+
+    def _append(self, finished: Finished, first: int, step: int, source: Any) -> tuple[int, int]:
+        """Append the rows of a step; return the numbers of events written and of all events, numbered from `first`."""
+        tasks = task_sizes(finished.events)
+        total = sum(task.size for task in tasks)
+        count = total - sum(task.refused for task in tasks)
+        run_id, run = self._run.run_id, self._run
+        if finished.rejected.count():
+            path = self._layout.table(REJECTED_TABLE)
+            finished.rejected.save(path, REJECTED_EVENTS, run.step(REJECTED_TABLE, step))
+        if count:
+            recorded = finished.events.map(recorded_rows(tasks, run_id, source, first), RECORDED)
+            recorded.save(self._layout.table(RECORDED_TABLE), RECORDED, run.step(RECORDED_TABLE, step))
+            events = finished.events.map(event_rows(tasks, run_id, source, first), EVENTS_SCHEMA)
+            path, each = self._layout.table(EVENTS_TABLE), self._options.events_per_file
+            append_dataset(events, path, count, each, run.step(EVENTS_TABLE, step))
+        return count, total
 
 
 def follow(spark: SparkSession, topic: KafkaTopic, options: Options) -> StreamingQuery:

@@ -2,10 +2,10 @@
 
 - `replay_run`, `single_batch_replay`: a finished trace or a growing table; a trace of one batch
 - `run_resumption`, `event_source`: options and which run is continued, the trace and its batches
-- `query_plan`, `streaming_query`: the queries of a run, and one of them
+- `streaming_query`: the queries of a run
 - `stateful_rules`, `partition_rules`, `group_rules`: the interface to Spark, and its two implementations
 - `stateful_adapter`, `batch_sink`: Spark's group state to rules, and results to tables
-- `run_end`, `group_answer_check`: last gauges and counts of a run, differences from recorded responses
+- `group_answer_check`: differences from recorded responses to group members
 - `state_inspection`: the watches in a checkpoint
 - `query_monitor`: the progress of running queries
 - `status_update`, `status_file`, `top_screen`: what `top` shows

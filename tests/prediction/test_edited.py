@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.prediction.plan_builder import build_plan
+from purgatory_udf.prediction.simulation_plan import build_plan
 from purgatory_udf.simulation.scenario import Scenario
 from tests.prediction.scenarios import small_scenario
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from purgatory_udf.prediction.fit import fit
-from purgatory_udf.prediction.plan_builder import require_fitted
 from purgatory_udf.prediction.prediction_commands import check_by_simulation
 from purgatory_udf.prediction.recording import build_recording
+from purgatory_udf.prediction.simulation_plan import require_fitted
 from tests.prediction.simulated import recorded, replayed
 
 pytestmark = pytest.mark.long

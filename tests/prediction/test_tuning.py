@@ -12,7 +12,6 @@ import pytest
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.prediction.fit_check import check_fit, medians
-from purgatory_udf.prediction.plan_builder import require_fitted
 from purgatory_udf.prediction.prediction_commands import run_prediction, run_tuning, write_scenario
 from purgatory_udf.prediction.prediction_pages import (
     MAX_CLIENTS_DRAWN,
@@ -22,6 +21,7 @@ from purgatory_udf.prediction.prediction_pages import (
     tuning_page,
 )
 from purgatory_udf.prediction.prediction_runs import UNCHANGED, parse_variants, predict
+from purgatory_udf.prediction.simulation_plan import require_fitted
 from purgatory_udf.prediction.tuning import (
     Goal,
     Limit,

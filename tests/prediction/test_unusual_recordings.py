@@ -12,9 +12,9 @@ import pytest
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.fit import fit
-from purgatory_udf.prediction.plan_builder import build_plan, require_fitted
 from purgatory_udf.prediction.prediction_commands import check_by_simulation, write_scenario
 from purgatory_udf.prediction.recording import NO_CLIENT_ID, build_recording
+from purgatory_udf.prediction.simulation_plan import build_plan, require_fitted
 from purgatory_udf.prediction.variant_settings import apply_settings, parse_variant_setting
 from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.scenario import Consumers, Scenario, load_scenario, read_scenario

@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.simulation.open_loop.event_columns import PartitionNames, group_rows, to_event_table
-from purgatory_udf.simulation.open_loop.group_members import GroupPlan, MemberActions
-from purgatory_udf.simulation.open_loop.group_schedule import count_actions_before, member_actions_between
+from purgatory_udf.simulation.open_loop.group_schedule import (
+    GroupPlan,
+    MemberActions,
+    count_actions_before,
+    member_actions_between,
+)
 from purgatory_udf.simulation.open_loop.workload import Workload
 from tests.support.examples import examples
 from tests.support.oracle_groups import removals

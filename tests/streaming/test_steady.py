@@ -21,9 +21,9 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.streaming.query_plan import PARTITIONS
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
+from purgatory_udf.streaming.streaming_query import PARTITIONS
 from tests.streaming.growing_table import Event, process_all_available, replay_in_thread, sorted_rows
 from tests.support.delta_lake import commits_to_read
 

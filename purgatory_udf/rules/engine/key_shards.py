@@ -15,8 +15,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.jit.record_arrays import concat_records, copy_records, sorted_unique, take_records
-from purgatory_udf.rules.engine.jit.records import Records
+from purgatory_udf.rules.engine.jit.records import Records, concat_records, copy_records, sorted_unique, take_records
 from purgatory_udf.rules.engine.loop.arena import PARTIAL
 from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, LAST_WITH_PARTS, NO_PARTITION, Code, Error, key_parts
 from purgatory_udf.rules.engine.loop.engine_call import Call, change_rows, in_time_order

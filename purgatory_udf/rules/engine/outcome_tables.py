@@ -24,8 +24,7 @@ from purgatory_udf.contract.tables import (
 )
 from purgatory_udf.rules.engine.jit import Int64Enum
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
-from purgatory_udf.rules.engine.jit.record_arrays import take_records
-from purgatory_udf.rules.engine.jit.records import Records, attribute_view
+from purgatory_udf.rules.engine.jit.records import Records, attribute_view, take_records
 from purgatory_udf.rules.engine.loop.arena import FORCING, SETTLED, AnswerSource
 from purgatory_udf.rules.engine.loop.codes import (
     FOREVER,

@@ -19,8 +19,7 @@ import pyarrow as pa
 from purgatory_udf.rules.engine.column_access import decode_string
 from purgatory_udf.rules.engine.event_records import ARENA, SLOT, TABLES, WORDS, parse_events
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point
-from purgatory_udf.rules.engine.jit.record_arrays import move_rows
-from purgatory_udf.rules.engine.jit.records import Records, attribute_view, make_arena
+from purgatory_udf.rules.engine.jit.records import Records, attribute_view, make_arena, move_rows
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY
 from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, LAST_WITH_PARTS, UNKNOWN, Error
 from purgatory_udf.rules.engine.loop.engine_call import Capacity

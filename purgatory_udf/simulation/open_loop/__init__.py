@@ -5,6 +5,6 @@ index), see `random_streams`.
 
 - `workload`: the settings and the counts derived from them
 - `partition_requests`: produces, fetches, transactions and leader moves of a slice
-- `group_members`, `group_schedule`: consumer groups, their members and the times of their requests
+- `group_schedule`: consumer groups, their members and the times of their requests
 - `event_columns`, `event_rows`: rows of `events`, written as a table
 """

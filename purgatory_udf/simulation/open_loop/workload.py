@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.simulation.open_loop.group_members import US_PER_MS, GroupPlan
-from purgatory_udf.simulation.open_loop.group_schedule import count_actions_before
+from purgatory_udf.simulation.open_loop.group_schedule import US_PER_MS, GroupPlan, count_actions_before
 
 # The 75th and the 99.9th percentile of the normal distribution.
 _Z75, _Z999 = 0.6744897501960817, 3.090232306167813

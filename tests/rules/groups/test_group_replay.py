@@ -27,11 +27,10 @@ from purgatory_udf.streaming import batch_sink, streaming_query
 from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import Survey, TraceSource, survey
 from purgatory_udf.streaming.group_answer_check import explained, write_disagreements
-from purgatory_udf.streaming.query_plan import Queries, replay_queries
-from purgatory_udf.streaming.replay_run import create_tables, run_replay
-from purgatory_udf.streaming.run_end import group_counts
+from purgatory_udf.streaming.replay_run import create_tables, group_counts, run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
 from purgatory_udf.streaming.stateful_rules import Plan
+from purgatory_udf.streaming.streaming_query import Queries, replay_queries
 from tests.rules.groups.cells import Event, every_cell
 from tests.support.outcome_rows import outcomes_of
 

@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 
 from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.contract.tables import TABLES
-from purgatory_udf.sources import topic_steps
+from purgatory_udf.sources import follow_topic
+from purgatory_udf.sources.follow_topic import EventSteps
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
-from purgatory_udf.sources.topic_steps import EventSteps
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.storage.event_staging import is_in_time_order
 from purgatory_udf.storage.output_folder import Layout
@@ -35,9 +35,9 @@ def test_batch_validation_equals_single_messages() -> None:
     messages = [{"partition": number % 2, "offset": number, "value": text} for number, text in enumerate(texts)]
     schema = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
     batch = pa.RecordBatch.from_pylist(messages, schema=schema)
-    together = [row for judged in topic_steps._judge(iter([batch])) for row in judged.to_pylist()]
-    alone = [row for message in messages if (row := topic_steps._judged(message)) is not None]
-    wanted = pa.RecordBatch.from_pylist(alone, schema=topic_steps.JUDGED).to_pylist()
+    together = [row for judged in follow_topic._judge(iter([batch])) for row in judged.to_pylist()]
+    alone = [row for message in messages if (row := follow_topic._judged(message)) is not None]
+    wanted = pa.RecordBatch.from_pylist(alone, schema=follow_topic.JUDGED).to_pylist()
     assert sorted(together, key=lambda row: int(row["kafka_offset"])) == wanted
     assert [row["reason"] for row in wanted if row["reason"]] == [
         "not JSON: Expecting value at column 1",
@@ -80,7 +80,7 @@ def _followed(
     )
     numbered = [*enumerate(zip(portions, max_local_bytes, strict=True))]
     for step, (portion, most) in [*numbered, numbered[-1]]:
-        monkeypatch.setattr(topic_steps, "FOLLOWED_BYTES", most)
+        monkeypatch.setattr(follow_topic, "FOLLOWED_BYTES", most)
         steps.write(spark.createDataFrame(list(portion), "partition INT, offset BIGINT, value STRING"), step)
     tables = {
         name: DeltaTable(str(out / name)).to_pyarrow_table().to_pylist() for name in ("events", "rejected_events")

@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 
 from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.contract.tables import TABLES
-from purgatory_udf.sources import topic_steps
+from purgatory_udf.sources import follow_topic
+from purgatory_udf.sources.follow_topic import LogSteps
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
-from purgatory_udf.sources.topic_steps import LogSteps
 from purgatory_udf.storage.event_staging import is_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
@@ -63,7 +63,7 @@ def _followed(
     steps = LogSteps(spark, Layout(str(out)), run, topic, options, f"{out}/_kafka/held")
     numbered = [*enumerate(zip(portions, max_local_bytes, strict=True))]
     for step, (portion, most) in [*numbered, numbered[-1]]:
-        monkeypatch.setattr(topic_steps, "FOLLOWED_BYTES", most)
+        monkeypatch.setattr(follow_topic, "FOLLOWED_BYTES", most)
         steps.write(spark.createDataFrame(list(portion), "partition INT, offset BIGINT, value STRING"), step)
     tables = {name: DeltaTable(str(out / name)).to_pyarrow_table().to_pylist() for name in TABLES_OF_A_LOG}
     return {name: sorted(rows, key=repr) for name, rows in tables.items()} | {"summary": [{"": steps.summary()[1:]}]}

@@ -17,8 +17,8 @@ from purgatory_udf.backend.backend import LocalBackend, backend_of
 from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.sources.follow_topic import EventSteps
 from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic
-from purgatory_udf.sources.topic_steps import EventSteps
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout

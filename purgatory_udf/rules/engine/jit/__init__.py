@@ -1,10 +1,9 @@
 """Compiles Python functions over records with numba, on first use, and caches the machine code on disk.
 
-- `records`: tables of records, and accessors for compiled code
+- `records`: tables of records, accessors for compiled code, copies in numpy
 - `compiled_functions`: the decorators, and operations that are one instruction
 - `code_cache`: where compiled code is cached, and whether numba is the pinned version
 - `helper_pipeline`: a faster compilation of helpers, with the pinned version of numba
-- `record_arrays`: copying records in numpy
 
 Only this package imports numba.
 """

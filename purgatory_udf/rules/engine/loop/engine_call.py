@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
-from purgatory_udf.rules.engine.jit.record_arrays import take_records
-from purgatory_udf.rules.engine.jit.records import Records, attribute_view, record
+from purgatory_udf.rules.engine.jit.records import Records, attribute_view, record, take_records
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY, empty_table
 from purgatory_udf.rules.engine.loop.codes import LAST_WITH_PARTS, Acks, Code, Error, Reader
 

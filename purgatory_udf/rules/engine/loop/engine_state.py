@@ -11,15 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.common.configuration import INT32_MAX, REMOTE_FETCH_MAX_WAIT_MS
-from purgatory_udf.rules.engine.jit.record_arrays import (
+from purgatory_udf.rules.engine.jit.records import (
+    Records,
     allocate_tables,
+    attribute_view,
     concat_records,
     copy_records,
     copy_to_front,
     repeat_record,
     take_records,
 )
-from purgatory_udf.rules.engine.jit.records import Records, attribute_view
 from purgatory_udf.rules.engine.loop.arena import (
     BUCKETS_PER_TIMER,
     GROWTH,

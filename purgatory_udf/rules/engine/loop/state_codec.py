@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.common.versioned_bytes import add_header, strip_header
-from purgatory_udf.rules.engine.jit.record_arrays import copy_records
-from purgatory_udf.rules.engine.jit.records import Records
+from purgatory_udf.rules.engine.jit.records import Records, copy_records
 from purgatory_udf.rules.engine.loop.arena import TABLES
 from purgatory_udf.rules.engine.loop.engine_call import Call, no_strings
 from purgatory_udf.rules.engine.loop.engine_state import State

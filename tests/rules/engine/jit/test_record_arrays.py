@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory_udf.rules.engine.jit.record_arrays import (
+from purgatory_udf.rules.engine.jit.records import (
+    DType,
+    Records,
     allocate_tables,
     concat_records,
     copy_records,
@@ -15,7 +17,6 @@ from purgatory_udf.rules.engine.jit.record_arrays import (
     sorted_unique,
     take_records,
 )
-from purgatory_udf.rules.engine.jit.records import DType, Records
 from purgatory_udf.rules.engine.loop.arena import BATCH, KEY, REQUEST_PART, TABLES
 
 _NUMBERS = st.lists(st.integers(0, 99), max_size=120).map(lambda numbers: np.array(numbers, np.int32))
