@@ -198,6 +198,16 @@ class GroupJournal:
         )
         self.entries.append(StateChange(transition, group.leader))
 
+    def record_loaded_member(self, group: Group) -> None:
+        """Add the group's newest member to its last transitions, back to that of its load: groups load as a whole."""
+        for place in range(len(self.entries) - 1, -1, -1):
+            entry = self.entries[place]
+            if isinstance(entry, StateChange) and entry.transition.group == group.name:
+                transition = replace(entry.transition, members=group.sorted_member_ids())
+                self.entries[place] = replace(entry, transition=transition)
+                if transition.from_state == GroupState.DEAD.value:
+                    return
+
     def record_classic_join(self, request: JoinGroup, member_id: str, epoch: int, now_us: int) -> None:
         """Record the answer to a join of a classic member of a consumer group. The group has no leader."""
         self._record_answer(request, NONE, now_us, member_id, epoch, None, True)

@@ -85,6 +85,7 @@ class GroupLoader:
             return
         else:
             self._add(group, event)
+            self._journal.record_loaded_member(group)
         if event.member_id:
             self._rebalancer.sessions.renew(group, group.members[event.member_id], event)
         if len(group.members) > self._config.max_size and group.state is GroupState.STABLE:

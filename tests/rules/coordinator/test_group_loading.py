@@ -77,7 +77,7 @@ def test_loaded_group_is_stable_with_new_sessions() -> None:
     group.until(12_500)
     assert group.log() == [
         "1000 heartbeat a: NOT_COORDINATOR",
-        "2000 Dead → Stable 7 [a]: loaded",
+        "2000 Dead → Stable 7 [a b]: loaded",
         "3000 heartbeat a: NONE",
         "3100 heartbeat a: ILLEGAL_GENERATION",
         "12000 b out: session",
@@ -177,7 +177,7 @@ def test_stop_cancels_sessions_of_unloaded_group() -> None:
     group.until(13_000)
     assert group.log(since=7000) == [
         "7000 Stable → Dead 1 [a b]: unloaded",
-        "12000 Dead → Stable 1 [a]: loaded",
+        "12000 Dead → Stable 1 [a b]: loaded",
         "13000 heartbeat a: NONE",
     ]
     assert [line for line in group.operations() if "cancelled" in line] == [
