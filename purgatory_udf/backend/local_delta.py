@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -38,12 +39,14 @@ from purgatory_udf.backend.delta_store import (
     has_log,
 )
 from purgatory_udf.backend.process_pool import run_parallel
-from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.common.local_paths import require_local_path
 
 # A table's rows of one file, or a function that makes them in the process that writes the file.
 Part: TypeAlias = pa.Table | Callable[[], pa.Table]
 
+# Newest known version of Delta's reader protocol.
+_READER_VERSION = 3
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {"=": pc.equal, "<": pc.less, ">": pc.greater}
 # Most retries of a compaction that conflicts with other commits; a later compaction will do as well.
 _COMPACTION_TRIES = 3
@@ -63,11 +66,17 @@ class LocalDelta(DeltaStore):
 
     def table_at(self, path: str) -> DeltaTable | None:
         """Return the table at its newest version; None if it does not exist."""
+        _require_known_protocol(path)
         with needing_spark():
             try:
                 table = DeltaTable(str(require_local_path(path)))
             except TableNotFoundError:
                 return None
+            except DeltaError as error:
+                newer = re.search(r"minimum reader version (\d+)", str(error))
+                if newer is None:
+                    raise
+                raise _newer_protocol(path, int(newer[1])) from None
             _require_complete_log(require_local_path(path))
             return table
 
@@ -298,6 +307,24 @@ def _require_complete_log(table: Path) -> None:
     for commit in (table / "_delta_log").glob("*.json"):
         if not commit.stat().st_size:
             raise OSError(f"{commit}: is empty")
+
+
+def _require_known_protocol(path: str) -> None:
+    """Raise `UserError` if the first commit requires a newer protocol, which deltalake takes from its checksum file."""
+    first = require_local_path(path) / "_delta_log" / f"{0:020}.json"
+    with suppress(OSError, ValueError), first.open(encoding="utf-8") as lines:
+        # The protocol is one of the first actions of a commit that creates a table.
+        actions = [json.loads(line) for line in islice(lines, 3) if '"minReaderVersion"' in line]
+        version = max((action["protocol"]["minReaderVersion"] for action in actions if "protocol" in action), default=0)
+        if version > _READER_VERSION:
+            raise _newer_protocol(path, version)
+
+
+def _newer_protocol(path: str, version: int) -> UserError:
+    return UserError(
+        f"{path}: requires version {version} of Delta's reader protocol, newer than {_READER_VERSION}; read the table "
+        "with the program that wrote it"
+    )
 
 
 def _filter(where: Sequence[Condition]) -> Any:

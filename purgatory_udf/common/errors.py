@@ -56,6 +56,10 @@ _CAUSES = (
         "a Python module is missing on the workers; ship the environment that ./spark-submit.sh package builds",
     ),
     (
+        re.compile(r"DELTA_(INVALID_PROTOCOL_VERSION|UNSUPPORTED_FEATURES?_(FOR|IN)\w*)"),
+        "the table requires a newer version of Delta; read it with the program that wrote it",
+    ),
+    (
         re.compile(
             r"DELTA_(CONCURRENT\w*|PROTOCOL_CHANGED|METADATA_CHANGED|VERSION_ALREADY_EXISTS)|Concurrent\w*Exception"
             r"|MULTIPLE_STREAMS|CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY"

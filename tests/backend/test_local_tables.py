@@ -8,12 +8,15 @@ import subprocess
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 import pytest
 import typer
 
 from jobs import metrics
 from purgatory_udf.backend import input_size
-from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.backend.local_delta import create_with_files
+from purgatory_udf.backend.sql_database import DuckDatabase
+from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.launch import job as job_module
 from purgatory_udf.launch.backend_choice import open_local, runs_in_process
 from tests.support.outcome_folder import sample_with_group, write_folder
@@ -109,6 +112,28 @@ def test_unknown_table_feature_needs_spark(tmp_path: Path) -> None:
     (log / f"{len(list(log.glob('*.json'))):020}.json").write_text(json.dumps(feature) + "\n")
     with pytest.raises(NeedsSparkError):
         metrics.main.status(["--out", str(tmp_path)], open_local)
+
+
+def test_newer_protocol_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A later commit that requires it, and a first commit whose checksum file has another protocol."""
+    write_folder(tmp_path, sample_with_group())
+    newer = json.dumps({"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}}) + "\n"
+    log = tmp_path / "completions" / "_delta_log"
+    (log / f"{len(list(log.glob('*.json'))):020}.json").write_text(newer)
+    assert metrics.main.status(["--out", str(tmp_path)], open_local) == 2
+    create_with_files([pa.table({"n": [1]})], f"{tmp_path}/t", [], {}, pa.schema([("n", pa.int64())]))
+    first = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+    assert first.with_suffix(".crc").exists()
+    lines = first.read_text().splitlines(keepends=True)
+    first.write_text("".join(newer if '"protocol"' in line else line for line in lines))
+    with pytest.raises(UserError) as refused:
+        DuckDatabase().add_table("t", f"{tmp_path}/t")
+    errors = [f"{capsys.readouterr().err}".removeprefix("metrics: ").rstrip(), str(refused.value)]
+    assert errors == [
+        f"{tmp_path}/{name}: requires version 99 of Delta's reader protocol, newer than 3; read the table with the "
+        "program that wrote it"
+        for name in ("completions", "t")
+    ]
 
 
 def test_remote_events_need_spark(tmp_path: Path) -> None:
