@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from purgatory_udf.common.local_paths import files_below
+
 # Bytes of text up to which a job is tiny or brief; Spark has settings for such jobs.
 _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
 # Maximum sizes, in bytes, of inputs that this process diagnoses, imports or replays in memory and within seconds.
@@ -71,8 +73,7 @@ def _local(path: str) -> str:
 
 def _files(path: str) -> Iterator[Path]:
     """Yield the files; some may be deleted at the same time."""
-    for match in map(Path, glob.glob(path, recursive=True)):
+    for match in map(Path, glob.iglob(path, recursive=True)):
         if match.is_file():
             yield match
-        for folder, _, names in os.walk(match):
-            yield from (Path(folder, name) for name in names)
+        yield from files_below(match)

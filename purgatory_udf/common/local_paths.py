@@ -1,8 +1,9 @@
-"""Local paths: which names refer to files of this machine, and the user's cache folder."""
+"""Local paths: names of files of this machine, the files in a folder, and the user's cache folder."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from purgatory_udf.common.errors import NeedsSparkError
@@ -27,6 +28,40 @@ def require_local_path(name: str) -> Path:
     if path is None:
         raise NeedsSparkError(f"{name}: is not on this machine")
     return path
+
+
+def files_below(
+    folder: str | Path, skipped: list[str] | None = None, on_error: Callable[[OSError], object] | None = None
+) -> Iterator[Path]:
+    """Yield the files of a folder, searched recursively; they may be deleted at the same time.
+
+    Links to folders are followed, but no folder is searched twice. Append links that are not followed to `skipped`.
+    `on_error` is called for a folder that cannot be read; by default, it counts as empty.
+    """
+    searched: set[tuple[int, int]] = set()
+    pending = [str(folder)]
+    # Links are followed last, so that a folder has its own path where that is below the given one.
+    while pending:
+        start = pending.pop(0)
+        for path, folders, names in os.walk(start, onerror=on_error):
+            try:
+                identity = identity_of(path)
+            except OSError:
+                continue
+            if identity in searched:
+                folders.clear()
+                if skipped is not None:
+                    skipped.append(path)
+                continue
+            searched.add(identity)
+            pending += sorted(link for name in folders if os.path.islink(link := os.path.join(path, name)))
+            yield from (Path(path, name) for name in names)
+
+
+def identity_of(path: str | Path) -> tuple[int, int]:
+    """Return a value that is equal for all paths of the same file."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 def user_cache_folder() -> Path:

@@ -45,6 +45,15 @@ def test_compressed_files_count_as_unpacked(tmp_path: Path, suffix: str) -> None
     )
 
 
+def test_linked_folder_counts_once(tmp_path: Path) -> None:
+    _file(tmp_path / "logs" / "a.jsonl", 9)
+    (tmp_path / "logs" / "loop").symlink_to(tmp_path / "logs")
+    (tmp_path / "links").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "links" / name).symlink_to(tmp_path / "logs")
+    assert input_size.local_bytes([str(tmp_path / "links")], 100) == 9
+
+
 def test_remote_size_is_unknown() -> None:
     assert input_size.settings_for(["s3a://bucket/events"]) == ()
     assert input_size.settings_for([]) == ()

@@ -78,6 +78,7 @@ CAUSES = {
     "requests": "requests of the request log",
     "other_lines": "lines of other loggers",
     "bad_lines": "lines rejected",
+    "text_lines": "lines rejected because Kafka before 2.8 wrote them, as text instead of JSON",
     "late_lines": "lines rejected because events of their time were already written",
     "operations": "requests that became events",
     "controller": "requests to the controller or forwarded to it: they wait in no purgatory of a broker",

@@ -55,11 +55,13 @@ _DATE = re.compile(r"(?P<d>\d{1,2}) (?P<name>[A-Za-z]{3}) (?P<y>\d{4}) " + _CLOC
 _EPOCH_MS = re.compile(r"(?<![\d.])(?P<ms>\d{13})(?![\d.])")
 
 
-def find_logs(given: Sequence[str]) -> list[InputFile]:
-    """Return the files at the given paths; of a folder, those with names of logs. Raises UserError if none."""
-    files = find_files(given, ("",))
+def find_logs(given: Sequence[str], skipped: list[str] | None = None) -> list[InputFile]:
+    """Return the files at the given paths; of a folder, those with names of logs. Raises UserError if none.
+
+    Append other names of the files, which are links to them, to `skipped`.
+    """
     named = {str(name).rstrip("/") for name in given}
-    logs = [file for file in files if file.name in named or _LOG_NAME.search(file.name)]
+    logs = find_files(given, ("",), skipped, lambda name: name in named or bool(_LOG_NAME.search(name)))
     if not logs:
         raise UserError(f"{', '.join(map(str, given))}: no log file found (*.log, rotated or compressed)")
     return logs

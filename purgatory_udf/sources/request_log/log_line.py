@@ -64,6 +64,9 @@ class Request(msgspec.Struct, gc=False):
 
 
 MARKER = "Completed request:"
+# Start of a message in the text format of Kafka before 2.8 (KIP-673 changed it to JSON), and before 0.11.
+_TEXT_MESSAGE = re.compile(r"\s*(RequestHeader\(|Name:)")
+TEXT_FORMAT = "text format"
 NETWORK_THREAD = re.compile(r"network-thread-(\d+)-")
 _DECODER = json.JSONDecoder()
 
@@ -180,6 +183,8 @@ def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine 
     try:
         body, end = _DECODER.raw_decode(message)
     except ValueError as error:
+        if _TEXT_MESSAGE.match(message):
+            return bad(TEXT_FORMAT, "written by Kafka before 2.8; only the JSON of Kafka 2.8 and newer can be imported")
         return bad("not JSON", str(error))
     except RecursionError:
         return bad("not JSON", "nested too deeply")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from purgatory_udf.common.errors import CheckFailedError
-from purgatory_udf.sources.trace_files.input_files import InputFile
+from purgatory_udf.sources.trace_files.input_files import InputFile, skipped_links
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, USUAL, FileLimits
 
 Source = Literal["jsonl", "parquet"]
@@ -47,7 +47,10 @@ class IngestOptions:
 
 @dataclass(frozen=True)
 class IngestReport:
-    """Counts of input lines, without blank ones, and the times of the first and last event."""
+    """Counts of input lines, without blank ones, and the times of the first and last event.
+
+    `skipped` has the links that lead to files which are read by another name.
+    """
 
     run_id: str
     files: int
@@ -58,6 +61,7 @@ class IngestReport:
     last_us: int | None = None
     events: str = ""
     rejected_events: str = ""
+    skipped: Sequence[str] = ()
 
     @property
     def rejected(self) -> int:
@@ -80,6 +84,7 @@ class IngestReport:
         )
         lines = [
             f"input     {counted(self.lines, 'line')} of {counted(self.files, 'file')}",
+            *skipped_links(self.skipped),
             f"events    {self.accepted:,}  {self.events}",
             f"rejected  {self.rejected:,}{share}  {self.rejected_events}",
         ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -13,6 +14,7 @@ from typing import Any
 from pyarrow import fs
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.local_paths import files_below, identity_of
 
 # Codecs by suffix of compressed files.
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
@@ -22,6 +24,8 @@ PARQUET = (".parquet",)
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 # Hadoop's URI schemes of object stores, and Arrow's.
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
+# Maximum number of skipped links that are named.
+_SHOWN_LINKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,52 +39,82 @@ class InputFile:
     modified: int | None = None
 
 
-def find_files(given: Sequence[str], endings: Sequence[str]) -> list[InputFile]:
+def find_files(
+    given: Sequence[str],
+    endings: Sequence[str],
+    skipped: list[str] | None = None,
+    wanted: Callable[[str], bool] = lambda name: True,
+) -> list[InputFile]:
     """Return the files of the given paths in their order, without duplicates and hidden files.
 
     Files of a folder or pattern are sorted by name. Folders are searched recursively for the given endings; a file that
-    is given by its path may have any name.
+    is given by its path may have any name. A local file with several names, which are links to it, is returned once.
+
+    Args:
+        given: Paths of files and folders, glob patterns, or URIs.
+        endings: Endings of the names of files in folders.
+        skipped: The other names of files, and links to folders that were searched, are appended to this list.
+        wanted: Whether a file of this name is returned.
     """
+    skipped = [] if skipped is None else skipped
     by_path: dict[str, InputFile] = {}
     for name in given:
-        files = list(_files_of(str(name), endings))
+        files = list(_files_of(str(name), endings, skipped))
         if not files:
             raise UserError(f"{name}: no {', '.join(f'*{ending}' for ending in endings)} in it")
-        for file in files:
+        for file in filter(lambda file: wanted(file.name), files):
             by_path.setdefault(f"{file.filesystem.type_name}:{file.path}", file)
-    return list(by_path.values())
+    # The name that is not a link takes precedence.
+    chosen: dict[object, InputFile] = {}
+    for place, file in by_path.items():
+        key = identity_of(file.path) if _is_local(file.filesystem) else place
+        if key not in chosen or (os.path.islink(chosen[key].path) and not os.path.islink(file.path)):
+            chosen[key] = file
+    names = {file.name for file in chosen.values()}
+    skipped += (file.name for file in by_path.values() if file.name not in names)
+    return [file for file in by_path.values() if file.name in names]
 
 
-def _files_of(name: str, endings: Sequence[str]) -> Iterator[InputFile]:
+def skipped_links(skipped: Sequence[str]) -> list[str]:
+    """Return a line for the summary of an import about the links that `find_files` skipped, if any."""
+    more = f" and {len(skipped) - _SHOWN_LINKS:,} more" if len(skipped) > _SHOWN_LINKS else ""
+    line = f"skipped   links to files that were read already: {', '.join(skipped[:_SHOWN_LINKS])}{more}"
+    return [line] if skipped else []
+
+
+def _files_of(name: str, endings: Sequence[str], skipped: list[str]) -> Iterator[InputFile]:
     filesystem, path = _located(name)
     info = _info(filesystem, path, name)
     if info.type == fs.FileType.NotFound:
         base, pattern = _split_pattern(path)
         if not pattern:
             raise UserError(f"{name}: no such file or folder")
-        matches = sorted(
-            (file for file in _below(filesystem, base, name) if _matches(_relative(file.path, base), pattern)),
-            key=lambda file: file.path,
-        )
-        if not matches:
+        found = {match.path: match for match in _matches(filesystem, base, pattern, name)}
+        if not found:
             raise UserError(f"{name}: no file matches")
         # Names of matches start as the pattern is written, up to its first wildcard.
         written = "/".join(name.split("/")[: -len(pattern)])
-        for match in matches:
-            yield from _expanded(filesystem, match, _joined(written, _relative(match.path, base)), endings)
+        for match in sorted(found):
+            inner = _joined(written, _relative(match, base))
+            yield from _expanded(filesystem, found[match], inner, endings, skipped)
     else:
-        yield from _expanded(filesystem, info, name, endings)
+        yield from _expanded(filesystem, info, name, endings, skipped)
 
 
-def _expanded(filesystem: fs.FileSystem, info: Any, name: str, endings: Sequence[str]) -> Iterator[InputFile]:
+def _expanded(
+    filesystem: fs.FileSystem, info: Any, name: str, endings: Sequence[str], skipped: list[str]
+) -> Iterator[InputFile]:
     """Yield the file itself, or the files below the folder."""
     if info.type != fs.FileType.Directory:
         yield _file(filesystem, info, name)
         return
-    for file in sorted(_below(filesystem, info.path, name), key=lambda file: file.path):
+    links: list[str] = []
+    for file in sorted(_below(filesystem, info.path, name, links), key=lambda file: file.path):
         inner = _relative(file.path, info.path)
-        if file.type != fs.FileType.Directory and inner.endswith(tuple(endings)) and not _hidden(inner):
+        if file.type == fs.FileType.File and inner.endswith(tuple(endings)) and not _hidden(inner):
             yield _file(filesystem, file, _joined(name, inner))
+    inner_links = (_relative(link, info.path) for link in links)
+    skipped += (_joined(name, inner) for inner in inner_links if not _hidden(inner))
 
 
 def _file(filesystem: fs.FileSystem, info: Any, name: str) -> InputFile:
@@ -98,19 +132,27 @@ def _located(name: str) -> tuple[fs.FileSystem, str]:
     return filesystem, path
 
 
-def _info(filesystem: fs.FileSystem, path: str, name: str) -> Any:
+def _is_local(filesystem: fs.FileSystem) -> bool:
+    return isinstance(filesystem, fs.LocalFileSystem)
+
+
+def _info(filesystem: fs.FileSystem, path: Any, name: str) -> Any:
     try:
         return filesystem.get_file_info(path)
     except OSError as error:
         raise UserError(f"{name}: cannot be read: {_first_line(error)}") from None
 
 
-def _below(filesystem: fs.FileSystem, folder: str, name: str) -> list[Any]:
-    try:
-        infos: list[Any] = filesystem.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
-    except OSError as error:
-        raise UserError(f"{name}: cannot be read: {_first_line(error)}") from None
-    return infos
+def _below(filesystem: fs.FileSystem, folder: str, name: str, links: list[str]) -> list[Any]:
+    """Return the files below a folder; append links to folders that are searched already to `links`."""
+    if _is_local(filesystem):
+        # Arrow follows a link to the folder that contains it, 40 times.
+        return list(_info(filesystem, [str(file) for file in files_below(folder, links, _unreadable)], name))
+    return list(_info(filesystem, fs.FileSelector(folder, recursive=True, allow_not_found=True), name))
+
+
+def _unreadable(error: OSError) -> None:
+    raise UserError(f"{error.filename}: cannot be read: {error.strerror}")
 
 
 def _split_pattern(path: str) -> tuple[str, list[str]]:
@@ -120,17 +162,28 @@ def _split_pattern(path: str) -> tuple[str, list[str]]:
     return "/".join(parts[:first]) or "/", parts[first:]
 
 
-def _matches(path: str, pattern: Sequence[str]) -> bool:
-    return not _hidden(path) and _parts_match(path.split("/"), pattern)
-
-
-def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Match component by component; `**` matches any number of components."""
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return any(_parts_match(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
+def _matches(filesystem: fs.FileSystem, folder: str, pattern: Sequence[str], name: str) -> Iterator[Any]:
+    """Yield what matches in a folder, component by component; `**` matches any number of folders, without links."""
+    first, *rest = pattern
+    if first == "**" and rest:
+        yield from _matches(filesystem, folder, rest, name)
+    children = _info(filesystem, fs.FileSelector(folder, allow_not_found=True), name)
+    for child in children:
+        inner = child.base_name
+        is_folder = child.type == fs.FileType.Directory
+        if _hidden(inner):
+            continue
+        if first == "**":
+            if not is_folder:
+                if not rest:
+                    yield child
+            elif not (_is_local(filesystem) and os.path.islink(child.path)):
+                yield from _matches(filesystem, child.path, pattern, name)
+        elif fnmatchcase(inner, first):
+            if not rest:
+                yield child
+            elif is_folder:
+                yield from _matches(filesystem, child.path, rest, name)
 
 
 def _hidden(path: str) -> bool:

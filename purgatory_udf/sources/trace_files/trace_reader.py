@@ -58,12 +58,13 @@ class _Parquet:
 
 @dataclass(frozen=True)
 class Source:
-    """Pieces of the files, in input order."""
+    """Pieces of the files, in input order, and the skipped links to files."""
 
     files: Sequence[InputFile]
     pieces: Sequence[Piece]
     form: _Form
     task_bytes: int
+    skipped: Sequence[str] = ()
 
     def judged(self, backend: Backend, per_file: int) -> Dataset:
         """Validate every line, and return the JUDGED rows."""
@@ -92,12 +93,13 @@ class Source:
 
 def source_of(backend: Backend, options: IngestOptions, files: Sequence[InputFile] | None = None) -> Source:
     """Return the source of an import; `files` default to those of the options' paths."""
+    skipped: list[str] = []
     if options.source == "jsonl":
-        files = files or find_files(options.paths, JSON_LINES)
+        files = files or find_files(options.paths, JSON_LINES, skipped)
         each = min(options.piece_bytes, backend.piece_bytes or options.piece_bytes)
-        return Source(files, list(byte_pieces(files, each, options.limits)), _JsonLines(), each)
-    files = files or find_files(options.paths, PARQUET)
-    return Source(files, _row_groups(backend, files), _Parquet(), options.piece_bytes)
+        return Source(files, list(byte_pieces(files, each, options.limits)), _JsonLines(), each, skipped)
+    files = files or find_files(options.paths, PARQUET, skipped)
+    return Source(files, _row_groups(backend, files), _Parquet(), options.piece_bytes, skipped)
 
 
 def _row_groups(backend: Backend, files: Sequence[InputFile]) -> list[Piece]:

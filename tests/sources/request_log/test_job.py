@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from jobs.fidelity import main as fidelity
 from jobs.ingest import main
+from purgatory_udf.launch.backend_choice import open_local
+from tests.contract.examples import FETCH
+from tests.sources.request_log.log_lines import fetch_line
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,54 @@ def test_usage_error_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     assert main.check([*arguments, "--out", "out"]) == 2
     assert capsys.readouterr().err == f"ingest: {error}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error"),
+    [
+        (
+            "x.jsonl",
+            "\n" + json.dumps(FETCH),
+            "no request of Kafka's request log in 2 lines; the first line of x.jsonl is an event: use --from jsonl",
+        ),
+        (
+            "server.log",
+            "[2026-11-21 02:54:27,702] INFO Rolled new log segment\n",
+            "no request of Kafka's request log in 1 line; record it as docs/recording.md describes",
+        ),
+        (
+            "request-1.log",
+            "[2019-03-01 10:00:00,123] DEBUG Completed request:RequestHeader(apiKey=FETCH) -- {replica_id=1}\n",
+            "no request in 1 line: Kafka before 2.8 wrote this log, as text; only the JSON that Kafka 2.8 and newer "
+            "write can be imported",
+        ),
+    ],
+)
+def test_log_without_requests_is_refused(
+    name: str,
+    text: str,
+    error: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert main.status(["--from", "request-log", name, "--out", "out"], open_local) == 1
+    assert capsys.readouterr().err.endswith(f"ingest: {error}\n")
+    assert not list((tmp_path / "out").glob("[!.]*"))
+
+
+def test_linked_log_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "logs" / "request-1.log"
+    log.parent.mkdir()
+    log.write_text(fetch_line(5, {0: 3}))
+    for link, target in (("request-1.log.1", log), ("all", log.parent)):
+        (log.parent / link).symlink_to(target)
+    assert main.status(["--from", "request-log", str(log.parent), "--out", str(tmp_path / "out")], open_local) == 0
+    printed = capsys.readouterr().out.splitlines()
+    links = ", ".join(f"{log.parent}/{link}" for link in ("all", "request-1.log.1"))
+    assert printed[:2] == ["input     1 line of 1 file", f"skipped   links to files that were read already: {links}"]
 
 
 def test_jmx_before_needs_jmx_after(capsys: pytest.CaptureFixture[str]) -> None:

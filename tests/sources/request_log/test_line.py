@@ -86,6 +86,10 @@ def test_acks_0_has_no_response() -> None:
         (f"DEBUG {MESSAGE}", "no time: the log's layout must write a date and a time"),
         ("2026-11-21T02:54:27.702Z Completed request:[1]", "not an object: expected an object, got '[1]'"),
         ('2026-11-21T02:54:27.702Z Completed request:{"a":', "not JSON: Expecting value: line 1 column 6 (char 5)"),
+        (
+            "[2019-03-01 10:00:00,123] DEBUG Completed request:RequestHeader(apiKey=FETCH, apiVersion=10) -- {},",
+            "text format: written by Kafka before 2.8; only the JSON of Kafka 2.8 and newer can be imported",
+        ),
         ("2026-11-21T02:54:27.702Z Completed request:{}", "missing field: requestHeader"),
         (
             f"2026-11-21T02:54:27.702Z {MESSAGE.replace('0.125', 'true')}",

@@ -48,9 +48,10 @@ def translate(
     whole = WholeLog(backend, given or GivenMetadata(), "run", str, keep_rows, None)
     named = WholeLog(backend, given or GivenMetadata(), "run", source, keep_rows, None)
     read = LocalDataset.of(read_rows(log))
-    converted = named.convert(read)
+    overview = overview_of(read)
+    converted = named.convert(read, overview)
     rows = number_rows(converted.finished.events)
-    rejected = whole.convert(read).finished.rejected.collect().to_pylist()
+    rejected = whole.convert(read, overview).finished.rejected.collect().to_pylist()
     bad = [BadLine(Place(int(row["source"]), row["line"]), "", row["reason"], row["raw"]) for row in rejected]
     accepted = [row for row in rows if row["rule"] is None]
     recorded = {row["number"]: RecordedOutcome(**json.loads(row["recorded"])) for row in accepted if row["recorded"]}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, find_files
+from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, find_files, skipped_links
 
 
 @pytest.fixture
@@ -62,6 +62,28 @@ def test_files_keep_given_order_without_duplicates(folder: Path) -> None:
 )
 def test_glob_patterns_match_files(folder: Path, pattern: str, matches: list[str]) -> None:
     assert names(f"{folder}/{pattern}") == [f"{folder}/{name}" for name in matches]
+
+
+def test_linked_file_is_read_once(folder: Path) -> None:
+    """Links to files, to folders, to the folder itself, and a second hard link."""
+    (folder / "a link.jsonl").symlink_to(folder / "day 1/x.jsonl")
+    (folder / "day 0").symlink_to(folder / "day 1", target_is_directory=True)
+    (folder / "lost.jsonl").symlink_to(folder / "nothing")
+    for name in ("loop 1", "loop 2"):
+        (folder / "day 2" / name).symlink_to(folder, target_is_directory=True)
+    (folder / "z.jsonl").hardlink_to(folder / "a.jsonl")
+    links = ["a link.jsonl", "z.jsonl", "day 0", "day 2/loop 1", "day 2/loop 2"]
+    for given in (str(folder), f"{folder}/../{folder.name}"):
+        skipped: list[str] = []
+        found = find_files([given], JSON_LINES, skipped)
+        assert [file.name for file in found] == [
+            f"{given}/{name}" for name in ("a.jsonl", "b.json.gz", "c.ndjson.zst", "day 1/x.jsonl", "day 2/x.jsonl")
+        ]
+        assert sorted(skipped) == sorted(f"{given}/{name}" for name in links)
+    assert skipped_links(["one", "two"]) == ["skipped   links to files that were read already: one, two"]
+    # A link that is given by its path or pattern, and whose target is not.
+    assert names(f"{folder}/day 0", f"{folder}/a l*") == [f"{folder}/day 0/x.jsonl"]
+    assert names(f"{folder}/**/x.jsonl") == [f"{folder}/{name}" for name in ("day 1/x.jsonl", "day 2/x.jsonl")]
 
 
 def test_named_file_may_have_any_name(folder: Path) -> None:

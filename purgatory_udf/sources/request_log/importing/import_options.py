@@ -14,8 +14,8 @@ from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.internal_topics import has_classic_coordinator
 from purgatory_udf.sources.request_log.log_files import open_text, zone_of
-from purgatory_udf.sources.trace_files.import_report import EVENTS_PER_FILE
-from purgatory_udf.sources.trace_files.input_files import InputFile
+from purgatory_udf.sources.trace_files.import_report import EVENTS_PER_FILE, counted
+from purgatory_udf.sources.trace_files.input_files import InputFile, skipped_links
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, USUAL, FileLimits
 
 # Stable pseudonyms for topics, groups, clients and members: the same name has the same pseudonym in every import.
@@ -154,7 +154,10 @@ class RequestLogOptions:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """Result of an import; `report` counts by cause the input, assumptions and omissions."""
+    """Result of an import; `report` counts by cause the input, assumptions and omissions.
+
+    `skipped` has the links that lead to files which are read by another name.
+    """
 
     run_id: str
     files: int
@@ -164,6 +167,7 @@ class ImportReport:
     events: str
     rejected_events: str
     recorded: str
+    skipped: Sequence[str] = ()
 
     def counts(self) -> dict[str, Any]:
         """Return the counts for the `runs` table."""
@@ -178,7 +182,8 @@ class ImportReport:
         """Return lines of text: input, output with the tables' paths, and every cause that occurred."""
         counts = self.report.counts
         return [
-            f"input     {counts['lines']:,} lines of {self.files:,} files",
+            f"input     {counted(counts['lines'], 'line')} of {counted(self.files, 'file')}",
+            *skipped_links(self.skipped),
             f"events    {self.accepted:,}  {self.events}",
             f"recorded  {counts['operations']:,}  {self.recorded}",
             f"rejected  {self.rejected:,}  {self.rejected_events}",

@@ -22,7 +22,8 @@ import pyarrow as pa
 from purgatory_udf.backend.backend import Backend, backend_of
 from purgatory_udf.backend.dataset import Dataset, Step
 from purgatory_udf.common import secrets
-from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.errors import CheckFailedError, UserError
+from purgatory_udf.contract import Rejection, read_line
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import (
     Context,
@@ -55,8 +56,9 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
 from purgatory_udf.sources.request_log.importing.import_tables import NAMES, Finished, require_room, write_tables
 from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
 from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.trace_files.import_report import counted
 from purgatory_udf.sources.trace_files.input_files import InputFile
-from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks
+from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks, lines_of
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
@@ -88,17 +90,22 @@ def ingest_request_log(
     """
     backend, layout = backend_of(session), Layout(options.out)
     require_room(backend, layout, options.overwrite, STAGING)
-    files = logs or find_logs(options.paths)
+    skipped: list[str] = []
+    files = logs or find_logs(options.paths, skipped)
     given = given_by(options)
     # A path may identify the owner of the log: pseudonymous imports number the files.
     sources = [f"log-{number}" if options.anonymise else file.name for number, file in enumerate(files)]
     named = sources if options.anonymise else list(map(str, options.paths))
     run = Run(options.run(files), "ingest", {"paths": named}, options.settings())
     with _staging(backend, layout.table(STAGING)) as keep:
-        report_phase(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
+        report_phase(f"reading {counted(len(files), 'file')}, {sum(file.size for file in files) / 1e6:,.1f} MB")
         read = keep("read", _read(backend, files, options))
+        overview = overview_of(read)
+        _require_requests(overview.tally.counts, files)
         rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
-        converted = WholeLog(backend, given, run.run_id, sources.__getitem__, keep, rename, report_phase).convert(read)
+        converted = WholeLog(backend, given, run.run_id, sources.__getitem__, keep, rename, report_phase).convert(
+            read, overview
+        )
         bad_lines = converted.report.counts["bad_lines"]
         written = write_tables(
             backend,
@@ -109,7 +116,8 @@ def ingest_request_log(
             bad_lines,
             options.events_per_file,
         )
-        done = ImportReport(run.run_id, len(files), converted.report, *written, *map(layout.table, NAMES))
+        tables = map(layout.table, NAMES)
+        done = ImportReport(run.run_id, len(files), converted.report, *written, *tables, skipped=skipped)
         run_records.save(backend, layout.table("runs"), run.finished(done.counts()))
     return done
 
@@ -144,9 +152,8 @@ class WholeLog:
     rename: Rename | None = None
     report_phase: Callable[[str], None] = log.info
 
-    def convert(self, read: Dataset) -> ConvertedLog:
+    def convert(self, read: Dataset, overview: Overview) -> ConvertedLog:
         """Convert the READ rows of the log."""
-        overview = overview_of(read)
         context = overview.context(self.given)
         self.report_phase("converting requests, and rebuilding the logs of the partitions")
         requests = read.where_in("row", [log_reader.REQUEST]).select("piece", *import_rows.REQUESTS.names)
@@ -218,6 +225,28 @@ def overview_of(read: Dataset) -> Overview:
     return Overview(lines_before, tally, list(map(import_rows.request_of, requests)))
 
 
+def _require_requests(counts: Mapping[str, int], files: Sequence[InputFile]) -> None:
+    """Raise `CheckFailedError` if the files have no requests, and name the format that they have instead."""
+    if counts["requests"] or counts["bad_lines"] > counts["text_lines"]:
+        return
+    lines = counted(counts["lines"], "line")
+    if counts["text_lines"]:
+        raise CheckFailedError(
+            f"no request in {lines}: Kafka before 2.8 wrote this log, as text; only the JSON that Kafka 2.8 and newer "
+            "write can be imported"
+        )
+    first = next(
+        (line for piece in byte_pieces(files) for chunk in lines_of(piece) for line in chunk.items if line), b""
+    )
+    try:
+        read_line(first)
+    except Rejection:
+        remedy = "record it as docs/recording.md describes"
+    else:
+        remedy = f"the first line of {files[0].name} is an event: use --from jsonl"
+    raise CheckFailedError(f"no request of Kafka's request log in {lines}; {remedy}")
+
+
 def _steps(backend: Backend, context: Context, lines_before: LinesBefore) -> Steps:
     shared = backend.broadcast((context, lines_before))
 
@@ -254,13 +283,13 @@ def _report(counted: Mapping[str, int], passed: Passed, context: Context) -> Rep
 def _staging(backend: Backend, path: str) -> Iterator[Keep]:
     """Stage rows in files: each phase runs once, and later phases read only the columns they need.
 
-    The staging folder stays if the import fails with another error than `UserError`; the next import recognizes by it
+    The staging folder stays if the import fails, unless its input is invalid; the next import recognizes by it
     that the tables are incomplete.
     """
     backend.files.make_folder(path)
     try:
         yield lambda name, rows: rows.keep(f"{path}/{name}")
-    except UserError:
+    except (UserError, CheckFailedError):
         backend.files.remove(path)
         raise
     backend.files.remove(path)

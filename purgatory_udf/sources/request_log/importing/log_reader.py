@@ -31,6 +31,7 @@ from purgatory_udf.sources.request_log.log_files import broker_of
 from purgatory_udf.sources.request_log.log_line import (
     MALFORMED,
     NO_BROKER,
+    TEXT_FORMAT,
     BadLine,
     Place,
     Request,
@@ -269,6 +270,8 @@ def _complete_row(text: str, place: Place, zone: tzinfo, by_path: int | None, ta
         return None
     if isinstance(read, BadLine):
         counts["bad_lines"] += 1
+        if read.rule == TEXT_FORMAT:
+            counts["text_lines"] += 1
         return _bad(read)
     counts["requests"] += 1
     if read.broker == NO_BROKER:
