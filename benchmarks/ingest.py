@@ -7,7 +7,7 @@
 JSON Lines, request logs, and a request log that is followed, which is compared with the floor of reading it at once.
 Runs of imports and floors are interleaved in one process after a warm-up; medians are compared, as absolute times of
 one machine mean little on another. Everything runs without Spark in as many processes as there are cores, as `ingest`
-does for small inputs (`purgatory_udf/backend/input_size.py`); with `--spark` it runs in Spark.
+does for small inputs (`purgatory_udf/launch/backend_choice.py`); with `--spark` it runs in Spark.
 """
 
 from __future__ import annotations

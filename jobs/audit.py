@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.backend.input_size import ANY_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 
 
 def _checks(out: str) -> None:

@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.backend.input_size import DIAGNOSED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.launch.backend_choice import DIAGNOSED_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import require_folder
 
 
@@ -57,8 +56,7 @@ def main(
     ] = None,
 ) -> None:
     """Name the broker, client, member or setting behind unusual waits; write the tables blame and findings."""
-    from purgatory_udf.answers.diagnosis.baseline import as_json, comparison
-    from purgatory_udf.answers.diagnosis.diagnosis_run import as_text, diagnose, sentences
+    from purgatory_udf.answers.diagnosis.diagnosis_run import as_json, as_text, comparison, diagnose, sentences
     from purgatory_udf.backend.file_system import replace_file
     from purgatory_udf.common.console import printable
 

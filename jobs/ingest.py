@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from purgatory_udf.backend.input_size import IMPORTED_BYTES, LOG_BYTES, local_bytes
 from purgatory_udf.common.configuration import Config, load_config
+from purgatory_udf.common.local_files import local_bytes
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.launch.backend_choice import IMPORTED_BYTES, LOG_BYTES, OpenBackend
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.request_log.importing.import_options import HOLD_MS, ImportReport, RequestLogOptions
 from purgatory_udf.sources.request_log.log_files import find_logs
@@ -22,7 +22,7 @@ from purgatory_udf.storage.output_folder import output_lock
 
 if TYPE_CHECKING:
     from purgatory_udf.backend.backend import Backend
-    from purgatory_udf.backend.phase_progress import Phases
+    from purgatory_udf.common.console import Phases
 
 _request_log = partial(typer.Option, rich_help_panel="Request logs (--from request-log, --messages request-log)")
 _kafka = partial(typer.Option, rich_help_panel="Kafka topics (--from kafka)")
@@ -210,8 +210,8 @@ def main(
     """Import recorded traces into the table events; invalid lines go to rejected_events with the reason."""
     options = _options_of(**{name: value for name, value in locals().items() if name != "open_backend"})
     options.require_fit()
-    from purgatory_udf.backend.backend import SparkBackend
-    from purgatory_udf.backend.phase_progress import Phases, running_tasks
+    from purgatory_udf.backend.backend import SparkBackend, running_tasks
+    from purgatory_udf.common.console import Phases
 
     backend = open_backend()
     if follow:

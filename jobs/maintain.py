@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.backend.input_size import ANY_BYTES
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import require_folder
 
 

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from purgatory_udf.answers.metrics import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
-from purgatory_udf.backend.input_size import ANY_BYTES, DIAGNOSED_BYTES, is_small_and_local
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.local_files import is_small_and_local
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, DIAGNOSED_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import require_folder
 
 

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf.backend.input_size import REPLAYED_BYTES
 from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.launch.backend_choice import REPLAYED_BYTES, OpenBackend
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, find_files
 from purgatory_udf.storage.output_folder import output_lock
 

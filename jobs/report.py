@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from purgatory_udf.answers.metrics import MetricsOptions
-from purgatory_udf.backend.input_size import DIAGNOSED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.launch.backend_choice import DIAGNOSED_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 

@@ -149,8 +149,8 @@ def main(
     options = {name: value for name, value in locals().items() if name != "open_backend"}
     _checks(**options)
 
-    from purgatory_udf.backend.backend import SparkBackend
-    from purgatory_udf.backend.phase_progress import Phases, running_tasks
+    from purgatory_udf.backend.backend import SparkBackend, running_tasks
+    from purgatory_udf.common.console import Phases
     from purgatory_udf.simulation.output import Output
     from purgatory_udf.simulation.scenario import load_scenario
     from purgatory_udf.simulation.simulation_run import ScenarioRun, generate, simulate

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from purgatory_udf.backend.input_size import ANY_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import local_folder
 
 

@@ -10,10 +10,10 @@ import typer
 
 from purgatory_udf.answers.variants import Variant, variants
 from purgatory_udf.backend.file_system import LocalFiles, require_no_file
-from purgatory_udf.backend.input_size import ANY_BYTES, REPLAYED_BYTES, is_small_and_local
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.local_files import is_small_and_local
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, REPLAYED_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import local_folder
 
 # Options of a simulation, and of a prediction, with their defaults.
@@ -170,7 +170,8 @@ def main(
 ) -> None:
     """Compare settings: on a recorded trace, on a simulated cluster, or by a model of a recorded cluster."""
     from purgatory_udf.answers.what_if import ScenarioOptions, what_if, what_if_simulated
-    from purgatory_udf.backend.phase_progress import Phases, running_tasks
+    from purgatory_udf.backend.backend import running_tasks
+    from purgatory_udf.common.console import Phases
     from purgatory_udf.simulation.scenario import load_scenario
 
     simulation_options = {"seed": seed, "duration": duration, "scale": scale}

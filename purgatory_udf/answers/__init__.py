@@ -4,7 +4,7 @@
 - `replay_summary`, `audit`: what a replay prints at its end, and the check of its tables
 - `metrics`, `prometheus`: metrics as tables, and as text for Prometheus
 - `explain`, `evidence`, `story`, `wheel_drawing`: the story of an operation, a request or a group
-- `report`, `charts`, `html_page`: the report as a page with charts
+- `report`, `charts`, `page_template`: the report as a page with charts
 - `what_if`, `variants`, `variant_comparison`: a trace replayed under several configurations
 - `fidelity`: a replay compared with the recorded brokers
 """

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from purgatory_udf.answers import html_page
+from purgatory_udf.answers import page_template
 from purgatory_udf.answers.charts import Spec, chart_data, charts, draw_incidents
 from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose, explained_share
 from purgatory_udf.answers.diagnosis.diagnosis_run import title as title_of
 from purgatory_udf.answers.evidence import collect
-from purgatory_udf.answers.html_page import Section
 from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, write_metrics
+from purgatory_udf.answers.page_template import Section
 from purgatory_udf.answers.story import story
 from purgatory_udf.backend.file_system import replace_file
 
@@ -78,7 +78,9 @@ def report_page(metrics: Metrics, diagnosis: Diagnosis) -> str:
     state = "" if tables.finished else " The replay is still running or was interrupted; this is its output so far."
     caption = f"From {sums.first} to {sums.last} (UTC), in time bins of {_duration(data.bin_ms)}.{state}"
     sections = [_incidents(tables, diagnosis), *_figures(specs), *_stories_and_tables(metrics, sums)]
-    return html_page.page(f"Replay {tables.run.run_id}", caption, html_page.facts(_facts(sums)), sections, specs)
+    return page_template.page(
+        f"Replay {tables.run.run_id}", caption, page_template.facts(_facts(sums)), sections, specs
+    )
 
 
 def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
@@ -100,7 +102,7 @@ def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
         f"These incidents explain {explained_share(diagnosis):.0%} of {diagnosis.excess_wait_s:,.1f} s of excess "
         "waiting. Click one to read what to do, and the story of an operation."
     )
-    body = f"{html_page.figure('incidents')}\n{html_page.stories(entries)}"
+    body = f"{page_template.figure('incidents')}\n{page_template.stories(entries)}"
     return Section("What went wrong", caption, body)
 
 
@@ -116,17 +118,17 @@ def _facts(totals: Totals) -> Iterator[tuple[str, str]]:
 def _figures(specs: dict[str, Spec]) -> Iterator[Section]:
     for name, (title, caption) in _FIGURES.items():
         if name in specs:
-            yield Section(title, caption, html_page.figure(name))
+            yield Section(title, caption, page_template.figure(name))
 
 
 def _stories_and_tables(metrics: Metrics, totals: Totals) -> Iterator[Section]:
     stories = [(slow.title, slow.lines, slow.expired) for slow in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
     if stories:
         caption = "The longest waits of each kind, expired operations first. Click an operation to read its story."
-        yield Section("The slowest operations", caption, html_page.stories(stories))
+        yield Section("The slowest operations", caption, page_template.stories(stories))
     for table in overview(metrics, totals):
         if table.rows:
-            yield Section(table.title, "", html_page.table(table))
+            yield Section(table.title, "", page_template.table(table))
 
 
 def _duration(bin_ms: int) -> str:

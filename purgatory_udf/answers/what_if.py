@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.answers import html_page
-from purgatory_udf.answers.html_page import Section
+from purgatory_udf.answers import page_template
+from purgatory_udf.answers.page_template import Section
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.answers.variant_comparison import (
     VariantChanges,
@@ -229,7 +229,7 @@ def _compare(session: Session, out: str, folders: dict[str, str], html: Path | N
 
 def _write_page(comparison: WhatIf, runs: dict[str, RunTables], html: Path) -> None:
     specs = what_if_charts(runs)
-    tables = [Section(table.title, "", html_page.table(table) if table.rows else "") for table in comparison.ends]
-    drawn = [Section(*_FIGURES[name], html_page.figure(name)) for name in specs]
-    of_all = [Section(table.title, "", html_page.table(table)) for table in comparison.together]
-    replace_file(html, html_page.page("What if", comparison.assumptions, "", [*tables, *drawn, *of_all], specs))
+    tables = [Section(table.title, "", page_template.table(table) if table.rows else "") for table in comparison.ends]
+    drawn = [Section(*_FIGURES[name], page_template.figure(name)) for name in specs]
+    of_all = [Section(table.title, "", page_template.table(table)) for table in comparison.together]
+    replace_file(html, page_template.page("What if", comparison.assumptions, "", [*tables, *drawn, *of_all], specs))

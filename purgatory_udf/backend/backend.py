@@ -19,10 +19,9 @@ import pyarrow.parquet as pq
 from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset, without_garbage_collection
 from purgatory_udf.backend.delta_store import DeltaStore, FallbackDelta, SparkDelta
 from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles
-from purgatory_udf.backend.input_size import REPLAYED_BYTES, is_local_path, local_bytes
 from purgatory_udf.backend.sql_database import DuckDatabase, SparkDatabase, SqlDatabase
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.common.local_paths import require_local_path
+from purgatory_udf.common.local_files import is_local_path, local_bytes, require_local_path
 from purgatory_udf.common.worker_memory import freeze_in_workers
 
 if TYPE_CHECKING:
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 
 # Public functions accept a backend or a Spark session.
 Session: TypeAlias = "Backend | SparkSession"
+
+# Bytes of tables up to which a backend of Spark reads them by DuckDB, which is faster to start.
+_DUCKDB_BYTES = 256_000_000
 
 Part = TypeVar("Part")
 Value = TypeVar("Value")
@@ -196,7 +198,7 @@ class SparkBackend(Backend):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         # Larger tables could fill memory or disk; Spark reads those.
-        if self.is_local(*tables.values()) and local_bytes(tables.values(), REPLAYED_BYTES) is not None:
+        if self.is_local(*tables.values()) and local_bytes(tables.values(), _DUCKDB_BYTES) is not None:
             with suppress(NeedsSparkError):
                 return LocalBackend().select(sql, tables)
         rows = _with_tables(SparkDatabase(self.spark), tables).frame(sql)
@@ -223,3 +225,17 @@ def _with_tables(database: Database, tables: Mapping[str, str]) -> Database:
 def backend_of(session: Session) -> Backend:
     """Return the backend that was given, or that of a Spark session."""
     return session if isinstance(session, Backend) else SparkBackend(session)
+
+
+def running_tasks(backend: Backend) -> Callable[[], tuple[int, int]]:
+    """Return a function that counts the tasks of Spark's running stages: how many are done, and how many there are."""
+    if not isinstance(backend, SparkBackend):
+        return lambda: (0, 0)
+    tracker = backend.spark.sparkContext.statusTracker()
+
+    def count() -> tuple[int, int]:
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage]
+        return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
+
+    return count

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.common.local_paths import require_local_path
+from purgatory_udf.common.local_files import require_local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

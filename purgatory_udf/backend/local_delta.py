@@ -40,7 +40,7 @@ from purgatory_udf.backend.delta_store import (
 )
 from purgatory_udf.backend.process_pool import run_parallel
 from purgatory_udf.common.errors import NeedsSparkError, UserError
-from purgatory_udf.common.local_paths import require_local_path
+from purgatory_udf.common.local_files import require_local_path
 
 # A table's rows of one file, or a function that makes them in the process that writes the file.
 Part: TypeAlias = pa.Table | Callable[[], pa.Table]

@@ -30,7 +30,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.common.local_paths import require_local_path
+from purgatory_udf.common.local_files import require_local_path
 from purgatory_udf.contract.tables import COMMENT, with_comments, without_comments
 
 if TYPE_CHECKING:

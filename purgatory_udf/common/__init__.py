@@ -1,4 +1,4 @@
-"""Helpers for all packages: configuration, errors, console tables, secrets, local paths, worker memory.
+"""Helpers for all packages: configuration, errors, console output, secrets, local files, worker memory.
 
 No module imports Spark, DuckDB or the rules.
 """

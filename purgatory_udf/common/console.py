@@ -1,18 +1,28 @@
-"""Tables for the console: with rules on a terminal, as aligned plain text otherwise."""
+"""Tables and progress for the console: with rules and animated on a terminal, as plain text and log lines otherwise."""
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from types import TracebackType
+from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table as Box
 from rich.text import Text
 
 Cell = str | int | float | None
+log = logging.getLogger(__name__)
+
+Tasks = Callable[[], tuple[int, int]]
+
+LOOK_EVERY = 0.5
 
 
 @dataclass(frozen=True)
@@ -62,3 +72,46 @@ def _text(cell: Cell) -> str:
     if cell is None:
         return "-"
     return printable(cell) if isinstance(cell, str) else f"{cell:,}"
+
+
+class Phases:
+    """Context manager and callback for the text of each phase, as `reading 3 files`.
+
+    On a terminal, a thread adds the number of finished tasks of Spark at intervals.
+    """
+
+    def __init__(self, tasks: Tasks, stream: TextIO | None = None, every: float = LOOK_EVERY) -> None:
+        self._tasks = tasks
+        self._every = every
+        self._phase = ""
+        self._stop = threading.Event()
+        console = Console(file=stream or sys.stderr)
+        self._status: Status | None = console.status("") if console.is_terminal else None
+        self._thread = threading.Thread(target=self._watch, daemon=True) if self._status else None
+
+    def __enter__(self) -> Phases:
+        if self._status and self._thread:
+            self._status.start()
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._status and self._thread:
+            self._thread.join()
+            self._status.stop()
+
+    def __call__(self, phase: str) -> None:
+        self._phase = phase
+        if self._status:
+            self._status.update(phase)
+        else:
+            log.info(phase)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._every):
+            done, all_tasks = self._tasks()
+            if self._status and all_tasks:
+                self._status.update(f"{self._phase} · {done:,} of {all_tasks:,} tasks")

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import purgatory_udf
-from purgatory_udf.backend.input_size import TINY
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.launch import command_line, jvm_process, runtimes, submission
 from purgatory_udf.launch import command_line as command_line_module
-from purgatory_udf.launch.backend_choice import open_local, runs_in_process
+from purgatory_udf.launch.backend_choice import TINY, open_local, runs_in_process
 from purgatory_udf.launch.class_archive import ClassArchive, create_in_background
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.submission import Submission

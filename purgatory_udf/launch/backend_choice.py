@@ -1,4 +1,4 @@
-"""Decides whether a job runs in this process or in Spark.
+"""Decides whether a job runs in this process or in Spark, by the size and place of its input and Spark's options.
 
 A job runs in this process if its inputs are small and on this machine, and nothing asks for Spark: no option for Spark,
 no cluster as master. A job that finds that it needs Spark after all raises NeedsSparkError before any effect, and the
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from purgatory_udf.backend.input_size import is_small_and_local
+from purgatory_udf.common.local_files import is_small_and_local, local_bytes
 from purgatory_udf.launch import submission
 
 if TYPE_CHECKING:
@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 
 # Opens the backend that was chosen for a job. Jobs call it when they need it, because Spark takes seconds to start.
 OpenBackend: TypeAlias = "Callable[[], Backend]"
+
+# Bytes of text up to which a job is tiny or brief, and the files with Spark's settings for such jobs.
+_TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
+BRIEF = ("spark-local-brief.conf",)
+TINY = (*BRIEF, "spark-local-tiny.conf")
+# Maximum sizes, in bytes, of inputs that this process diagnoses, imports or replays in memory and within seconds.
+DIAGNOSED_BYTES, IMPORTED_BYTES, REPLAYED_BYTES = 1_000_000_000, 512_000_000, 256_000_000
+# No limit, for other queries, which spill to disk, and for work that proceeds file by file.
+ANY_BYTES = 1 << 62
+# Limit for request logs, which take eight times as much memory as disk.
+LOG_BYTES = 256_000_000
+# Most partitions of requests in a batch that one process replays; each takes 1 kB of memory.
+REPLAYED_WATCHES = 1_000_000
+# Limit for a step of a followed topic: its messages and the rows held back by the previous step.
+FOLLOWED_BYTES = 64_000_000
 
 
 def runs_in_process(
@@ -35,6 +50,15 @@ def runs_in_process(
     if spark_options or not submission.is_local({"spark.master": environ.get("MASTER", "local"), **settings}):
         return False
     return max_bytes > 0 and is_small_and_local(inputs, max_bytes)
+
+
+def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the files with Spark's settings for the total size of local paths; none without paths (a topic)."""
+    given = list(paths)
+    total = local_bytes(given, LITTLE_BYTES)
+    if total is None or not given:
+        return ()
+    return TINY if total <= _TINY_BYTES else BRIEF
 
 
 def open_local() -> Backend:

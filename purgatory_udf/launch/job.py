@@ -27,11 +27,10 @@ from typing import Annotated, Any, overload
 import typer
 from typer.core import TyperCommand
 
-from purgatory_udf.backend.input_size import TINY, settings_for
 from purgatory_udf.common import errors, secrets
 from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError, UserError
 from purgatory_udf.launch import submission
-from purgatory_udf.launch.backend_choice import OpenBackend, spark_opener
+from purgatory_udf.launch.backend_choice import TINY, OpenBackend, settings_for, spark_opener
 
 Run = Callable[..., None]
 

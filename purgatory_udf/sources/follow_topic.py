@@ -22,11 +22,12 @@ from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend, b
 from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
 from purgatory_udf.backend.delta_store import LOG_PROPERTIES, spark_schema
 from purgatory_udf.backend.file_system import require_no_file
-from purgatory_udf.backend.input_size import FOLLOWED_BYTES, local_bytes
 from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.common.local_files import local_bytes
 from purgatory_udf.contract import Rejection, read_line
 from purgatory_udf.contract.tables import COMMENTED_TABLES, RECORDED, REJECTED_EVENTS
 from purgatory_udf.contract.tables import EVENTS as EVENTS_SCHEMA
+from purgatory_udf.launch.backend_choice import FOLLOWED_BYTES
 from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic, Messages, connect, read_stream
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing import log_reader

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.common.local_paths import SCHEME, local_path
+from purgatory_udf.common.local_files import SCHEME, local_path
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from purgatory_udf.backend import input_size
 from purgatory_udf.backend.backend import Backend, LocalBackend
 from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.launch import backend_choice
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.batch_sink import LocalChunks, Sink
@@ -52,7 +52,7 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
         raise NeedsSparkError("a run that a stream has started")
     if trace.survey.events > options.config.batch_events:
         raise NeedsSparkError("several batches")
-    if _most_watches(backend, options.events) > input_size.REPLAYED_WATCHES:
+    if _most_watches(backend, options.events) > backend_choice.REPLAYED_WATCHES:
         raise NeedsSparkError("more watches than memory should hold")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 
-from purgatory_udf.answers import html_page
+from purgatory_udf.answers import page_template
 from purgatory_udf.answers.charts import ChartData, charts
 from purgatory_udf.answers.report import report_page
 from purgatory_udf.common.console import Table
@@ -82,14 +82,14 @@ def test_names_are_escaped() -> None:
     ends = pd.DataFrame({"t": [0], "kind": [evil], "end": ["expired"], "operations": [1]})
     none = ends.head(0)
     specs = charts(ChartData(200, ends, none, none, none, none))
-    html = html_page.page(
+    html = page_template.page(
         evil,
         evil,
-        html_page.facts([(evil, evil)]),
+        page_template.facts([(evil, evil)]),
         [
-            html_page.Section(evil, evil, html_page.figure("ends")),
-            html_page.Section("t", "", html_page.table(Table("t", (evil, "n"), [(evil, 1.5)]))),
-            html_page.Section("s", "", html_page.stories([(evil, [evil], True)])),
+            page_template.Section(evil, evil, page_template.figure("ends")),
+            page_template.Section("t", "", page_template.table(Table("t", (evil, "n"), [(evil, 1.5)]))),
+            page_template.Section("s", "", page_template.stories([(evil, [evil], True)])),
         ],
         specs,
     )

@@ -13,10 +13,11 @@ import pytest
 import typer
 
 from jobs import metrics
-from purgatory_udf.backend import input_size
 from purgatory_udf.backend.local_delta import create_with_files
 from purgatory_udf.backend.sql_database import DuckDatabase
+from purgatory_udf.common import local_files
 from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.launch import backend_choice
 from purgatory_udf.launch import job as job_module
 from purgatory_udf.launch.backend_choice import open_local, runs_in_process
 from tests.support.outcome_folder import sample_with_group, write_folder
@@ -41,18 +42,18 @@ def _submit(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def test_small_local_tables_are_read_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     (tmp_path / "some").write_text("rows")
-    assert input_size.is_small_and_local([str(tmp_path), f"file://{tmp_path}"], input_size.ANY_BYTES)
-    assert not input_size.is_small_and_local([str(tmp_path), "s3a://bucket/out"], input_size.ANY_BYTES)
-    assert not input_size.is_small_and_local([f"{tmp_path}/nothing"], input_size.ANY_BYTES)
+    assert local_files.is_small_and_local([str(tmp_path), f"file://{tmp_path}"], backend_choice.ANY_BYTES)
+    assert not local_files.is_small_and_local([str(tmp_path), "s3a://bucket/out"], backend_choice.ANY_BYTES)
+    assert not local_files.is_small_and_local([f"{tmp_path}/nothing"], backend_choice.ANY_BYTES)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert not input_size.is_small_and_local([str(tmp_path)], input_size.ANY_BYTES)
+    assert not local_files.is_small_and_local([str(tmp_path)], backend_choice.ANY_BYTES)
 
 
 def test_large_tables_are_not_read_in_process(tmp_path: Path) -> None:
     with (tmp_path / "part.parquet").open("wb") as file:
         file.truncate(100_000_001)
-    assert not input_size.is_small_and_local([str(tmp_path)], input_size.REPLAYED_BYTES)
-    assert input_size.is_small_and_local([str(tmp_path)], input_size.ANY_BYTES)
+    assert not local_files.is_small_and_local([str(tmp_path)], backend_choice.REPLAYED_BYTES)
+    assert local_files.is_small_and_local([str(tmp_path)], backend_choice.ANY_BYTES)
 
 
 @pytest.fixture(scope="module")

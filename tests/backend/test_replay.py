@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs import replay
-from purgatory_udf.backend import input_size
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.launch import backend_choice
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.streaming.state_inspection import inspect
@@ -86,11 +86,11 @@ def test_inspect_explains_missing_state(whole: Path, tmp_path: Path) -> None:
 def test_too_many_watches_need_spark(events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partitions = DeltaTable(str(events)).to_pyarrow_table().column("partitions").to_pylist()
     watches = sum(len(some or ()) for some in partitions)
-    monkeypatch.setattr(input_size, "REPLAYED_WATCHES", watches - 1)
+    monkeypatch.setattr(backend_choice, "REPLAYED_WATCHES", watches - 1)
     with pytest.raises(NeedsSparkError, match="more watches than memory should hold"):
         run_replay_job(events, tmp_path / "more")
     assert not (tmp_path / "more" / "runs").exists()
-    monkeypatch.setattr(input_size, "REPLAYED_WATCHES", watches)
+    monkeypatch.setattr(backend_choice, "REPLAYED_WATCHES", watches)
     assert run_replay_job(events, tmp_path / "as-many") == 0
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.backend.input_size import ANY_BYTES
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract import read_line
 from purgatory_udf.launch import command_line
+from purgatory_udf.launch.backend_choice import ANY_BYTES
 from purgatory_udf.launch.job import Job
 from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table, purge_intervals, replay

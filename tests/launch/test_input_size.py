@@ -8,7 +8,8 @@ from typing import Annotated
 import pytest
 import typer
 
-from purgatory_udf.backend import input_size
+from purgatory_udf.common import local_files
+from purgatory_udf.launch import backend_choice
 from purgatory_udf.launch import job as job_module
 
 
@@ -22,26 +23,26 @@ def _file(path: Path, length: int) -> str:
 @pytest.mark.parametrize(
     ("length", "settings"),
     [
-        (2_000_000, input_size.TINY),
-        (2_000_001, input_size.BRIEF),
-        (input_size.LITTLE_BYTES, input_size.BRIEF),
-        (input_size.LITTLE_BYTES + 1, ()),
+        (2_000_000, backend_choice.TINY),
+        (2_000_001, backend_choice.BRIEF),
+        (backend_choice.LITTLE_BYTES, backend_choice.BRIEF),
+        (backend_choice.LITTLE_BYTES + 1, ()),
     ],
 )
 def test_sizes_of_paths_are_summed(tmp_path: Path, length: int, settings: tuple[str, ...]) -> None:
     _file(tmp_path / "table" / "part" / "a.json", length // 2)
     _file(tmp_path / "b-1.jsonl", length - length // 2 - 10)
     _file(tmp_path / "b-2.jsonl", 10)
-    assert input_size.settings_for([str(tmp_path / "table"), f"file://{tmp_path}/b-*.jsonl"]) == settings
+    assert backend_choice.settings_for([str(tmp_path / "table"), f"file://{tmp_path}/b-*.jsonl"]) == settings
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".parquet"])
 def test_compressed_files_count_as_unpacked(tmp_path: Path, suffix: str) -> None:
-    assert input_size.settings_for(
-        [_file(tmp_path / f"a{suffix}", input_size.LITTLE_BYTES // input_size.UNPACKED_TIMES)]
+    assert backend_choice.settings_for(
+        [_file(tmp_path / f"a{suffix}", backend_choice.LITTLE_BYTES // local_files.UNPACKED_TIMES)]
     )
-    assert not input_size.settings_for(
-        [_file(tmp_path / f"b{suffix}", input_size.LITTLE_BYTES // input_size.UNPACKED_TIMES + 1)]
+    assert not backend_choice.settings_for(
+        [_file(tmp_path / f"b{suffix}", backend_choice.LITTLE_BYTES // local_files.UNPACKED_TIMES + 1)]
     )
 
 
@@ -51,17 +52,17 @@ def test_linked_folder_counts_once(tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
     for name in ("one", "two"):
         (tmp_path / "links" / name).symlink_to(tmp_path / "logs")
-    assert input_size.local_bytes([str(tmp_path / "links")], 100) == 9
+    assert local_files.local_bytes([str(tmp_path / "links")], 100) == 9
 
 
 def test_remote_size_is_unknown() -> None:
-    assert input_size.settings_for(["s3a://bucket/events"]) == ()
-    assert input_size.settings_for([]) == ()
-    assert input_size.settings_for(["nothing here"]) == input_size.TINY
+    assert backend_choice.settings_for(["s3a://bucket/events"]) == ()
+    assert backend_choice.settings_for([]) == ()
+    assert backend_choice.settings_for(["nothing here"]) == backend_choice.TINY
 
 
 @pytest.mark.parametrize(
-    ("more", "local", "settings"), [([], True, input_size.TINY), (["--follow"], True, ()), ([], False, ())]
+    ("more", "local", "settings"), [([], True, backend_choice.TINY), (["--follow"], True, ()), ([], False, ())]
 )
 def test_small_inputs_select_settings(tmp_path: Path, more: list[str], local: bool, settings: tuple[str, ...]) -> None:
     """A job that follows a table or runs in a cluster gets no such settings."""
@@ -83,5 +84,5 @@ def test_large_inputs_keep_defaults(tmp_path: Path) -> None:
         """Look at tables."""
 
     job = job_module.Job(run, reads=("out",))
-    assert job.check(["--out", _file(tmp_path / "part.parquet", input_size.LITTLE_BYTES)]) is None
+    assert job.check(["--out", _file(tmp_path / "part.parquet", backend_choice.LITTLE_BYTES)]) is None
     assert job.settings == ()

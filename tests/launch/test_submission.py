@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from purgatory_udf.backend.input_size import BRIEF
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import jars as jars_module
 from purgatory_udf.launch import package_archive, runtimes, submission
+from purgatory_udf.launch.backend_choice import BRIEF
 from purgatory_udf.launch.command_line import parse
 from purgatory_udf.rules.engine.jit.code_cache import fingerprint
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from purgatory_udf.backend.input_size import TINY
 from purgatory_udf.common.secrets import read_properties
+from purgatory_udf.launch.backend_choice import TINY
 
 _CONF = Path(__file__).resolve().parents[2] / "conf"
 SETTINGS = {key: value for name in TINY for key, value in read_properties(_CONF / name).items()}

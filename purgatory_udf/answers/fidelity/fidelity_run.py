@@ -13,14 +13,13 @@ import altair as alt
 
 from purgatory_udf.answers.fidelity.broker_readings import Counted, Fact, counted, facts_in_logs
 from purgatory_udf.answers.fidelity.coordinator_comparison import logged_groups
-from purgatory_udf.answers.fidelity.fidelity_figures import figures
-from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, write_comparison
+from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, figures, write_comparison
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.common.local_paths import local_path
+from purgatory_udf.common.local_files import local_path
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ In reading order:
 
 Consumer groups (KIP-848), in which the new coordinator assigns the partitions:
 
-- `consumer_group`: a group with its members, epochs, target assignment and state, also as JSON
+- `consumer_group`: a group with its members, epochs, target assignment and state, also as JSON; the reconciliation of
+  a member's assignment with its target
 - `consumer_coordinator`: heartbeats, leaves and fencing
-- `member_reconciliation`: how a member gets from its assignment to the target
 - `assignors`, `hash_order`: the server-side assignors, and the order of Java's hash tables that they depend on
 - `online_migration`: classic groups that become consumer groups, the reverse, and requests of classic members inside
 """

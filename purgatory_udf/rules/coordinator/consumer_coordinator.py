@@ -37,6 +37,7 @@ from purgatory_udf.rules.coordinator.consumer_group import (
     Partitions,
     RefusedError,
     assignor_counts,
+    reconciled,
 )
 from purgatory_udf.rules.coordinator.coordinator_journal import NONE, ChangeRecorder, GroupJournal
 from purgatory_udf.rules.coordinator.coordinator_timer import (
@@ -58,7 +59,6 @@ from purgatory_udf.rules.coordinator.group_requests import (
     partitions_text,
 )
 from purgatory_udf.rules.coordinator.hash_order import map_order
-from purgatory_udf.rules.coordinator.member_reconciliation import reconciled
 from purgatory_udf.rules.coordinator.online_migration import ClassicMembers
 
 Value = TypeVar("Value")

@@ -14,7 +14,7 @@ from typing import Any
 from pyarrow import fs
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.common.local_paths import files_below, identity_of
+from purgatory_udf.common.local_files import files_below, identity_of
 
 # Codecs by suffix of compressed files.
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}

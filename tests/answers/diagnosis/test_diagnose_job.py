@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs import diagnose, metrics
-from purgatory_udf.answers.diagnosis.baseline import comparison, heavier_findings, longer_waits
-from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis
+from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, comparison, heavier_findings, longer_waits
 from purgatory_udf.launch.backend_choice import open_local
 from tests.answers.diagnosis.conftest import diagnosed_recording
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.ingest import main
-from purgatory_udf.backend.phase_progress import Phases
+from purgatory_udf.common.console import Phases
 from purgatory_udf.sources.trace_files.import_report import IngestReport
 from tests.sources.trace_files.tables import events, rejected
 from tests.sources.trace_files.traces import clock, write

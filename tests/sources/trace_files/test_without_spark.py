@@ -12,9 +12,8 @@ import zstandard
 from deltalake import DeltaTable
 
 from jobs import ingest
-from purgatory_udf.backend.input_size import IMPORTED_BYTES, LOG_BYTES
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.launch.backend_choice import open_local, runs_in_process
+from purgatory_udf.launch.backend_choice import IMPORTED_BYTES, LOG_BYTES, open_local, runs_in_process
 from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.support.outcome_folder import SAMPLE
 

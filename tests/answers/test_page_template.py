@@ -12,9 +12,9 @@ import altair as alt
 import pytest
 import vl_convert
 
-from purgatory_udf.answers import html_page as module
-from purgatory_udf.answers.html_page import page, vega_bundle
-from purgatory_udf.common.local_paths import user_cache_folder
+from purgatory_udf.answers import page_template as module
+from purgatory_udf.answers.page_template import page, vega_bundle
+from purgatory_udf.common.local_files import user_cache_folder
 
 Built = list[tuple[str, str]]
 SCRIPT = "window.chart = '</script>';\r\n// \N{SNOWMAN}\n"

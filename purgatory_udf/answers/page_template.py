@@ -1,4 +1,4 @@
-"""HTML pages in one self-contained file, which opens without a network, for example from an attachment.
+"""The template of all HTML pages: a self-contained file, which opens without a network, for example from an attachment.
 
 Names come from traces and are untrusted: they are escaped everywhere, and are never markup or script.
 
@@ -23,7 +23,7 @@ from typing import Any
 
 from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.console import Cell, Table
-from purgatory_udf.common.local_paths import user_cache_folder
+from purgatory_udf.common.local_files import user_cache_folder
 
 # The style sheet and the script have colours for light and for dark mode.
 STYLE = """

@@ -1,14 +1,19 @@
-"""Local paths: names of files of this machine, the files in a folder, and the user's cache folder."""
+"""Files of this machine: their names, the files in a folder, their total size, and the user's cache folder."""
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from purgatory_udf.common.errors import NeedsSparkError
 
 SCHEME = "file:"
+# Suffixes of compressed files, and the assumed compression ratio.
+PACKED = {".gz", ".zst", ".bz2", ".xz", ".lz4", ".parquet"}
+UNPACKED_TIMES = 10
 
 
 def local_path(name: str) -> Path | None:
@@ -70,3 +75,44 @@ def user_cache_folder() -> Path:
     It is `purgatory-replay` in `$XDG_CACHE_HOME` or `~/.cache`.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "purgatory-replay")
+
+
+def is_small_and_local(paths: Iterable[str], most: int) -> bool:
+    """Whether the paths are local and not empty, with at most `most` bytes of text in total."""
+    given = list(paths)
+    if not given or not all(is_local_path(path) and any(_files(_local(path))) for path in given):
+        return False
+    return local_bytes(given, most) is not None
+
+
+def is_local_path(path: str) -> bool:
+    """Whether the path is on the local file system."""
+    # Hadoop's configuration may set another default file system.
+    return "://" not in _local(path) and "HADOOP_CONF_DIR" not in os.environ
+
+
+def local_bytes(paths: Iterable[str], most: int) -> int | None:
+    """Return the bytes of text of local paths; None if they exceed `most`, or if a path is not local."""
+    total = 0
+    for path in paths:
+        local = _local(path)
+        if "://" in local:
+            return None
+        for file in _files(local):
+            with suppress(FileNotFoundError):
+                total += file.stat().st_size * (UNPACKED_TIMES if file.suffix in PACKED else 1)
+            if total > most:
+                return None
+    return total
+
+
+def _local(path: str) -> str:
+    return path.removeprefix("file://")
+
+
+def _files(path: str) -> Iterator[Path]:
+    """Yield the files; some may be deleted at the same time."""
+    for match in map(Path, glob.iglob(path, recursive=True)):
+        if match.is_file():
+            yield match
+        yield from files_below(match)
