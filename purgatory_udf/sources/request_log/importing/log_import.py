@@ -116,8 +116,10 @@ def ingest_request_log(
             bad_lines,
             options.events_per_file,
         )
-        tables = map(layout.table, NAMES)
-        done = ImportReport(run.run_id, len(files), converted.report, *written, *tables, skipped=skipped)
+        events, rejected, recorded = map(layout.table, NAMES)
+        done = ImportReport(
+            run.run_id, len(files), converted.report, *written, events, rejected, recorded, skipped=skipped
+        )
         run_records.save(backend, layout.table("runs"), run.finished(done.counts()))
     return done
 
