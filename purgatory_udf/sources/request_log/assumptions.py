@@ -47,6 +47,10 @@ COORDINATOR_APPEND_US, COORDINATOR_CHECK_US = 600, 1_100
 # A batch belongs to a request if its timestamp is at most this far outside the request's handling (timestamps are
 # whole milliseconds); and the longest handling that is considered (a bound).
 BATCH_TIME_TOLERANCE_US, MAX_HANDLING_US = 1_000, 100_000
+# Longest time that a request waits in the queue of a coordinator from 4.0 on. A bound; 25 ms were observed.
+MAX_COORDINATOR_QUEUE_US = 200_000
+# Longest time from a change of leadership until the coordinator has loaded or unloaded the groups. A bound.
+MAX_LATE_MOVE_US = 5_000_000
 # Longest time from an append to the follower's fetch that proves it. A bound.
 MAX_APPEND_TO_FETCH_US = 50_000
 

@@ -7,8 +7,13 @@ from collections import Counter
 import pytest
 
 from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
+from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.cluster.cluster_facts import GroupHistory
+from purgatory_udf.sources.request_log.partitions.partition_status import LeadershipState
+from purgatory_udf.sources.request_log.partitions.partition_timeline import coordinator_moves
+from purgatory_udf.sources.request_log.requests.partition_facts import CoordinatorAnswer
 from tests.sources.request_log import recordings
 from tests.sources.request_log.log_lines import START_US, log_line, message, parse, us
 from tests.sources.request_log.translate import Translation, translate
@@ -67,6 +72,19 @@ def test_empty_group_is_stored_in_next_generation() -> None:
     assert stored is not None and (stored.generation, stored.leader, stored.members) == (5, None, [])
 
 
+def test_restarted_static_member_is_stored_at_once() -> None:
+    """updateStaticMemberAndRebalance: a stable group stores the new id, and it leads if the former id did."""
+    history = _history(
+        _joined(1000, "a", 1, groupInstanceId="i"),
+        _joined(1000, "b", 1),
+        _synced(1100, "a", 1),
+        _joined(2000, "c", 1, groupInstanceId="i"),
+    )
+    stored = history.at("g", us(3000))
+    assert stored is not None and (stored.generation, stored.leader) == (1, "c")
+    assert [member["member_id"] for member in stored.members] == ["c", "b"]
+
+
 @pytest.fixture(scope="module")
 def rolling() -> Translation:
     """Brokers 1 and 3 restart; their groups move to other coordinators and back."""
@@ -102,20 +120,56 @@ def test_broker_stop_cancels_old_sessions(rolling: Translation, replayed: Replay
     assert {(outcome.broker, outcome.ended_us) for outcome in cancelled} <= stopped
 
 
-def test_group_responses_equal_recorded_ones(rolling: Translation, replayed: Replay) -> None:
+GROUP_REQUESTS = {"offset_commit": 468, "heartbeat": 612, "join_group": 24, "sync_group": 12, "leave_group": 12}
+
+
+def _assert_responses_equal_recorded_ones(translation: Translation, replayed: Replay) -> None:
     answers = {answer.seq: answer.error for answer in replayed.groups.answers}
-    kinds = ("join_group", "sync_group", "heartbeat", "leave_group", "offset_commit")
-    requests = {seq: record for seq, record in rolling.recorded.items() if record.kind in kinds}
-    assert Counter(record.kind for record in requests.values()) == {
-        "offset_commit": 468,
-        "heartbeat": 612,
-        "join_group": 24,
-        "sync_group": 12,
-        "leave_group": 12,
-    }
+    requests = {seq: record for seq, record in translation.recorded.items() if record.kind in GROUP_REQUESTS}
+    assert Counter(record.kind for record in requests.values()) == GROUP_REQUESTS
     assert {
         seq: (record.kind, record.error) for seq, record in requests.items() if answers.get(seq) != record.error
     } == {}
+
+
+def test_group_responses_equal_recorded_ones(rolling: Translation, replayed: Replay) -> None:
+    _assert_responses_equal_recorded_ones(rolling, replayed)
+
+
+def test_moves_need_no_metadata_log() -> None:
+    """Without --isr, a broker loads a group at its first answer, as followers may find their new leader later."""
+    translation = translate(recordings.log(RECORDING), recordings.names(RECORDING))
+    of_groups = [event for event in translation.events if event["type"] in GROUP_EVENTS]
+    _assert_responses_equal_recorded_ones(translation, replay(of_groups, Config()))
+
+
+LEADS, FOLLOWS, STOPS = ({"change": change} for change in ("leader", "not_leader", "stopped"))
+SERVED, LOADING, REFUSED = errors.NONE, errors.COORDINATOR_LOAD_IN_PROGRESS, errors.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize(
+    ("leadership", "answers", "moves"),
+    [
+        pytest.param([(50, LEADS)], [(60, LOADING), (70, LOADING), (90, SERVED)], [(71, "loads")], id="slow load"),
+        pytest.param([(50, LEADS)], [(40, SERVED)], [(39, "loads")], id="late leadership"),
+        pytest.param([], [(40, SERVED), (60, REFUSED), (80, SERVED)], [(39, "loads"), (59, "unloads"), (79, "loads")]),
+        pytest.param([(10, LEADS), (50, FOLLOWS)], [(60, SERVED), (70, REFUSED)], [(10, "loads"), (61, "unloads")]),
+        pytest.param([(10, LEADS), (50, FOLLOWS)], [(20, SERVED), (40, REFUSED)], [(10, "loads"), (39, "unloads")]),
+        pytest.param([(10, LEADS), (50, FOLLOWS)], [(20, REFUSED), (60, REFUSED)], [(21, "loads"), (50, "unloads")]),
+        pytest.param(
+            [(10, LEADS), (50, FOLLOWS), (60, STOPS), (90, LEADS)],
+            [(95, SERVED)],
+            [(10, "loads"), (50, "unloads"), (60, "stops"), (90, "loads")],
+            id="restart",
+        ),
+        pytest.param([(10, FOLLOWS), (60, STOPS)], [], [], id="never a coordinator"),
+    ],
+)
+def test_moves_follow_answers_and_leadership(
+    leadership: list[tuple[int, dict[str, str]]], answers: list[tuple[int, int]], moves: list[tuple[int, str]]
+) -> None:
+    states = [LeadershipState(at_us, change) for at_us, change in leadership]
+    assert list(coordinator_moves(states, [CoordinatorAnswer(*answer) for answer in answers])) == moves
 
 
 def test_rolling_restart_operations_end_as_recorded(rolling: Translation, replayed: Replay) -> None:

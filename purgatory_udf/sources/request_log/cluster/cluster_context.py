@@ -16,7 +16,12 @@ from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     PartitionChange,
     broker_stops,
 )
-from purgatory_udf.sources.request_log.cluster.internal_topics import TransactionFacts
+from purgatory_udf.sources.request_log.cluster.internal_topics import (
+    DEFAULT_PARTITIONS,
+    OFFSETS_TOPIC,
+    TransactionFacts,
+    partition_for,
+)
 from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
 from purgatory_udf.sources.request_log.log_line import Request
 
@@ -64,6 +69,10 @@ class Context:
     def has_classic_coordinator(self, broker: int) -> bool:
         """Return whether the broker's group coordinator is a classic one, with requests that wait in purgatories."""
         return broker in self.classic_brokers if self.classic is None else self.classic
+
+    def group_partition(self, group: str) -> int:
+        """Return the partition of the offsets topic that a group belongs to."""
+        return partition_for(group, self.partition_counts.get(OFFSETS_TOPIC, DEFAULT_PARTITIONS[OFFSETS_TOPIC]))
 
     def name(self, topic: str) -> str:
         """Return the name of a topic given by name or id; an id without a known name stays an id."""

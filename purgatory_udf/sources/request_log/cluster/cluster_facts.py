@@ -1,8 +1,8 @@
 """Cluster facts that requests carry: topic names, leadership, deletions, transactions, groups, broker lifecycle.
 
-A coordinator appends a group to `__consumer_offsets` when the group leader's assignment arrives and when the last
-member leaves (Kafka: `GroupMetadataManager.storeGroup`). A broker that becomes the leader of the partition loads the
-latest record.
+A coordinator appends a group to `__consumer_offsets` when the group leader's assignment arrives, when a static member
+of a stable group restarts, and when the last member leaves (Kafka: `GroupMetadataManager.storeGroup`). A broker that
+becomes the leader of the partition loads the latest record.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class GroupHistory:
             known = self.joined[group] = (generation, {})
         if known[0] == generation:
             session = int(body["sessionTimeoutMs"])
-            known[1][str(answer["memberId"])] = {
+            member: dict[str, Any] = {
                 "client_id": request.client_id,
                 "member_id": str(answer["memberId"]),
                 **({"group_instance_id": str(body["groupInstanceId"])} if body.get("groupInstanceId") else {}),
@@ -88,6 +88,21 @@ class GroupHistory:
                 "rebalance_timeout_ms": int(body.get("rebalanceTimeoutMs", session)),
                 "protocols": [str(protocol["name"]) for protocol in body.get("protocols") or []],
             }
+            replaced = next((known_id for known_id, of in known[1].items() if _is_earlier_id(of, member)), None)
+            if replaced is None:
+                known[1][member["member_id"]] = member
+            else:
+                self._replace_member(group, generation, replaced, member, request.answered_us)
+
+    def _replace_member(self, group: str, generation: int, replaced: str, member: dict[str, Any], at_us: int) -> None:
+        """Give a restarted static member its new id, which a stable group stores at once, and otherwise its leader."""
+        kept = (member if known_id == replaced else known for known_id, known in self.joined[group][1].items())
+        members = {of["member_id"]: of for of in kept}
+        self.joined[group] = (generation, members)
+        last = self.stored.get(group, [])[-1:]
+        if last and last[0].generation == generation and last[0].members:
+            leader = member["member_id"] if last[0].leader == replaced else last[0].leader
+            self._store(group, GroupRecord(at_us, generation, leader, list(members.values())))
 
     def _store_assignment(self, group: str, request: Request) -> None:
         generation, members = self.joined.get(group, (-1, {}))
@@ -118,6 +133,16 @@ class GroupHistory:
             {group: [GroupRecord(**record) for record in stored] for group, stored in state["stored"].items()},
             {group: (generation, members) for group, (generation, members) in state["joined"].items()},
         )
+
+
+def _is_earlier_id(known: Mapping[str, Any], member: Mapping[str, Any]) -> bool:
+    """Return whether this is the same static member under the id from before its restart."""
+    instance = member.get("group_instance_id")
+    return (
+        instance is not None
+        and known.get("group_instance_id") == instance
+        and known["member_id"] != member["member_id"]
+    )
 
 
 def _leaving_members(body: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[str]:

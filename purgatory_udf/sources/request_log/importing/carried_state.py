@@ -27,6 +27,7 @@ from purgatory_udf.sources.request_log.partitions.partition_status import TimeRa
 from purgatory_udf.sources.request_log.requests.fetch_sessions import AttemptRun, FetchAttempt
 from purgatory_udf.sources.request_log.requests.partition_facts import (
     Append,
+    CoordinatorAnswer,
     Fact,
     FollowerCopy,
     FollowerDelivery,
@@ -53,6 +54,7 @@ Single = (
     | PartitionError
     | RecordDeletion
     | FollowerCopy
+    | CoordinatorAnswer
 )
 
 
@@ -68,7 +70,7 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     """Yield the facts that the next step needs.
 
     These are the facts of the last `LOOK_BACK_US` before `until_us`, and of the older ones the latest position of each
-    reader, the latest append and the latest error.
+    reader, the latest append, the latest error and the latest answer of the coordinator.
     """
     before_us = until_us - LOOK_BACK_US
     last: dict[tuple[object, ...], Single] = {}
@@ -98,8 +100,8 @@ def _retention_key(fact: Single) -> tuple[object, ...] | None:
             return type(fact), fact.replica
         case Append() if fact.base >= 0:
             return (Append,)
-        case PartitionError():
-            return (PartitionError,)
+        case PartitionError() | CoordinatorAnswer():
+            return (type(fact),)
         case _:
             return None
 

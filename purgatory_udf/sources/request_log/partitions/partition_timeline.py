@@ -10,16 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from purgatory_udf.sources.request_log.assumptions import Report
+from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log.assumptions import MAX_LATE_MOVE_US, Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
-from purgatory_udf.sources.request_log.cluster.internal_topics import (
-    DEFAULT_PARTITIONS,
-    OFFSETS_TOPIC,
-    TransactionFacts,
-    partition_for,
-)
+from purgatory_udf.sources.request_log.cluster.internal_topics import OFFSETS_TOPIC, TransactionFacts
 from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch
 from purgatory_udf.sources.request_log.partitions.append_offsets import appends_from_batches, appends_from_offsets
 from purgatory_udf.sources.request_log.partitions.event_sweep import STATE_RANK, EventSweep, TimedEvent
@@ -38,10 +35,64 @@ from purgatory_udf.sources.request_log.partitions.time_correction import (
 )
 from purgatory_udf.sources.request_log.requests.partition_facts import (
     Append,
+    CoordinatorAnswer,
     FollowerCopy,
     HighWatermarkReading,
     PartitionFacts,
 )
+
+NEVER = 2**62
+
+# Moves of a coordinator: it loads the groups of a partition, unloads them, or its process ends.
+LOADS, UNLOADS, STOPS = "loads", "unloads", "stops"
+_MOVE_OF_CHANGE = {"leader": LOADS, "not_leader": UNLOADS, "deleted": UNLOADS, STOPPED: STOPS}
+
+
+def coordinator_moves(
+    leadership: Sequence[LeadershipState], answers: Sequence[CoordinatorAnswer]
+) -> Iterator[tuple[int, str]]:
+    """Yield when a broker's coordinator loads or unloads the groups of a partition, or stops, in time order.
+
+    The coordinator follows the leadership of the partition, some time later. Answers to requests of groups bound the
+    times, and show moves that the leadership does not: a broker that serves a group coordinates it.
+
+    Args:
+        leadership: Leadership changes of the partition at the broker, in time order.
+        answers: The broker's answers to requests of the partition's groups, in time order.
+    """
+    moves = [(at_us, 0, move) for at_us, move in _moves_by_leadership(leadership, answers)]
+    for answer in answers:
+        if answer.error == errors.NONE:
+            moves.append((answer.at_us - 1, 1, LOADS))
+        elif answer.error == errors.NOT_COORDINATOR:
+            moves.append((answer.at_us - 1, 1, UNLOADS))
+    coordinates = has_coordinated = False
+    for at_us, _, move in sorted(moves):
+        if has_coordinated if move == STOPS else coordinates != (move == LOADS):
+            yield at_us, move
+        coordinates = move == LOADS
+        has_coordinated |= coordinates
+
+
+def _moves_by_leadership(
+    leadership: Sequence[LeadershipState], answers: Sequence[CoordinatorAnswer]
+) -> Iterator[tuple[int, str]]:
+    """Yield the moves that leadership changes cause, as early as the answers allow."""
+    changes = [
+        (state.at_us, _MOVE_OF_CHANGE[state.fields["change"]])
+        for state in leadership
+        if state.fields["change"] in _MOVE_OF_CHANGE
+    ]
+    times = [answer.at_us for answer in answers]
+    for (at_us, move), (until_us, _) in pairwise([*changes, (NEVER, "")]):
+        moved_us = at_us
+        for answer in answers[bisect_left(times, at_us) : bisect_left(times, until_us)]:
+            late_us = answer.at_us - at_us
+            still_as_before = answer.error == errors.NONE if move == UNLOADS else answer.error != errors.NONE
+            if move == STOPS or not still_as_before or late_us > MAX_LATE_MOVE_US:
+                break
+            moved_us = answer.at_us + 1
+        yield moved_us, move
 
 
 def group_moves(
@@ -53,23 +104,16 @@ def group_moves(
     """
     if facts.topic != OFFSETS_TOPIC or not context.groups.stored:
         return
-    count = context.partition_counts.get(OFFSETS_TOPIC, DEFAULT_PARTITIONS[OFFSETS_TOPIC])
-    groups = sorted(group for group in context.groups.stored if partition_for(group, count) == facts.partition)
-    leads = has_led = False
-    for state in leadership:
-        change = state.fields["change"]
-        gains, loses = change == "leader" and not leads, change in ("not_leader", "deleted") and leads
-        stops = change == STOPPED and has_led
-        leads = (leads or gains) and not (loses or stops)
-        has_led |= leads
-        if not (gains or loses or stops) or not time_range.from_us <= state.at_us < time_range.until_us:
+    groups = sorted(group for group in context.groups.stored if context.group_partition(group) == facts.partition)
+    for at_us, move in coordinator_moves(leadership, facts.coordinator_answers):
+        if not time_range.from_us <= at_us < time_range.until_us:
             continue
         for group in groups:
-            if stops:
-                event = {"time_us": state.at_us, "broker": facts.broker, "group": group, "type": "group_stopped"}
-                yield TimedEvent(state.at_us, STATE_RANK, event)
+            if move == STOPS:
+                event = {"time_us": at_us, "broker": facts.broker, "group": group, "type": "group_stopped"}
+                yield TimedEvent(at_us, STATE_RANK, event)
             else:
-                yield from _group_move(facts.broker, group, state.at_us, context, loads=gains)
+                yield from _group_move(facts.broker, group, at_us, context, loads=move == LOADS)
 
 
 def _group_move(broker: int, group: str, at_us: int, context: Context, *, loads: bool) -> Iterator[TimedEvent]:
@@ -87,9 +131,6 @@ def _group_move(broker: int, group: str, at_us: int, context: Context, *, loads:
         yield TimedEvent(at_us, STATE_RANK, {**event, **no_member})
     for member in stored.members:
         yield TimedEvent(at_us, STATE_RANK, {**event, "leader_member_id": stored.leader, **member})
-
-
-NEVER = 2**62
 
 
 def with_follower_reads(facts: PartitionFacts, states: Iterable[LeadershipState]) -> list[LeadershipState]:

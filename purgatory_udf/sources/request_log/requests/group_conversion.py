@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from purgatory_udf.sources.request_log import error_codes as errors
-from purgatory_udf.sources.request_log.assumptions import Report
+from purgatory_udf.sources.request_log.assumptions import MAX_COORDINATOR_QUEUE_US, Report
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.request_bodies import topic_of
+from purgatory_udf.sources.request_log.requests.partition_facts import CoordinatorAnswer
 from purgatory_udf.sources.request_log.requests.recorded_operation import (
     LoggedOperation,
     logged_operation,
@@ -41,10 +42,7 @@ def group_operations(
         is_new: Whether it certainly has the new one.
     """
     body, answer = request.body, request.answer or {}
-    # A join or sync that waited was accepted, even if the group moved to another coordinator during the wait. From 4.0
-    # on all requests wait, in the coordinator's queue.
-    waited = classic and request.remote_us and request.api in ("JOIN_GROUP", "SYNC_GROUP")
-    if _error_code(request, answer) in errors.REFUSED_BY_COORDINATOR and not waited:
+    if _is_refused(request, _error_code(request, answer), classic):
         report.count("not_coordinator")
         return
     for sub, event in enumerate(_events(request, body, answer, name)):
@@ -58,6 +56,29 @@ def group_operations(
         else:
             event["time_us"] = request.start_us
         yield logged_operation(request, event, recorded_group(request, code), sub)
+
+
+def _is_refused(request: Request, code: int, classic: bool) -> bool:
+    """Return whether the broker refused a request before the group saw it.
+
+    A join, sync or commit that waited was accepted, even if the group moved to another coordinator during the wait.
+    From 4.0 on all requests wait in the coordinator's queue, but only for some milliseconds.
+    """
+    if code != errors.COORDINATOR_LOAD_IN_PROGRESS and request.api in ("JOIN_GROUP", "SYNC_GROUP", "OFFSET_COMMIT"):
+        waited = request.remote_us > (0 if classic else MAX_COORDINATOR_QUEUE_US)
+        return code in errors.REFUSED_BY_COORDINATOR and not waited
+    return code in errors.REFUSED_BY_COORDINATOR
+
+
+def coordinator_answers(request: Request, classic: bool) -> Iterator[CoordinatorAnswer]:
+    """Yield what the response to a group's request shows about the broker as its coordinator."""
+    code = _error_code(request, request.answer or {})
+    if not _is_refused(request, code, classic):
+        yield CoordinatorAnswer(request.start_us, errors.NONE)
+        if code == errors.NOT_COORDINATOR:
+            yield CoordinatorAnswer(request.answered_us, code)
+    elif code in (errors.COORDINATOR_LOAD_IN_PROGRESS, errors.NOT_COORDINATOR):
+        yield CoordinatorAnswer(request.start_us, code)
 
 
 def _error_code(request: Request, answer: dict[str, Any], sub: int = 0) -> int:

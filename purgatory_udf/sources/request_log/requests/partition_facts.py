@@ -146,6 +146,17 @@ class FollowerCopy(msgspec.Struct, array_like=True, tag=7, gc=False):
     high_watermark: int
 
 
+class CoordinatorAnswer(msgspec.Struct, array_like=True, tag=9, gc=False):
+    """The broker answered a request to a group of this partition of the offsets topic.
+
+    `error` is NONE if it coordinated the group at `at_us`, COORDINATOR_LOAD_IN_PROGRESS if it did not yet, and
+    NOT_COORDINATOR if it did not.
+    """
+
+    at_us: int
+    error: int
+
+
 Fact = (
     Append
     | ReaderPosition
@@ -156,6 +167,7 @@ Fact = (
     | PartitionError
     | RecordDeletion
     | FollowerCopy
+    | CoordinatorAnswer
 )
 
 
@@ -175,6 +187,7 @@ class PartitionFacts:
     errors: list[PartitionError] = field(default_factory=list)
     deletions: list[RecordDeletion] = field(default_factory=list)
     copies: list[FollowerCopy] = field(default_factory=list)
+    coordinator_answers: list[CoordinatorAnswer] = field(default_factory=list)
 
     @classmethod
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
@@ -189,6 +202,7 @@ class PartitionFacts:
             PartitionError: result.errors,
             RecordDeletion: result.deletions,
             FollowerCopy: result.copies,
+            CoordinatorAnswer: result.coordinator_answers,
             FetchAttempt: attempts,
             AttemptRun: attempts,
         }
@@ -199,7 +213,8 @@ class PartitionFacts:
         result.appends.sort(key=lambda append: (append.start_us, append.file, append.line))
         result.positions.sort(key=lambda position: (position.at_us, position.replica, position.offset))
         result.high_watermarks.sort(key=lambda reading: (reading.until_us, reading.offset))
-        for other in (result.deliveries, result.errors, result.deletions, result.copies):
+        by_time = (result.deliveries, result.errors, result.deletions, result.copies, result.coordinator_answers)
+        for other in by_time:
             other.sort(key=lambda fact: fact.at_us)
         return result
 
@@ -213,6 +228,7 @@ class PartitionFacts:
             self.consumer_attempts,
             self.errors,
             self.deletions,
+            self.coordinator_answers,
         )
         return bool(self.copies) and not any(served)
 
@@ -222,4 +238,5 @@ class PartitionFacts:
         times = [kind[0].at_us for kind in (self.positions, self.errors, self.deletions) if kind]
         times += [int(attempts.at_us[0]) for attempts in (self.follower_attempts, self.consumer_attempts) if attempts]
         times += [append.start_us for append in self.appends[:1]]
+        times = times or [answer.at_us for answer in self.coordinator_answers[:1]]
         return min(times, default=1)

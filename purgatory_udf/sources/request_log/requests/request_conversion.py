@@ -18,6 +18,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster.internal_topics import (
     COORDINATOR_APIS,
     DEFAULT_PARTITIONS,
+    OFFSETS_TOPIC,
     TRANSACTION_TIMEOUT_MS,
     TRANSACTIONS_TOPIC,
     coordinator_appends,
@@ -34,6 +35,7 @@ from purgatory_udf.sources.request_log.requests.fetch_conversion import SessionC
 from purgatory_udf.sources.request_log.requests.group_conversion import (
     GROUP_APIS,
     NON_CLASSIC_HEARTBEATS,
+    coordinator_answers,
     group_operations,
 )
 from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, Key, RecordDeletion
@@ -166,6 +168,8 @@ def convert_request(
             operations = list(group_operations(request, context.name, report, classic, context.classic is False))
     else:
         report.count("modern_group" if request.api in NON_CLASSIC_HEARTBEATS else skip_cause(request))
+    if request.api in GROUP_APIS:
+        facts.extend(_coordinator_answer_facts(request, context))
     if request.api in COORDINATOR_APIS:
         facts.extend(_coordinator_append_facts(request, context))
     return operations, facts
@@ -188,6 +192,13 @@ def _convert_delete_records(request: Request, context: Context) -> tuple[LoggedO
         "partitions": partitions,
     }
     return logged_operation(request, event, recorded_delete_records(request)), facts
+
+
+def _coordinator_answer_facts(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
+    """Yield what the response shows about the coordinator of the group's partition of the offsets topic."""
+    key = OFFSETS_TOPIC, context.group_partition(str(request.body["groupId"]))
+    for answer in coordinator_answers(request, context.has_classic_coordinator(request.broker)):
+        yield key, answer
 
 
 def _coordinator_append_facts(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
