@@ -171,6 +171,25 @@ class GroupSettings(_Section):
         return value if found else plain
 
 
+class ShareSettings(_Section):
+    """Settings of share groups, their fetches and their purgatory.
+
+    The settings of groups replace or scale those that the trace reports, or else Kafka's defaults. `reads` is `batches`
+    for traces in which a read returns complete batches, of each partition at least one; Kafka cuts a read at its limit,
+    and only the first partition returns at least one batch.
+    """
+
+    max_wait_ms: Override = None
+    max_records: Override = None
+    record_lock_duration_ms: Override = None
+    delivery_count_limit: Override = None
+    partition_max_record_locks: Override = None
+    auto_offset_reset: Literal["earliest", "latest"] | None = None
+    reads: Literal["bytes", "batches"] = "bytes"
+    state_write_ms: Millis = 5
+    purge_interval: Interval = 1000
+
+
 class Config(_Section):
     """The whole configuration; `load_config` creates it."""
 
@@ -181,6 +200,7 @@ class Config(_Section):
     delete_records: DeleteRecords = DeleteRecords()
     create_topics: CreateTopicsSettings = CreateTopicsSettings()
     group: GroupSettings = GroupSettings()
+    share: ShareSettings = ShareSettings()
     what_if: tuple[ScopeRule, ...] = ()
     grouping: Literal["auto", "partition", "shard", "broker"] = "auto"
     grouping_shards: Annotated[int, Field(ge=1, le=4096)] = 16

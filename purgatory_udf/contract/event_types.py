@@ -235,6 +235,80 @@ remote_quota = object_reader(*COMMON, Field("exhausted", boolean))
 
 reader_queue = object_reader(*COMMON, Field("full", boolean))
 
+# Share groups (KIP-932). Of the acknowledgement of a range, `types` has one type for all offsets, or one per offset.
+
+
+def _acknowledged(row: Row) -> None:
+    if row["last_offset"] < row["first_offset"]:
+        raise invalid_value(row["last_offset"], "an integer >= first_offset").within("last_offset")
+    if len(row["types"]) not in (1, row["last_offset"] - row["first_offset"] + 1):
+        raise invalid_value(row["types"], "one type, or one per offset").within("types")
+
+
+_ACKNOWLEDGEMENTS = list_of(
+    object_reader(
+        *TOPIC_PARTITION,
+        Field("first_offset", offset),
+        Field("last_offset", offset),
+        Field("types", list_of(integer(0, 4))),
+        cross_check=_acknowledged,
+    )
+)
+
+_SHARE_MEMBER = (Field("group", name), Field("member_id", text))
+_STATE_WRITE = Field("state_write_ms", count32, None)
+
+share_fetch = object_reader(
+    *REQUEST,
+    *_SHARE_MEMBER,
+    Field("session_epoch", integer(-1, INT32), 0),
+    Field("max_wait_ms", int32),
+    Field("min_bytes", count64),
+    Field("max_bytes", count64, INT32),
+    Field("max_records", count32, INT32),
+    Field("batch_size", count32, INT32),
+    Field("acquire_mode", integer(0, 1), 0),
+    per_partition(),
+    Field("acknowledgements", _ACKNOWLEDGEMENTS, None),
+    _STATE_WRITE,
+)
+
+share_acknowledge = object_reader(*REQUEST, *_SHARE_MEMBER, Field("acknowledgements", _ACKNOWLEDGEMENTS), _STATE_WRITE)
+
+share_release = object_reader(
+    *COMMON, Field("request_id", label, None), Field("client_id", text, None), *_SHARE_MEMBER, _STATE_WRITE
+)
+
+share_group = object_reader(
+    *COMMON,
+    Field("group", name),
+    Field("record_lock_duration_ms", integer(1, INT32), None),
+    Field("delivery_count_limit", integer(1, INT32), None),
+    Field("partition_max_record_locks", integer(1, INT32), None),
+    Field("auto_offset_reset", one_of("latest", "earliest"), None),
+)
+
+RECORD_STATES = ("AVAILABLE", "ACKNOWLEDGED", "ARCHIVED")
+
+share_state = object_reader(
+    *COMMON,
+    Field("group", name),
+    *TOPIC_PARTITION,
+    Field("start_offset", offset_or_none),
+    Field(
+        "states",
+        list_of(
+            object_reader(
+                Field("first_offset", offset),
+                Field("last_offset", offset),
+                Field("state", one_of(*RECORD_STATES)),
+                Field("delivery_count", count32),
+            )
+        ),
+        None,
+    ),
+)
+
 _AT_OFFSET = (Field("offset", offset),)
 _WAKE = (Field("wake", boolean, True),)
 
@@ -401,4 +475,9 @@ TYPES: dict[str, Reader] = {
     "remote_lookup": remote_lookup,
     "remote_quota": remote_quota,
     "reader_queue": reader_queue,
+    "share_fetch": share_fetch,
+    "share_acknowledge": share_acknowledge,
+    "share_release": share_release,
+    "share_group": share_group,
+    "share_state": share_state,
 }

@@ -15,7 +15,7 @@ from purgatory_udf.contract.value_checks import Schema, if_field, one_of, schema
 _DESCRIPTION = (
     "One line of a trace; docs/events.md describes each field. The contract rejects some lines that this schema "
     "accepts: 1.0 for an integer, a duplicate partition, topic or broker in a list, a last_offset below base_offset - "
-    "1, and a duplicate seq."
+    "1 or first_offset, a number of types other than 1 and that of the offsets, and a duplicate seq."
 )
 
 _WIDTH = 120

@@ -66,6 +66,29 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareDelivery:
+    """A delivery of records to a member of a share group, and its end.
+
+    `state` is the state of the records after the end: AVAILABLE, ACKNOWLEDGED or ARCHIVED.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    operation_id: int
+    request_id: str | None
+    client_id: str | None
+    member_id: str
+    acquired_us: int
+    ended_us: int
+    ended_by: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Transition:
     """A change of a group's state; `members` and `generation` are those after it."""
 

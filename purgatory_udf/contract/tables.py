@@ -99,6 +99,25 @@ _EVENT_ASSIGNMENT = pa.struct(
     ]
 )
 
+_EVENT_ACKNOWLEDGEMENT = pa.struct(
+    [
+        column("topic", TEXT, "Topic name"),
+        column("partition", INT, "Partition number"),
+        column("first_offset", LONG, "First acknowledged offset"),
+        column("last_offset", LONG, "Last acknowledged offset"),
+        column("types", pa.list_(INT), "Type of all offsets or of each: 0 gap, 1 accept, 2 release, 3 reject, 4 renew"),
+    ]
+)
+
+_EVENT_RECORD_STATE = pa.struct(
+    [
+        column("first_offset", LONG, "First offset"),
+        column("last_offset", LONG, "Last offset"),
+        column("state", TEXT, "AVAILABLE, ACKNOWLEDGED or ARCHIVED"),
+        column("delivery_count", INT, "How often the records have been delivered"),
+    ]
+)
+
 _EVENTS = table(
     column("event_time", TIMESTAMP, "`time_us` as a timestamp"),
     column(
@@ -121,18 +140,19 @@ _EVENTS = table(
         "`fetch`: broker ID of the follower, negative for a consumer; "
         "`replica_end`, `throttled`, `unthrottled`: broker ID of the follower",
     ),
-    column("max_wait_ms", LONG, "`fetch`: maximum wait in milliseconds"),
-    column("min_bytes", LONG, "`fetch`: minimum bytes of the response"),
-    column("max_bytes", LONG, "`fetch`: maximum bytes of the response"),
+    column("max_wait_ms", LONG, "`fetch`, `share_fetch`: maximum wait in milliseconds"),
+    column("min_bytes", LONG, "`fetch`, `share_fetch`: minimum bytes of the response"),
+    column("max_bytes", LONG, "`fetch`, `share_fetch`: maximum bytes of the response"),
     column("isolation", TEXT, "`fetch`, `list_offsets`: `read_uncommitted` or `read_committed`"),
     column(
         "partitions",
         pa.list_(_EVENT_PARTITION),
-        "`produce`, `fetch`, `delete_records`, `offset_commit`, `list_offsets`: partitions of the request",
+        "`produce`, `fetch`, `delete_records`, `offset_commit`, `list_offsets`, `share_fetch`: partitions of the "
+        "request",
     ),
     column("topics", pa.list_(_EVENT_TOPIC), "`create_topics`: topics to create"),
-    column("topic", TEXT, "`partition`, `topic`, `remote_read`, `remote_lookup`: topic name"),
-    column("partition", INT, "`partition`, `remote_read`, `remote_lookup`: partition number"),
+    column("topic", TEXT, "`partition`, `topic`, `remote_read`, `remote_lookup`, `share_state`: topic name"),
+    column("partition", INT, "`partition`, `remote_read`, `remote_lookup`, `share_state`: partition number"),
     column("change", TEXT, "`partition`: what changed, such as `log_end` or `leader`"),
     column("offset", LONG, "`partition`: new offset, for the changes that move one; `remote_lookup`: offset found"),
     column("bytes", LONG, "`log_end`: bytes appended since the previous log end; `remote_read`: bytes read"),
@@ -140,8 +160,8 @@ _EVENTS = table(
     column("replicas", pa.list_(INT), "`leader`: broker IDs of the replicas"),
     column("isr", pa.list_(INT), "`leader`, `isr`: broker IDs of the in-sync replicas"),
     column("min_isr", INT, "`leader`: `min.insync.replicas`"),
-    column("group", TEXT, "Group events: group ID"),
-    column("member_id", TEXT, "Group events: member ID; empty if the member has none yet"),
+    column("group", TEXT, "Events of groups and share groups: group ID"),
+    column("member_id", TEXT, "Events of groups and share groups: member ID; empty if the member has none yet"),
     column("assigned_member_id", TEXT, "`join_group`: member ID that the recorded response assigned"),
     column(
         "leader_member_id",
@@ -206,6 +226,27 @@ _EVENTS = table(
     ),
     column("topic_id", TEXT, "`topic`: topic ID, in the form that Kafka prints"),
     column("partition_count", INT, "`topic`: number of partitions"),
+    column("session_epoch", INT, "`share_fetch`: epoch of the share session"),
+    column("max_records", LONG, "`share_fetch`: maximum records of the response"),
+    column("batch_size", LONG, "`share_fetch`: records from which on the response is divided into batches"),
+    column("acquire_mode", INT, "`share_fetch`: 0 acquires whole batches of the log, 1 at most `max_records`"),
+    column(
+        "acknowledgements",
+        pa.list_(_EVENT_ACKNOWLEDGEMENT),
+        "`share_acknowledge`, `share_fetch`: acknowledged records",
+    ),
+    column(
+        "state_write_ms",
+        LONG,
+        "`share_acknowledge`, `share_fetch`, `share_release`: how long the share coordinator took to write the state, "
+        "in milliseconds",
+    ),
+    column("record_lock_duration_ms", LONG, "`share_group`: `share.record.lock.duration.ms`"),
+    column("delivery_count_limit", INT, "`share_group`: `share.delivery.count.limit`"),
+    column("partition_max_record_locks", INT, "`share_group`: `share.partition.max.record.locks`"),
+    column("auto_offset_reset", TEXT, "`share_group`: `share.auto.offset.reset`, `latest` or `earliest`"),
+    column("start_offset", LONG, "`share_state`: first offset that is not done; -1 if the state is not initialized"),
+    column("states", pa.list_(_EVENT_RECORD_STATE), "`share_state`: states of records from the start offset on"),
 )
 
 _REJECTED_EVENTS = table(
@@ -224,8 +265,8 @@ _OUTCOME_HEAD = (
     column(
         "kind",
         TEXT,
-        "`produce`, `fetch`, `remote_fetch`, `delete_records`, `create_topics`, `list_offsets`, `initial_join`, "
-        "`join`, `sync`, `heartbeat`, `session` or `reconciliation`",
+        "`produce`, `fetch`, `remote_fetch`, `share_fetch`, `delete_records`, `create_topics`, `list_offsets`, "
+        "`initial_join`, `join`, `sync`, `heartbeat`, `session` or `reconciliation`",
     ),
     column("broker", INT, "ID of the broker that held the operation"),
     column("request_id", TEXT, "Label of the request"),
@@ -238,14 +279,17 @@ _WAIT_MS = column("wait_ms", LONG, "Wait in milliseconds, counted between trunca
 _TOPIC = column("topic", TEXT, "Topic name")
 _PARTITION = column("partition", INT, "Partition number; -1 for the topic as a whole")
 _PART_BYTES = column(
-    "bytes", LONG, "`fetch`: readable bytes; `remote_fetch`: bytes in the response; `produce`: appended bytes"
+    "bytes",
+    LONG,
+    "`fetch`: readable bytes; `remote_fetch`, `share_fetch`: bytes in the response; `produce`: appended bytes",
 )
 _FETCHER = column("fetcher", TEXT, "`fetch`: `consumer` or `follower`; `remote_fetch`: `consumer`")
 _ANSWERED_BYTES = column(
     "answered_bytes",
     LONG,
-    "`fetch`, `remote_fetch`: bytes in the response, within the limits of the request and of each partition, each "
-    "read from one segment; a batch beyond a limit is cut, or left out if it is the first of its partition",
+    "`fetch`, `remote_fetch`, `share_fetch`: bytes in the response, within the limits of the request and of each "
+    "partition, each read from one segment; a batch beyond a limit is cut, or left out if it is the first of its "
+    "partition",
 )
 
 
@@ -254,7 +298,7 @@ def _readable(when: str) -> pa.Field:
         "bytes",
         LONG,
         f"`fetch`: readable bytes {when}, over all partitions and segments, each up to the maximum of its partition; "
-        "`remote_fetch`: bytes in the response",
+        "`remote_fetch`, `share_fetch`: bytes in the response",
     )
 
 
@@ -400,7 +444,7 @@ _PURGATORY_GAUGES = table(
     column(
         "purgatory",
         TEXT,
-        "Produce, Fetch, RemoteFetch, DeleteRecords, topic, RemoteListOffsets, Rebalance or Heartbeat",
+        "Produce, Fetch, RemoteFetch, ShareFetch, DeleteRecords, topic, RemoteListOffsets, Rebalance or Heartbeat",
     ),
     column("at", TIMESTAMP, "Time of the reading, a multiple of 200 ms"),
     column("watched", LONG, "`PurgatorySize`: entries of the watch lists, including those of ended operations"),

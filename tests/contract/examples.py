@@ -14,6 +14,7 @@ OWNED: list[Event] = [{"topic": "orders", "partitions": [3, 4]}]
 ASSIGNMENTS: list[Event] = [{"member_id": "m-1", "assigned": OWNED}]
 PLACE: Event = {"topic": "orders", "partition": 3}
 OFFSET: Event = {**PLACE, "offset": 40}
+ACKNOWLEDGEMENTS: list[Event] = [{**PLACE, "first_offset": 40, "last_offset": 42, "types": [1, 1, 2]}]
 
 PRODUCED: Event = {**PLACE, "base_offset": 10, "last_offset": 19, "bytes": 1000, "error": "NONE"}
 FETCHED: Event = {
@@ -144,6 +145,48 @@ WHOLE: dict[str, Event] = {
     "remote_lookup": {**HEAD, **OFFSET, "type": "remote_lookup", "request_id": "r-1", "error": "NONE"},
     "remote_quota": {**HEAD, "type": "remote_quota", "exhausted": True},
     "reader_queue": {**HEAD, "type": "reader_queue", "full": True},
+    "share_fetch": {
+        **REQUEST,
+        "type": "share_fetch",
+        "group": "g",
+        "member_id": "m-1",
+        "session_epoch": 3,
+        "max_wait_ms": 500,
+        "min_bytes": 1,
+        "max_bytes": 1000,
+        "max_records": 500,
+        "batch_size": 100,
+        "acquire_mode": 1,
+        "partitions": [PLACE],
+        "acknowledgements": ACKNOWLEDGEMENTS,
+        "state_write_ms": 5,
+    },
+    "share_acknowledge": {
+        **REQUEST,
+        "type": "share_acknowledge",
+        "group": "g",
+        "member_id": "m-1",
+        "acknowledgements": ACKNOWLEDGEMENTS,
+        "state_write_ms": 5,
+    },
+    "share_release": {**REQUEST, "type": "share_release", "group": "g", "member_id": "m-1", "state_write_ms": 5},
+    "share_group": {
+        **HEAD,
+        "type": "share_group",
+        "group": "g",
+        "record_lock_duration_ms": 30_000,
+        "delivery_count_limit": 5,
+        "partition_max_record_locks": 2000,
+        "auto_offset_reset": "earliest",
+    },
+    "share_state": {
+        **HEAD,
+        **PLACE,
+        "type": "share_state",
+        "group": "g",
+        "start_offset": 40,
+        "states": [{"first_offset": 42, "last_offset": 44, "state": "AVAILABLE", "delivery_count": 2}],
+    },
 }
 
 REQUEST_NEEDS = ["time_us", "type", "request_id"]
@@ -215,6 +258,11 @@ NEEDS: dict[str, list[str]] = {
     "remote_lookup": [*REQUEST_NEEDS, "topic", "partition"],
     "remote_quota": ["time_us", "type", "exhausted"],
     "reader_queue": ["time_us", "type", "full"],
+    "share_fetch": [*MEMBER_NEEDS, "max_wait_ms", "min_bytes", *PLACE_NEEDS],
+    "share_acknowledge": [*MEMBER_NEEDS, "acknowledgements"],
+    "share_release": ["time_us", "type", "group", "member_id"],
+    "share_group": ["time_us", "type", "group"],
+    "share_state": ["time_us", "type", "group", "topic", "partition", "start_offset"],
 }
 
 # The defaults of optional fields by event type; the empty key has those of every type.
@@ -255,6 +303,24 @@ DEFAULTS: dict[str, Event] = {
     "list_offsets": {"timeout_ms": 0, "isolation": "read_uncommitted"},
     "remote_read": {"bytes": 0, "error": "NONE"},
     "remote_lookup": {"offset": None, "error": "NONE"},
+    "share_fetch": {
+        "session_epoch": 0,
+        "max_bytes": 2147483647,
+        "max_records": 2147483647,
+        "batch_size": 2147483647,
+        "acquire_mode": 0,
+        "acknowledgements": None,
+        "state_write_ms": None,
+    },
+    "share_acknowledge": {"state_write_ms": None},
+    "share_release": {"request_id": None, "state_write_ms": None},
+    "share_group": {
+        "record_lock_duration_ms": None,
+        "delivery_count_limit": None,
+        "partition_max_record_locks": None,
+        "auto_offset_reset": None,
+    },
+    "share_state": {"states": None},
 }
 PARTITION_DEFAULTS: dict[str, Event] = {
     "produce": {"error": "NONE"},

@@ -24,7 +24,7 @@ VALUES: list[Any] = [
     *([], [1], [1, 1], [-1], ["x"], {}, [{}], [None], 9_000_000_000_000_001),
 ]
 # Words in the reasons of checks that a JSON schema cannot express, as its description notes.
-NOT_IN_SCHEMA = ("duplicate", "base_offset - 1")
+NOT_IN_SCHEMA = ("duplicate", "base_offset - 1", ">= first_offset", "one per offset")
 
 Path = tuple[str | int, ...]
 

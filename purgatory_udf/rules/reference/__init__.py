@@ -6,6 +6,9 @@ In reading order:
 - `delayed_produce`, `delayed_fetch`, `delayed_admin`: the delayed operations of produce, fetch, delete-records and
   create-topics requests
 - `delayed_remote`: the delayed operations of fetches and list-offsets requests that wait for remote storage
+- `share_records`, `share_partition`, `share_acquisition`: the records of a partition in flight for a share group
+- `delayed_share_fetch`: the delayed operation of share fetches
+- `share_broker`: the share partitions of a broker, and the events that check waiting share fetches
 - `broker`: a broker's replicas and purgatories, and the cluster
 - `event_handlers`: from an event of the trace to a delayed operation, or to a change that triggers checks
 - `reference_replay`: the replay of a whole trace, with outcomes and gauges

@@ -22,13 +22,17 @@ from purgatory_udf.rules.reference.delayed_remote import (
     RemoteReads,
 )
 from purgatory_udf.rules.reference.partition import LeaderHwChange, Partition, RemoteStorage
+from purgatory_udf.rules.reference.share_broker import ShareBroker, ShareGroups
 
 
 class Broker:
     """Answers each request at once or puts it into a purgatory, and checks the purgatories when a partition changes."""
 
-    def __init__(self, broker_id: int, config: Config, clock: Clock) -> None:
+    def __init__(self, broker_id: int, config: Config, clock: Clock, share_groups: ShareGroups | None = None) -> None:
         self.broker_id = broker_id
+        self._clock = clock
+        self._share_groups = share_groups or ShareGroups(config.share)
+        self._shares: ShareBroker | None = None
         self.produce_purgatory: DelayedOperationPurgatory[DelayedProduce]
         self.fetch_purgatory: DelayedOperationPurgatory[DelayedFetch]
         self.delete_records_purgatory: DelayedOperationPurgatory[DelayedDeleteRecords]
@@ -56,6 +60,18 @@ class Broker:
         if replica is None:
             replica = self._replicas[key] = Partition(key, self.broker_id, self.remote_storage)
         return replica
+
+    @property
+    def shares(self) -> ShareBroker:
+        """The share partitions and their purgatory, created on first use: few brokers have any."""
+        if self._shares is None:
+            self._shares = ShareBroker(self.broker_id, self._clock, self._share_groups, self.replica)
+        return self._shares
+
+    def finish_request(self, now_us: int) -> None:
+        """Run what was put off to the end of a request (`ReplicaManager.tryCompleteActions`)."""
+        if self._shares is not None:
+            self._shares.run_actions(now_us)
 
     def append_records(self, produce: DelayedProduce, acks: int, now_us: int) -> None:
         """Append, then answer the produce or let it wait, and only then check what the appends completed.
@@ -201,10 +217,18 @@ class Broker:
         for reads in (self._reads, self._lookups):
             reads.forget(lambda key: key == replica.key)
         self.topic_purgatory.abandon(lambda topic: topic == replica.key.topic, now_us)
+        if self._shares is not None:
+            self._shares.stop(replica.key, now_us)
         replica.stop()
 
     def check_all(self, replica: Partition, now_us: int) -> None:
-        """Check all purgatories of partitions: the high watermark rose, or the leadership changed."""
+        """Check all purgatories of partitions, because the high watermark rose."""
+        self.check_replica(replica, now_us)
+        if self._shares is not None:
+            self._shares.check_partition(replica.key, now_us)
+
+    def check_replica(self, replica: Partition, now_us: int) -> None:
+        """Check the purgatories that wait for the log: the high watermark rose, or the leadership changed."""
         self.produce_purgatory.check_and_complete(replica.key, now_us)
         self.fetch_purgatory.check_and_complete(replica.key, now_us)
         self.delete_records_purgatory.check_and_complete(replica.key, now_us)
@@ -214,6 +238,11 @@ class Broker:
         self.produce_purgatory.check_and_complete(replica.key, now_us)
         self.delete_records_purgatory.check_and_complete(replica.key, now_us)
 
+    def fence_shares(self, replica: Partition, now_us: int) -> None:
+        """Drop what share groups have in flight of the partition, because the broker no longer leads it."""
+        if self._shares is not None:
+            self._shares.fence(replica.key, now_us)
+
     def check_remote(self, replica: Partition, now_us: int) -> None:
         """Check the requests that wait for remote storage: the broker has lost the leadership or the replica."""
         self.remote_fetch_purgatory.check_and_complete(replica.key, now_us)
@@ -222,7 +251,9 @@ class Broker:
     def check_after_append(self, replica: Partition, change: LeaderHwChange, now_us: int) -> None:
         """Check the purgatories with operations that an append with this effect may complete."""
         if change is LeaderHwChange.INCREASED:
-            self.check_all(replica, now_us)
+            self.check_replica(replica, now_us)
+            if self._shares is not None:
+                self._shares.add_append_action(replica.key)
         elif change is LeaderHwChange.SAME:
             self.fetch_purgatory.check_and_complete(replica.key, now_us)
 
@@ -237,6 +268,7 @@ class Cluster:
     def __init__(self, config: Config, start_ms: int) -> None:
         self.config = config
         self.clock = Clock(start_ms)
+        self.share_groups = ShareGroups(config.share)
         self.brokers: dict[int, Broker] = {}
         self._led_partitions: dict[str, set[int]] = {}
 
@@ -244,7 +276,7 @@ class Cluster:
         """Return the broker, creating it on first use."""
         broker = self.brokers.get(broker_id)
         if broker is None:
-            broker = self.brokers[broker_id] = Broker(broker_id, self.config, self.clock)
+            broker = self.brokers[broker_id] = Broker(broker_id, self.config, self.clock, self.share_groups)
         return broker
 
     def has_leaders(self, topic: str, partitions: int) -> bool:

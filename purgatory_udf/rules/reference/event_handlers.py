@@ -45,13 +45,27 @@ from purgatory_udf.rules.reference.delayed_remote import (
     DelayedRemoteListOffsets,
     ListOffsetsPartitionStatus,
 )
+from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, ShareFetch
 from purgatory_udf.rules.reference.partition import FetchIsolation, Partition, ReplicaStatus
+from purgatory_udf.rules.reference.share_broker import GroupKey, ShareAnswer
+from purgatory_udf.rules.reference.share_records import (
+    Acknowledgement,
+    Acquirer,
+    PersistedState,
+    RecordState,
+    ShareGroupLimits,
+    StateBatch,
+)
 
 Event = Mapping[str, Any]
 Respond = Callable[[Any], None]
 
 # The partition number of a topic in the outcome of a create-topics request.
 ALL_PARTITIONS = -1
+
+# The acquire mode in which a share fetch acquires at most `max_records` records.
+RECORD_LIMIT = 1
+SHARE_GROUP_SETTINGS = ShareGroupLimits._fields
 
 
 def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedProduce:
@@ -148,12 +162,81 @@ def list_offsets(cluster: Cluster, event: Event, respond: Respond | None = None)
     return operation
 
 
+def share_fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedShareFetch:
+    """Apply a fetch of a share group. Its acknowledgements are taken first."""
+    broker = cluster.broker(_broker_id(event))
+    if event.get("acknowledgements"):
+        share_acknowledge(cluster, event)
+    request = _request(event, "share_fetch", _first_partition(event))
+    max_bytes = min(_number(event, "max_bytes", INT32_MAX), cluster.config.fetch.max_bytes)
+    min_bytes = _number(event, "min_bytes", 1)
+    fetch = ShareFetch(
+        group=event["group"],
+        acquirer=Acquirer(event["seq"], request.request_id, request.client_id, event["member_id"]),
+        partitions=tuple(_key(entry) for entry in event["partitions"]),
+        min_bytes=min(min_bytes, max_bytes) if cluster.config.fetch.cap_min_bytes else min_bytes,
+        max_bytes=max_bytes,
+        max_records=_overridden(cluster, event, "max_records", "share.max_records"),
+        batch_size=_number(event, "batch_size", INT32_MAX),
+        is_exact=_number(event, "acquire_mode", 0) == RECORD_LIMIT,
+        session_epoch=_number(event, "session_epoch", 0),
+    )
+    delay_ms = _overridden(cluster, event, "max_wait_ms", "share.max_wait_ms")
+    operation = DelayedShareFetch(request, delay_ms, fetch, broker.shares)
+    operation.respond = respond
+    broker.shares.fetch_messages(operation, event["time_us"])
+    return operation
+
+
 REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
     "produce": produce,
     "fetch": fetch,
     "delete_records": delete_records,
     "create_topics": create_topics,
     "list_offsets": list_offsets,
+    "share_fetch": share_fetch,
+}
+
+
+def share_acknowledge(cluster: Cluster, event: Event) -> None:
+    """Apply acknowledgements of a member of a share group."""
+    acknowledgements: dict[TopicPartition, list[Acknowledgement]] = {}
+    for each in event["acknowledgements"]:
+        acknowledgement = Acknowledgement(each["first_offset"], each["last_offset"], tuple(each["types"]))
+        acknowledgements.setdefault(_key(each), []).append(acknowledgement)
+    shares = cluster.broker(_broker_id(event)).shares
+    shares.acknowledge(_share_answer(event), event["group"], event["member_id"], acknowledgements, event["time_us"])
+
+
+def _share_release(cluster: Cluster, event: Event) -> None:
+    shares = cluster.broker(_broker_id(event)).shares
+    shares.release_session(_share_answer(event), event["group"], event["member_id"], event["time_us"])
+
+
+def _share_group(cluster: Cluster, event: Event) -> None:
+    settings = {name: event[name] for name in SHARE_GROUP_SETTINGS if event.get(name) is not None}
+    cluster.share_groups.configure(event["group"], ShareGroupLimits(**settings))
+
+
+def _share_state(cluster: Cluster, event: Event) -> None:
+    batches = [
+        StateBatch(each["first_offset"], each["last_offset"], RecordState[each["state"]], each["delivery_count"])
+        for each in event.get("states") or ()
+    ]
+    key = GroupKey(event["group"], _key(event))
+    start = event["start_offset"]
+    cluster.share_groups.load(key, PersistedState(None if start < 0 else start, batches))
+
+
+def _share_answer(event: Event) -> ShareAnswer:
+    return ShareAnswer(event["seq"], event.get("request_id"), event["type"], event.get("state_write_ms"))
+
+
+SHARE_EVENTS: dict[str, Callable[[Cluster, Event], None]] = {
+    "share_acknowledge": share_acknowledge,
+    "share_release": _share_release,
+    "share_group": _share_group,
+    "share_state": _share_state,
 }
 
 
@@ -203,6 +286,10 @@ def _overridden(cluster: Cluster, event: Event, field: str, *keys: str) -> int:
 
 def _replica(broker: Broker, entry: Event) -> Partition:
     return broker.replica(TopicPartition(entry["topic"], entry["partition"]))
+
+
+def _key(entry: Event) -> TopicPartition:
+    return TopicPartition(entry["topic"], entry["partition"])
 
 
 def _first_partition(event: Event) -> str | None:
@@ -310,6 +397,8 @@ def _throttled_change(throttled: bool) -> Change:
 def _status_change(status: ReplicaStatus) -> Change:
     def change(broker: Broker, replica: Partition, event: Event) -> None:
         replica.status = status
+        if status is not ReplicaStatus.ONLINE:
+            broker.fence_shares(replica, event["time_us"])
         _check_status(broker, replica, event)
 
     return change
@@ -321,7 +410,7 @@ def _check_status(broker: Broker, replica: Partition, event: Event) -> None:
     if event.get("wake") is False:
         broker.check_per_partition(replica, now_us)
         return
-    broker.check_all(replica, now_us)
+    broker.check_replica(replica, now_us)
     if event["change"] != "online":
         broker.check_remote(replica, now_us)
 

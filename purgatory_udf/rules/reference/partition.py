@@ -19,6 +19,14 @@ class OffsetMetadata(NamedTuple):
     position: int
 
 
+class LogBatch(NamedTuple):
+    """A batch of records in the log: its first and last offset, and its size in bytes."""
+
+    base: int
+    last: int
+    size: int
+
+
 class PartitionLog:
     """The parts of a replica's log that waiting depends on: batch positions in bytes, and segment base offsets.
 
@@ -128,6 +136,20 @@ class PartitionLog:
         complete = bisect_right(self._batch_positions, begin + size) - (begin + size < self._end_position)
         read_to = self._batch_ends[complete - 1] if size and complete else offset
         return size, max(offset, min(read_to, upper.offset))
+
+    def batches_from(self, offset: int, size: int) -> list[LogBatch]:
+        """Return the complete batches in the `size` bytes from the batch that holds `offset`."""
+        batches, first = [], bisect_right(self._batch_ends, offset)
+        until = self.position(offset) + size
+        for index in range(first, len(self._batch_ends)):
+            is_last = index + 1 == len(self._batch_ends)
+            position, end = self._batch_positions[index], self._batch_ends[index]
+            next_position = self._end_position if is_last else self._batch_positions[index + 1]
+            if next_position > until:
+                break
+            base = self._batch_ends[index - 1] if index else self.start or 0
+            batches.append(LogBatch(base, end - 1, next_position - position))
+        return batches
 
     def _batch_size_at(self, position: int) -> int:
         """Return the size of the batch that starts at `position`, ignoring empty ones; 0 if it is not one batch."""

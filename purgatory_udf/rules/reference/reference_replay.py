@@ -15,7 +15,12 @@ from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
 from purgatory_udf.rules.purgatory.clock import STEP_MS, GaugeSeries
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest
 from purgatory_udf.rules.reference.broker import Cluster
-from purgatory_udf.rules.reference.event_handlers import REMOTE_STORAGE_EVENTS, REQUESTS, apply_change
+from purgatory_udf.rules.reference.event_handlers import (
+    REMOTE_STORAGE_EVENTS,
+    REQUESTS,
+    SHARE_EVENTS,
+    apply_change,
+)
 
 Event = Mapping[str, Any]
 
@@ -77,6 +82,8 @@ class Replayer:
         handler = HANDLERS.get(event["type"])
         if handler is not None:
             handler(self, event)
+        if event["type"] in FINISHED_BY_BROKER:
+            self.cluster.broker(event.get("broker") or 0).finish_request(event["time_us"])
 
     def finish(self) -> Replay:
         """Expire every deadline up to the last event, drain if configured, and return the result."""
@@ -117,6 +124,9 @@ def replay(events: Iterable[Event], config: Config) -> Replay:
     return replayer.finish()
 
 
+# Events at whose end the broker runs the actions that it has put off: requests, and appends.
+FINISHED_BY_BROKER = {*REQUESTS, "share_acknowledge", "share_release", *GROUP_EVENTS, "partition"}
+
 Handler = Callable[[Replayer, Event], None]
 
 
@@ -134,7 +144,7 @@ def _request_handler(request: Callable[[Cluster, Event], DelayedRequest]) -> Han
 # Any other type of event, such as `clock`, only advances the time.
 HANDLERS: dict[str, Handler] = {
     "partition": _change_handler(apply_change),
-    **{kind: _change_handler(change) for kind, change in REMOTE_STORAGE_EVENTS.items()},
+    **{kind: _change_handler(change) for kind, change in (REMOTE_STORAGE_EVENTS | SHARE_EVENTS).items()},
     **{kind: _request_handler(request) for kind, request in REQUESTS.items()},
     **dict.fromkeys(GROUP_EVENTS, lambda replayer, event: replayer.coordinators.handle(event)),
 }

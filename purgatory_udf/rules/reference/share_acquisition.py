@@ -1,0 +1,231 @@
+"""Acquisition of records by a share fetch (`SharePartition.acquire`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from purgatory_udf.rules.reference.partition import LogBatch
+from purgatory_udf.rules.reference.share_partition import SharePartition
+from purgatory_udf.rules.reference.share_records import (
+    MIN_THROTTLE_LIMIT,
+    AcquiredRange,
+    Acquirer,
+    InFlightBatch,
+    InFlightState,
+    RecordState,
+    ShareGroupLimits,
+)
+
+
+def acquire(
+    partition: SharePartition,
+    acquirer: Acquirer,
+    records: Sequence[LogBatch],
+    fetch_offset: int,
+    max_records: int,
+    batch_size: int,
+    is_exact: bool,
+    now_us: int,
+) -> tuple[list[AcquiredRange], int]:
+    """Acquire records that were read for a share fetch.
+
+    Args:
+        partition: The share partition.
+        acquirer: The share fetch.
+        records: The complete batches of the read.
+        fetch_offset: The offset of the read.
+        max_records: How many records the fetch may still acquire.
+        batch_size: The size at which new records are divided into batches, at boundaries of the batches in the log.
+        is_exact: Whether `max_records` is exact (`record_limit`). Otherwise the last batch of the log is acquired
+            completely.
+        now_us: The time.
+
+    Returns:
+        The acquired ranges, and the number of records.
+    """
+    if not partition.is_active or max_records <= 0 or not records or records[-1].last < partition.start_offset:
+        return [], 0
+    limits = partition.limits
+    last = records[-1].last
+    limit = min(max_records, limits.partition_max_record_locks - partition.in_flight)
+    if limit <= 0 and fetch_offset <= partition.end_offset:
+        # Nothing new may be acquired, but records in between may be acquired again.
+        limit = min(max_records, partition.end_offset - fetch_offset + 1)
+        last = min(last, partition.end_offset)
+    if limit <= 0:
+        return [], 0
+    call = Acquisition(partition, acquirer, records, limits, batch_size, is_exact, now_us)
+    base = records[0].base
+    partition.archive_stale(fetch_offset, base)
+    floor = partition.floor(base)
+    if floor is None:
+        base = max(base, partition.start_offset)
+    elif floor.last >= base:
+        base = floor.first
+    return call.run(partition.between(min(records[0].base, base), last), base, last, limit)
+
+
+class Acquisition:
+    """One call of `SharePartition.acquire`."""
+
+    def __init__(
+        self,
+        partition: SharePartition,
+        acquirer: Acquirer,
+        records: Sequence[LogBatch],
+        limits: ShareGroupLimits,
+        batch_size: int,
+        is_exact: bool,
+        now_us: int,
+    ) -> None:
+        self._partition, self._acquirer, self._records = partition, acquirer, records
+        self._limits, self._batch_size, self._is_exact, self._now_us = limits, batch_size, is_exact, now_us
+        self._deadline_ms = now_us // 1000 + limits.record_lock_duration_ms
+        self._ranges: list[AcquiredRange] = []
+        self._acquired = 0
+
+    def run(
+        self, batches: Sequence[InFlightBatch], base: int, last: int, limit: int
+    ) -> tuple[list[AcquiredRange], int]:
+        """Acquire the records from `base` to `last`, those of these batches that are available and new ones."""
+        partition, read_from = self._partition, self._records[0].base
+        if not batches:
+            self._acquire_new(base, last, limit)
+            return self._ranges, self._acquired
+        gap = base
+        for batch in batches:
+            if self._acquired >= limit:
+                break
+            if partition.has_gap:
+                if gap < batch.first:
+                    self._acquire_new(gap, batch.first - 1, limit - self._acquired)
+                gap = batch.last + 1
+                if self._acquired >= limit:
+                    break
+            remaining = limit - self._acquired
+            throttled = self._is_throttled(batch, read_from, last)
+            if throttled and self._acquired > 0:
+                return self._done()
+            whole = batch.whole
+            partly = batch.first < read_from or batch.last > last
+            if partly or whole is None or (self._is_exact and batch.size > remaining) or throttled:
+                if whole is not None and not whole.is_available:
+                    continue
+                batch.split(partition.lock)
+                if self._acquire_offsets(batch, remaining, read_from, last) and throttled:
+                    return self._done()
+            elif whole.is_available:
+                self._acquire_whole(batch, whole)
+        if self._acquired < limit and batches[-1].last < last:
+            self._acquire_new(batches[-1].last + 1, last, limit - self._acquired)
+        return self._done()
+
+    def _done(self) -> tuple[list[AcquiredRange], int]:
+        if self._ranges:
+            self._partition.advance_gap(self._ranges[-1].last + 1)
+        return self._ranges, self._acquired
+
+    def _is_throttled(self, batch: InFlightBatch, first: int, last: int) -> bool:
+        """Whether the batch has failed so often that it is delivered alone and in parts."""
+        counts = [
+            state.delivery_count
+            for begin, _, state in batch.states()
+            if state.is_available and (batch.whole is not None or first <= begin <= last)
+        ]
+        return max(counts, default=0) >= self._limits.throttle_limit
+
+    def _acquire_whole(self, batch: InFlightBatch, state: InFlightState) -> None:
+        state.try_acquire(self._acquirer, self._now_us)
+        self._partition.lock(state, batch.first, batch.last, self._deadline_ms)
+        self._ranges.append(AcquiredRange(batch.first, batch.last, state.delivery_count))
+        self._acquired += batch.size
+
+    def _acquire_offsets(self, batch: InFlightBatch, limit: int, first: int, last: int) -> int:
+        """Acquire available offsets of a batch one by one. Return their number."""
+        acquired: list[AcquiredRange] = []
+        max_count, throttle, part = self._limits.delivery_count_limit, self._limits.throttle_limit, -1
+        for offset, state in batch.by_offset.items():
+            if offset < first:
+                continue
+            if offset > last:
+                break
+            if not state.is_available:
+                continue
+            count = state.delivery_count
+            if max_count > MIN_THROTTLE_LIMIT and count == max_count - 1 and acquired:
+                break  # the last delivery of a record is made alone
+            if count >= throttle and part < 0:
+                part = max(1, len(batch.by_offset) >> (count - throttle + 1))
+            state.try_acquire(self._acquirer, self._now_us)
+            self._partition.lock(state, offset, offset, self._deadline_ms)
+            acquired.append(AcquiredRange(offset, offset, state.delivery_count))
+            is_last = state.delivery_count == max_count and max_count > MIN_THROTTLE_LIMIT
+            if is_last or (self._is_exact and len(acquired) == limit) or len(acquired) == part:
+                break
+        self._ranges += _joined(acquired)
+        self._acquired += len(acquired)
+        return len(acquired)
+
+    def _acquire_new(self, first: int, last: int, limit: int) -> None:
+        """Acquire records that are not in flight yet, up to the end of the log's batch that reaches the limit."""
+        partition = self._partition
+        if not partition.firsts and partition.end_offset > first:
+            first = partition.end_offset
+        until = last
+        if limit < last - first + 1:
+            until = self._end_of_batch(first + limit - 1)
+            if partition.has_gap:
+                until = min(until, last)
+        acquired = self._new_batches(first, until, limit)
+        if partition.firsts[0] == first:
+            partition.start_offset = first
+        partition.end_offset = max(partition.end_offset, until)
+        if self._is_exact:
+            until = acquired[0].last
+        partition.advance_gap(until + 1)
+        self._ranges += acquired
+        self._acquired += until - first + 1
+
+    def _end_of_batch(self, offset: int) -> int:
+        """Return the last offset of the log's batch that holds `offset`."""
+        batch = None
+        for record_batch in self._records:
+            if offset < record_batch.base:
+                break
+            batch = record_batch
+        return batch.last if batch is not None and offset <= batch.last else offset
+
+    def _new_batches(self, first: int, last: int, limit: int) -> list[AcquiredRange]:
+        bounds = [first]
+        if not self._is_exact and last - first + 1 > self._batch_size:
+            for record_batch in self._records:
+                if record_batch.base > last:
+                    break
+                if record_batch.base - bounds[-1] >= self._batch_size:
+                    bounds.append(record_batch.base)
+        acquired = []
+        for begin, end in zip(bounds, [*(bound - 1 for bound in bounds[1:]), last], strict=True):
+            state = InFlightState(RecordState.AVAILABLE, 0)
+            state.try_acquire(self._acquirer, self._now_us)
+            batch = InFlightBatch(begin, end, state)
+            if self._is_exact and batch.size > limit:
+                end = begin + limit - 1
+                batch.split_at(end, self._partition.lock, self._deadline_ms)
+                self._partition.has_gap_or_release = True
+            else:
+                self._partition.lock(state, begin, end, self._deadline_ms)
+            self._partition.put(batch)
+            acquired.append(AcquiredRange(begin, end, 1))
+        return acquired
+
+
+def _joined(offsets: Sequence[AcquiredRange]) -> list[AcquiredRange]:
+    """Join adjacent ranges with the same delivery count."""
+    joined: list[AcquiredRange] = []
+    for acquired in offsets:
+        before = joined[-1] if joined else None
+        if before is not None and before.last + 1 == acquired.first and before[2] == acquired[2]:
+            joined[-1] = before._replace(last=acquired.last)
+        else:
+            joined.append(acquired)
+    return joined

@@ -1,0 +1,347 @@
+"""The share partitions of a broker (SharePartitionManager), and the events that check waiting share fetches.
+
+A waiting fetch is watched on two keys per partition: G, the group's share partition, and P, the partition itself.
+
+| event | key |
+|---|---|
+| the high watermark rose | P |
+| a share fetch was answered and released its partitions | G, then P, when the broker next finishes a request |
+| acknowledgements, the end of a session | G at once, while the records are in transition |
+| a state write was answered, and the start offset moved | G |
+| an acquisition lock ended | G, before the state is written |
+| the persisted state was read | G |
+| the leadership was lost | G, P; the fetch finds nothing and waits on |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from purgatory_udf.common.configuration import ShareSettings
+from purgatory_udf.contract.outcome import ShareDelivery, TopicPartition
+from purgatory_udf.contract.overrides import apply_override
+from purgatory_udf.rules.purgatory.clock import Clock
+from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer, Timer, TimerTask
+from purgatory_udf.rules.reference.delayed_fetch import OFFSET_OUT_OF_RANGE, start_offset_metadata
+from purgatory_udf.rules.reference.delayed_produce import NONE
+from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, ShareRead
+from purgatory_udf.rules.reference.partition import (
+    FetchIsolation,
+    OffsetMetadata,
+    Partition,
+    ReplicaStatus,
+)
+from purgatory_udf.rules.reference.share_partition import SharePartition, StateWrite
+from purgatory_udf.rules.reference.share_records import (
+    Acknowledgement,
+    PersistedState,
+    ShareGroupLimits,
+)
+
+UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class GroupKey(NamedTuple):
+    """Key G: a partition as a share group sees it; as text `group/topic-partition`."""
+
+    group: str
+    key: TopicPartition
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.key}"
+
+
+class ShareGroups:
+    """What all brokers of a cluster share: settings of share groups, and the states that the coordinator persists."""
+
+    def __init__(self, settings: ShareSettings) -> None:
+        self.settings = settings
+        self._limits: dict[str, ShareGroupLimits] = {}
+        self._states: dict[GroupKey, PersistedState] = {}
+
+    def limits(self, group: str) -> ShareGroupLimits:
+        """Return the settings of a group."""
+        limits = self._limits.get(group)
+        if limits is None:
+            limits = self._limits[group] = self._with_settings(ShareGroupLimits())
+        return limits
+
+    def configure(self, group: str, limits: ShareGroupLimits) -> None:
+        """Take the settings of a group that the trace reports."""
+        self._limits[group] = self._with_settings(limits)
+
+    def _with_settings(self, limits: ShareGroupLimits) -> ShareGroupLimits:
+        settings = self.settings
+        return ShareGroupLimits(
+            apply_override(limits.record_lock_duration_ms, settings.record_lock_duration_ms),
+            apply_override(limits.delivery_count_limit, settings.delivery_count_limit),
+            apply_override(limits.partition_max_record_locks, settings.partition_max_record_locks),
+            settings.auto_offset_reset or limits.auto_offset_reset,
+        )
+
+    def state(self, key: GroupKey) -> PersistedState:
+        """Return the persisted state of a share partition."""
+        return self._states.setdefault(key, PersistedState())
+
+    def load(self, key: GroupKey, state: PersistedState) -> None:
+        """Take a persisted state that the trace reports."""
+        self._states[key] = state
+
+
+@dataclass
+class ShareAnswer:
+    """The answer to a request that waits for the states of share partitions to be written.
+
+    `written_us` is the time of the answer, None until then. `errors` has the error of each partition.
+    """
+
+    operation_id: int
+    request_id: str | None
+    type: str
+    write_ms: int | None = None
+    pending: int = 0
+    written_us: int | None = None
+    waited: bool = False
+    errors: dict[TopicPartition, str] = field(default_factory=dict)
+
+    def settle(self, now_us: int) -> None:
+        self.pending -= 1
+        if not self.pending:
+            self.written_us = now_us
+
+
+class _WriteAnswer(TimerTask):
+    """The share coordinator's answer to a write, after the delay of writes."""
+
+    def __init__(self, deadline_ms: int, write: StateWrite, broker: ShareBroker) -> None:
+        super().__init__(deadline_ms)
+        self._write, self._broker = write, broker
+
+    def run(self) -> None:
+        self._broker.apply_write(self._write, self.deadline_ms * 1000)
+
+
+class ShareBroker:
+    """The share partitions of a broker (`SharePartitionManager`), its ShareFetch purgatory and its timers.
+
+    At one time, state writes are answered first, then fetches expire, then acquisition locks end.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        clock: Clock,
+        groups: ShareGroups,
+        replica: Callable[[TopicPartition], Partition],
+    ) -> None:
+        self.broker_id = broker_id
+        self.deliveries: list[ShareDelivery] = []
+        self.answers: list[ShareAnswer] = []
+        # Records of expired acquisition locks, by share partition (`AcquisitionLockTimeoutPerSec`).
+        self.expired_locks: dict[tuple[str, TopicPartition], int] = {}
+        self.cause: str | None = None
+        self._writes = clock.new_purgatory(broker_id, "share-state-writes", 0, SystemTimer(clock.start_ms)).timer
+        self.purgatory: DelayedOperationPurgatory[DelayedShareFetch]
+        self.purgatory = clock.new_purgatory(broker_id, "ShareFetch", groups.settings.purge_interval)
+        self.lock_timer: Timer = clock.new_purgatory(
+            broker_id, "share-group-lock-timeout", 0, SystemTimer(clock.start_ms)
+        ).timer
+        self.partitions: dict[GroupKey, SharePartition] = {}
+        self._sessions: dict[tuple[str, str], dict[TopicPartition, None]] = {}
+        self._actions: list[tuple[str, tuple[TopicPartition, ...]] | TopicPartition] = []
+        self._groups, self._replica = groups, replica
+
+    @property
+    def cuts_reads(self) -> bool:
+        """Whether a read is cut at its limit, and its bytes reduce the limit of later partitions."""
+        return self._groups.settings.reads == "bytes"
+
+    def limits(self, group: str) -> ShareGroupLimits:
+        return self._groups.limits(group)
+
+    # Requests
+
+    def fetch_messages(self, operation: DelayedShareFetch, now_us: int) -> None:
+        """Answer a share fetch or let it wait (`SharePartitionManager.processShareFetch`)."""
+        fetch = operation.fetch
+        session = self._sessions.setdefault((fetch.group, fetch.acquirer.member_id), {})
+        session.update(dict.fromkeys(fetch.partitions))
+        if not fetch.partitions or fetch.max_records == 0 or fetch.max_bytes == 0:
+            operation.complete_by("no_partitions" if not fetch.partitions else "no_records", now_us)
+            return
+        keys: list[object] = []
+        for key in fetch.rotated:
+            replica = self._replica(key)
+            group_key = GroupKey(fetch.group, key)
+            partition = self.partitions.get(group_key)
+            if partition is None:
+                if replica.status is not ReplicaStatus.ONLINE:
+                    operation.erroneous[key] = replica.status.error
+                    continue
+                partition = self._create(group_key, replica)
+            operation.share_partitions[key] = partition
+            keys += [group_key, key]
+        if len(operation.erroneous) == len(fetch.partitions):
+            operation.complete_by("partition_errors", now_us)
+            return
+        self._caused_by("arrival", lambda: self.purgatory.try_complete_else_watch(operation, keys, now_us))
+
+    def _create(self, key: GroupKey, replica: Partition) -> SharePartition:
+        partition = self.partitions[key] = SharePartition(*key, self)
+        end = replica.high_watermark or replica.log.end
+        latest = end.offset if end is not None else 0
+        is_earliest = self.limits(key.group).auto_offset_reset == "earliest"
+        start = replica.log.start or 0 if is_earliest else latest
+        partition.initialize(self._groups.state(key), start)
+        return partition
+
+    def acknowledge(
+        self,
+        answer: ShareAnswer,
+        group: str,
+        member_id: str,
+        acknowledgements: Mapping[TopicPartition, Sequence[Acknowledgement]],
+        now_us: int,
+    ) -> None:
+        """Take acknowledgements, and check the fetches that wait for their partitions."""
+
+        def apply(partition: SharePartition) -> str:
+            return partition.acknowledge(member_id, acknowledgements[partition.key], now_us, answer)
+
+        self._end_deliveries(answer, group, acknowledgements, apply, "acknowledgement", now_us)
+
+    def release_session(self, answer: ShareAnswer, group: str, member_id: str, now_us: int) -> None:
+        """End a member's session: release its records, and check the fetches that wait for their partitions."""
+
+        def apply(partition: SharePartition) -> str:
+            partition.release(member_id, now_us, answer)
+            return NONE
+
+        keys = self._sessions.pop((group, member_id), None)
+        self._end_deliveries(answer, group, keys or (), apply, "session_end", now_us)
+
+    def _end_deliveries(
+        self,
+        answer: ShareAnswer,
+        group: str,
+        keys: Iterable[TopicPartition],
+        apply: Callable[[SharePartition], str],
+        cause: str,
+        now_us: int,
+    ) -> None:
+        self.answers.append(answer)
+        answer.pending = 1
+        for key in keys:
+            partition = self.partitions.get(GroupKey(group, key))
+            if partition is None:
+                answer.errors[key] = UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            self.cause = cause
+            answer.errors[key] = apply(partition)
+            self.cause = None
+            self._check(GroupKey(group, key), cause, now_us)
+        answer.waited = answer.pending > 1
+        answer.settle(now_us)
+
+    # State writes
+
+    def write_state(self, write: StateWrite, now_us: int) -> None:
+        answer = write.request
+        if isinstance(answer, ShareAnswer):
+            answer.pending += 1
+        delay_ms = self._groups.settings.state_write_ms
+        if isinstance(answer, ShareAnswer) and answer.write_ms is not None:
+            delay_ms = answer.write_ms
+        if delay_ms <= 0:
+            self.apply_write(write, now_us)
+        else:
+            self._writes.add(_WriteAnswer(now_us // 1000 + delay_ms, write, self))
+
+    def apply_write(self, write: StateWrite, now_us: int) -> None:
+        """Store a write at the share coordinator, and pass its answer to the share partition."""
+        partition = write.partition
+        self._groups.state(GroupKey(partition.group, partition.key)).write(write.start, write.batches)
+        self._caused_by("state_write", lambda: partition.on_written(write, now_us))
+        if isinstance(write.request, ShareAnswer):
+            write.request.settle(now_us)
+
+    # Checks
+
+    def check_group_key(self, partition: SharePartition, now_us: int) -> None:
+        self._check(GroupKey(partition.group, partition.key), self.cause or "lock_expiry", now_us)
+
+    def check_partition(self, key: TopicPartition, now_us: int) -> None:
+        """Check the fetches of every group that wait for the partition, because its high watermark rose."""
+        self._check(key, "high_watermark", now_us)
+
+    def _check(self, key: object, cause: str, now_us: int) -> None:
+        self._caused_by(cause, lambda: self.purgatory.check_and_complete(key, now_us))
+
+    def _caused_by(self, cause: str, call: Callable[[], object]) -> object:
+        before, self.cause = self.cause, cause
+        try:
+            return call()
+        finally:
+            self.cause = before
+
+    def add_release_action(self, group: str, keys: tuple[TopicPartition, ...]) -> None:
+        """Have the fetches that wait for these partitions checked when the broker next finishes a request."""
+        self._actions.append((group, keys))
+
+    def add_append_action(self, key: TopicPartition) -> None:
+        """Have waiting fetches checked at the end of an append that raised the high watermark."""
+        self._actions.append(key)
+
+    def run_actions(self, now_us: int) -> None:
+        """Run the actions at the end of a request. Actions added by them wait for the next one."""
+        actions, self._actions = self._actions, []
+        for action in actions:
+            if isinstance(action, TopicPartition):
+                self.check_partition(action, now_us)
+                continue
+            group, keys = action
+            for key in keys:
+                self._check(GroupKey(group, key), "fetch_lock_released", now_us)
+                self._check(key, "fetch_lock_released", now_us)
+
+    # Replicas
+
+    def fence(self, key: TopicPartition, now_us: int) -> None:
+        """Drop the share partitions of a partition, because the broker lost its leadership."""
+        for group_key in [each for each in self.partitions if each.key == key]:
+            self.partitions.pop(group_key).fence(now_us)
+            self._check(group_key, "leadership", now_us)
+        self._check(key, "leadership", now_us)
+
+    def stop(self, key: TopicPartition, now_us: int) -> None:
+        """Abandon what waits for the partition, and drop its share partitions: the broker's process has ended."""
+        self.purgatory.abandon(lambda watched: key in (watched, watched[1]), now_us)
+        for group_key in [each for each in self.partitions if each.key == key]:
+            self.partitions.pop(group_key).fence(now_us)
+
+    def end(self, key: TopicPartition) -> OffsetMetadata | None:
+        """Return the end up to which share groups read."""
+        return self._replica(key).high_watermark
+
+    def log_start(self, key: TopicPartition) -> int:
+        return self._replica(key).log.start or 0
+
+    def read(self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool) -> ShareRead:
+        """Read from a partition's log."""
+        replica = self._replica(key)
+        log, end = replica.log, replica.high_watermark
+        if replica.status is not ReplicaStatus.ONLINE:
+            return ShareRead(replica.status.error)
+        if (log.start is not None and offset < log.start) or (log.end is not None and offset > log.end.offset):
+            return ShareRead(OFFSET_OUT_OF_RANGE)
+        metadata = start_offset_metadata(replica, offset, FetchIsolation.HIGH_WATERMARK)
+        if end is None or offset >= end.offset:
+            return ShareRead(NONE, metadata)
+        size, _ = log.read(offset, end, max_bytes, min_one_message)
+        batches = tuple(log.batches_from(offset, size))
+        if not self.cuts_reads:
+            size = sum(batch.size for batch in batches)
+        return ShareRead(NONE, metadata, size, batches)

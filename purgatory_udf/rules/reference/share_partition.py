@@ -1,0 +1,460 @@
+"""A share partition: what a share group has acquired, acknowledged and may still fetch of a partition (KIP-932).
+
+Records in flight are kept in batches. A batch has one state until an event touches only a part of it; from then on each
+of its offsets has its own. Rules and order of evaluation are those of Kafka 4.3 (`SharePartition`, `InFlightBatch`,
+`InFlightState`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from purgatory_udf.contract.outcome import ShareDelivery, TopicPartition
+from purgatory_udf.rules.purgatory.timing_wheel import Timer
+from purgatory_udf.rules.reference.partition import OffsetMetadata
+from purgatory_udf.rules.reference.share_records import (
+    END_OF_TYPE,
+    INVALID_RECORD_STATE,
+    INVALID_REQUEST,
+    NO_MEMBER,
+    RENEW,
+    STATE_OF_TYPE,
+    Acknowledgement,
+    AcquisitionLock,
+    InFlightBatch,
+    InFlightState,
+    PersistedState,
+    RecordState,
+    ShareGroupLimits,
+    StateBatch,
+    StateTransition,
+)
+
+
+class StateWrite(NamedTuple):
+    """A write of a share partition's state that the share coordinator has not answered yet."""
+
+    partition: SharePartition
+    start: int
+    batches: tuple[StateBatch, ...]
+    transitions: tuple[StateTransition, ...] = ()
+    request: object = None
+
+
+class ShareServer(Protocol):
+    """The broker's side of a share partition."""
+
+    lock_timer: Timer
+    deliveries: list[ShareDelivery]
+    expired_locks: dict[tuple[str, TopicPartition], int]
+
+    def limits(self, group: str) -> ShareGroupLimits:
+        """Return the settings of a group."""
+
+    def write_state(self, write: StateWrite, now_us: int) -> None:
+        """Send a write to the share coordinator; its answer comes by `SharePartition.on_written`."""
+
+    def check_group_key(self, partition: SharePartition, now_us: int) -> None:
+        """Check the share fetches of the group that wait for the partition."""
+
+
+class SharePartition:
+    """The records of a partition that are in flight for a share group.
+
+    Attributes:
+        start_offset: The first offset that is not done.
+        end_offset: The last offset that was acquired, or the start offset while none is in flight.
+        is_active: Whether the state was read and the broker still leads the partition.
+        fetch_lock: The share fetch that is reading now; others skip the partition.
+    """
+
+    def __init__(self, group: str, key: TopicPartition, server: ShareServer) -> None:
+        self.group, self.key, self._server = group, key, server
+        self.start_offset = self.end_offset = 0
+        self.is_active = self.is_fenced = False
+        self.fetch_lock: object = None
+        # Segment and position of the offset that is fetched next, taken once for it.
+        self._fetch_metadata: OffsetMetadata | None = None
+        self._metadata_offset = -1
+        self.has_gap_or_release = False
+        self.firsts: list[int] = []
+        self._batches: dict[int, InFlightBatch] = {}
+        # Offsets that the persisted state does not cover, up to the end offset at that time: (end offset, first gap).
+        self._gap_end, self._gap_start = -1, -1
+
+    # The cache of batches, in order of their first offsets.
+
+    @property
+    def batches(self) -> list[InFlightBatch]:
+        return [self._batches[first] for first in self.firsts]
+
+    def put(self, batch: InFlightBatch) -> None:
+        if batch.first not in self._batches:
+            self.firsts.insert(bisect_left(self.firsts, batch.first), batch.first)
+        self._batches[batch.first] = batch
+
+    def floor(self, offset: int) -> InFlightBatch | None:
+        index = bisect_right(self.firsts, offset)
+        return self._batches[self.firsts[index - 1]] if index else None
+
+    def between(self, first: int, last: int) -> list[InFlightBatch]:
+        """Return the batches with a first offset in this range, which includes both offsets."""
+        low, high = bisect_left(self.firsts, first), bisect_right(self.firsts, last)
+        return [self._batches[key] for key in self.firsts[low:high]]
+
+    # Initialization
+
+    def initialize(self, state: PersistedState, default_start: int) -> None:
+        """Start with the persisted state, or at `default_start` without one."""
+        self.start_offset = default_start if state.start is None else state.start
+        gap, before = -1, self.start_offset - 1
+        for first, last, record_state, count in state.batches:
+            if gap == -1 and first > before + 1:
+                gap = before + 1
+            before = last
+            self.put(InFlightBatch(first, last, InFlightState(record_state, count)))
+        self.end_offset = self.start_offset
+        if self.firsts:
+            self.has_gap_or_release = True
+            self.end_offset = self._batches[self.firsts[-1]].last
+            if gap != -1:
+                self._gap_end, self._gap_start = self.end_offset, gap
+            self._move_start()
+        self.is_active = True
+
+    @property
+    def has_gap(self) -> bool:
+        return self._gap_end >= 0 and self._gap_end == self.end_offset
+
+    def advance_gap(self, offset: int) -> None:
+        if self._gap_end >= 0:
+            if self.has_gap and offset <= self._gap_end:
+                self._gap_start = offset
+            else:
+                self._gap_end = -1
+
+    # Fetching
+
+    @property
+    def limits(self) -> ShareGroupLimits:
+        """The settings of the group."""
+        return self._server.limits(self.group)
+
+    def next_fetch_offset(self) -> int:
+        """Return the first offset that may be acquired next."""
+        empty = not self.firsts or self.start_offset > self._batches[self.firsts[-1]].last
+        if empty or not self.has_gap_or_release:
+            self.has_gap_or_release = self.has_gap_or_release and not empty
+            return self.end_offset if empty else self.end_offset + 1
+        gap = self._gap_start if self.has_gap else -1
+        available, has_gap = RecordState.AVAILABLE, self.has_gap
+        for key in self.firsts:
+            batch = self._batches[key]
+            if has_gap:
+                if key > gap:
+                    return gap
+                gap = max(batch.last + 1, gap)
+            whole = batch.whole
+            if whole is not None:
+                if whole.state is available and whole.former is None:
+                    return key
+                continue
+            for offset, state in batch.by_offset.items():
+                if state.state is available and state.former is None:
+                    return offset
+        self.has_gap_or_release = False
+        return self.end_offset + 1
+
+    @property
+    def in_flight(self) -> int:
+        return self.end_offset - self.start_offset + 1 if self.firsts else 0
+
+    def acquirable_offset(self) -> int | None:
+        """Return the next fetch offset, or None if no records may be acquired because too many are in flight."""
+        offset = self.next_fetch_offset()
+        if offset != self.end_offset + 1 or self.in_flight < self.limits.partition_max_record_locks:
+            return offset
+        return None
+
+    def fetch_metadata(self, offset: int) -> OffsetMetadata | None:
+        """Return segment and position of the next fetch offset if they have been taken for it."""
+        metadata = self._fetch_metadata
+        return metadata if metadata is not None and self._metadata_offset == offset else None
+
+    def set_fetch_metadata(self, offset: int, metadata: OffsetMetadata) -> None:
+        self._metadata_offset, self._fetch_metadata = offset, metadata
+
+    def archive_stale(self, fetch_offset: int, base: int) -> None:
+        """Archive available records that the log no longer has: the read starts after the fetch offset."""
+        if not self.firsts or fetch_offset >= base:
+            return
+        floor = self.floor(fetch_offset)
+        begin = floor.first if floor is not None and floor.last >= fetch_offset else fetch_offset
+        if self._archive_available(fetch_offset, base, self.between(begin, base - 1)):
+            self.has_gap_or_release = True
+
+    def _archive_available(self, first: int, end: int, batches: Sequence[InFlightBatch]) -> bool:
+        """Archive the available records from `first` to before `end`. True if there were any."""
+        archived = False
+        for batch in batches:
+            if batch.first >= end:
+                break
+            if batch.whole is not None and batch.whole.state is not RecordState.AVAILABLE:
+                continue
+            if batch.first < first or batch.last >= end:
+                batch.split(self.lock)
+            for begin, _, state in batch.states():
+                in_range = batch.whole is not None or first <= begin < end
+                if in_range and state.state is RecordState.AVAILABLE:
+                    state.archive()
+                    archived = True
+        return archived
+
+    def on_log_start(self, log_start: int) -> None:
+        """Move the start offset up to the log start offset, because a read was out of range."""
+        if log_start <= self.start_offset:
+            return
+        if not self.firsts:
+            self.start_offset = self.end_offset = log_start
+            return
+        if self._archive_available(self.start_offset, log_start, self.batches):
+            self.has_gap_or_release = True
+        self.start_offset = log_start
+        self.end_offset = max(self.end_offset, log_start)
+
+    def lock(self, state: InFlightState, first: int, last: int, deadline_ms: int) -> None:
+        """Start the acquisition lock of a batch or offset."""
+        state.lock = AcquisitionLock(deadline_ms, self, first, last)
+        self._server.lock_timer.add(state.lock)
+
+    # End of deliveries
+
+    def acknowledge(
+        self, member_id: str, acknowledgements: Sequence[Acknowledgement], now_us: int, request: object = None
+    ) -> str:
+        """Take a member's acknowledgements; the records are in transition until the state is written.
+
+        Returns:
+            The error, or NONE. With an error, none has an effect.
+        """
+        transitions: list[StateTransition] = []
+        for acknowledgement in acknowledgements:
+            if acknowledgement.last < self.start_offset:
+                continue
+            error = self._acknowledge(member_id, acknowledgement, transitions, now_us)
+            if error is not None:
+                self._complete(transitions, commit=False)
+                return error
+        self._write(transitions, now_us, request)
+        return "NONE"
+
+    def _acknowledge(
+        self, member_id: str, acknowledgement: Acknowledgement, transitions: list[StateTransition], now_us: int
+    ) -> str | None:
+        first, last, types = acknowledgement
+        floor = self.floor(first)
+        if floor is None and first < self.start_offset <= last:
+            floor = self.floor(self.start_offset)
+        if floor is None:
+            return INVALID_RECORD_STATE
+        batches = self.between(floor.first, last)
+        if batches[-1].last < first or last > batches[-1].last:
+            return INVALID_REQUEST
+        for batch in batches:
+            if batch.last < self.start_offset:
+                continue
+            whole = batch.whole
+            if whole is not None:
+                if whole.member_id != member_id or whole.former is not None:
+                    return INVALID_RECORD_STATE
+                partly = batch.first < first or batch.last > last or batch.first < self.start_offset
+                if partly or len(types) > 1:
+                    if whole.state is not RecordState.ACQUIRED:
+                        return INVALID_RECORD_STATE
+                    batch.split(self.lock)
+            for begin, end, state in batch.states():
+                if batch.whole is None and (begin < first or begin < self.start_offset):
+                    continue
+                if batch.whole is None and begin > last:
+                    break
+                is_held = state.state is RecordState.ACQUIRED and state.former is None and state.member_id == member_id
+                if not is_held:
+                    return INVALID_RECORD_STATE
+                kind = types[begin - first] if len(types) > 1 and batch.whole is None else types[0]
+                self._end_acquisition(state, begin, end, kind, transitions, now_us)
+        return None
+
+    def _end_acquisition(
+        self, state: InFlightState, first: int, last: int, kind: int, transitions: list[StateTransition], now_us: int
+    ) -> None:
+        limits = self.limits
+        if kind == RENEW:
+            state.clear_lock()
+            self.lock(state, first, last, now_us // 1000 + limits.record_lock_duration_ms)
+        else:
+            state.start_transition(STATE_OF_TYPE[kind], limits.delivery_count_limit)
+            transitions.append(StateTransition(state, first, last, END_OF_TYPE[kind], now_us))
+
+    def release(self, member_id: str, now_us: int, request: object = None) -> None:
+        """Release all records of a member, because its session has ended."""
+        limit, transitions = self.limits.delivery_count_limit, list[StateTransition]()
+        for batch in self.batches:
+            whole = batch.whole
+            is_held = whole is not None and whole.state is RecordState.ACQUIRED and whole.member_id == member_id
+            if is_held and batch.first < self.start_offset <= batch.last:
+                batch.split(self.lock)
+            for first, last, state in batch.states():
+                if state.state is RecordState.ACQUIRED and state.member_id in (member_id, NO_MEMBER):
+                    below = last < self.start_offset
+                    new = RecordState.ARCHIVED if below else RecordState.AVAILABLE
+                    if not state.start_transition(new, limit):
+                        self._complete(transitions, commit=False)
+                        return
+                    transitions.append(StateTransition(state, first, last, "session_ended", now_us))
+        self._write(transitions, now_us, request)
+
+    def on_lock_timeout(self, lock: AcquisitionLock) -> None:
+        """Release the records of a lock that has expired. Waiting fetches are checked before the state is written."""
+        now_us = lock.deadline_ms * 1000
+        expired = self._server.expired_locks
+        expired[self.group, self.key] = expired.get((self.group, self.key), 0) + lock.last - lock.first + 1
+        limit, written = self.limits.delivery_count_limit, list[StateBatch]()
+        floor = self.floor(lock.first)
+        for batch in self.between(floor.first, lock.last) if floor is not None else ():
+            whole = batch.whole
+            is_held = whole is not None and whole.state is RecordState.ACQUIRED
+            if is_held and batch.first < self.start_offset <= batch.last:
+                batch.split(self.lock)
+            for first, last, state in batch.states():
+                if batch.whole is None and not lock.first <= first <= lock.last:
+                    continue
+                if state.state is not RecordState.ACQUIRED:
+                    continue
+                below = last < self.start_offset
+                if not state.give_up(RecordState.ARCHIVED if below else RecordState.AVAILABLE, limit):
+                    continue
+                written.append(StateBatch(first, last, state.state, state.delivery_count))
+                state.clear_lock()
+                self._record(state, first, last, "lock_expired", now_us)
+                if state.is_available:
+                    self.has_gap_or_release = True
+        if written:
+            self._server.write_state(StateWrite(self, self.start_offset, tuple(written)), now_us)
+            self._server.check_group_key(self, now_us)
+
+    def fence(self, now_us: int) -> None:
+        """End all deliveries, because the broker no longer leads the partition. Locks still run."""
+        self.is_active, self.is_fenced = False, True
+        for batch in self.batches:
+            for first, last, state in batch.states():
+                if state.state is RecordState.ACQUIRED and state.former is None:
+                    self._record(state, first, last, "fenced", now_us)
+
+    def _write(self, transitions: list[StateTransition], now_us: int, request: object) -> None:
+        if transitions:
+            batches = tuple(transition.batch for transition in transitions)
+            self._server.write_state(StateWrite(self, self.start_offset, batches, tuple(transitions), request), now_us)
+
+    def on_written(self, write: StateWrite, now_us: int) -> None:
+        """Take the answer to a state write. Waiting fetches are checked only if the start offset moved (KAFKA-19227).
+
+        After the end of a lock the start offset moves, too, but no fetch is checked.
+        """
+        self._complete(write.transitions, commit=True)
+        moved = self._move_start()
+        if moved and write.transitions:
+            self._server.check_group_key(self, now_us)
+
+    def _complete(self, transitions: Sequence[StateTransition], commit: bool) -> None:
+        limit = self.limits.delivery_count_limit
+        for state, first, last, end, at_us in transitions:
+            expired_us = state.lock.deadline_ms * 1000 if state.lock is not None and state.lock.has_expired else None
+            state.complete_transition(commit, limit)
+            if commit:
+                self._record(state, first, last, end, at_us)
+            elif expired_us is not None:
+                self._record(state, first, last, "lock_expired", expired_us)
+            if state.state is RecordState.AVAILABLE:
+                self.has_gap_or_release = True
+
+    def _record(self, state: InFlightState, first: int, last: int, end: str, now_us: int) -> None:
+        """Record the end of a delivery; offsets that share everything else become one row."""
+        acquirer, state.acquirer = state.acquirer, None
+        if acquirer is None:
+            return
+        delivery = ShareDelivery(
+            group=self.group,
+            topic=self.key.topic,
+            partition=self.key.partition,
+            first_offset=first,
+            last_offset=last,
+            delivery_count=state.delivery_count,
+            operation_id=acquirer.operation_id,
+            request_id=acquirer.request_id,
+            client_id=acquirer.client_id,
+            member_id=acquirer.member_id,
+            acquired_us=state.acquired_us,
+            ended_us=now_us,
+            ended_by=end,
+            state=state.state.name,
+        )
+        deliveries = self._server.deliveries
+        before = deliveries[-1] if deliveries else None
+        if before is not None and before.last_offset + 1 == first:
+            joined = replace(before, last_offset=last)
+            if joined == replace(delivery, first_offset=before.first_offset):
+                deliveries[-1] = joined
+                return
+        deliveries.append(delivery)
+
+    # The start offset
+
+    def _move_start(self) -> bool:
+        """Move the start offset over the records that are done. True if it moved."""
+        if not self._can_move_start():
+            return False
+        done = self._last_done_offset()
+        if done == -1:
+            return False
+        last = self._batches[self.firsts[-1]].last
+        if done == last:
+            self.start_offset = self.end_offset = last + 1
+            self.firsts.clear()
+            self._batches.clear()
+            return True
+        floor = self.floor(done)
+        assert floor is not None
+        if done == floor.last:
+            self.start_offset = max(self.start_offset, self.firsts[bisect_right(self.firsts, done)])
+            if self.has_gap:
+                self.start_offset = min(self._gap_start, self.start_offset)
+            removed = bisect_right(self.firsts, floor.first)
+        else:
+            self.start_offset = max(self.start_offset, done + 1)
+            removed = bisect_left(self.firsts, floor.first)
+        for first in self.firsts[:removed]:
+            del self._batches[first]
+        del self.firsts[:removed]
+        return True
+
+    def _can_move_start(self) -> bool:
+        floor = self.floor(self.start_offset)
+        if floor is None:
+            return False
+        state = floor.whole or floor.by_offset.get(self.start_offset)
+        return state is not None and state.former is None and state.state.is_terminal
+
+    def _last_done_offset(self) -> int:
+        """Return the last offset before the first record that is not done, or -1."""
+        done = -1
+        for batch in self.batches:
+            if self.has_gap and batch.last >= self._gap_start:
+                return done
+            for _, last, state in batch.states():
+                if state.former is not None or not state.state.is_terminal:
+                    return done
+                done = last
+        return done

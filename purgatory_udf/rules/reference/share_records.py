@@ -1,0 +1,298 @@
+"""Records of a partition that are in flight for a share group: their states, batches, locks and persisted form."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from purgatory_udf.rules.purgatory.timing_wheel import TimerTask
+
+NO_MEMBER = ""
+INVALID_RECORD_STATE = "INVALID_RECORD_STATE"
+INVALID_REQUEST = "INVALID_REQUEST"
+
+# Types of acknowledgements, as in the protocol.
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+
+# With at most this many deliveries the last one is not made alone, and none is throttled before it.
+MIN_THROTTLE_LIMIT = 2
+
+
+class RecordState(Enum):
+    """The state of a record in flight, with its number in Kafka."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+    @property
+    def is_terminal(self) -> bool:
+        return self is RecordState.ACKNOWLEDGED or self is RecordState.ARCHIVED
+
+
+STATE_OF_TYPE = {
+    GAP: RecordState.ARCHIVED,
+    ACCEPT: RecordState.ACKNOWLEDGED,
+    RELEASE: RecordState.AVAILABLE,
+    REJECT: RecordState.ARCHIVED,
+}
+END_OF_TYPE = {GAP: "gap", ACCEPT: "accepted", RELEASE: "released", REJECT: "rejected"}
+
+
+class ShareGroupLimits(NamedTuple):
+    """The settings of a share group that a share partition depends on.
+
+    Attributes:
+        record_lock_duration_ms: How long a record stays acquired (`share.record.lock.duration.ms`).
+        delivery_count_limit: How often a record is delivered (`share.delivery.count.limit`).
+        partition_max_record_locks: How many records may be in flight (`share.partition.max.record.locks`).
+        auto_offset_reset: `earliest` or `latest`: where a group without persisted state starts.
+    """
+
+    record_lock_duration_ms: int = 30_000
+    delivery_count_limit: int = 5
+    partition_max_record_locks: int = 2000
+    auto_offset_reset: str = "latest"
+
+    @property
+    def throttle_limit(self) -> int:
+        """The delivery count from which on batches are delivered alone and in parts (KAFKA-17541)."""
+        return max(MIN_THROTTLE_LIMIT, -(-self.delivery_count_limit // 2))
+
+
+class Acquirer(NamedTuple):
+    """The share fetch that acquires records."""
+
+    operation_id: int
+    request_id: str | None
+    client_id: str | None
+    member_id: str
+
+
+class AcquiredRange(NamedTuple):
+    """Records of a response: first and last offset, and the delivery count."""
+
+    first: int
+    last: int
+    delivery_count: int
+
+
+class Acknowledgement(NamedTuple):
+    """Acknowledged offsets, with one type for the whole range or one per offset."""
+
+    first: int
+    last: int
+    types: tuple[int, ...]
+
+
+class StateBatch(NamedTuple):
+    """Offsets with their state and delivery count, as the share coordinator persists them."""
+
+    first: int
+    last: int
+    state: RecordState
+    delivery_count: int
+
+
+class PersistedState:
+    """What the share coordinator holds of a share partition. A `start` of None is not initialized."""
+
+    def __init__(self, start: int | None = None, batches: Sequence[StateBatch] = ()) -> None:
+        self.start = start
+        self.batches = list(batches)
+
+    def write(self, start: int, written: Sequence[StateBatch]) -> None:
+        """Store batches in place of the offsets that they cover, and drop everything below the start offset."""
+        self.start = start
+        for batch in written:
+            low = bisect_left(self.batches, batch.first, key=lambda stored: stored.last)
+            high = bisect_right(self.batches, batch.last, key=lambda stored: stored.first)
+            covered = [_outside(each, batch) for each in self.batches[low:high]]
+            self.batches[low:high] = [
+                *(left for left, _ in covered if left is not None),
+                batch,
+                *(right for _, right in covered if right is not None),
+            ]
+        joined: list[StateBatch] = []
+        for batch in self.batches:
+            first, last, state, count = batch
+            before = joined[-1] if joined else None
+            if before is not None and before.last + 1 == first and before[2:] == (state, count):
+                joined[-1] = StateBatch(before.first, last, state, count)
+            elif last >= start:
+                joined.append(batch if first >= start else StateBatch(start, last, state, count))
+        self.batches = joined
+
+
+def _outside(stored: StateBatch, written: StateBatch) -> tuple[StateBatch | None, StateBatch | None]:
+    """Return the parts of a stored batch before and after a written one."""
+    first, last, state, count = stored
+    left = StateBatch(first, written.first - 1, state, count) if first < written.first else None
+    right = StateBatch(written.last + 1, last, state, count) if last > written.last else None
+    return left, right
+
+
+class LockHolder(Protocol):
+    """What an acquisition lock releases at its deadline."""
+
+    def on_lock_timeout(self, lock: AcquisitionLock) -> None:
+        """Release the records of the lock."""
+
+
+class AcquisitionLock(TimerTask):
+    """The time limit after which acquired records become available again.
+
+    It expires even if the records have been acknowledged, as long as their state is not written.
+    """
+
+    def __init__(self, deadline_ms: int, holder: LockHolder, first: int, last: int) -> None:
+        super().__init__(deadline_ms)
+        self.first, self.last = first, last
+        self.has_expired = False
+        self._holder = holder
+
+    def run(self) -> None:
+        self.has_expired = True
+        self._holder.on_lock_timeout(self)
+
+
+@dataclass(slots=True)
+class InFlightState:
+    """The state of a batch or of one offset.
+
+    Attributes:
+        state: The state; during a transition already the new one.
+        delivery_count: How often the records have been acquired.
+        member_id: The member that holds the records, or `NO_MEMBER`.
+        acquirer: The share fetch that acquired the records last, while they are acquired.
+        acquired_us: When it acquired them.
+        lock: Their acquisition lock.
+        former: The state before the transition that waits for its state write; None without a transition.
+        is_final: Whether the records were archived for good.
+    """
+
+    state: RecordState
+    delivery_count: int
+    member_id: str = NO_MEMBER
+    acquirer: Acquirer | None = None
+    acquired_us: int = 0
+    lock: AcquisitionLock | None = None
+    former: InFlightState | None = None
+    is_final: bool = False
+
+    @property
+    def is_available(self) -> bool:
+        return self.state is RecordState.AVAILABLE and self.former is None
+
+    def try_acquire(self, acquirer: Acquirer, now_us: int) -> None:
+        """Acquire available records."""
+        self.state, self.member_id = RecordState.ACQUIRED, acquirer.member_id
+        self.delivery_count += 1
+        self.acquirer, self.acquired_us = acquirer, now_us
+
+    def give_up(self, state: RecordState, limit: int) -> bool:
+        """End the acquisition with this state, or ARCHIVED at the delivery limit. False during a transition."""
+        if self.former is not None:
+            return False
+        exhausted = state is RecordState.AVAILABLE and self.delivery_count >= limit
+        self.state, self.member_id = RecordState.ARCHIVED if exhausted else state, NO_MEMBER
+        return True
+
+    def start_transition(self, state: RecordState, limit: int) -> bool:
+        """End the acquisition, subject to a state write. False if another transition has not ended."""
+        former = InFlightState(self.state, self.delivery_count, self.member_id)
+        if not self.give_up(state, limit):
+            return False
+        self.former = former
+        return True
+
+    def complete_transition(self, commit: bool, limit: int) -> None:
+        """Take the result of the state write: keep the new state, or return to the former one."""
+        former, self.former = self.former, None
+        if commit or self.is_final or former is None:
+            self.clear_lock()
+        elif self.lock is not None and self.lock.has_expired:
+            exhausted = former.delivery_count >= limit
+            self.state, self.member_id = RecordState.ARCHIVED if exhausted else RecordState.AVAILABLE, NO_MEMBER
+            self.clear_lock()
+        else:
+            self.state, self.member_id = former.state, former.member_id
+
+    def archive(self) -> None:
+        self.is_final, self.state, self.member_id = True, RecordState.ARCHIVED, NO_MEMBER
+        self.clear_lock()
+
+    def clear_lock(self) -> None:
+        if self.lock is not None:
+            self.lock.cancel()
+            self.lock = None
+
+
+# Starts the acquisition lock of a state, for a first and last offset, with a deadline in milliseconds.
+Lock = Callable[[InFlightState, int, int, int], None]
+
+
+class InFlightBatch:
+    """A batch of records in flight: one state for the whole batch, or one per offset."""
+
+    def __init__(self, first: int, last: int, state: InFlightState) -> None:
+        self.first, self.last = first, last
+        self.whole: InFlightState | None = state
+        self.by_offset: dict[int, InFlightState] = {}
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+    def states(self) -> Iterator[tuple[int, int, InFlightState]]:
+        """Yield the first and last offset and the state of each part, in order."""
+        if self.whole is not None:
+            yield self.first, self.last, self.whole
+        else:
+            for offset, state in self.by_offset.items():
+                yield offset, offset, state
+
+    def split(self, lock: Lock) -> None:
+        """Give each offset a state, and a lock with the deadline of the batch's."""
+        state = self.whole
+        if state is None:
+            return
+        for offset in range(self.first, self.last + 1):
+            own = self.by_offset[offset] = InFlightState(state.state, state.delivery_count, state.member_id)
+            if state.state is RecordState.ACQUIRED:
+                own.acquirer, own.acquired_us = state.acquirer, state.acquired_us
+            if state.lock is not None:
+                lock(own, offset, offset, state.lock.deadline_ms)
+        state.clear_lock()
+        self.whole = None
+
+    def split_at(self, last_acquired: int, lock: Lock, deadline_ms: int) -> None:
+        """Give each offset a state; those after `last_acquired` become available."""
+        state = self.whole
+        assert state is not None
+        for offset in range(self.first, self.last + 1):
+            if offset <= last_acquired:
+                own = self.by_offset[offset] = replace(state)
+                lock(own, offset, offset, deadline_ms)
+            else:
+                self.by_offset[offset] = InFlightState(RecordState.AVAILABLE, state.delivery_count - 1)
+        self.whole = None
+
+
+class StateTransition(NamedTuple):
+    """A part of a batch with a new state that is being written; `end` is how the delivery ended, at `at_us`."""
+
+    state: InFlightState
+    first: int
+    last: int
+    end: str
+    at_us: int
+
+    @property
+    def batch(self) -> StateBatch:
+        """The state to write, which a later change in flight does not affect."""
+        return StateBatch(self.first, self.last, self.state.state, self.state.delivery_count)
