@@ -9,6 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs import replay
 from purgatory_udf.answers.audit import audit
+from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
 from purgatory_udf.answers.explain import Question, explain
 from purgatory_udf.answers.metrics import MetricsOptions, write_metrics
 from purgatory_udf.backend.backend import LocalBackend
@@ -82,4 +83,22 @@ def test_longer_wait_completes_the_fetch(tmp_path: Path) -> None:
     assert (fetch.kind, fetch.completed_by, fetch.ended_us, fetch.bytes) == (
         *("remote_fetch", "remote_reads"),
         *(1_250_000, 400),
+    )
+
+
+def test_diagnosis_blames_slow_remote_reads(tmp_path: Path) -> None:
+    timeline = Timeline().log_end(1, "orders-3", 100, 1_000).high_watermark(1, "orders-3", 100)
+    timeline.change(2, "orders-3", "local_log_start", offset=50)
+    for fetch in range(6):
+        start_ms = 10 + fetch * 2_000
+        timeline.fetch(start_ms, f"f{fetch}", 5_000, 1, {"orders-3": 5})
+        timeline.add(start_ms + 1_240, "remote_read", request_id=f"f{fetch}", **place("orders-3"), bytes=400)
+    _replay(tmp_path, timeline.events)
+    (finding,) = diagnose(LocalBackend(), str(tmp_path)).findings
+    assert (finding.kind, finding.broker, finding.operations, finding.expired, finding.excess_wait_s) == (
+        *("remote_read_slow", 0),
+        *(6, 6, 3.0),
+    )
+    assert finding.summary == (
+        "6 of 6 fetches of tiered data at broker 0 expired before their reads of remote storage ended."
     )

@@ -69,6 +69,7 @@ WITHOUT_ROWS = (
     "diagnosis/cancellations",
     "diagnosis/stops",
     "diagnosis/leader_moves",
+    "diagnosis/remote_waits",
     "explain/remote_reads",
 )
 # Queries of two runs.

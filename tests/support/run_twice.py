@@ -13,6 +13,8 @@ from deltalake import DeltaTable
 from purgatory_udf.launch.backend_choice import OpenBackend, open_local
 from purgatory_udf.launch.job import Job
 
+_UNORDERED = ("fidelity", "blame")
+
 
 class Answer:
     """The results of a job: standard output, pages, and tables."""
@@ -27,11 +29,11 @@ class Answer:
 
 
 def _answer_tables(out: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield every table below the folder. Only `fidelity` has no defined order."""
+    """Yield every table below the folder, and sort those without a defined order."""
     for log in sorted(out.rglob("_delta_log")):
         name = log.parent.relative_to(out).as_posix()
         rows = DeltaTable(str(log.parent)).to_pyarrow_table().to_pylist()
-        yield name, sorted(rows, key=repr) if name == "fidelity" else rows
+        yield name, sorted(rows, key=repr) if name in _UNORDERED else rows
 
 
 def answer_twice(out: Path, place: Path, job: Job, words: list[str], capsys: pytest.CaptureFixture[str]) -> Answer:
@@ -47,5 +49,7 @@ def answer_twice(out: Path, place: Path, job: Job, words: list[str], capsys: pyt
     by_spark, local = answers
     assert local.output == by_spark.output and local.output
     assert local.files == by_spark.files
-    assert local.tables == by_spark.tables
+    assert local.tables.keys() == by_spark.tables.keys()
+    for name, rows in local.tables.items():
+        assert rows == by_spark.tables[name], name
     return local

@@ -1,4 +1,4 @@
-"""Incidents that concern no single follower: moved leaders, busy hosts, and purgatories full of ended operations."""
+"""Incidents that concern no single follower: moved leaders, busy hosts, slow remote reads and overdue purges."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ _LEAST_BUSY_US, _LEAST_BUSY_MS, START_US = 3_000_000, 250, 15_000_000
 _BUSY_FACTOR, _QUIET_FACTOR = 3.0, 2.0
 # Fewer entries of ended operations do no harm: they hold 4 MB of a broker's heap.
 _LEAST_DEAD_WATCHES = 20_000
+# Reads of remote storage are slow if this many fetches, and this share of them, expired while they waited for one.
+_LEAST_SLOW_READS, _SLOW_READ_SHARE = 5, 0.1
 _GAUGE_PARAMETERS = {"window_ms": 1000, "step_ms": STEP_MS, "bytes_per_watch": BYTES_PER_WATCH}
 
 
@@ -88,6 +90,8 @@ def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
             for row in cancellations
             if row["broker"] == former and start_us - _AFTER_STOP_US <= row["time_us"] <= end_us + _AFTER_MOVE_US
         ]
+        # The requests of a broker that stopped end before its partitions get another leader.
+        start_us = min([start_us, *(row["time_us"] for row in cancelled)])
         ended = [*refused, *cancelled]
         count = sum(row["operations"] for row in ended)
         if not count:
@@ -182,6 +186,32 @@ def _is_busy(rows: Sequence[Row], usual: dict[tuple[int, int], float], broker: i
     if len(with_it) < 2 or median(with_it) < _BUSY_FACTOR:
         return False
     return not without_it or median(without_it) < _QUIET_FACTOR
+
+
+def slow_remote_reads(facts: TraceFacts) -> Iterator[Finding]:
+    """Yield the brokers at which many fetches expired before their reads of remote storage ended."""
+    for row in facts.tables.rows("diagnosis/remote_waits"):
+        expired, fetches = row["expired"], row["fetches"]
+        if expired < max(_LEAST_SLOW_READS, _SLOW_READ_SHARE * fetches):
+            continue
+        yield Finding(
+            kind="remote_read_slow",
+            start_us=row["start_us"],
+            end_us=row["end_us"],
+            broker=row["broker"],
+            operations=fetches,
+            expired=expired,
+            excess_wait_s=row["wait_ms"] / 1000,
+            confidence=0.8,
+            summary=f"{expired:,} of {fetches:,} fetches of tiered data at broker {row['broker']} expired before their "
+            "reads of remote storage ended.",
+            suggestions=(
+                "Look at the latency of the remote storage and at RemoteLogReaderTaskQueueSize; "
+                "remote.log.reader.threads is the number of reads at a time.",
+                "Raise remote.fetch.max.wait.ms; what-if --set remote_fetch.max_wait_ms=2000 shows the effect.",
+            ),
+            evidence=(row["longest_id"],),
+        )
 
 
 def purge_backlogs(facts: TraceFacts) -> Iterator[Finding]:

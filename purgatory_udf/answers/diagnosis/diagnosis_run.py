@@ -16,7 +16,12 @@ import pyarrow as pa
 
 from purgatory_udf.answers.diagnosis.broker_incidents import broker_incidents
 from purgatory_udf.answers.diagnosis.client_incidents import large_batches, short_timeouts, unreachable_minimums
-from purgatory_udf.answers.diagnosis.cluster_incidents import busy_hosts, purge_backlogs, with_leader_moves
+from purgatory_udf.answers.diagnosis.cluster_incidents import (
+    busy_hosts,
+    purge_backlogs,
+    slow_remote_reads,
+    with_leader_moves,
+)
 from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, culprit_of, ranked
 from purgatory_udf.answers.diagnosis.group_incidents import failed_members, rebalance_storms, slow_members
 from purgatory_udf.answers.diagnosis.trace_facts import TraceFacts
@@ -31,7 +36,13 @@ LEAST_CONFIDENCE = 0.5
 # Views that several queries read, each after those that it reads itself.
 KEPT_VIEWS = ("waited", "appends", "fetch_data", "in_sync_versions", "replica_needs", "replica_arrivals", "rebalances")
 # Kinds whose excess waiting is not for replicas, so that it is not in the sum of slow waits for them.
-_NOT_FOR_REPLICAS = ("min_bytes_out_of_reach", "member_failed", "member_slow_to_rejoin", "rebalance_storm")
+_NOT_FOR_REPLICAS = (
+    "min_bytes_out_of_reach",
+    "remote_read_slow",
+    "member_failed",
+    "member_slow_to_rejoin",
+    "rebalance_storm",
+)
 # Kinds whose operations are in other findings, too.
 _COUNTED_ELSEWHERE = ("timeout_too_short", "large_batches")
 # A finding is heavier if it costs this many times as much waiting per minute of the recording.
@@ -123,6 +134,7 @@ def find(tables: RunTables) -> Diagnosis:
     found = with_leader_moves(facts, broker_incidents(facts))
     found += [
         *purge_backlogs(facts),
+        *slow_remote_reads(facts),
         *short_timeouts(facts, found),
         *unreachable_minimums(facts),
         *failed_members(facts, found),
