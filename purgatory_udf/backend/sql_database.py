@@ -331,7 +331,7 @@ class SparkDatabase(SqlDatabase):
         self._spark.sql(query).createOrReplaceTempView(name)
 
     def keep(self, name: str) -> None:
-        # A cached view would still be planned anew in every query; views of views become too large for that.
+        # A cached view would still be planned in every query; views of views become too large for that.
         self._spark.table(name).localCheckpoint().createOrReplaceTempView(name)
 
     def release(self, name: str) -> None:

@@ -467,7 +467,11 @@ _RUNS = table(
 _RECORDED = table(
     column("operation_id", LONG, "`seq` of the request's event"),
     column("broker", INT, "ID of the broker that wrote the log"),
-    column("kind", TEXT, "`consumer fetch`, `follower fetch`, `produce acks=-1` and so on; for a group, the API"),
+    column(
+        "kind",
+        TEXT,
+        "`consumer fetch`, `follower fetch`, `remote fetch`, `produce acks=-1` and so on; for a group, the API",
+    ),
     column("api", TEXT, "API name in the log"),
     column("request_id", TEXT, "Label of the request"),
     column("started_at", TIMESTAMP, "When the request arrived"),

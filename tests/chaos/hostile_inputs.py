@@ -29,6 +29,7 @@ from purgatory_udf.contract import as_text, read_line
 from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata, build_context
 from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
+from purgatory_udf.sources.request_log.importing.import_passes import UNORDERED
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.line_validation import judged, unpack
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, FileLimits, Piece, byte_pieces, lines_of
@@ -84,7 +85,9 @@ def import_log(path: Path) -> LineCounts:
         import_rows.request_of(import_rows.RequestRow(*(row[name] for name in import_rows.REQUESTS.names)))
         for row in cluster_rows
     )
-    context = build_context(cluster_requests, GivenMetadata(), span, [], tally.partitions, True)
+    context = build_context(
+        cluster_requests, GivenMetadata(), span, [], tally.partitions, True, remote_waits=tally.remote_waits
+    )
     others = _batch([row for row in requests if row["session"] is None], import_rows.REQUESTS)
     fetches = _batch([row for row in requests if row["session"] is not None], import_rows.REQUESTS)
     converted = [
@@ -130,18 +133,6 @@ def _partition(row: dict[str, Json]) -> tuple[Json, ...]:
     return row["broker"], row["topic"], row["partition"]
 
 
-ORDERED = pa.schema(
-    [
-        *import_rows.ORDER,
-        ("event", pa.string()),
-        ("recorded", pa.string()),
-        ("slots", pa.list_(pa.int32())),
-        ("bases", pa.list_(pa.int64())),
-        ("ends", pa.list_(pa.int64())),
-    ]
-)
-
-
 def _events(parts: list[dict[str, Json]], changes: list[dict[str, Json]]) -> Iterator[pa.RecordBatch]:
     offsets: dict[tuple[int, int], dict[str, list[Json]]] = {}
     for row in changes:
@@ -152,7 +143,7 @@ def _events(parts: list[dict[str, Json]], changes: list[dict[str, Json]]) -> Ite
     operations = [row for row in parts if row["part"] == import_rows.OPERATION]
     operations = [{**row, **offsets.get((row["file"], row["line"]), {})} for row in operations]
     rows = [row for row in changes if row["part"] == import_rows.CHANGE]
-    return _batch([*operations, *rows], ORDERED)
+    return _batch([*operations, *rows], UNORDERED)
 
 
 def random_trace(rng: Random) -> bytes:
@@ -248,6 +239,14 @@ BODIES: dict[str, tuple[dict[str, Json], dict[str, Json] | None]] = {
                 {"topicId": T, "partitions": [{"partitionIndex": 0, "leaderId": 1, "leaderEpoch": 2, "isr": [1]}]}
             ],
         },
+    ),
+    "CREATE_TOPICS": (
+        {"topics": [{"name": "t", "configs": [{"name": "remote.storage.enable", "value": "true"}]}]},
+        {"topics": [{"name": "t", "topicId": T, "errorCode": 0, "configs": []}]},
+    ),
+    "LIST_OFFSETS": (
+        {"replicaId": -1, "topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "timestamp": 7}]}]},
+        {"topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "errorCode": 0, "offset": 3}]}]},
     ),
     "DELETE_TOPICS": ({}, {"responses": [{"name": "t", "topicId": T, "errorCode": 0}]}),
 }

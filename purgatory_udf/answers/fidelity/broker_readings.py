@@ -27,12 +27,17 @@ from purgatory_udf.sources.request_log.log_files import find_logs, open_text, re
 CONSUMERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=consumer"
 FOLLOWERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=follower"
 PRODUCES = "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec"
+REMOTE_FETCHES = "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec"
+LIST_OFFSETS = "kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec"
 
-# The MBean of each kind of operation. The MBean of produces counts partitions, the others count requests.
+# The MBean of each kind of operation. The MBeans of produces and list-offsets requests count partitions, the others
+# count requests.
 COUNTERS = {
     "consumer fetch": CONSUMERS,
     "follower fetch": FOLLOWERS,
     "produce acks=-1": PRODUCES,
+    "remote fetch": REMOTE_FETCHES,
+    "list_offsets": LIST_OFFSETS,
 }
 
 

@@ -71,6 +71,8 @@ BY_ID = (
     "transaction markers",
     "delete_records",
     "create_topics",
+    "remote fetch",
+    "list_offsets",
 )
 Rows = Sequence[Mapping[str, Any]]
 
@@ -295,7 +297,7 @@ def expirations(tables: RunTables, counted: Iterable[Counted]) -> Table:
     tables.add_rows("counter_readings", pa.table([list(column) for column in columns], schema=schema))
     rows = sorted(tables.rows("fidelity/expirations"), key=lambda row: _place((row["kind"], row["broker"])))
     return Table(
-        "Expirations (for produces: expired partitions)",
+        "Expirations (for produces and list-offsets requests: expired partitions)",
         ("kind", "broker", "recorded", "replayed", "counted by the broker"),
         [(row["kind"], str(row["broker"]), row["recorded"], row["replayed"], row["counted"]) for row in rows],
     )

@@ -113,6 +113,16 @@ CAUSES = {
     "high_watermark_reported": "high watermarks taken from responses, where no in-sync set explains them",
     "high_watermark_proven": "high watermarks that a consumer's offset proves before the followers' offsets do",
     "status_reported": "changes of leadership or deletions known only from errors in responses",
+    "tiered_configured": "tiered topics, by their configuration",
+    "tiered_shown": "tiered topics without a known configuration: their requests waited for remote storage",
+    "local_start_reported": "local log start offsets from LIST_OFFSETS responses and errors of followers",
+    "local_start_supposed": "local log start offsets that fetches from remote storage require: assumed as high as the "
+    "other fetches allow",
+    "remote_reads": "reads of remote storage, of fetches that waited although there were records: assumed to end with "
+    "the response",
+    "remote_reads_together": "of these, with other reads of the same fetch: only the last one ended with the response",
+    "remote_reads_halfway": "of these, ended before their fetch expired: assumed halfway through the wait",
+    "remote_reads_unended": "of these, not ended when their fetch expired: their end is not in the log",
     "recreated": "topics deleted and created again under the same name",
     "transactional": "appends of transactions",
     "transaction_unknown": "transaction markers of producers without a known transaction",

@@ -50,9 +50,11 @@ NAMES = {
     100: "UNKNOWN_TOPIC_ID",
     103: "INCONSISTENT_TOPIC_ID",
     106: "FETCH_SESSION_TOPIC_ID_ERROR",
+    109: "OFFSET_MOVED_TO_TIERED_STORAGE",
     120: "TRANSACTION_ABORTABLE",
 }
 
+UNKNOWN_SERVER_ERROR = -1
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -69,6 +71,7 @@ FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
 UNKNOWN_TOPIC_ID = 100
 MEMBER_ID_REQUIRED = 79
+OFFSET_MOVED_TO_TIERED_STORAGE = 109
 
 # Errors with which a broker refuses a group's request before the group sees it: it is not the coordinator, or not yet,
 # or the client is not authorized.

@@ -229,6 +229,7 @@ class _PartitionData(msgspec.Struct, gc=False):
     highWatermark: _Whole = -1  # noqa: N815
     recordsSizeInBytes: _Whole | None = None  # noqa: N815
     preferredReadReplica: _Whole = -1  # noqa: N815
+    lastStableOffset: _Whole = -1  # noqa: N815
     divergingEpoch: _EpochEndOffset | None = None  # noqa: N815
 
 
@@ -295,6 +296,7 @@ def parse_fetch(body: str, answer: str | None) -> tuple[FetchRequestBody, FetchR
                     size,
                     diverging_end,
                     data.preferredReadReplica,
+                    data.lastStableOffset,
                 )
             )
     fetch = FetchRequestBody(

@@ -35,7 +35,8 @@ class FetchPartitionData(NamedTuple):
     """One partition of a fetch response.
 
     `diverging_end_offset` is where a follower's log diverges from the leader's, so that the follower must truncate; -1
-    if it does not. `preferred_replica` is the replica to which a consumer is redirected; -1 if it is not.
+    if it does not. `preferred_replica` is the replica to which a consumer is redirected; -1 if it is not. `last_stable`
+    is the last stable offset; -1 if the response has none.
     """
 
     topic: str
@@ -45,6 +46,7 @@ class FetchPartitionData(NamedTuple):
     bytes: int
     diverging_end_offset: int = -1
     preferred_replica: int = -1
+    last_stable: int = -1
 
 
 class FetchRequestBody(msgspec.Struct, array_like=True, gc=False):
@@ -209,6 +211,7 @@ def decode_fetch_response(answer: dict[str, Any] | None) -> FetchResponseBody:
                     record_bytes(partition),
                     _bounded_int((head.get("divergingEpoch") or {}).get("endOffset", -1)),
                     _bounded_int(head.get("preferredReadReplica", -1)),
+                    _bounded_int(head.get("lastStableOffset", -1)),
                 )
             )
     return FetchResponseBody(_bounded_int(answer.get("errorCode", 0)), _bounded_int(answer.get("sessionId", 0)), read)

@@ -124,6 +124,7 @@ def test_produces_of_one_line_get_own_offsets() -> None:
             "slots": slots,
             "bases": bases,
             "ends": [base + 1 for base in bases],
+            "remote": None,
         }
         for sub, event in enumerate(_produces(translated))
     ]

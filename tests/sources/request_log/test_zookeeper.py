@@ -126,7 +126,7 @@ def test_topic_creation_becomes_event() -> None:
     translation = translate(parse([_update_metadata(5, {0: 1}), _create_topics(30, {"new": OK}, remote=20)]))
     (event,) = (event for event in translation.events if event["type"] == "create_topics")
     row = {"file": 0, "line": 2, "sub": 0, "time_us": event["time_us"], "event": json.dumps(event)}
-    row |= {"recorded": "{}", "slots": None, "bases": None, "ends": None}
+    row |= {"recorded": "{}", "slots": None, "bases": None, "ends": None, "remote": None}
     rename = pseudonyms("k")
     for name, work in (
         ("new", finish_events(None, "request-{}.log".format)),

@@ -1,16 +1,16 @@
--- The number of recorded and replayed expirations; a produce counts once for each partition that timed out. For brokers
--- with two readings of a counter, only expirations between the readings count.
+-- The number of recorded and replayed expirations; a produce and a list-offsets request count once for each partition that
+-- timed out. For brokers with two readings of a counter, only expirations between the readings count.
 --
 -- Reads:  recorded, expirations, counter_readings
 
 WITH timed_out AS (
     SELECT operation_id, count(*) AS partitions
-    FROM (SELECT operation_id, explode(partitions) AS part FROM expirations WHERE kind = 'produce') exploded
+    FROM (SELECT operation_id, explode(partitions) AS part FROM expirations WHERE kind IN ('produce', 'list_offsets')) exploded
     WHERE part.error = 'REQUEST_TIMED_OUT'
     GROUP BY operation_id
 ),
 replayed AS (
-    SELECT e.operation_id, CASE WHEN e.kind = 'produce' THEN coalesce(t.partitions, 0) ELSE 1 END AS expired,
+    SELECT e.operation_id, CASE WHEN e.kind IN ('produce', 'list_offsets') THEN coalesce(t.partitions, 0) ELSE 1 END AS expired,
         unix_micros(e.expired_at) AS end_us
     FROM expirations e
     LEFT JOIN timed_out t ON t.operation_id = e.operation_id
@@ -19,7 +19,7 @@ replayed AS (
 ends AS (
     SELECT r.kind, r.broker,
         CASE
-            WHEN r.kind = 'produce acks=-1' THEN r.recorded_timed_out
+            WHEN r.kind IN ('produce acks=-1', 'list_offsets') THEN r.recorded_timed_out
             WHEN r.recorded_outcome = 'expired' THEN 1
             ELSE 0
         END AS recorded,
@@ -28,7 +28,7 @@ ends AS (
         p.end_us AS replayed_end_us
     FROM recorded r
     LEFT JOIN replayed p ON p.operation_id = r.operation_id
-    WHERE r.kind IN ('consumer fetch', 'follower fetch', 'produce acks=-1')
+    WHERE r.kind IN ('consumer fetch', 'follower fetch', 'produce acks=-1', 'remote fetch', 'list_offsets')
 )
 SELECT e.kind, e.broker,
     sum(CASE

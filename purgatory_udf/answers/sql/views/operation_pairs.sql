@@ -32,5 +32,5 @@ FROM recorded r
 LEFT JOIN replayed e ON e.operation_id = r.operation_id
 WHERE r.kind IN (
     'consumer fetch', 'follower fetch', 'produce acks=-1', 'produce acks=1', 'produce acks=0', 'transaction markers',
-    'delete_records', 'create_topics'
+    'delete_records', 'create_topics', 'remote fetch', 'list_offsets'
 )

@@ -6,9 +6,11 @@ It is small, however long the log: it grows with the number of topics, groups an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts, GroupHistory
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     BrokerStop,
@@ -33,6 +35,44 @@ NO_COUNTS: Mapping[str, int] = {}
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteWaits:
+    """Topics, by name or id, of requests that waited for remote storage.
+
+    Attributes:
+        fetches: Topics of fetches that were answered without the records that the partition had.
+        lookups: Topics of each LIST_OFFSETS request that waited; at least one of them is tiered.
+    """
+
+    fetches: frozenset[str] = frozenset()
+    lookups: frozenset[tuple[str, ...]] = frozenset()
+
+    def __or__(self, other: RemoteWaits) -> RemoteWaits:
+        return RemoteWaits(self.fetches | other.fetches, self.lookups | other.lookups)
+
+    def tiered_topics(self, configured: frozenset[str], name: Callable[[str], str]) -> frozenset[str]:
+        """Return the tiered topics: configured ones and, of each request that these do not explain, all."""
+        tiered = {*configured, *map(name, self.fetches)}
+        for topics in sorted(self.lookups, key=len):
+            names = set(map(name, topics))
+            if not names & tiered:
+                tiered |= names
+        return frozenset(tiered)
+
+    def snapshot(self) -> list[Any]:
+        """Return the topics as JSON values."""
+        return [sorted(self.fetches), sorted(map(list, self.lookups))]
+
+    @classmethod
+    def resumed(cls, state: Sequence[Any]) -> RemoteWaits:
+        """Restore the topics from a `snapshot`."""
+        fetches, lookups = state
+        return cls(frozenset(fetches), frozenset(map(tuple, lookups)))
+
+
+NO_REMOTE_WAITS = RemoteWaits()
+
+
 @dataclass(slots=True)
 class Context:
     """Cluster facts for the conversion of requests and the timelines of partitions.
@@ -48,6 +88,9 @@ class Context:
         follower_reads: Whether a consumer has set `client.rack`, so that it may read from followers.
         modern_groups: Groups of protocols newer than the classic one.
         zookeeper: Whether the controller is a ZooKeeper controller.
+        tiered: Topics with remote storage, by configuration or because their requests waited for it.
+        configured_tiered: Those of them with a known configuration.
+        lookups_wait: Whether lookups in remote storage make LIST_OFFSETS requests wait (Kafka 4.0 and later).
         span_us: First arrival and last response of the log, in microseconds since the epoch.
     """
 
@@ -64,6 +107,9 @@ class Context:
     follower_reads: bool = False
     modern_groups: frozenset[str] = frozenset()
     zookeeper: bool = False
+    tiered: frozenset[str] = frozenset()
+    configured_tiered: frozenset[str] = frozenset()
+    lookups_wait: bool = False
     span_us: tuple[int, int] = (0, 2**62)
 
     def has_classic_coordinator(self, broker: int) -> bool:
@@ -83,13 +129,15 @@ class Context:
 class GivenMetadata:
     """Files that the operator supplies with the log; they take precedence over facts from the log.
 
-    `classic`: whether all group coordinators are classic ones; None: the log decides.
+    `classic`: whether all group coordinators are classic ones; None: the log decides. `tiered`: topics with remote
+    storage.
     """
 
     names: dict[str, str] = field(default_factory=dict)
     cluster: ClusterMetadata = field(default_factory=ClusterMetadata)
     batches: dict[Key, list[StoredBatch]] = field(default_factory=dict)
     classic: bool | None = None
+    tiered: frozenset[str] = frozenset()
 
 
 def build_context(
@@ -100,6 +148,7 @@ def build_context(
     fetched_counts: Mapping[str, int] = NO_COUNTS,
     follower_reads: bool = False,
     modern_groups: Iterable[str] = (),
+    remote_waits: RemoteWaits = NO_REMOTE_WAITS,
 ) -> Context:
     """Build the context of a whole log.
 
@@ -111,11 +160,14 @@ def build_context(
         fetched_counts: Number of partitions that followers fetch, by topic name or id.
         follower_reads: Whether a consumer has set `client.rack`.
         modern_groups: Groups of protocols newer than the classic one.
+        remote_waits: Topics of requests that waited for remote storage.
     """
     facts = ClusterFacts()
     for request in requests:
         facts.read(request)
-    return context_from_facts(facts, given, span_us, classic_brokers, fetched_counts, follower_reads, modern_groups)
+    return context_from_facts(
+        facts, given, span_us, classic_brokers, fetched_counts, follower_reads, modern_groups, (), remote_waits
+    )
 
 
 def context_from_facts(
@@ -127,6 +179,7 @@ def context_from_facts(
     follower_reads: bool = False,
     modern_groups: Iterable[str] = (),
     unnamed: Iterable[str] = (),
+    remote_waits: RemoteWaits = NO_REMOTE_WAITS,
 ) -> Context:
     """Build the context from facts already collected; see `build_context`.
 
@@ -149,7 +202,10 @@ def context_from_facts(
         follower_reads=follower_reads,
         modern_groups=frozenset(modern_groups),
         zookeeper=facts.zookeeper,
+        lookups_wait=bool(remote_waits.lookups),
     )
+    context.configured_tiered = frozenset({*given.tiered, *given.cluster.tiered, *facts.tiered})
+    context.tiered = remote_waits.tiered_topics(context.configured_tiered, context.name)
     facts.changes = [*given.cluster.changes, *facts.changes]
     context.changes = facts.changes_by_partition(context.name)
     context.transactions.rename(names)
@@ -157,6 +213,12 @@ def context_from_facts(
     for topic, count in [*counts, *((context.name(topic), count) for topic, count in fetched_counts.items())]:
         context.partition_counts[topic] = max(context.partition_counts.get(topic, 0), count)
     return context
+
+
+def count_tiered(context: Context, report: Report) -> None:
+    """Count tiered topics by how the log shows them."""
+    report.count("tiered_configured", len(context.configured_tiered))
+    report.count("tiered_shown", len(context.tiered - context.configured_tiered))
 
 
 def unnamed_topics(topics: Iterable[str], context: Context) -> set[str]:

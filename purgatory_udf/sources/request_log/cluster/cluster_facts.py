@@ -161,6 +161,7 @@ Key = tuple[str, int]
 TOPIC_ID_APIS = frozenset({"METADATA", "CREATE_TOPICS", "DESCRIBE_TOPIC_PARTITIONS", "DELETE_TOPICS"})
 
 _DESCRIBED = re.compile(r"^\s*Topic:\s*(\S+)\s+TopicId:\s*(\S+)")
+_TIERED = re.compile(r"\bConfigs:.*\b" + re.escape(clusters.REMOTE_STORAGE) + r"=true\b")
 _PAIR = re.compile(r"^\s*([A-Za-z0-9_-]{22})[\s,;=:]+(\S+)\s*$")
 
 
@@ -196,6 +197,12 @@ def topic_names_in_file(path: str | Path) -> dict[str, str]:
     return names
 
 
+def tiered_topics_in_file(path: str | Path) -> frozenset[str]:
+    """Return the topics that `kafka-topics.sh --describe` shows with remote storage; other files show none."""
+    lines = [line for line in read_text(path).splitlines() if _TIERED.search(line)]
+    return frozenset(described[1] for line in lines if (described := _DESCRIBED.match(line)))
+
+
 def _names_from_json(value: Any) -> dict[str, str]:
     if isinstance(value, dict):
         return {str(topic_id): str(name) for topic_id, name in value.items()}
@@ -227,6 +234,7 @@ CLUSTER_APIS = frozenset(
         HEARTBEAT,
     }
     | GROUP_STORE_APIS
+    | clusters.CONFIG_APIS
 )
 
 
@@ -235,7 +243,7 @@ class ClusterFacts:
     """Collects cluster facts from requests, which must come in time order.
 
     Topics are called as the requests call them, by name or by id. `zookeeper` is set by an UPDATE_METADATA request,
-    which only ZooKeeper controllers send.
+    which only ZooKeeper controllers send. `tiered` are topics with remote storage.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -246,6 +254,7 @@ class ClusterFacts:
     groups: GroupHistory = field(default_factory=GroupHistory)
     lifecycle: list[LifecycleEvent] = field(default_factory=list)
     zookeeper: bool = False
+    tiered: set[str] = field(default_factory=set)
 
     def read(self, request: Request) -> None:
         """Add the facts of one request; other requests are ignored."""
@@ -261,6 +270,7 @@ class ClusterFacts:
             self.deletions.extend(clusters.deletions_in(request))
             for topic, size in clusters.min_isr_in(request):
                 self.min_isr.setdefault(topic, size)
+            self.tiered.update(clusters.tiered_topics_in(request))
             self.transactions.read(request)
 
     def changes_by_partition(self, name: Callable[[str], str]) -> dict[Key, list[PartitionChange]]:
@@ -297,6 +307,7 @@ class ClusterFacts:
             "groups": self.groups.snapshot(),
             "signs": list(map(list, self.lifecycle)),
             "zookeeper": self.zookeeper,
+            "tiered": sorted(self.tiered),
         }
 
     @classmethod
@@ -311,6 +322,7 @@ class ClusterFacts:
             groups=GroupHistory.resumed(state["groups"]),
             lifecycle=[LifecycleEvent(*sign) for sign in state.get("signs", ())],
             zookeeper=bool(state.get("zookeeper")),
+            tiered=set(state["tiered"]),
         )
 
 

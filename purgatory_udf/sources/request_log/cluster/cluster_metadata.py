@@ -111,6 +111,9 @@ NO_LEADER_CHANGE = -2
 LEADER_DURING_DELETE = -2
 UPDATE_METADATA = "UPDATE_METADATA"
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+# The topic setting of tiered storage, and APIs that show or change settings.
+REMOTE_STORAGE = "remote.storage.enable"
+CONFIG_APIS = frozenset({"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "INCREMENTAL_ALTER_CONFIGS"})
 # The field `fenced` of BROKER_REGISTRATION_CHANGE_RECORD: 1 fences a broker, -1 unfences it.
 UNFENCE = -1
 _REGISTRATION_CHANGE = "BROKER_REGISTRATION_CHANGE_RECORD"
@@ -154,7 +157,10 @@ class BrokerUnfenced(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterMetadata:
-    """Contents of a metadata log: topic names by id, changes of partitions and brokers, `min.insync.replicas`."""
+    """Contents of a metadata log: topic names by id, changes of partitions and brokers, `min.insync.replicas`.
+
+    `tiered` are the topics with `remote.storage.enable`.
+    """
 
     names: dict[str, str] = field(default_factory=dict)
     changes: list[PartitionChange] = field(default_factory=list)
@@ -162,6 +168,7 @@ class ClusterMetadata:
     lifecycle: list[LifecycleEvent] = field(default_factory=list)
     min_isr: int | None = None
     topic_min_isr: dict[str, int] = field(default_factory=dict)
+    tiered: set[str] = field(default_factory=set)
 
     def min_isr_of(self, topic: str) -> int | None:
         """Return `min.insync.replicas` of a topic, else the cluster's default, else None."""
@@ -210,6 +217,9 @@ def _read_record(
             cluster.topic_min_isr[data["resourceName"]] = int(value)
         elif data["resourceType"] == BROKER_RESOURCE and not data["resourceName"]:
             cluster.min_isr = int(value)
+    elif kind == "CONFIG_RECORD" and data.get("name") == REMOTE_STORAGE:
+        if data["resourceType"] == TOPIC_RESOURCE and data.get("value") == "true":
+            cluster.tiered.add(data["resourceName"])
     elif kind in _UNFENCED and (kind != _REGISTRATION_CHANGE or data.get("fenced") == UNFENCE):
         cluster.unfenced.append(BrokerUnfenced(at_us, int(data.get("brokerId", data.get("id", -1)))))
     elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
@@ -314,6 +324,25 @@ def min_isr_in(request: Request) -> Iterator[tuple[str, int]]:
             for config in topic.get("configs") or []:
                 if config.get("name") == "min.insync.replicas" and config.get("value"):
                     yield str(topic["name"]), int(config["value"])
+
+
+def tiered_topics_in(request: Request) -> Iterator[str]:
+    """Yield the topics that a request created or configured with remote storage, or that a response shows so."""
+    answer, body = request.answer or {}, request.body
+    if request.api == "CREATE_TOPICS":
+        created = {topic["name"] for topic in answer.get("topics") or [] if not topic.get("errorCode")}
+        settings = [*(answer.get("topics") or []), *(body.get("topics") or [])]
+        named = [(topic["name"], topic) for topic in settings if topic["name"] in created]
+    elif request.api in CONFIG_APIS:
+        resources = answer.get("results") if request.api == "DESCRIBE_CONFIGS" else body.get("resources")
+        topics = [resource for resource in resources or [] if resource.get("resourceType") == TOPIC_RESOURCE]
+        named = [(topic["resourceName"], topic) for topic in topics]
+    else:
+        return
+    for name, topic in named:
+        values = {config.get("name"): config.get("value") for config in topic.get("configs") or []}
+        if values.get(REMOTE_STORAGE) == "true":
+            yield str(name)
 
 
 def with_topic_names(changes: Iterable[PartitionChange], name: Callable[[str], str]) -> list[PartitionChange]:

@@ -14,8 +14,10 @@ from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import (
+    NO_REMOTE_WAITS,
     Context,
     GivenMetadata,
+    RemoteWaits,
     context_from_facts,
     unnamed_topics,
 )
@@ -27,18 +29,21 @@ from purgatory_udf.sources.request_log.partitions.partition_status import TimeRa
 from purgatory_udf.sources.request_log.requests.fetch_sessions import AttemptRun, FetchAttempt
 from purgatory_udf.sources.request_log.requests.partition_facts import (
     Append,
+    ConsumerRead,
     CoordinatorAnswer,
     Fact,
     FollowerCopy,
     FollowerDelivery,
     HighWatermarkReading,
+    LocalStart,
     PartitionError,
     ReaderPosition,
     RecordDeletion,
+    RemoteLookup,
 )
 
 # Format of the state between steps. Increase it with every change of `Carried` or of the rows.
-FORMAT = 2
+FORMAT = 3
 
 # Longest time from an event back to a fact that the conversion rules use for it.
 LOOK_BACK_US = 15_000_000
@@ -55,6 +60,9 @@ Single = (
     | RecordDeletion
     | FollowerCopy
     | CoordinatorAnswer
+    | ConsumerRead
+    | RemoteLookup
+    | LocalStart
 )
 
 
@@ -63,7 +71,7 @@ def moment_of(fact: Single) -> int:
     # Called for every fact of a step; `isinstance` is faster than `match`.
     if isinstance(fact, Append):
         return fact.start_us
-    return fact.until_us if isinstance(fact, HighWatermarkReading) else fact.at_us
+    return fact.until_us if isinstance(fact, HighWatermarkReading | ConsumerRead) else fact.at_us
 
 
 def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
@@ -133,6 +141,7 @@ class Carried:
         unnamed: Ids of topics that were written without a name; they keep the id even if a name is found later.
         fetched_counts: By topic, the number of partitions that followers have fetched.
         modern_groups: Groups of newer protocols.
+        remote_waits: Topics of requests that waited for remote storage.
         counts: Counts by cause.
     """
 
@@ -145,6 +154,7 @@ class Carried:
     unnamed: list[str] = field(default_factory=list)
     fetched_counts: dict[str, int] = field(default_factory=dict)
     modern_groups: list[str] = field(default_factory=list)
+    remote_waits: RemoteWaits = NO_REMOTE_WAITS
     counts: dict[str, int] = field(default_factory=dict)
 
     def time_range(self, newest_us: int, hold_us: int) -> TimeRange:
@@ -183,6 +193,7 @@ class Carried:
             follower_reads,
             self.modern_groups,
             self.unnamed,
+            self.remote_waits,
         )
 
     def settle(
@@ -231,6 +242,7 @@ class Carried:
             "unnamed": self.unnamed,
             "fetched_counts": self.fetched_counts,
             "modern_groups": self.modern_groups,
+            "remote_waits": self.remote_waits.snapshot(),
             "counts": self.counts,
         }
 
@@ -239,7 +251,8 @@ class Carried:
         """Return the state of a `snapshot`."""
         fields = {name: value for name, value in state.items() if name != "format"}
         heartbeats = {broker: (own_thread, total) for broker, own_thread, total in state["heartbeats"]}
-        return cls(**{**fields, "heartbeats": heartbeats})
+        remote_waits = RemoteWaits.resumed(state["remote_waits"])
+        return cls(**{**fields, "heartbeats": heartbeats, "remote_waits": remote_waits})
 
 
 # Kinds of rows (`part`) with the state of a session or of a partition, as JSON in `event`; `kind` names the session.

@@ -33,6 +33,7 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     PreviousStep,
     SourceName,
     Steps,
+    count_reads,
     counts,
     in_order,
     rejections,
@@ -71,6 +72,7 @@ from purgatory_udf.sources.request_log.requests.request_conversion import (
 
 # The tasks of a step do the same as `importing.import_tasks`, but start from the state of the previous step.
 
+LOCAL_START_CAUSES = ("local_start_reported", "local_start_supposed")
 IN_SYNC_CAUSES = ("isr_given", "isr_reported", "isr_supposed")
 
 
@@ -219,6 +221,8 @@ def _partition(
             # The source of the in-sync set is counted once, by the first step of a partition.
             for cause in IN_SYNC_CAUSES:
                 report.count(cause, counted.counts[cause])
+        for cause in LOCAL_START_CAUSES:
+            report.count(cause, counted.counts[cause])
         yield from rows_of_timeline(timeline, facts)
         yield of_now(list(facts_to_carry(_fixed(settled, known, timeline.appends, time_range), time_range.until_us)))
         state = timeline.sweep
@@ -279,6 +283,7 @@ class FollowStep:
         tally = log_reader.Tally.of((row["counts"], row["body"]) for row in ends)
         carried.fetched_counts = log_reader.most_partitions([carried.fetched_counts, tally.partitions])
         carried.modern_groups = sorted({*carried.modern_groups, *tally.modern_groups})
+        carried.remote_waits |= tally.remote_waits
         report = Report(dict(tally.counts))
         fresh = read.where_in("row", [log_reader.REQUEST]).select(*REQUESTS.names)
         requests = self.keep("requests", state.requests.union(fresh))
@@ -291,14 +296,16 @@ class FollowStep:
         follower_reads = bool(carried.counts.get("racked", 0) + report.counts["racked"])
         context = carried.context(metadata_requests, self.given, heartbeats, follower_reads)
         passed = run_passes(requests, _steps(self.backend, context, span), self.keep, span, _previous_step(state.rows))
+        reads = None if passed.reads is None else _within(passed.reads, span)
         parts, timelines, operations = passed.parts, passed.timelines, self.keep("operations", passed.operations)
         due = operations.where_below("at_us", span.until_us)
-        events = self.keep("events", in_order(due, timelines, self.source))
+        events = self.keep("events", in_order(due, timelines, reads, self.source))
         settled_parts = parts.where_in("settled", [True])
         rejected = rejections(read, settled_parts, events, self.run_id, self.source, {}, anonymised=False)
         topics = set(timelines.where_in("part", [SWEEP]).select("topic").collect().column("topic").to_pylist())
         settled = (request for request in metadata_requests if request.start_us < span.until_us)
         carried.settle(span.until_us, settled, settled_heartbeats, topics, context)
+        count_reads(reads, report)
         carried.count(_counted(report, parts, timelines, events))
         waiting = operations.where_in("settled", [True]).where_below("at_us", span.until_us, below=False)
         remaining = _remaining(parts, timelines, waiting)
@@ -346,7 +353,11 @@ def _heartbeats(requests: Dataset) -> HeartbeatCounts:
 def _steps(backend: Backend, context: Context, span: TimeRange) -> Steps:
     shared, until_us = backend.broadcast(context), span.until_us
     apart = session_step(shared, until_us), request_step(shared, until_us)
-    return Steps(*apart, timeline_step(shared, span), CONVERTED, TIMELINES)
+    return Steps(*apart, timeline_step(shared, span), CONVERTED, TIMELINES, bool(context.tiered))
+
+
+def _within(reads: Dataset, span: TimeRange) -> Dataset:
+    return reads.where_below("time_us", span.until_us).where_below("time_us", span.from_us, below=False)
 
 
 def _previous_step(rows: Dataset) -> PreviousStep:

@@ -156,7 +156,8 @@ class RequestLogOptions:
 class ImportReport:
     """Result of an import; `report` counts by cause the input, assumptions and omissions.
 
-    `skipped` has the links that lead to files which are read by another name.
+    `skipped` has the links that lead to files which are read by another name. `remote_wait_ms`
+    is the `remote.fetch.max.wait.ms` that the log shows, or None.
     """
 
     run_id: str
@@ -168,6 +169,7 @@ class ImportReport:
     rejected_events: str
     recorded: str
     skipped: Sequence[str] = ()
+    remote_wait_ms: int | None = None
 
     def counts(self) -> dict[str, Any]:
         """Return the counts for the `runs` table."""
@@ -189,6 +191,16 @@ class ImportReport:
             f"rejected  {self.rejected:,}  {self.rejected_events}",
             "",
             *self.report.sentences(),
+            *self._settings(),
+        ]
+
+    def _settings(self) -> list[str]:
+        if self.remote_wait_ms is None:
+            return []
+        return [
+            "",
+            f"Fetches from remote storage expired after about {self.remote_wait_ms:,} ms: replay with "
+            f"--set remote_fetch.max_wait_ms={self.remote_wait_ms}, or with the brokers' remote.fetch.max.wait.ms",
         ]
 
     def require_few_rejected(self, max_rejected: float) -> None:

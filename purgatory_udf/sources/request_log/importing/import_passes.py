@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.backend.dataset import Dataset, Step
 from purgatory_udf.contract.tables import REJECTED_EVENTS
+from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.import_options import Rename
 from purgatory_udf.sources.request_log.partitions.partition_status import ALL_TIME, TimeRange
@@ -27,7 +28,8 @@ PARTITION = ("broker", "topic", "partition")
 SESSION = ("broker", "session")
 _ORDER = [name for name, _ in import_rows.ORDER]
 
-# An operation or a change, each an event to be. The lists are the offsets of a produce, by partition.
+# An operation or a change, each an event to be. The lists are the offsets of a produce, by partition; `remote` is set
+# for remote fetches, to 1 if they expired, else to 0.
 UNORDERED = pa.schema(
     [
         *import_rows.ORDER,
@@ -36,8 +38,25 @@ UNORDERED = pa.schema(
         ("slots", pa.list_(pa.int32())),
         ("bases", pa.list_(pa.int64())),
         ("ends", pa.list_(pa.int64())),
+        ("remote", pa.int32()),
     ]
 )
+
+# The end of a remote read as an event, null if it is not in the log. `expired`: 1 if its fetch has expired, else 0;
+# `waited_us`: how long the fetch waited.
+REMOTE_READS = pa.schema(
+    [
+        *import_rows.ORDER,
+        ("event", pa.string()),
+        ("open", pa.int32()),
+        ("expired", pa.int32()),
+        ("reads", pa.int64()),
+        ("waited_us", pa.int64()),
+    ]
+)
+
+# How much earlier than most a fetch may expire, in microseconds: the timer counts milliseconds.
+_EARLY_US = 2_000
 
 # Computes rows once, by name, for several uses.
 Keep = Callable[[str, Dataset], Dataset]
@@ -49,7 +68,8 @@ SourceName = Callable[[int], str]
 class Steps:
     """The steps that convert sessions' fetches, convert other requests, and build partitions' timelines.
 
-    `part_schema` is the schema of converted requests, and `timeline_schema` that of timelines.
+    `part_schema` is the schema of converted requests, and `timeline_schema` that of timelines. `tiered`: whether topics
+    have remote storage.
     """
 
     sessions: Step
@@ -57,6 +77,7 @@ class Steps:
     timelines: Step
     part_schema: pa.Schema
     timeline_schema: pa.Schema
+    tiered: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +96,7 @@ class Passed:
     parts: Dataset
     timelines: Dataset
     operations: Dataset
+    reads: Dataset | None
 
 
 def run_passes(
@@ -83,12 +105,17 @@ def run_passes(
     """Convert requests, build timelines and date operations."""
     parts = keep("parts", _parts(requests, steps, previous))
     timelines = keep("timelines", _timelines(parts, steps, previous))
-    return Passed(parts, timelines, _dated(parts, timelines, span, previous))
+    reads = keep("reads", _remote_reads(timelines)) if steps.tiered else None
+    return Passed(parts, timelines, _dated(parts, timelines, reads, span, previous), reads)
 
 
-def in_order(operations: Dataset, timelines: Dataset, source: SourceName, rename: Rename | None = None) -> Dataset:
+def in_order(
+    operations: Dataset, timelines: Dataset, reads: Dataset | None, source: SourceName, rename: Rename | None = None
+) -> Dataset:
     """Return all events in their total order, with their position in `task` and `number`."""
     changes = timelines.where_in("part", [import_rows.CHANGE]).select(*_ORDER, "event")
+    if reads is not None:
+        changes = changes.union(reads.where_null("event", null=False).select(*_ORDER, "event"))
     names = ["at_us" if name == "time_us" else name for name in UNORDERED.names]
     unordered = operations.select(*names).rename("at_us", "time_us").union(changes)
     return unordered.map_in_order(_ORDER, import_tasks.finish_events(rename, source), import_rows.FINISHED, "task")
@@ -175,6 +202,40 @@ def counts(*datasets: Dataset) -> Counter[str]:
     return total
 
 
+def count_reads(reads: Dataset | None, report: Report) -> None:
+    """Count remote reads by what the log shows of their end."""
+    if reads is None:
+        return
+    schema = pa.schema(
+        [("together", pa.int64()), ("halfway", pa.int64()), ("unended", pa.int64()), ("total", pa.int64())]
+    )
+    counted = reads.select("open", "expired", "reads").sql(
+        """
+        SELECT count_if(r.expired = 0 AND r.reads > 1) AS together,
+            count_if(r.expired = 1 AND r.open = 0) AS halfway,
+            count_if(r.expired = 1 AND r.open = 1) AS unended, count(*) AS total
+        FROM {rows} AS r
+        """,
+        schema,
+    )
+    (row,) = counted.collect().to_pylist()
+    for cause in ("together", "halfway", "unended"):
+        report.count(f"remote_reads_{cause}", row[cause])
+    report.count("remote_reads", row["total"])
+
+
+def shown_max_wait_ms(reads: Dataset | None) -> int | None:
+    """Return the `remote.fetch.max.wait.ms` that expired fetches show; None if none expired."""
+    if reads is None:
+        return None
+    shown = reads.select("expired", "waited_us").sql(
+        "SELECT percentile_disc(0.1) WITHIN GROUP (ORDER BY r.waited_us) AS us FROM {rows} AS r WHERE r.expired = 1",
+        pa.schema([("us", pa.int64())]),
+    )
+    us = shown.collect().column("us")[0].as_py()
+    return None if us is None else round(us / 1000)
+
+
 def _parts(requests: Dataset, steps: Steps, previous: PreviousStep | None) -> Dataset:
     fetches = requests.where_null("session", null=False)
     if previous is not None:
@@ -195,8 +256,44 @@ def _timelines(parts: Dataset, steps: Steps, previous: PreviousStep | None) -> D
     return facts.select(*columns).map_groups(PARTITION, (), steps.timelines, steps.timeline_schema)
 
 
-def _dated(parts: Dataset, timelines: Dataset, span: TimeRange, previous: PreviousStep | None) -> Dataset:
-    """Return operations with the time at which each is first tried.
+def _remote_reads(timelines: Dataset) -> Dataset:
+    """Return the remote reads with the time of their end (REMOTE_READS).
+
+    A fetch has expired if a read is open and it waited as long as those of which all reads are open. The other reads of
+    an expired fetch are assumed to have ended halfway through its wait. All reads of another fetch are assumed to have
+    ended with its response: Kafka up to 4.1 does not begin more than one of them.
+    """
+    rows = timelines.where_in("part", [import_rows.REMOTE_READ]).select(*_ORDER, "event", "base", "end")
+    order = ", ".join(f"r.{name}" for name in _ORDER if name != "time_us")
+    return rows.sql(
+        f"""
+        WITH fetches AS (
+            SELECT r.broker, r.file, r.line, max(r.base) AS any_open, min(r.base) AS all_open,
+                max(r.end) AS waited_us, count(*) AS reads
+            FROM {{rows}} AS r GROUP BY r.broker, r.file, r.line
+        ),
+        limits AS (
+            SELECT broker, percentile_disc(0.1) WITHIN GROUP (ORDER BY waited_us) - {_EARLY_US} AS least_us
+            FROM fetches WHERE all_open = 1 GROUP BY broker
+        ),
+        ends AS (
+            SELECT f.broker, f.file, f.line, f.reads,
+                CASE WHEN f.any_open = 1 AND f.waited_us >= coalesce(l.least_us, 0) THEN 1 ELSE 0 END AS expired
+            FROM fetches AS f LEFT JOIN limits AS l ON l.broker = f.broker
+        )
+        SELECT CASE WHEN e.expired = 1 THEN r.time_us - CAST(floor(r.end / 2) AS BIGINT) ELSE r.time_us END AS time_us,
+            {order}, CASE WHEN e.expired = 1 AND r.base = 1 THEN NULL ELSE r.event END AS event,
+            CAST(r.base AS INT) AS open, CAST(e.expired AS INT) AS expired, e.reads, r.end AS waited_us
+        FROM {{rows}} AS r JOIN ends AS e ON e.broker = r.broker AND e.file = r.file AND e.line = r.line
+        """,
+        REMOTE_READS,
+    )
+
+
+def _dated(
+    parts: Dataset, timelines: Dataset, reads: Dataset | None, span: TimeRange, previous: PreviousStep | None
+) -> Dataset:
+    """Return operations with the time at which each is first tried, and the outcome of remote fetches.
 
     A produce is tried when all of its partitions have been appended, at the offsets that their timelines found.
     """
@@ -207,13 +304,28 @@ def _dated(parts: Dataset, timelines: Dataset, span: TimeRange, previous: Previo
     plain = [name for name in operations.schema.names if name not in ("numbers", "packed")]
     columns = ", ".join(f"o.{name}" for name in plain)
     tried = f"greatest(o.time_us, coalesce(p.appended_us, o.time_us), {span.from_us})"
-    lists = [UNORDERED.field(name) for name in ("slots", "bases", "ends")]
+    lists = [UNORDERED.field(name) for name in ("slots", "bases", "ends", "remote")]
     schema = pa.schema([*(operations.schema.field(name) for name in plain), ("at_us", pa.int64()), *lists])
+    remote, fetches = "CAST(NULL AS INT)", ""
+    others = {"produced": produced.select("file", "line", "slot", "base", "end", "time_us")}
+    if reads is not None:
+        remote, others["reads"] = "f.expired", reads.select("file", "line", "expired")
+        fetches = """
+        LEFT JOIN (SELECT file, line, max(expired) AS expired FROM {reads} AS r GROUP BY file, line) AS f
+            ON o.file = f.file AND o.line = f.line
+        """
     return operations.sql(
-        f"SELECT {columns}, {tried} AS at_us, p.slots, p.bases, p.ends FROM {{rows}} AS o LEFT JOIN ("
-        "SELECT file, line, collect_list(slot) AS slots, collect_list(base) AS bases, collect_list(q.end) AS ends, "
-        "max(time_us) AS appended_us FROM {produced} AS q GROUP BY file, line) AS p "
-        "ON o.file = p.file AND o.line = p.line",
+        f"""
+        SELECT {columns}, {tried} AS at_us, p.slots, p.bases, p.ends, {remote} AS remote
+        FROM {{rows}} AS o
+        LEFT JOIN (
+            SELECT file, line, collect_list(slot) AS slots, collect_list(base) AS bases, collect_list(q.end) AS ends,
+                max(time_us) AS appended_us
+            FROM {{produced}} AS q
+            GROUP BY file, line
+        ) AS p ON o.file = p.file AND o.line = p.line
+        {fetches}
+        """,
         schema,
-        produced=produced.select("file", "line", "slot", "base", "end", "time_us"),
+        **others,
     )

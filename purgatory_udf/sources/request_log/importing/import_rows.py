@@ -86,6 +86,7 @@ ORDER = [
 ]
 
 OPERATION, FACT, CHANGE, PRODUCED, BAD, COUNT = "operation", "fact", "change", "produced", "bad", "count"
+REMOTE_READ = "remote read"
 
 # Each row is an operation, facts of a partition, a bad line or a count. A bad line has its rule in `kind`, the reason
 # in `event` and the text in `recorded`.
@@ -101,7 +102,9 @@ PARTS = pa.schema(
     ]
 )
 
-# Each row is an event of a partition, the offsets of one partition of a produce, or a count.
+# Each row is an event of a partition, the offsets of one partition of a produce, a remote read, or a count. A remote
+# read has the event of its end in `event`; `slot` is the index of the partition in the fetch, `base` is 1 if the read
+# had not ended when the fetch was answered, else 0, and `end` is how long the fetch waited, in microseconds.
 CHANGES = pa.schema(
     [
         ("part", pa.string()),

@@ -30,6 +30,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     OPERATION_FIELDS,
     PARTS,
     PRODUCED,
+    REMOTE_READ,
     Facts,
     batch_of_part,
     count_rows,
@@ -42,13 +43,23 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     request_rows_in,
     to_json,
 )
+from purgatory_udf.sources.request_log.log_line import Place
+from purgatory_udf.sources.request_log.partitions.event_sweep import PROGRESS_RANK, TimedEvent
 from purgatory_udf.sources.request_log.partitions.partition_timeline import (
     PartitionTimeline,
     ProducedOffsets,
     build_timeline,
 )
+from purgatory_udf.sources.request_log.partitions.tiered_reads import end_of_read_us, is_open, remote_read_event
 from purgatory_udf.sources.request_log.requests.partition_facts import Fact, Key, PartitionFacts
-from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation, first_slot
+from purgatory_udf.sources.request_log.requests.recorded_operation import (
+    AT_ONCE,
+    COMPLETED,
+    EXPIRED,
+    REMOTE_FETCH,
+    LoggedOperation,
+    first_slot,
+)
 from purgatory_udf.sources.request_log.requests.request_conversion import (
     ConvertedRequest,
     convert_requests,
@@ -67,6 +78,9 @@ _ROW_COLUMNS = ["file", "at_line", "recorded", "request_id", "time_us"]
 Batches = Iterator[pa.RecordBatch]
 Work = Callable[[Batches], Batches]
 Row = dict[str, Any]
+
+# Columns of a remote read in CHANGES.
+READ_FIELDS = (*CHANGE_FIELDS, "slot", "base", "end")
 
 ROWS = 10_000
 # Number of facts after which a task serializes them; a larger number makes fewer rows.
@@ -103,6 +117,7 @@ def timeline_step(context: Callable[[], Context]) -> Work:
         report = Report()
         changes: list[tuple[Any, ...]] = []
         produced: list[ProducedOffsets] = []
+        reads: list[tuple[Any, ...]] = []
         key = ("broker", "topic", "partition")
         for (broker, topic, partition), of_partition in groupby(
             rows_in(batches), lambda row: tuple(row[name] for name in key)
@@ -112,15 +127,23 @@ def timeline_step(context: Callable[[], Context]) -> Work:
             timeline = build_timeline(facts, context(), report)
             changes += _changes_of(timeline, facts)
             produced += timeline.produced
-            if len(changes) + len(produced) >= ROWS:
-                yield batch_of_part(CHANGE, CHANGE_FIELDS, changes, CHANGES)
-                yield batch_of_part(PRODUCED, ProducedOffsets._fields, produced, CHANGES)
-                changes, produced = [], []
-        yield batch_of_part(CHANGE, CHANGE_FIELDS, changes, CHANGES)
-        yield batch_of_part(PRODUCED, ProducedOffsets._fields, produced, CHANGES)
+            reads += _reads_of(timeline, facts)
+            if len(changes) + len(produced) + len(reads) >= ROWS:
+                yield from _timeline_batches(changes, produced, reads)
+                changes, produced, reads = [], [], []
+        yield from _timeline_batches(changes, produced, reads)
         yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=CHANGES)
 
     return work
+
+
+def _timeline_batches(
+    changes: Sequence[tuple[Any, ...]], produced: Sequence[ProducedOffsets], reads: Sequence[tuple[Any, ...]]
+) -> Batches:
+    yield batch_of_part(CHANGE, CHANGE_FIELDS, changes, CHANGES)
+    yield batch_of_part(PRODUCED, ProducedOffsets._fields, produced, CHANGES)
+    if reads:
+        yield batch_of_part(REMOTE_READ, READ_FIELDS, reads, CHANGES)
 
 
 def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:
@@ -140,7 +163,19 @@ def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:
 
 
 def _named(batch: pa.RecordBatch, source: Callable[[int], str]) -> pa.RecordBatch:
-    """Return a batch with `request_id`, made of source and line, and null for changes without a request."""
+    """Return a batch with `request_id`, made of source and line, and null for changes without a request.
+
+    The records of remote fetches get their kind and outcome.
+    """
+    remote = batch.column("remote")
+    if remote.null_count < batch.num_rows:
+        is_remote = remote.is_valid()
+        records = zip(
+            batch.column("recorded").filter(is_remote).to_pylist(), remote.drop_null().to_pylist(), strict=True
+        )
+        outcomes = pa.array([_of_remote_fetch(text, bool(expired)) for text, expired in records], pa.string())
+        recorded = pc.replace_with_mask(batch.column("recorded"), is_remote, outcomes)
+        batch = batch.set_column(batch.schema.get_field_index("recorded"), "recorded", recorded)
     files, lines = batch.column("file").to_pylist(), batch.column("line").to_pylist()
     names = {file: source(file) for file in set(files) if file is not None and file >= 0}
     ids = [f"{names[file]}:{line}" if line >= 0 else None for file, line in zip(files, lines, strict=True)]
@@ -207,7 +242,9 @@ def _request_columns(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, 
     delay_us = pc.if_else(
         pc.and_(name.is_valid(), pc.greater(tried_us, arrived_us)), pc.subtract(tried_us, arrived_us), 0
     )
-    recorded, waited = rows.column("recorded"), pc.not_equal(delay_us, 0)
+    recorded = rows.column("recorded")
+    # The end of a remote read has a request, but no record.
+    waited = pc.and_(pc.not_equal(delay_us, 0), recorded.is_valid())
     records = zip(recorded.filter(waited).to_pylist(), delay_us.filter(waited).to_pylist(), strict=True)
     shortened = pa.array([_with_shorter_wait(text, us) for text, us in records], pa.string())
     return {
@@ -227,8 +264,17 @@ def _event(row: Row, text: bytes) -> bytes:
     event["request_id"] = row["request_id"]
     if delay_us > 0:
         event["time_us"] = row["time_us"]
-        row["recorded"] = _with_shorter_wait(row["recorded"], delay_us)
+        if row["recorded"] is not None:
+            row["recorded"] = _with_shorter_wait(row["recorded"], delay_us)
     return to_json(event)
+
+
+def _of_remote_fetch(recorded: str, expired: bool) -> bytes:
+    record = from_json(recorded)
+    record["kind"] = REMOTE_FETCH
+    if record["outcome"] != AT_ONCE:
+        record["outcome"] = EXPIRED if expired else COMPLETED
+    return to_json(record)
 
 
 def _with_shorter_wait(recorded: str, delay_us: int) -> bytes:
@@ -309,12 +355,22 @@ def _changes_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[
         yield *order, to_json(timed.event)
 
 
+def _reads_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[tuple[Any, ...]]:
+    for number, read in enumerate(timeline.remote_reads):
+        event = remote_read_event(facts, read)
+        timed = TimedEvent(end_of_read_us(read), PROGRESS_RANK, event, Place(read.file, read.line))
+        order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
+        yield *order, to_json(event), read.slot, int(is_open(read)), read.waited_us
+
+
 def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[Row]:
     """Yield the events of a timeline and the offsets of its produces."""
     for change in _changes_of(timeline, facts):
         yield {"part": CHANGE, **dict(zip(CHANGE_FIELDS, change, strict=True))}
     for produced in timeline.produced:
         yield {"part": PRODUCED, **produced._asdict()}
+    for read in _reads_of(timeline, facts):
+        yield {"part": REMOTE_READ, **dict(zip(READ_FIELDS, read, strict=True))}
 
 
 def rows_in(batches: Batches) -> Iterator[Row]:

@@ -29,9 +29,14 @@ from purgatory_udf.sources.request_log.cluster.cluster_context import (
     Context,
     GivenMetadata,
     build_context,
+    count_tiered,
     unnamed_topics,
 )
-from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS, topic_names_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_facts import (
+    CLUSTER_APIS,
+    tiered_topics_in_file,
+    topic_names_in_file,
+)
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import ClusterMetadata, read_metadata_dump
 from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
@@ -47,10 +52,12 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     Passed,
     SourceName,
     Steps,
+    count_reads,
     counts,
     in_order,
     rejections,
     run_passes,
+    shown_max_wait_ms,
     with_lines,
 )
 from purgatory_udf.sources.request_log.importing.import_tables import NAMES, Finished, require_room, write_tables
@@ -107,7 +114,7 @@ def ingest_request_log(
             read, overview
         )
         bad_lines = converted.report.counts["bad_lines"]
-        written = write_tables(
+        accepted, rejected = write_tables(
             backend,
             layout,
             run.run_id,
@@ -116,9 +123,18 @@ def ingest_request_log(
             bad_lines,
             options.events_per_file,
         )
-        events, rejected, recorded = map(layout.table, NAMES)
+        events, rejected_events, recorded = map(layout.table, NAMES)
         done = ImportReport(
-            run.run_id, len(files), converted.report, *written, events, rejected, recorded, skipped=skipped
+            run.run_id,
+            len(files),
+            converted.report,
+            accepted,
+            rejected,
+            events,
+            rejected_events,
+            recorded,
+            skipped,
+            converted.remote_wait_ms,
         )
         run_records.save(backend, layout.table("runs"), run.finished(done.counts()))
     return done
@@ -126,10 +142,11 @@ def ingest_request_log(
 
 @dataclass(frozen=True)
 class ConvertedLog:
-    """Events of a whole log, and counts by cause."""
+    """Events of a whole log, counts by cause, and the `remote.fetch.max.wait.ms` that the log shows, or None."""
 
     finished: Finished
     report: Report
+    remote_wait_ms: int | None
 
 
 @dataclass(frozen=True)
@@ -161,11 +178,13 @@ class WholeLog:
         requests = read.where_in("row", [log_reader.REQUEST]).select("piece", *import_rows.REQUESTS.names)
         passed = run_passes(requests, _steps(self.backend, context, overview.lines_before), self.keep)
         self.report_phase("putting the events in order")
-        events = self.keep("events", in_order(passed.operations, passed.timelines, self.source, self.rename))
+        in_total_order = in_order(passed.operations, passed.timelines, passed.reads, self.source, self.rename)
+        events = self.keep("events", in_total_order)
         rejected = rejections(
             read, passed.parts, events, self.run_id, self.source, overview.lines_before, self.rename is not None
         )
-        return ConvertedLog(Finished(events, rejected), _report(overview.tally.counts, passed, context))
+        report = _report(overview.tally.counts, passed, context)
+        return ConvertedLog(Finished(events, rejected), report, shown_max_wait_ms(passed.reads))
 
 
 def given_by(options: RequestLogOptions) -> GivenMetadata:
@@ -173,6 +192,7 @@ def given_by(options: RequestLogOptions) -> GivenMetadata:
     return GivenMetadata(
         names=topic_names_in_file(options.topics) if options.topics else {},
         cluster=read_metadata_dump(options.isr) if options.isr else ClusterMetadata(),
+        tiered=tiered_topics_in_file(options.topics) if options.topics else frozenset(),
         batches=batches_in_file(options.batches) if options.batches else {},
         classic=options.classic,
     )
@@ -202,7 +222,14 @@ class Overview:
         follower_reads = bool(self.tally.counts["racked"])
         span = self.tally.span_us or (0, 0)
         return build_context(
-            self.cluster_requests, given, span, classic, self.tally.partitions, follower_reads, self.tally.modern_groups
+            self.cluster_requests,
+            given,
+            span,
+            classic,
+            self.tally.partitions,
+            follower_reads,
+            self.tally.modern_groups,
+            self.tally.remote_waits,
         )
 
 
@@ -268,6 +295,7 @@ def _steps(backend: Backend, context: Context, lines_before: LinesBefore) -> Ste
         import_tasks.timeline_step(known),
         import_rows.PARTS,
         import_rows.CHANGES,
+        bool(context.tiered),
     )
 
 
@@ -278,6 +306,8 @@ def _report(counted: Mapping[str, int], passed: Passed, context: Context) -> Rep
     facts = passed.parts.where_in("part", [import_rows.FACT]).select("topic")
     topics = facts.sql("SELECT DISTINCT topic FROM {rows}", facts.schema).collect().column("topic").to_pylist()
     report.count("unnamed_topic", len(unnamed_topics(set(topics), context)))
+    count_tiered(context, report)
+    count_reads(passed.reads, report)
     return report
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
+from purgatory_udf.sources.request_log.cluster.cluster_context import NO_REMOTE_WAITS, RemoteWaits
 from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import HEARTBEAT, permits_shutdown
 from purgatory_udf.sources.request_log.fast_parser import UnparsedRequest, parse_fetch, parse_line
@@ -40,14 +41,19 @@ from purgatory_udf.sources.request_log.log_line import (
 )
 from purgatory_udf.sources.request_log.request_bodies import (
     FetchRequestBody,
+    FetchResponseBody,
     decode_fetch_request,
     decode_fetch_response,
 )
+from purgatory_udf.sources.request_log.requests.fetch_conversion import READ_COMMITTED
 from purgatory_udf.sources.request_log.requests.fetch_sessions import session_key
 from purgatory_udf.sources.request_log.requests.group_conversion import NON_CLASSIC_HEARTBEATS
 from purgatory_udf.sources.request_log.requests.request_conversion import (
     CONVERTED_APIS,
+    LIST_OFFSETS,
     is_controller_request,
+    looked_up_topics,
+    looks_up,
     skip_cause,
 )
 from purgatory_udf.sources.trace_files.text_lines import Piece, lines_of
@@ -81,6 +87,7 @@ class Tally:
         modern_groups: Groups of newer protocols.
         span_us: First arrival and last response.
         heartbeats: By broker, the heartbeats answered by the thread that handled them, and the number of heartbeats.
+        remote_waits: Topics of requests that waited for remote storage.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -88,6 +95,7 @@ class Tally:
     modern_groups: set[str] = field(default_factory=set)
     span_us: tuple[int, int] | None = None
     heartbeats: dict[int, tuple[int, int]] = field(default_factory=dict)
+    remote_waits: RemoteWaits = NO_REMOTE_WAITS
 
     def count_skipped(self, request: Request) -> None:
         """Count a request that never waits in a purgatory of a broker."""
@@ -97,8 +105,10 @@ class Tally:
         else:
             self.counts[skip_cause(request)] += 1
 
-    def count_fetch(self, fetch: FetchRequestBody) -> None:
+    def count_fetch(self, request: Request, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
         self.counts["racked"] += fetch.has_rack
+        if request.remote_us and fetch.replica_id < 0 and not response.bytes and fetch.isolation != READ_COMMITTED:
+            self._count_wait(fetch, response)
         if fetch.replica_id >= 0:
             for part in fetch.partitions:
                 self.partitions[part.topic] = max(part.partition + 1, self.partitions.get(part.topic, 0))
@@ -107,9 +117,22 @@ class Tally:
         """Count a request that becomes a row."""
         first, last = self.span_us or (request.arrival_us, request.answered_us)
         self.span_us = min(first, request.arrival_us), max(last, request.answered_us)
+        if request.api == LIST_OFFSETS and request.remote_us and (topics := looked_up_topics(request.body)):
+            self.remote_waits |= RemoteWaits(lookups=frozenset({topics}))
         if request.api == "HEARTBEAT":
             own_thread, total = self.heartbeats.get(request.broker, (0, 0))
             self.heartbeats[request.broker] = own_thread + (request.remote_us == 0), total + 1
+
+    def _count_wait(self, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
+        """Count a consumer's fetch that returned nothing after a wait.
+
+        A fetch in the purgatory Fetch returns the records up to the high watermark. One that returns none although
+        there are some has not read the log again: it waited for remote storage.
+        """
+        offsets = {(partition.topic, partition.partition): partition.offset for partition in fetch.partitions}
+        for data in response.partitions:
+            if not data.error and data.high_watermark > offsets.get((data.topic, data.partition), data.high_watermark):
+                self.remote_waits |= RemoteWaits(frozenset({data.topic}))
 
     def end(self, **place: Any) -> pa.RecordBatch:
         totals = {
@@ -117,6 +140,7 @@ class Tally:
             "modern_groups": sorted(self.modern_groups),
             "span_us": self.span_us,
             "heartbeats": list(self.heartbeats.items()),
+            "remote_waits": self.remote_waits.snapshot(),
         }
         row = {"row": END, **place, "counts": json.dumps(self.counts), "body": json.dumps(totals)}
         return pa.RecordBatch.from_pylist([row], schema=READ)
@@ -130,6 +154,7 @@ class Tally:
             total.counts.update(json.loads(counts))
             total.partitions = most_partitions([total.partitions, totals["partitions"]])
             total.modern_groups.update(totals["modern_groups"])
+            total.remote_waits |= RemoteWaits.resumed(totals["remote_waits"])
             spans = [span for span in (total.span_us, totals["span_us"]) if span]
             total.span_us = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
             for broker, (own_thread, count) in totals["heartbeats"]:
@@ -245,17 +270,23 @@ def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Requ
             return None
         fetch, answered = request.fetch = parsed
         session = session_key(fetch, answered, request.connection)
+    try:
+        if request.api == LIST_OFFSETS:
+            request.body = from_json(body)
+        relevant = is_relevant(request)
+    except MALFORMED:
+        return None
     tally.counts["requests"] += 1
     if not named and by_path is not None:
         tally.counts["no_broker"] += 1
         request.broker = by_path
-    if not is_relevant(request):
+    if not relevant:
         if request.api in NON_CLASSIC_HEARTBEATS:
             request.body = from_json(body)
         tally.count_skipped(request)
         return ()
-    if fetch is not None:
-        tally.count_fetch(fetch)
+    if request.fetch is not None:
+        tally.count_fetch(request, *request.fetch)
     tally.count_request(request)
     if fetch is not None:
         return request_row(request, session)
@@ -315,13 +346,14 @@ def is_relevant(request: Request) -> bool:
         return permits_shutdown(request)
     if request.api in CLUSTER_APIS:
         return True
+    if request.api == LIST_OFFSETS and not looks_up(request.body):
+        return False
     return (request.api == "FETCH" or request.api in CONVERTED_APIS) and not is_controller_request(request)
 
 
 def _session(request: Request, tally: Tally) -> str | None:
     if request.api != "FETCH":
         return None
-    fetch = decode_fetch_request(request.body)
-    tally.count_fetch(fetch)
-    request.fetch = fetch, decode_fetch_response(request.answer)
+    request.fetch = decode_fetch_request(request.body), decode_fetch_response(request.answer)
+    tally.count_fetch(request, *request.fetch)
     return session_key(*request.fetch, request.connection)

@@ -18,8 +18,14 @@ from purgatory_udf.sources.request_log.assumptions import MAX_LATE_MOVE_US, Repo
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster.internal_topics import OFFSETS_TOPIC, TransactionFacts
 from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch
+from purgatory_udf.sources.request_log.log_line import Place
 from purgatory_udf.sources.request_log.partitions.append_offsets import appends_from_batches, appends_from_offsets
-from purgatory_udf.sources.request_log.partitions.event_sweep import STATE_RANK, EventSweep, TimedEvent
+from purgatory_udf.sources.request_log.partitions.event_sweep import (
+    PROGRESS_RANK,
+    STATE_RANK,
+    EventSweep,
+    TimedEvent,
+)
 from purgatory_udf.sources.request_log.partitions.leadership_changes import leadership_states
 from purgatory_udf.sources.request_log.partitions.partition_status import (
     ALL_TIME,
@@ -28,6 +34,7 @@ from purgatory_udf.sources.request_log.partitions.partition_status import (
     TimeRange,
     with_broker_stops,
 )
+from purgatory_udf.sources.request_log.partitions.tiered_reads import TieredReads, tiered_reads
 from purgatory_udf.sources.request_log.partitions.time_correction import (
     apply_high_watermark_readings,
     correct_append_times,
@@ -35,6 +42,7 @@ from purgatory_udf.sources.request_log.partitions.time_correction import (
 )
 from purgatory_udf.sources.request_log.requests.partition_facts import (
     Append,
+    ConsumerRead,
     CoordinatorAnswer,
     FollowerCopy,
     HighWatermarkReading,
@@ -197,11 +205,15 @@ class ProducedOffsets(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionTimeline:
-    """Events of a partition, offsets of produces, appends in offset order, and the state for the next time range."""
+    """Events of a partition, offsets of produces, appends in offset order, and the state for the next time range.
+
+    `remote_reads` are the fetches that waited for remote storage.
+    """
 
     events: list[TimedEvent] = field(default_factory=list)
     produced: list[ProducedOffsets] = field(default_factory=list)
     appends: list[Append] = field(default_factory=list)
+    remote_reads: list[ConsumerRead] = field(default_factory=list)
     sweep: dict[str, Any] = field(default_factory=dict)
 
 
@@ -226,6 +238,14 @@ def build_timeline(
     if facts.has_only_copies:
         return PartitionTimeline(sweep=sweep.snapshot())
     first_us = facts.first_us
+    known_start = (before or {}).get("local_start")
+    tiered = TieredReads()
+    if facts.topic in context.tiered:
+        tiered = tiered_reads(facts, known_start or 0, report)
+        readings = [*facts.high_watermarks, *tiered.high_watermarks]
+        facts.high_watermarks = sorted(readings, key=lambda reading: (reading.until_us, reading.offset))
+        if known_start is None:
+            tiered.starts.insert(0, (min(first_us, time_range.clamp(first_us)) - 2, 0))
     led = leadership_states(
         facts, context.changes.get(key, ()), context.cluster, first_us - 2, report, time_range is ALL_TIME
     )
@@ -236,8 +256,32 @@ def build_timeline(
     correct_position_times(facts.positions, facts.high_watermarks, facts.consumer_attempts)
     apply_high_watermark_readings(facts.positions, facts.high_watermarks)
     start_us = min([first_us, *(append.check_us for append in appends[:1])]) - 1
-    events = [*sweep.run(leadership, appends, start_us), *group_moves(facts, context, leadership, time_range)]
-    return PartitionTimeline(events, list(_produced(facts, appends)), appends, sweep.snapshot())
+    events = [
+        *sweep.run(leadership, appends, start_us),
+        *group_moves(facts, context, leadership, time_range),
+        *_tiered_events(facts, tiered.starts, time_range),
+    ]
+    state = sweep.snapshot()
+    if facts.topic in context.tiered:
+        state["local_start"] = tiered.local_start
+    return PartitionTimeline(events, list(_produced(facts, appends)), appends, tiered.remote, state)
+
+
+def _tiered_events(
+    facts: PartitionFacts, starts: Iterable[tuple[int, int]], time_range: TimeRange
+) -> Iterator[TimedEvent]:
+    """Yield the changes of the local log start, and the ends of lookups in remote storage."""
+    place = {"broker": facts.broker, "topic": facts.topic, "partition": facts.partition}
+    for at_us, offset in starts:
+        at = time_range.clamp(at_us)
+        if at < time_range.until_us:
+            change = {"time_us": at, "type": "partition", **place, "change": "local_log_start", "offset": offset}
+            yield TimedEvent(at, STATE_RANK, change)
+    for lookup in facts.lookups:
+        if time_range.from_us <= lookup.at_us < time_range.until_us:
+            end = {"time_us": lookup.at_us, "type": "remote_lookup", **place, "error": errors.name_of(lookup.error)}
+            found = {"offset": lookup.offset} if lookup.offset >= 0 else {}
+            yield TimedEvent(lookup.at_us, PROGRESS_RANK, {**end, **found}, Place(lookup.file, lookup.line))
 
 
 def _appends(

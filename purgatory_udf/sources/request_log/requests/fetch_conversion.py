@@ -27,6 +27,7 @@ from purgatory_udf.sources.request_log.assumptions import (
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.request_bodies import (
+    FetchPartitionData,
     FetchRequestBody,
     FetchRequestPartition,
     FetchResponseBody,
@@ -35,11 +36,13 @@ from purgatory_udf.sources.request_log.request_bodies import (
 )
 from purgatory_udf.sources.request_log.requests.fetch_sessions import FetchSession, OpenRun, ResolvedFetch
 from purgatory_udf.sources.request_log.requests.partition_facts import (
+    ConsumerRead,
     Fact,
     FollowerCopy,
     FollowerDelivery,
     HighWatermarkReading,
     Key,
+    LocalStart,
     PartitionError,
     ReaderPosition,
 )
@@ -61,6 +64,8 @@ MAX_ATTEMPTS = 10_000
 
 # Up to this version of FETCH, a batch larger than `max_bytes` is not returned.
 LAST_HARD_LIMIT_VERSION = 2
+
+_NO_DATA = FetchPartitionData("", -1, errors.NONE, -1, 0)
 
 KeyedCopy = tuple[Key, FollowerCopy]
 
@@ -191,6 +196,8 @@ class SessionConverter:
             *self._deliveries(request, fetch, response),
             *self._high_watermarks(request, fetch, response),
         ]
+        if self._context.tiered:
+            facts += self._tiered_facts(request, fetch, read, response)
         self._read_us = request.answered_us if request.remote_us else request.local_us
         if fetch.replica_id >= 0 and self._context.follower_reads:
             for (topic, partition), copied in self._follower.advance(request, read, response):
@@ -367,11 +374,51 @@ class SessionConverter:
         else:
             until = request.local_us
             since = request.start_us if fetch.replica_id >= 0 else until - READ_TO_RESPONSE_US
+        # If a fetch waited for remote storage, it read the log on arrival: see `partitions.tiered_reads`.
+        tiered = self._context.tiered if request.remote_us and fetch.replica_id < 0 else ()
         for partition in response.partitions:
             if partition.high_watermark >= 0 and not partition.error:
+                topic = self._context.name(partition.topic)
+                if topic not in tiered:
+                    yield (topic, partition.partition), HighWatermarkReading(since, until, partition.high_watermark)
+
+    def _tiered_facts(
+        self,
+        request: Request,
+        fetch: FetchRequestBody,
+        read: list[FetchRequestPartition],
+        response: FetchResponseBody,
+    ) -> Iterator[tuple[Key, Fact]]:
+        """Yield what a consumer's fetch shows about tiered partitions, and a follower's fetch about their local log."""
+        answered = {(partition.topic, partition.partition): partition for partition in response.partitions}
+        for slot, partition in enumerate(read):
+            key = self._key(partition)
+            if key[0] not in self._context.tiered:
+                continue
+            data = answered.get((partition.topic, partition.partition), _NO_DATA)
+            if fetch.replica_id >= 0:
+                if data.error == errors.OFFSET_MOVED_TO_TIERED_STORAGE:
+                    yield key, LocalStart(request.local_us, partition.offset + 1, False)
+                continue
+            if request.remote_us or data.bytes or data.error == errors.UNKNOWN_SERVER_ERROR:
                 yield (
-                    (self._context.name(partition.topic), partition.partition),
-                    HighWatermarkReading(since, until, partition.high_watermark),
+                    key,
+                    ConsumerRead(
+                        request.local_us,
+                        request.start_us,
+                        request.answered_us if request.remote_us else request.local_us,
+                        request.remote_us,
+                        partition.offset,
+                        fetch.min_bytes,
+                        partition.max_bytes,
+                        data.bytes,
+                        data.error,
+                        data.high_watermark,
+                        data.last_stable,
+                        fetch.isolation == READ_COMMITTED,
+                        *request.place,
+                        slot,
+                    ),
                 )
 
     def _deliveries(

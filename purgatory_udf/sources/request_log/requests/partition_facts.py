@@ -157,6 +157,63 @@ class CoordinatorAnswer(msgspec.Struct, array_like=True, tag=9, gc=False):
     error: int
 
 
+class ConsumerRead(msgspec.Struct, array_like=True, tag=10, gc=False):
+    """A consumer's fetch of a tiered partition that waited, or that returned records at once.
+
+    Attributes:
+        at_us: L of the fetch.
+        start_us: S of the fetch.
+        until_us: When it was answered.
+        waited_us: How long it waited; 0: answered at once.
+        offset: Fetch offset.
+        min_bytes: Minimum of the whole fetch.
+        max_bytes: Maximum of the partition.
+        bytes: Size of the records in the response.
+        error: Error code in the response.
+        high_watermark, last_stable: High watermark and last stable offset in the response; -1: not in it.
+        committed: Whether the consumer reads up to the last stable offset only.
+        file, line: Line of the fetch.
+        slot: Index of the partition in the fetch.
+    """
+
+    at_us: int
+    start_us: int
+    until_us: int
+    waited_us: int
+    offset: int
+    min_bytes: int
+    max_bytes: int
+    bytes: int
+    error: int
+    high_watermark: int
+    last_stable: int
+    committed: bool
+    file: int
+    line: int
+    slot: int
+
+
+class RemoteLookup(msgspec.Struct, array_like=True, tag=11, gc=False):
+    """A lookup in remote storage for a list-offsets request ended at `at_us`, with an error code or 0.
+
+    `file` and `line` are those of the request, `offset` is the offset found.
+    """
+
+    at_us: int
+    error: int
+    offset: int
+    file: int
+    line: int
+
+
+class LocalStart(msgspec.Struct, array_like=True, tag=12, gc=False):
+    """A response showed that the local log starts at `offset` or, unless `exact`, at a later one."""
+
+    at_us: int
+    offset: int
+    exact: bool
+
+
 Fact = (
     Append
     | ReaderPosition
@@ -168,6 +225,9 @@ Fact = (
     | RecordDeletion
     | FollowerCopy
     | CoordinatorAnswer
+    | ConsumerRead
+    | RemoteLookup
+    | LocalStart
 )
 
 
@@ -188,6 +248,9 @@ class PartitionFacts:
     deletions: list[RecordDeletion] = field(default_factory=list)
     copies: list[FollowerCopy] = field(default_factory=list)
     coordinator_answers: list[CoordinatorAnswer] = field(default_factory=list)
+    reads: list[ConsumerRead] = field(default_factory=list)
+    lookups: list[RemoteLookup] = field(default_factory=list)
+    local_starts: list[LocalStart] = field(default_factory=list)
 
     @classmethod
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
@@ -203,6 +266,9 @@ class PartitionFacts:
             RecordDeletion: result.deletions,
             FollowerCopy: result.copies,
             CoordinatorAnswer: result.coordinator_answers,
+            ConsumerRead: result.reads,
+            RemoteLookup: result.lookups,
+            LocalStart: result.local_starts,
             FetchAttempt: attempts,
             AttemptRun: attempts,
         }
@@ -214,8 +280,9 @@ class PartitionFacts:
         result.positions.sort(key=lambda position: (position.at_us, position.replica, position.offset))
         result.high_watermarks.sort(key=lambda reading: (reading.until_us, reading.offset))
         by_time = (result.deliveries, result.errors, result.deletions, result.copies, result.coordinator_answers)
-        for other in by_time:
-            other.sort(key=lambda fact: fact.at_us)
+        for facts_of_kind in (*by_time, result.lookups, result.local_starts):
+            facts_of_kind.sort(key=lambda fact: fact.at_us)
+        result.reads.sort(key=lambda read: (read.at_us, read.file, read.line))
         return result
 
     @property
@@ -229,13 +296,14 @@ class PartitionFacts:
             self.errors,
             self.deletions,
             self.coordinator_answers,
+            self.lookups,
         )
         return bool(self.copies) and not any(served)
 
     @property
     def first_us(self) -> int:
         """Time of the earliest fact, in microseconds since the epoch."""
-        times = [kind[0].at_us for kind in (self.positions, self.errors, self.deletions) if kind]
+        times = [kind[0].at_us for kind in (self.positions, self.errors, self.deletions, self.lookups) if kind]
         times += [int(attempts.at_us[0]) for attempts in (self.follower_attempts, self.consumer_attempts) if attempts]
         times += [append.start_us for append in self.appends[:1]]
         times = times or [answer.at_us for answer in self.coordinator_answers[:1]]

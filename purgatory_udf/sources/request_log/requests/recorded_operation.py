@@ -38,6 +38,8 @@ Event = dict[str, Any]
 # Range of slot numbers for the partitions of each event of a line.
 _SLOTS_PER_EVENT = 1 << 16
 AT_ONCE, COMPLETED, EXPIRED = "at_once", "completed", "expired"
+# Kind of consumers' fetches that wait for remote storage.
+REMOTE_FETCH = "remote fetch"
 
 
 class RecordedOutcome(msgspec.Struct, gc=False):
@@ -45,7 +47,7 @@ class RecordedOutcome(msgspec.Struct, gc=False):
 
     Attributes:
         api: API of the request.
-        kind: Finer than `api`: fetches by consumers or followers, produces by acks.
+        kind: Finer than `api`: fetches by consumers, followers or from remote storage, produces by acks.
         outcome: `at_once`, `completed` or `expired`.
         remote_ms, local_ms: Wait in the purgatory, and handling.
         written_us: Timestamp of the line.
@@ -130,6 +132,12 @@ def recorded_delete_records(request: Request) -> RecordedOutcome:
     topics = (request.answer or {}).get("topics") or []
     codes = [int(partition.get("errorCode", 0)) for topic in topics for partition in topic["partitions"]]
     return _expired_if_timed_out(_recorded(request, "delete_records", codes))
+
+
+def recorded_list_offsets(request: Request, partitions: Iterable[dict[str, Any]]) -> RecordedOutcome:
+    """Return the outcome of LIST_OFFSETS, from the partitions of the response."""
+    codes = [int(partition.get("errorCode", 0)) for partition in partitions]
+    return _expired_if_timed_out(_recorded(request, "list_offsets", codes))
 
 
 def recorded_creation(request: Request, codes: Iterable[int]) -> RecordedOutcome:

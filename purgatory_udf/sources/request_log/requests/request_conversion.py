@@ -31,14 +31,21 @@ from purgatory_udf.sources.request_log.request_bodies import (
     is_metadata_fetch,
     topic_of,
 )
-from purgatory_udf.sources.request_log.requests.fetch_conversion import SessionConverter
+from purgatory_udf.sources.request_log.requests.fetch_conversion import READ_COMMITTED, SessionConverter
 from purgatory_udf.sources.request_log.requests.group_conversion import (
     GROUP_APIS,
     NON_CLASSIC_HEARTBEATS,
     coordinator_answers,
     group_operations,
 )
-from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, Key, RecordDeletion
+from purgatory_udf.sources.request_log.requests.partition_facts import (
+    Append,
+    Fact,
+    Key,
+    LocalStart,
+    RecordDeletion,
+    RemoteLookup,
+)
 from purgatory_udf.sources.request_log.requests.produce_conversion import (
     WRITE_TXN_MARKERS,
     convert_markers,
@@ -50,11 +57,16 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
     logged_operation,
     recorded_creation,
     recorded_delete_records,
+    recorded_list_offsets,
 )
 
 TOPIC_CREATION_APIS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS"})
 # Errors of topics that were created nevertheless.
 _CREATED_CODES = (errors.NONE, errors.REQUEST_TIMED_OUT)
+
+LIST_OFFSETS = "LIST_OFFSETS"
+# The special timestamp for the start of the local log (Kafka: `ListOffsetsRequest.EARLIEST_LOCAL_TIMESTAMP`).
+EARLIEST_LOCAL = -4
 
 CONTROLLER_LISTENER = "CONTROLLER"
 # Prefix of the client ids of Raft clients, which do not depend on the listener's name.
@@ -82,7 +94,7 @@ _TOPIC_ADMIN_APIS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS", "DELETE_TOP
 
 # APIs, in addition to FETCH, of requests that become events or facts. All others are only counted.
 CONVERTED_APIS = frozenset(
-    {"PRODUCE", "DELETE_RECORDS", WRITE_TXN_MARKERS, *TOPIC_CREATION_APIS, *GROUP_APIS, *COORDINATOR_APIS}
+    {"PRODUCE", "DELETE_RECORDS", LIST_OFFSETS, WRITE_TXN_MARKERS, *TOPIC_CREATION_APIS, *GROUP_APIS, *COORDINATOR_APIS}
 )
 
 
@@ -158,6 +170,9 @@ def convert_request(
         operations = [deletion]
     elif request.api in TOPIC_CREATION_APIS and context.zookeeper:
         operations = [convert_topic_creation(request, context)]
+    elif request.api == LIST_OFFSETS:
+        operations, facts = _convert_list_offsets(request, context)
+        report.count("no_purgatory", int(not operations))
     elif request.api == WRITE_TXN_MARKERS:
         operations, facts = convert_markers(request, context, report)
     elif request.api in GROUP_APIS:
@@ -199,6 +214,61 @@ def _coordinator_answer_facts(request: Request, context: Context) -> Iterator[tu
     key = OFFSETS_TOPIC, context.group_partition(str(request.body["groupId"]))
     for answer in coordinator_answers(request, context.has_classic_coordinator(request.broker)):
         yield key, answer
+
+
+def looks_up(body: dict[str, Any]) -> bool:
+    """Whether a LIST_OFFSETS request has a real timestamp, which may require a lookup, or shows the local log start."""
+    return bool(looked_up_topics(body)) or any(timestamp == EARLIEST_LOCAL for _, _, timestamp in _timestamps(body))
+
+
+def looked_up_topics(body: dict[str, Any]) -> tuple[str, ...]:
+    """Return the topics of which a LIST_OFFSETS request has real timestamps."""
+    return tuple(sorted({topic for topic, _, timestamp in _timestamps(body) if timestamp >= 0}))
+
+
+def _timestamps(body: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
+    """Yield (topic, partition, timestamp) for each partition of a LIST_OFFSETS request."""
+    for topic in body.get("topics") or []:
+        for partition in topic["partitions"]:
+            yield topic_of(topic), int(partition["partitionIndex"]), int(partition["timestamp"])
+
+
+def _convert_list_offsets(request: Request, context: Context) -> tuple[list[LoggedOperation], list[tuple[Key, Fact]]]:
+    """Convert a LIST_OFFSETS request into its operation, if lookups make it wait, and facts.
+
+    All lookups of a request that was answered in time are assumed to have ended with its response; if a partition timed
+    out, the others halfway through the wait.
+    """
+    answers = {
+        (topic_of(topic), int(partition["partitionIndex"])): partition
+        for topic in (request.answer or {}).get("topics") or []
+        for partition in topic["partitions"]
+    }
+    timed_out = any(answer.get("errorCode") == errors.REQUEST_TIMED_OUT for answer in answers.values())
+    ended_us = request.answered_us - (request.remote_us // 2 if timed_out else 0)
+    partitions: list[dict[str, object]] = []
+    facts: list[tuple[Key, Fact]] = []
+    for topic, partition, timestamp in _timestamps(request.body):
+        key, answer = (context.name(topic), partition), answers.get((topic, partition), {})
+        code, offset = int(answer.get("errorCode", errors.NONE)), int(answer.get("offset", -1))
+        partitions.append({"topic": key[0], "partition": partition, "timestamp": timestamp})
+        if key[0] not in context.tiered:
+            continue
+        if timestamp == EARLIEST_LOCAL and code == errors.NONE and offset >= 0:
+            facts.append((key, LocalStart(request.local_us, offset, True)))
+        elif timestamp >= 0 and code != errors.REQUEST_TIMED_OUT and context.lookups_wait:
+            # After the request itself, even if it was answered at once because the lookup could not begin.
+            facts.append((key, RemoteLookup(max(ended_us, request.local_us + 1), code, offset, *request.place)))
+    if not context.lookups_wait or not looked_up_topics(request.body):
+        return [], facts
+    event = {
+        "time_us": request.local_us,
+        "type": "list_offsets",
+        "timeout_ms": int(request.body.get("timeoutMs", 0)),
+        "isolation": "read_committed" if request.body.get("isolationLevel") == READ_COMMITTED else "read_uncommitted",
+        "partitions": partitions,
+    }
+    return [logged_operation(request, event, recorded_list_offsets(request, answers.values()))], facts
 
 
 def _coordinator_append_facts(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
