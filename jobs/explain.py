@@ -1,4 +1,4 @@
-"""Explain one operation or one group."""
+"""Explain operations or a group."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import require_folder
 
 
-def _checks(out: str, operation: int | None, request_id: str | None, group: str | None, **_: object) -> None:
-    Question(operation, request_id, group)
+def _checks(
+    out: str, operation: int | None, request_id: str | None, group: str | None, client: str | None, **_: object
+) -> None:
+    Question(operation, request_id, group, client)
     require_folder(out)
 
 
@@ -22,15 +24,18 @@ def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
     operation: Annotated[int | None, typer.Option(help="operation_id of the operation to explain.")] = None,
-    request_id: Annotated[str | None, typer.Option(help="request_id of the request to explain.")] = None,
+    request_id: Annotated[
+        str | None, typer.Option(help="request_id of the request to explain, or the end of it.")
+    ] = None,
     group: Annotated[str | None, typer.Option(help="Consumer group to explain.")] = None,
+    client: Annotated[str | None, typer.Option(help="Client whose expired operations to explain.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Maximum number of operations, or changes of a group.")] = 20,
 ) -> None:
     """Explain an operation or a group: what it waited for, what ended the wait, and why not earlier."""
     from purgatory_udf.answers.explain import explain
     from purgatory_udf.common.console import printable
 
-    question = Question(operation, request_id, group)
+    question = Question(operation, request_id, group, client)
     print("\n".join(map(printable, explain(open_backend(), out, question, top))))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -16,7 +17,7 @@ from purgatory_udf.answers.diagnosis.finding import Finding, culprit_of
 from purgatory_udf.answers.metrics import PARALLEL_QUERIES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pandas as pd
 
@@ -38,6 +39,8 @@ MAX_GROUPS = 20
 MAX_STATES = 2_000
 
 ON_ARRIVAL, AFTER_A_WAIT, EXPIRED = "completed on arrival", "completed after a wait", "expired"
+# How expired operations are divided.
+AS_INTENDED, AFTER_END, FAILED = "expired as intended", "expired after the trace", "failed"
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def chart_data(metrics: Metrics) -> ChartData:
 
 
 def topics(metrics: Metrics) -> tuple[pd.DataFrame, int]:
-    """Return the data of the chart of expirations by topic, and the width of its bins in milliseconds."""
+    """Return the data of the chart of failures by topic, and the width of its bins in milliseconds."""
     bin_ms = bin_ms_of(metrics)
     return metrics.tables.query("report/topics", bin_ms=bin_ms, most=MAX_TOPICS).to_pandas(), bin_ms
 
@@ -93,7 +96,7 @@ Spec = dict[str, Any]
 WIDTH = 900
 # Colours of Okabe and Ito, distinct for colour-blind readers and on both backgrounds.
 GREY, BLUE, ORANGE, VERMILLION, GREEN, PURPLE = "#8c8c8c", "#2a8fd0", "#e69f00", "#e0641a", "#009e73", "#cc79a7"
-END_COLOURS = {ON_ARRIVAL: GREY, AFTER_A_WAIT: BLUE, EXPIRED: VERMILLION}
+END_COLOURS = {ON_ARRIVAL: GREY, AFTER_A_WAIT: BLUE, AS_INTENDED: "#56b4e9", AFTER_END: PURPLE, FAILED: VERMILLION}
 GAUGE_COLOURS = {"PurgatorySize": BLUE, "NumDelayedOperations": GREEN, "dead entries": VERMILLION}
 STATE_COLOURS = {
     "Stable": GREEN,
@@ -103,6 +106,14 @@ STATE_COLOURS = {
     "Dead": PURPLE,
 }
 CAUSE_COLOURS = [BLUE, GREEN, ORANGE, PURPLE, "#56b4e9", "#b8a800", GREY]
+
+
+def cause_colours() -> Iterator[str]:
+    """Yield different colours, the most distinct first."""
+    yield from CAUSE_COLOURS
+    for number in count():
+        # Steps of the golden angle spread any number of hues evenly.
+        yield f"hsl({number * 137.508 % 360:.1f}, {45 + 20 * (number % 2)}%, {40 + 12 * (number % 3)}%)"
 
 
 def charts(data: ChartData) -> dict[str, Spec]:
@@ -152,7 +163,7 @@ def draw_incidents(findings: Sequence[Finding], start_us: int, end_us: int) -> d
 
 
 def draw_topics(metrics: Metrics) -> alt.Chart:
-    """Return the heat map of expirations by topic and time."""
+    """Return the heat map of failures by topic and time."""
     return _topics(*topics(metrics))
 
 
@@ -250,7 +261,7 @@ def _purgatories(frame: pd.DataFrame, bin_ms: int) -> alt.FacetChart:
 def _waits(frame: pd.DataFrame, bin_ms: int) -> alt.Chart:
     placed, order = wait_labels(frame)
     others = sorted(set(frame["cause"]) - {EXPIRED})
-    colours = {cause: CAUSE_COLOURS[place % len(CAUSE_COLOURS)] for place, cause in enumerate(others)}
+    colours = dict(zip(others, cause_colours(), strict=False))
     return (
         alt.Chart(placed, width=WIDTH, height=90)
         .mark_bar()
@@ -274,8 +285,8 @@ def _topics(frame: pd.DataFrame, bin_ms: int) -> alt.Chart:
             x=x,
             x2="t2:T",
             y=alt.Y("topic:N", title=None, sort=list(dict.fromkeys(frame["topic"]))),
-            color=alt.Color("expired:Q", title="expired", scale=alt.Scale(scheme="viridis")).legend(orient="top"),
-            tooltip=["time:N", "topic:N", "expired:Q"],
+            color=alt.Color("failed:Q", title="failed", scale=alt.Scale(scheme="viridis")).legend(orient="top"),
+            tooltip=["time:N", "topic:N", "failed:Q"],
         )
     )
 

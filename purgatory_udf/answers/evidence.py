@@ -48,7 +48,8 @@ class PartitionEvents:
 class Evidence:
     """The rows about one operation. `end` is its completion, expiration or cancellation; None while it is open.
 
-    `reads_ended` has the times in microseconds at which its reads or lookups in remote storage ended, even if later.
+    `recorded` is the outcome that the broker logged, if its request log was imported. `reads_ended` has the times in
+    microseconds at which its reads or lookups in remote storage ended, even if later.
     """
 
     operation_id: int
@@ -60,6 +61,7 @@ class Evidence:
     deciding: Mapping[str, Any] | None = None
     changes: list[Mapping[str, Any]] = field(default_factory=list)
     reads_ended: dict[Place, int] = field(default_factory=dict)
+    recorded: Mapping[str, Any] | None = None
 
 
 def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
@@ -72,6 +74,8 @@ def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
         by_id[request["seq"]].request = request
     for watch in tables.rows("explain/watches"):
         by_id[watch["operation_id"]].watches.append(watch)
+    for recorded in tables.rows("explain/recorded"):
+        by_id[recorded["operation_id"]].recorded = recorded
     _add_partition_events(tables, by_id)
     return [each for each in by_id.values() if each.end or each.request]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.answers.evidence import Evidence, collect
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.answers.story import moment, story
+from purgatory_udf.common.console import counted, request_label
 from purgatory_udf.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,24 +16,30 @@ if TYPE_CHECKING:
 
 _ALL_TIMES = {"from_us": -(1 << 62), "until_us": 1 << 62}
 _NO_LIMIT = (1 << 31) - 1
+# Maximum number of request ids in an error.
+_SHOWN_NAMES = 5
 _OF_GROUPS, _OF_MEMBERS = ("join", "initial_join", "sync"), ("heartbeat", "session", "reconciliation")
 
 
 @dataclass(frozen=True)
 class Question:
-    """An operation, a request or a group; exactly one of the fields is set."""
+    """An operation, a request, a group, or a client's expired operations; exactly one of the fields is set.
+
+    `request_id` may be the end of one, if no other request has it.
+    """
 
     operation: int | None = None
     request_id: str | None = None
     group: str | None = None
+    client: str | None = None
 
     def __post_init__(self) -> None:
-        if sum(given is not None for given in (self.operation, self.request_id, self.group)) != 1:
-            raise UserError("give one of --operation ID, --request-id ID, --group ID")
+        if sum(given is not None for given in (self.operation, self.request_id, self.group, self.client)) != 1:
+            raise UserError("give one of --operation ID, --request-id ID, --group ID, --client ID")
 
 
 def explain(session: Session, out: str, question: Question, top: int = 20) -> list[str]:
-    """Return the story as lines, for at most `top` operations of a request or changes of a group."""
+    """Return the story as lines, for at most `top` operations of a request or client or changes of a group."""
     tables = RunTables(session, out)
     if question.group is not None:
         lines = group_story(tables, question.group, top)
@@ -41,17 +48,38 @@ def explain(session: Session, out: str, question: Question, top: int = 20) -> li
         return lines
     if question.operation is not None:
         what, ids = f"operation {question.operation}", [question.operation]
+    elif question.client is not None:
+        what = f"expired operation of client {question.client}"
+        ids = [row["operation_id"] for row in tables.rows("explain/expired", client=question.client, top=top + 1)]
     else:
         what = f"request {question.request_id}"
-        rows = tables.rows("explain/operations", request_id=question.request_id, top=top)
-        ids = [row["operation_id"] for row in rows]
-    collected = collect(tables, ids)
+        ids = _of_request(tables, question.request_id or "", top)
+    collected = collect(tables, ids[:top])
     if not collected:
         raise UserError(f"{out}: no {what} found")
     for evidence in collected:
         _add_group_changes(tables, evidence)
-    stories = [story(evidence) for evidence in collected]
+    stories = [[*story(evidence), *_place(evidence)] for evidence in collected]
+    stories += [[f"… and more operations; use --top to show more than {top}"]] if len(ids) > top else []
     return [line for lines in stories for line in ["", *lines]][1:]
+
+
+def _of_request(tables: RunTables, request_id: str, top: int) -> list[int]:
+    """Return the operations of a request, by its id or the end of its id."""
+    rows = tables.rows("explain/operations", request_id=request_id, top=_NO_LIMIT if request_id else 0)
+    exact = [row for row in rows if row["request_id"] == request_id]
+    names = list(dict.fromkeys(row["request_id"] for row in rows))
+    if not exact and len(names) > 1:
+        shown = ", ".join(names[:_SHOWN_NAMES]) + (", …" if len(names) > _SHOWN_NAMES else "")
+        raise UserError(f"--request-id {request_id}: {len(names):,} requests end with it ({shown}); give more of it")
+    return [row["operation_id"] for row in exact or rows][: top + 1]
+
+
+def _place(evidence: Evidence) -> list[str]:
+    """Return the whole id of a request that the story names by its line."""
+    row = evidence.end or evidence.request or {}
+    request_id = row.get("request_id") or ""
+    return [] if request_label(request_id) == request_id else [f"  request id: {request_id}"]
 
 
 def _add_group_changes(tables: RunTables, evidence: Evidence) -> None:
@@ -89,7 +117,8 @@ def _change(change: dict[str, Any], joined: set[str], left: set[str]) -> str:
         f"; {word} {', '.join(sorted(members))}" for word, members in (("with", joined), ("without", left)) if members
     )
     state = f"{change['to_state']}, generation {change['generation']}"
-    return f"{moment(change['at_us'])}  {state}: {change['reason']}{moves} ({len(change['members'] or [])} members)"
+    members = counted(len(change["members"] or []), "member")
+    return f"{moment(change['at_us'])}  {state}: {change['reason']}{moves} ({members})"
 
 
 def _longest(tables: RunTables, group: str) -> list[str]:

@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.answers.run_tables import RunTables
+from purgatory_udf.answers.story import LATE_MS
 from purgatory_udf.backend.backend import backend_of
-from purgatory_udf.common.console import Cell, Table
+from purgatory_udf.common.console import Cell, Table, counted
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.metrics_tables import COMMENTED_METRICS, METRICS
 from purgatory_udf.rules.purgatory.clock import STEP_MS
@@ -113,9 +114,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over all operations that ended. `kinds` has a row for each kind; `seconds` is the length of the trace."""
+    """Sums over all operations that ended.
+
+    `kinds` has a row for each kind, `recorded` the waits that brokers recorded by kind and broker; `seconds` is the
+    length of the trace.
+    """
 
     kinds: list[Row]
+    recorded: list[Row]
     first: str
     last: str
     seconds: float
@@ -137,6 +143,16 @@ class Totals:
         return sum(row["expired"] for row in self.kinds)
 
     @property
+    def failed(self) -> int:
+        """Number of expired operations that failed."""
+        return sum(row["failed"] for row in self.kinds)
+
+    @property
+    def as_intended(self) -> int:
+        """Number of fetches and initial joins that ended at their deadline."""
+        return self.expired - self.failed - self.after_end
+
+    @property
     def waited_percent(self) -> float:
         """Percentage of the operations that had to wait."""
         return percent(self.waited / self.operations) if self.operations else 0.0
@@ -148,8 +164,8 @@ def totals(metrics: Metrics) -> Totals:
     first, last, seconds = row["first"], row["last"], metrics.options.window_ms / 1000
     if first is not None:
         seconds += (last - first).total_seconds()
-    kinds = metrics.rows("overview/kinds")
-    return Totals(kinds, _text(first, _MOMENT), _text(last, _MOMENT), seconds, row["after_end"] or 0)
+    kinds, recorded = metrics.rows("overview/kinds"), metrics.rows("overview/recorded", late_ms=LATE_MS)
+    return Totals(kinds, recorded, _text(first, _MOMENT), _text(last, _MOMENT), seconds, row["after_end"] or 0)
 
 
 _MOMENT, _TIME = "%Y-%m-%d %H:%M:%S", "%H:%M:%S"
@@ -161,7 +177,8 @@ def overview(metrics: Metrics, totals: Totals) -> list[Table]:
     rows = [(row["kind"], *_wait(row)) for row in totals.kinds]
     return [
         Table("Waits (quantiles of operations that had to wait)", ("kind", *_WAITS), rows),
-        _meters(metrics.rows("overview/meters", top=top), totals.seconds),
+        _recorded(totals.recorded),
+        _meters(metrics.rows("overview/meters", top=top), totals.seconds, metrics.options.window_ms),
         _purgatories(metrics.rows("overview/purgatories", top=top)),
         _causes(metrics.rows("overview/causes")),
         *(_by(metrics.rows("overview/waits", by=by, top=top), by) for by in metrics.options.by),
@@ -170,17 +187,59 @@ def overview(metrics: Metrics, totals: Totals) -> list[Table]:
     ]
 
 
-_WAITS = ("operations", "waited", "waited %", "expired", "p50 ms", "p95 ms", "p99 ms", "max ms", "waited s in all")
+_WAITS = (
+    "operations",
+    "waited",
+    "waited %",
+    "expired",
+    "failed",
+    "p50 ms",
+    "p95 ms",
+    "p99 ms",
+    "max ms",
+    "waited s in all",
+)
 
 
 def _wait(row: Row) -> tuple[Cell, ...]:
     quantiles = (_rounded(row[name]) for name in ("p50_ms", "p95_ms", "p99_ms"))
     share, seconds = percent(row["waited_share"]), _rounded(row["waited_ms"] / 1000)
-    return (row["operations"], row["waited"], share, row["expired"], *quantiles, row["max_ms"], seconds)
+    counts = row["operations"], row["waited"], share, row["expired"], row["failed"]
+    return (*counts, *quantiles, row["max_ms"], seconds)
 
 
-def _meters(meters: list[Row], seconds: float) -> Table:
-    """Return the expiration meters; `per second` is the mean rate of the whole trace."""
+def _recorded(kinds: list[Row]) -> Table:
+    rows = [
+        (
+            row["kind"],
+            row["broker"],
+            row["operations"],
+            *(_rounded(row[name] / 1000) for name in ("recorded_ms", "replayed_ms")),
+            *(_rounded(row[name]) for name in ("recorded_max_ms", "replayed_max_ms")),
+            row["late"],
+        )
+        for row in kinds
+    ]
+    columns = ("recorded s in all", "replayed s", "recorded max ms", "replayed max ms", "late")
+    return Table("Recorded waits next to replayed ones", ("kind", "broker", "operations", *columns), rows)
+
+
+def warnings(totals: Totals) -> list[str]:
+    """Return a sentence for each broker that was late: its replayed waits are shorter than those that clients saw."""
+    brokers = sorted({row["broker"] for row in totals.recorded if row["late"]})
+    return [_warning(broker, [row for row in totals.recorded if row["broker"] == broker]) for broker in brokers]
+
+
+def _warning(broker: int, rows: list[Row]) -> str:
+    late, latest_s = sum(row["late"] for row in rows), max(row["latest_ms"] or 0 for row in rows) / 1000
+    return (
+        f"Warning: broker {broker} was late: {counted(late, 'operation')} waited up to {latest_s:,.1f} s longer than "
+        "their deadlines allow. A replay ends them at their deadlines, so clients waited longer than it shows."
+    )
+
+
+def _meters(meters: list[Row], seconds: float, window_ms: int) -> Table:
+    """Return the expiration meters; `per second` is the mean rate of the whole trace, then that of a window."""
     rows = [
         (
             row["mbean"],
@@ -192,7 +251,11 @@ def _meters(meters: list[Row], seconds: float) -> Table:
         )
         for row in meters
     ]
-    return Table("Kafka's meters", ("mbean", "broker", "total", "per second", "busiest", "at"), rows)
+    return Table(
+        "Kafka's meters",
+        ("mbean", "broker", "total", "per second", f"in the busiest {window_ms / 1000:g} s", "at"),
+        rows,
+    )
 
 
 def _purgatories(readings: list[Row]) -> Table:
@@ -220,13 +283,14 @@ def _causes(causes: list[Row]) -> Table:
             "expired" if row["expired"] else "completed" if row["watched"] else "completed on arrival",
             row["completed_by"],
             row["operations"],
+            _rounded(row["waited_ms"] / 1000),
             _rounded(row["p50_ms"]),
             _rounded(row["p99_ms"]),
             row["max_ms"],
         )
         for row in causes
     ]
-    return Table("Causes", ("kind", "end", "by", "operations", "p50 ms", "p99 ms", "max ms"), rows)
+    return Table("Causes", ("kind", "end", "by", "operations", "waited s in all", "p50 ms", "p99 ms", "max ms"), rows)
 
 
 def _by(longest: list[Row], by: str) -> Table:
@@ -242,12 +306,15 @@ def _expirations(worst: list[Row], kinds: list[Row]) -> Table:
             row["value"],
             row["kind"],
             row["expired"],
+            row["failed"],
             percent(row["expired"] / of_kind[row["kind"]]),
-            _rounded(row["max_ms"]),
+            _rounded(row["expired_max_ms"]),
         )
         for row in worst
     ]
-    return Table("Most expirations", ("by", "value", "kind", "expired", "% of the kind's", "longest ms"), rows)
+    return Table(
+        "Most expirations", ("by", "value", "kind", "expired", "failed", "% of the kind's", "longest ms"), rows
+    )
 
 
 def _rebalances(longest: list[Row]) -> Table:
@@ -293,7 +360,7 @@ _WITHOUT = {
 def summary(metrics: Metrics) -> list[str]:
     """Return the metrics as lines: totals, the tables with rows, and the data that is not available yet."""
     sums = totals(metrics)
-    blocks = [[_head(metrics, sums)]]
+    blocks = [[_head(metrics, sums), *warnings(sums)]]
     blocks += [table.lines() for table in overview(metrics, sums) if table.rows]
     missing = [_WITHOUT[name] for name in metrics.tables.missing if name in _WITHOUT]
     blocks += [[f"Without: {'; '.join(missing)}"]] if missing else []
@@ -304,8 +371,8 @@ def summary(metrics: Metrics) -> list[str]:
 def _head(metrics: Metrics, totals: Totals) -> str:
     tables = metrics.tables
     state = "" if tables.finished else " (still running or interrupted; its output so far)"
-    late = f" ({totals.after_end:,} of them after the trace's end)" if totals.after_end else ""
+    ends = {"failed": totals.failed, "as intended": totals.as_intended, "after the trace's end": totals.after_end}
     share = f"{totals.waited_percent} % had to wait"
-    return (
-        f"Run {tables.run.run_id}{state}: {totals.operations:,} operations, {share}, {totals.expired:,} expired{late}"
-    )
+    how = ", ".join(f"{count:,} {end}" for end, count in ends.items() if count)
+    expired = f"{totals.expired:,} expired" + (f" ({how})" if how else "")
+    return f"Run {tables.run.run_id}{state}: {totals.operations:,} operations, {share}, {expired}"

@@ -39,7 +39,7 @@ h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 19px; margin: 36px 0 4p
 .facts { display: flex; flex-wrap: wrap; gap: 12px; margin: 18px 0; }
 .facts div { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 16px; }
 .facts b { display: block; font-size: 22px; }
-figure { margin: 0; overflow-x: auto; }
+figure { margin: 0; overflow-x: auto; } figure svg { max-width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { padding: 3px 12px 3px 0; text-align: left; border-bottom: 1px solid var(--line); white-space: nowrap; }
@@ -125,6 +125,11 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """Return a row of large numbers with their descriptions."""
     cards = "".join(f"<div><b>{escape(number)}</b>{escape(what)}</div>" for number, what in pairs)
     return f"<div class=facts>{cards}</div>"
+
+
+def warning(text: str) -> str:
+    """Return a highlighted sentence."""
+    return f"<p class=expired>{escape(text)}</p>"
 
 
 def figure(name: str) -> str:

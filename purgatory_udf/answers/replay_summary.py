@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.answers.run_tables import RunTables
-from purgatory_udf.common.console import Table
+from purgatory_udf.common.console import Table, request_label
 
 if TYPE_CHECKING:
     import altair as alt
@@ -77,7 +77,7 @@ def _by_cause(causes: list[Row]) -> Table:
 def _slowest(operations: list[Row]) -> Table:
     cells = [
         (
-            row["request_id"] or f"operation {row['operation_id']}",
+            _request(row),
             row["kind"],
             row["key"],
             row["wait_ms"],
@@ -90,6 +90,15 @@ def _slowest(operations: list[Row]) -> Table:
         for row in operations
     ]
     return Table("Slowest waits", ("request", "kind", "key", "wait ms", "ended by"), cells)
+
+
+def _request(row: Row) -> str:
+    """Return the name of a request; for a line of a request log, with its broker and client."""
+    request_id = row["request_id"] or f"operation {row['operation_id']}"
+    label = request_label(request_id)
+    if label == request_id:
+        return request_id
+    return ", ".join(filter(None, [f"broker {row['broker']}", label, row["client_id"]]))
 
 
 def save_waits(session: Session, out: str, file: Path) -> Path:

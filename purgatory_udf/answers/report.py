@@ -12,7 +12,7 @@ from purgatory_udf.answers.charts import Spec, chart_data, charts, draw_incident
 from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose, explained_share
 from purgatory_udf.answers.diagnosis.diagnosis_run import title as title_of
 from purgatory_udf.answers.evidence import collect
-from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, write_metrics
+from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, warnings, write_metrics
 from purgatory_udf.answers.page_template import Section
 from purgatory_udf.answers.story import story
 from purgatory_udf.backend.file_system import replace_file
@@ -27,7 +27,7 @@ class SlowOperation:
     """An operation that waited long, and its story."""
 
     kind: str
-    expired: bool
+    failed: bool
     title: str
     lines: tuple[str, ...]
 
@@ -39,7 +39,7 @@ def slowest(tables: RunTables, of_each: int) -> list[SlowOperation]:
     for evidence in collect(tables, ids):
         title, *lines = story(evidence)
         if evidence.end:
-            stories.append(SlowOperation(evidence.end["kind"], evidence.end["expired"], title, tuple(lines)))
+            stories.append(SlowOperation(evidence.end["kind"], evidence.end["failed"], title, tuple(lines)))
     return stories
 
 
@@ -50,13 +50,13 @@ _FOLDER = "_report/"
 MAX_FINDINGS, _HEAVY_SHARE = 20, 0.1
 # Title and caption of each chart, in the order of the page.
 _FIGURES = {
-    "ends": ("Ends of operations", "Operations that ended in each time bin, by kind: on arrival, after a wait, or by "
-             "expiration."),
+    "ends": ("Ends of operations", "Operations that ended in each time bin, by kind. Fetches and the first joins of "
+             "a new group expire as intended."),
     "purgatories": ("Purgatory sizes", "Maximum of each gauge in a time bin. Dead entries belong to ended operations. "
                     "A triangle marks a purge."),
     "waits": ("Waits and their causes", "Only operations that had to wait; each bar covers twice the time of the one "
               "before."),
-    "topics": ("Expirations by topic", "A request counts once for each of its topics."),
+    "topics": ("Failures by topic", "Requests that timed out; each counts once for each of its topics."),
     "groups": ("States of groups", "The state of each group over time; after the end of the trace, members count as "
                "silent."),
 }  # fmt: skip
@@ -78,9 +78,8 @@ def report_page(metrics: Metrics, diagnosis: Diagnosis) -> str:
     state = "" if tables.finished else " The replay is still running or was interrupted; this is its output so far."
     caption = f"From {sums.first} to {sums.last} (UTC), in time bins of {_duration(data.bin_ms)}.{state}"
     sections = [_incidents(tables, diagnosis), *_figures(specs), *_stories_and_tables(metrics, sums)]
-    return page_template.page(
-        f"Replay {tables.run.run_id}", caption, page_template.facts(_facts(sums)), sections, specs
-    )
+    top = "\n".join([page_template.facts(_facts(sums)), *map(page_template.warning, warnings(sums))])
+    return page_template.page(f"Replay {tables.run.run_id}", caption, top, sections, specs)
 
 
 def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
@@ -109,8 +108,10 @@ def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
 def _facts(totals: Totals) -> Iterator[tuple[str, str]]:
     yield f"{totals.operations:,}", "ended operations"
     yield f"{totals.waited_percent} %", "had to wait"
-    late = f" ({totals.after_end:,} after the trace's end)" if totals.after_end else ""
-    yield f"{totals.expired:,}", f"expired{late}"
+    yield f"{totals.failed:,}", "failed: timed out"
+    yield f"{totals.as_intended:,}", "expired as intended: polls without enough data"
+    if totals.after_end:
+        yield f"{totals.after_end:,}", "expired after the trace's end"
     seconds = sum(row["waited_ms"] for row in totals.kinds) / 1000
     yield f"{seconds:,.1f} s", "total wait"
 
@@ -122,9 +123,9 @@ def _figures(specs: dict[str, Spec]) -> Iterator[Section]:
 
 
 def _stories_and_tables(metrics: Metrics, totals: Totals) -> Iterator[Section]:
-    stories = [(slow.title, slow.lines, slow.expired) for slow in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
+    stories = [(slow.title, slow.lines, slow.failed) for slow in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
     if stories:
-        caption = "The longest waits of each kind, expired operations first. Click an operation to read its story."
+        caption = "The longest waits of each kind, failures first. Click an operation to read its story."
         yield Section("The slowest operations", caption, page_template.stories(stories))
     for table in overview(metrics, totals):
         if table.rows:

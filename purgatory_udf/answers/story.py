@@ -10,11 +10,13 @@ fetch r-812 of billing at broker 1 (operation 812): completed after 42 ms
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from purgatory_udf.answers.evidence import Evidence, PartitionEvents, Place
+from purgatory_udf.common.console import request_label
 
 Row = Mapping[str, Any]
 
@@ -132,6 +134,9 @@ EVENT_NAMES = {
 
 
 PENDING = "REQUEST_TIMED_OUT"
+# A broker is late if a recorded wait exceeds its deadline by more milliseconds. The reaper of a purgatory wakes up
+# every 200 ms, and the timer of a loaded broker is late by tens of milliseconds.
+LATE_MS = 250
 STOPPED = "broker_stopped"
 _CANCELLED = (STOPPED, "converted")
 # Maximum number of partitions and names in a list.
@@ -149,11 +154,11 @@ def story(evidence: Evidence) -> list[str]:
             f"{_INDENT}still open: not completed, expired or cancelled",
         ]
         return [
-            f"{request['type']} {_of(request)} at broker {request['broker'] or 0} (operation {request['seq']})",
+            f"{_operation(request['type'], request)} (operation {request['seq']})",
             *_in(lines),
         ]
     how = "expired" if end["expired"] else "cancelled" if end["completed_by"] in _CANCELLED else "completed"
-    title = f"{end['kind']} {_of(end)} at broker {end['broker']} (operation {end['operation_id']}): {how} {_after(end)}"
+    title = f"{_operation(end['kind'], end)} (operation {end['operation_id']}): {how} {_after(end)}"
     return [title, *_in([*_beginning(evidence, end), *_during_wait(evidence), *_ending(evidence, end)])]
 
 
@@ -164,6 +169,16 @@ def moment(time_us: int) -> str:
 
 def _in(lines: list[str]) -> list[str]:
     return [f"  {line}" for line in lines]
+
+
+def _operation(kind: str, row: Row) -> str:
+    """Return kind, request, client and broker of an operation; a line of a request log follows the broker."""
+    request_id, broker = row["request_id"] or "", row["broker"] or 0
+    label = request_label(request_id)
+    if label == request_id:
+        return f"{kind} {_of(row)} at broker {broker}"
+    client = f" of {row['client_id']}" if row["client_id"] else ""
+    return f"{kind}{client} at broker {broker}, {label}"
 
 
 def _of(row: Row) -> str:
@@ -192,7 +207,7 @@ def _arrived(request: Row) -> str:
     match request["type"]:
         case "produce":
             batches = [
-                f"{_name(part['topic'], part['partition'])} (offsets {part['base_offset']} to {part['last_offset']})"
+                f"{_name(part['topic'], part['partition'])} ({_offsets(part)})"
                 if (part["error"] or "NONE") == "NONE"
                 else f"{_name(part['topic'], part['partition'])} ({part['error']})"
                 for part in parts
@@ -217,14 +232,20 @@ def _arrived(request: Row) -> str:
             return f"arrived: {wait}, to look up {_some(times)}"
         case other:
             member = f" of {request['member_id']}" if request["member_id"] else ""
-            return f"started by a {other}{member} of group {request['group']}"
+            request_name = other.replace("_", " ")
+            article = "an" if request_name[0] in "aeiou" else "a"
+            return f"started by {article} {request_name} request{member} of group {request['group']}"
+
+
+def _offsets(part: Row) -> str:
+    first, last = part["base_offset"], part["last_offset"]
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"
 
 
 def _during_wait(evidence: Evidence) -> Iterator[str]:
     for place, partition_events in sorted(evidence.partition_events.items())[:SHOWN]:
-        counted = [_counted(each) for each in sorted(partition_events, key=_by_frequency) if each.times]
-        if counted and evidence.end and evidence.end["watched"]:
-            yield f"{_INDENT}during the wait on {_name(*place)}: {', '.join(counted)}"
+        if evidence.end and evidence.end["watched"] and any(each.times for each in partition_events):
+            yield f"{_INDENT}during the wait on {_name(*place)}: {_counted(partition_events)}"
     for change in evidence.changes:
         members = ", ".join(change["members"] or [])
         states = f"{change['from_state']} to {change['to_state']}"
@@ -232,13 +253,13 @@ def _during_wait(evidence: Evidence) -> Iterator[str]:
         yield f"{moment(change['at_us'])}  {group}"
 
 
-def _by_frequency(counted_events: PartitionEvents) -> tuple[int, str, int]:
-    return -counted_events.times, counted_events.what, -1 if counted_events.replica is None else counted_events.replica
-
-
-def _counted(counted_events: PartitionEvents) -> str:
-    times = f"{counted_events.times:,} × " if counted_events.times > 1 else ""
-    return f"{times}{_event(counted_events.what, counted_events.replica)}"
+def _counted(partition_events: list[PartitionEvents]) -> str:
+    """Return the events with their numbers, the most frequent first; a produce and a log end are both an append."""
+    times: Counter[str] = Counter()
+    for each in partition_events:
+        times[_event(each.what, each.replica)] += each.times
+    most = sorted(times.items(), key=lambda counted: (-counted[1], counted[0]))
+    return ", ".join(f"{f'{count:,} × ' if count > 1 else ''}{event}" for event, count in most if count)
 
 
 def _event(what: str, replica: int | None) -> str:
@@ -248,6 +269,16 @@ def _event(what: str, replica: int | None) -> str:
 
 
 def _ending(evidence: Evidence, end: Row) -> Iterator[str]:
+    yield from _replayed_end(evidence, end)
+    if evidence.recorded:
+        waited_ms, outcome = evidence.recorded["recorded_remote_ms"], evidence.recorded["recorded_outcome"]
+        late_ms = waited_ms - (end["deadline_us"] - end["started_us"]) / 1000
+        late = f", {late_ms:,.0f} ms after its deadline: the broker was late" if late_ms > LATE_MS else ""
+        how = "answered at once" if outcome == "at_once" else f"{outcome} after {waited_ms:,.0f} ms"
+        yield f"{_INDENT}recorded by the broker: {how}{late}"
+
+
+def _replayed_end(evidence: Evidence, end: Row) -> Iterator[str]:
     if end["watched"] and not end["expired"]:
         for place, ended_us in sorted(evidence.reads_ended.items())[:SHOWN]:
             yield f"{_INDENT}{_read(end)} of {_name(*place)} took {_milliseconds(end, ended_us)}"
@@ -260,7 +291,7 @@ def _ending(evidence: Evidence, end: Row) -> Iterator[str]:
     yield f"{moment(end['ended_us'])}  {end['completed_by']}: {meaning(end['kind'], end['completed_by'])}{bytes_}"
     deciding = evidence.deciding
     if deciding:
-        named = f" ({deciding['request_id']})" if deciding["request_id"] else ""
+        named = f" ({request_label(deciding['request_id'])})" if deciding["request_id"] else ""
         yield f"{_INDENT}decided on {end['trigger']} by {_event(deciding['what'], deciding['replica'])}{named}"
     elif end["trigger"]:
         yield f"{_INDENT}decided on {end['trigger']}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -59,6 +60,23 @@ class Table:
         console.print(box)
         assert isinstance(console.file, StringIO)
         return console.file.getvalue().rstrip("\n").split("\n")
+
+
+# A request of a request log is named by its file and line; imports with pseudonyms number the files.
+_PLACE = re.compile(r"(?:.*/(?P<name>[^/]+)|(?P<log>[^/]+\.(?:log|txt|out)[\w.-]*|log-\d+)):(?P<line>\d+)\Z", re.DOTALL)
+
+
+def request_label(request_id: str) -> str:
+    """Return the id of a request as people read it: `line 7 of request-2.log` for `/logs/request-2.log:7`."""
+    place = _PLACE.match(request_id)
+    return f"line {place['line']} of {place['name'] or place['log']}" if place else request_id
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as `1 line` or `2,000 lines`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def printable(text: str) -> str:

@@ -9,6 +9,10 @@ import pyarrow as pa
 
 from purgatory_udf.contract.tables import BOOL, DOUBLE, INT, LONG, TEXT, TIMESTAMP, column, table, without_comments
 
+_FAILED = (
+    "Expired operations that failed: neither fetches and initial joins, which end as intended at their deadline, nor "
+    "operations that were still open at the end of the trace"
+)
 _WINDOW_MS = column("window_ms", LONG, "Length of the window in milliseconds")
 
 
@@ -38,6 +42,7 @@ _OPERATIONS = table(
     column("on_arrival", LONG, "Operations that completed on arrival"),
     column("after_a_wait", LONG, "Operations that completed after a wait"),
     column("expired", LONG, "Operations that expired"),
+    column("failed", LONG, _FAILED),
     column("after_end", LONG, "Operations that expired after the last event of the trace"),
     column("waited_ms", LONG, "Sum of the waits in milliseconds"),
 )
@@ -48,6 +53,7 @@ _CAUSES = table(
     column("watched", BOOL, "Whether the operations were in the purgatory"),
     column("completed_by", TEXT, "Rule that completed the operations, or `timeout`"),
     column("operations", LONG, "Number of operations"),
+    column("waited_ms", LONG, "Sum of the waits in milliseconds"),
     *_quantiles("Wait"),
     column("max_ms", LONG, "Longest wait in milliseconds"),
 )
@@ -60,9 +66,11 @@ _WAITS = table(
     column("waited", LONG, "Number of operations that had to wait"),
     column("waited_share", DOUBLE, "`waited` divided by `operations`"),
     column("expired", LONG, "Number of operations that expired"),
+    column("failed", LONG, _FAILED),
     column("waited_ms", LONG, "Sum of the waits in milliseconds"),
     *_quantiles("Wait of the operations that had to wait"),
     column("max_ms", LONG, "Longest wait in milliseconds"),
+    column("expired_max_ms", LONG, "Longest wait of the operations that expired, in milliseconds"),
 )
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from purgatory_udf.common.console import Cell, Table
+from purgatory_udf.common.console import Cell, Table, request_label
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.storage.output_folder import is_locked
 from purgatory_udf.streaming.status_file import QueryStatus, longest_waits, read_status_files
@@ -130,7 +130,7 @@ def _purgatories(statuses: list[QueryStatus], at_ms: int) -> Table:
 def _waits(statuses: list[QueryStatus], at_ms: int, limit: int) -> Table:
     rows = [
         (
-            operation["request_id"] or f"operation {operation['operation_id']}",
+            request_label(operation["request_id"] or f"operation {operation['operation_id']}"),
             operation["kind"],
             operation["broker"],
             operation["client_id"],

@@ -41,10 +41,29 @@ def test_completion_names_deciding_event(without_spark: SparkSession, story_fold
     ]
 
 
+def test_client_story_has_its_expired_operations(without_spark: SparkSession, story_folder: Path) -> None:
+    lines = explain(without_spark, str(story_folder), Question(client="checkout-web"), top=2)
+    titles = [line for line in lines if line and not line.startswith(" ")]
+    assert [title.split(" (")[0] for title in titles] == [
+        "produce checkout-web-668 of checkout-web at broker 1",
+        "produce checkout-web-672 of checkout-web at broker 1",
+        "… and more operations; use --top to show more than 2",
+    ]
+
+
+def test_end_of_request_id_suffices(without_spark: SparkSession, story_folder: Path) -> None:
+    def of(request_id: str) -> list[str]:
+        return explain(without_spark, str(story_folder), Question(request_id=request_id))
+
+    assert of("web-672") == of("checkout-web-672")
+    with pytest.raises(UserError, match=r"--request-id 5: \d+ requests end with it \(.+, …\); give more of it"):
+        of("5")
+
+
 def test_group_story_lists_state_changes(without_spark: SparkSession, story_folder: Path) -> None:
     assert explain(without_spark, str(story_folder), Question(group="g"), top=6) == [
         "group g at broker 1",
-        "  09:00:00.100000  PreparingRebalance, generation 0: member a joined; with a (1 members)",
+        "  09:00:00.100000  PreparingRebalance, generation 0: member a joined; with a (1 member)",
         "  09:00:05.100000  CompletingRebalance, generation 1: initial delay over; with b, c (3 members)",
         "  09:00:05.200000  Stable, generation 1: leader's assignment (3 members)",
         "  09:00:11.220000  PreparingRebalance, generation 1: session of c expired; without c (2 members)",
@@ -60,5 +79,5 @@ def test_unknown_subject_is_user_error(without_spark: SparkSession, story_folder
         explain(without_spark, str(story_folder), Question(request_id="unknown-1"))
     with pytest.raises(UserError, match="no replay is recorded in"):
         explain(without_spark, str(tmp_path), Question(operation=1))
-    with pytest.raises(UserError, match="give one of --operation ID, --request-id ID, --group ID"):
+    with pytest.raises(UserError, match="give one of --operation ID, --request-id ID, --group ID, --client ID"):
         Question(operation=1, group="g")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import write_deltalake
 
-from purgatory_udf.answers.metrics import Metrics, MetricsOptions, summary, write_metrics
+from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, summary, warnings, write_metrics
 from purgatory_udf.answers.run_tables import sql_file
 from purgatory_udf.backend.sql_database import DuckDatabase
 from tests.support.delta_lake import Lake
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 ENDED = """
     WITH ended AS (
         SELECT kind, broker, client_id, key, partitions, wait_ms, watched, completed_by, completed_at AS ended_at,
-            false AS expired, false AS after_end FROM completions
+            false AS expired, false AS after_end, false AS failed FROM completions
         UNION ALL
         SELECT kind, broker, client_id, key, partitions, wait_ms, watched, completed_by, expired_at,
-            true, after_end FROM expirations
+            true, after_end, kind NOT IN ('fetch', 'initial_join') AND NOT after_end FROM expirations
     )
 """
 SECOND = "date_trunc('second', {})".format
@@ -63,25 +63,25 @@ def test_expiration_meters_match_kafka(lake: Lake) -> None:
 def test_every_operation_ends_in_one_window(lake: Lake) -> None:
     expected = lake.rows(
         f"""{ENDED} SELECT kind, broker, {SECOND("ended_at")}, count(*), count_if(NOT expired AND NOT watched),
-        count_if(NOT expired AND watched), count_if(expired), count_if(after_end), sum(wait_ms)
+        count_if(NOT expired AND watched), count_if(expired), count_if(failed), count_if(after_end), sum(wait_ms)
         FROM ended GROUP BY ALL ORDER BY ALL"""
     )
-    columns = "kind, broker, window_start, operations, on_arrival, after_a_wait, expired, after_end, waited_ms"
+    columns = "kind, broker, window_start, operations, on_arrival, after_a_wait, expired, failed, after_end, waited_ms"
     assert lake.rows(f"SELECT {columns} FROM metrics_operations ORDER BY ALL") == expected
 
 
 def test_causes_have_exact_quantiles(lake: Lake) -> None:
     quantiles = ", ".join(f"quantile_cont(wait_ms, {share})" for share in (0.5, 0.95, 0.99))
     expected = lake.rows(
-        f"{ENDED} SELECT kind, expired, watched, completed_by, count(*), {quantiles}, max(wait_ms) "
+        f"{ENDED} SELECT kind, expired, watched, completed_by, count(*), sum(wait_ms), {quantiles}, max(wait_ms) "
         "FROM ended GROUP BY ALL ORDER BY ALL"
     )
-    assert [row[:5] for row in _causes(lake)] == [row[:5] for row in expected]
-    assert [row[5:] for row in _causes(lake)] == [pytest.approx(row[5:]) for row in expected]
+    assert [row[:6] for row in _causes(lake)] == [row[:6] for row in expected]
+    assert [row[6:] for row in _causes(lake)] == [pytest.approx(row[6:]) for row in expected]
 
 
 def _causes(lake: Lake) -> list[tuple[Any, ...]]:
-    columns = "kind, expired, watched, completed_by, operations, p50_ms, p95_ms, p99_ms, max_ms"
+    columns = "kind, expired, watched, completed_by, operations, waited_ms, p50_ms, p95_ms, p99_ms, max_ms"
     return lake.rows(f"SELECT {columns} FROM metrics_causes ORDER BY ALL")
 
 
@@ -100,11 +100,13 @@ def test_waits_are_counted_by_each_dimension(lake: Lake) -> None:
     for by, ops in values.items():
         expected = lake.rows(
             f"{ENDED} SELECT kind, value, count(*), count_if(watched), count_if(watched) / count(*), "
-            f"count_if(expired), sum(wait_ms), {quantiles}, max(wait_ms) {waited} "
+            f"count_if(expired), count_if(failed), sum(wait_ms), {quantiles}, max(wait_ms) {waited}, "
+            "max(wait_ms) FILTER (WHERE expired) "
             f"FROM ({ops}) GROUP BY ALL ORDER BY kind, value"
         )
         actual = lake.rows(
-            "SELECT kind, value, operations, waited, waited_share, expired, waited_ms, p50_ms, p95_ms, p99_ms, max_ms "
+            "SELECT kind, value, operations, waited, waited_share, expired, failed, waited_ms, p50_ms, p95_ms, p99_ms, "
+            "max_ms, expired_max_ms "
             f"FROM metrics_waits WHERE \"by\" = '{by}' ORDER BY kind, value"
         )
         assert [row[:4] for row in actual] == [row[:4] for row in expected], by
@@ -138,14 +140,29 @@ def test_rebalances_have_length_and_members(lake: Lake) -> None:
 
 def test_summary_has_meters_and_largest_values(without_spark: SparkSession, metrics: Metrics) -> None:
     lines = summary(metrics)
-    assert lines[0] == "Run run-1: 1,619 operations, 79.9 % had to wait, 94 expired (2 of them after the trace's end)"
+    assert lines[0] == (
+        "Run run-1: 1,619 operations, 79.9 % had to wait, "
+        "94 expired (65 failed, 27 as intended, 2 after the trace's end)"
+    )
     cells = [line.split() for line in lines]
     meter = "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec"
     assert [meter, "1", "74", "3.36", "44.0", "09:00:04"] in cells
     assert ["Produce", "1", "201", "09:00:04", "118", "74", "13,616", "0"] in cells
-    assert ["client", "checkout-web", "produce", "32", "50.0", "1,500"] in cells
-    assert ["g", "heartbeat", "25", "25", "100.0", "3", "1,500.0", "6,000.0", "6,000.0", "6,000", "52.6"] in cells
+    assert ["client", "checkout-web", "produce", "32", "32", "50.0", "1,500"] in cells
+    assert ["g", "heartbeat", "25", "25", "100.0", "3", "1", "1,500.0", "6,000.0", "6,000.0", "6,000", "52.6"] in cells
     assert lines[-1].startswith("Tables: metrics/causes, ")
+
+
+def test_late_broker_is_named() -> None:
+    row = {"kind": "consumer fetch", "operations": 3, "replayed_ms": 900.0, "replayed_max_ms": 500.0}
+    recorded = [
+        row | {"broker": 1, "recorded_ms": 901.0, "recorded_max_ms": 501.0, "late": 0, "latest_ms": 0.7},
+        row | {"broker": 2, "recorded_ms": 19_800.0, "recorded_max_ms": 19_400.5, "late": 1, "latest_ms": 18_900.5},
+    ]
+    assert warnings(Totals([], recorded, "", "", 1.0, 0)) == [
+        "Warning: broker 2 was late: 1 operation waited up to 18.9 s longer than their deadlines allow. A replay ends "
+        "them at their deadlines, so clients waited longer than it shows."
+    ]
 
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 
 from purgatory_udf.answers import page_template
-from purgatory_udf.answers.charts import ChartData, charts
+from purgatory_udf.answers.charts import ChartData, cause_colours, charts
 from purgatory_udf.answers.report import report_page
 from purgatory_udf.common.console import Table
 from tests.answers.pages import Page, marks
@@ -58,15 +59,18 @@ def test_charts_have_counts_of_tables(parsed: Page, story_folder: Path) -> None:
     assert [(total("waits", "operations"),)] == lake.rows(
         f"{count} (SELECT watched FROM completions UNION ALL SELECT watched FROM expirations) WHERE watched"
     )
-    assert [(total("topics", "expired"),)] == lake.rows(
+    assert [(total("topics", "failed"),)] == lake.rows(
         f"{count} (SELECT DISTINCT operation_id, p.topic FROM (SELECT operation_id, unnest(partitions) AS p "
-        "FROM expirations))"
+        "FROM expirations WHERE kind <> 'fetch'))"
     )
+    colours = parsed.specs["waits"]["encoding"]["color"]["scale"]["range"]
+    assert len(set(colours)) == len(colours)
+    assert len({*islice(cause_colours(), 60)}) == 60
 
 
 def test_vega_draws_every_chart(parsed: Page) -> None:
     drawn = {name: marks(spec) for name, spec in parsed.specs.items()}
-    least = {name: 0 if name == "incidents" else 5 for name in FIGURES}
+    least = {name: 0 if name in ("incidents", "topics") else 5 for name in FIGURES}
     assert {name: count > least[name] for name, count in drawn.items()} == dict.fromkeys(FIGURES, True), drawn
 
 

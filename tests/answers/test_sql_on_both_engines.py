@@ -42,6 +42,8 @@ PARAMETERS: dict[str, Any] = {
     **dict.fromkeys(("top", "most", "most_states", "of_each"), FEW),
     "parts": PARTS,
     "request_id": "checkout-web-672",
+    "client": "checkout-web",
+    "late_ms": 0,
     "group": "g",
     "from_us": 0,
     "until_us": 1 << 62,

@@ -9,6 +9,7 @@ import pytest
 
 from purgatory_udf.answers.evidence import Evidence, PartitionEvents
 from purgatory_udf.answers.story import meaning, story
+from purgatory_udf.common.console import request_label
 from purgatory_udf.rules.engine.loop.codes import Rule
 from purgatory_udf.rules.groups.group_rows import RULES
 
@@ -32,14 +33,37 @@ def test_expired_fetch_names_missing_bytes() -> None:
     end = _end(expired=True, completed_by="timeout", trigger=None, after_end=True)
     watch = {"topic": "t", "partition": 0}
     appends = {("t", 0): [PartitionEvents("produce", None, 2, DAY_US, 9), PartitionEvents("fetch", 2, 0, DAY_US, 4)]}
-    assert story(Evidence(7, end, request, [watch], appends)) == [
+    appends["t", 0].append(PartitionEvents("log_end", None, 1, DAY_US, 10))
+    recorded = {"recorded_outcome": "expired", "recorded_remote_ms": 19_400.4}
+    assert story(Evidence(7, end, request, [watch], appends, recorded=recorded)) == [
         "fetch f-1 of c at broker 1 (operation 7): expired after 500 ms",
         "  09:00:00.000000  arrived from a consumer: at least 100 bytes within 500 ms, of t-0 from offset 3",
         "                   had to wait, at most until 09:00:00.500000: watched on t-0",
-        "                   during the wait on t-0: 2 × an append",
+        "                   during the wait on t-0: 3 × an append",
         "  09:00:00.500000  expired at its deadline, after the last event of the trace",
         "                   because only 12 bytes of the requested 100 had become readable",
+        "                   recorded by the broker: expired after 19,400 ms, 18,900 ms after its deadline: "
+        "the broker was late",
     ]
+    on_time = Evidence(7, _end(), recorded={"recorded_outcome": "at_once", "recorded_remote_ms": 0.0})
+    assert story(on_time)[-1] == "                   recorded by the broker: answered at once"
+
+
+def test_line_of_request_log_is_named_by_its_file() -> None:
+    end = _end(request_id="/srv/logs/broker 2/request-2.log.gz:1869", broker=2)
+    assert story(Evidence(7, end))[0] == (
+        "fetch of c at broker 2, line 1869 of request-2.log.gz (operation 7): completed after 500 ms"
+    )
+    assert [*map(request_label, ("request.log.1:7", "log-0:7", "app.v2:7", "app-7", ""))] == [
+        *("line 7 of request.log.1", "line 7 of log-0", "app.v2:7", "app-7", "")
+    ]
+
+
+def test_request_of_group_is_named() -> None:
+    request = {"type": "offset_commit", "member_id": "m", "group": "g", "partitions": None}
+    assert story(Evidence(7, _end(kind="heartbeat"), request))[1] == (
+        "  09:00:00.000000  started by an offset commit request of m of group g"
+    )
 
 
 def test_expired_remote_fetch_names_slow_read() -> None:

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from purgatory_udf.answers.diagnosis.cluster_incidents import START_US
-from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, counted, listed, seconds
+from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, listed, seconds
 from purgatory_udf.answers.diagnosis.trace_facts import SAME_INCIDENT_US, Period, Row, in_groups, merged
+from purgatory_udf.common.console import counted
 
 if TYPE_CHECKING:
     from purgatory_udf.answers.diagnosis.trace_facts import TraceFacts

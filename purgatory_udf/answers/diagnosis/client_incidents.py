@@ -7,7 +7,8 @@ from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING
 
-from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, counted, seconds
+from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, seconds
+from purgatory_udf.common.console import counted
 
 if TYPE_CHECKING:
     from purgatory_udf.answers.diagnosis.trace_facts import Row, TraceFacts

@@ -9,9 +9,10 @@ from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING
 
-from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, counted, listed, seconds
+from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, listed, seconds
 from purgatory_udf.answers.diagnosis.trace_facts import Period, Row, in_groups, merged
 from purgatory_udf.answers.metrics import BYTES_PER_WATCH
+from purgatory_udf.common.console import counted
 from purgatory_udf.rules.purgatory.clock import STEP_MS
 
 if TYPE_CHECKING:

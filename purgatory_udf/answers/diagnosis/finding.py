@@ -125,13 +125,6 @@ def seconds(microseconds: float) -> str:
     return f"{microseconds / 1_000_000:,.1f} s" if microseconds >= 1_000_000 else f"{microseconds / 1000:,.0f} ms"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 produce` or `12 produces`."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number:,} {noun}{'es' if noun.endswith('ch') else 's'}"
-
-
 def listed(names: Iterable[object], most: int = 3) -> str:
     """Return names such as `a, b and c` or `a, b, c and 4 more`."""
     texts = [str(name) for name in names]

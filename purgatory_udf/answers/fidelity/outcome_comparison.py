@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from purgatory_udf.answers.fidelity.broker_readings import Counted
-from purgatory_udf.common.console import Table
+from purgatory_udf.common.console import Table, request_label
 from purgatory_udf.contract.tables import COMMENTED_TABLES, FIDELITY, TABLES
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def worst(rows: Rows) -> Table:
         [
             (
                 row["kind"],
-                row["request_id"],
+                request_label(row["request_id"]),
                 str(row["operation_id"]),
                 row["recorded_outcome"],
                 round(row["recorded_ms"], 2),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import CheckFailedError
 from purgatory_udf.sources.trace_files.input_files import InputFile, skipped_links
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, USUAL, FileLimits
@@ -111,11 +112,6 @@ class IngestReport:
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.3g}"
-
-
-def counted(count: int, word: str) -> str:
-    """Return a count with its noun, as `1 line` or `2,000 lines`."""
-    return f"{count:,} {word if count == 1 else f'{word}s'}"
 
 
 def _moment(us: int) -> str:

@@ -21,6 +21,7 @@ from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, SparkDataset
 from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.common.configuration import Config
+from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENTS, REJECTED_EVENTS, TABLES
 from purgatory_udf.sources.trace_files.event_order import (
@@ -36,7 +37,7 @@ from purgatory_udf.sources.trace_files.event_order import (
     totals_suffice,
     unpacked,
 )
-from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport, counted
+from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, InputFile, find_files
 from purgatory_udf.sources.trace_files.line_validation import PLACE, PieceEnd
 from purgatory_udf.sources.trace_files.text_lines import FileLimits

@@ -18,6 +18,7 @@ ranked AS (
 neighbours AS (
     SELECT kind, expired, watched, completed_by,
         sum(operations) AS operations,
+        sum(operations * wait_ms) AS waited_ms,
         max(last_place) AS last_place,
         min(wait_ms) FILTER (WHERE up_to > floor(50e-2 * last_place)) AS p50_below,
         min(wait_ms) FILTER (WHERE up_to > ceil(50e-2 * last_place)) AS p50_above,
@@ -29,7 +30,7 @@ neighbours AS (
     FROM ranked
     GROUP BY kind, expired, watched, completed_by
 )
-SELECT kind, expired, watched, completed_by, operations,
+SELECT kind, expired, watched, completed_by, operations, waited_ms,
     round(p50_below + (p50_above - p50_below) * (50e-2 * last_place - floor(50e-2 * last_place)), 2) AS p50_ms,
     round(p95_below + (p95_above - p95_below) * (95e-2 * last_place - floor(95e-2 * last_place)), 2) AS p95_ms,
     round(p99_below + (p99_above - p99_below) * (99e-2 * last_place - floor(99e-2 * last_place)), 2) AS p99_ms,

@@ -10,6 +10,7 @@ SELECT kind, broker,
     count_if(NOT expired AND NOT watched) AS on_arrival,
     count_if(NOT expired AND watched) AS after_a_wait,
     count_if(expired) AS expired,
+    count_if(failed) AS failed,
     count_if(after_end) AS after_end,
     sum(wait_ms) AS waited_ms
 FROM ended

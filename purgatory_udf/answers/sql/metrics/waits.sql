@@ -15,34 +15,34 @@ WITH keyed_members AS (
     GROUP BY broker, group_id || '-' || member
 ),
 exploded AS (
-    SELECT operation_id, kind, expired, watched, wait_ms, explode(partitions) AS part
+    SELECT operation_id, kind, expired, failed, watched, wait_ms, explode(partitions) AS part
     FROM ended
     WHERE :by_topic OR :by_partition
 ),
 counted AS (
-    SELECT kind, expired, watched, wait_ms, 'all' AS by, '' AS value FROM ended
+    SELECT kind, expired, failed, watched, wait_ms, 'all' AS by, '' AS value FROM ended
     UNION ALL
-    SELECT kind, expired, watched, wait_ms, 'broker', CAST(broker AS STRING) FROM ended
+    SELECT kind, expired, failed, watched, wait_ms, 'broker', CAST(broker AS STRING) FROM ended
     WHERE :by_broker AND broker IS NOT NULL
     UNION ALL
-    SELECT kind, expired, watched, wait_ms, 'client', client_id FROM ended
+    SELECT kind, expired, failed, watched, wait_ms, 'client', client_id FROM ended
     WHERE :by_client AND client_id IS NOT NULL
     UNION ALL
-    SELECT kind, expired, watched, wait_ms, 'group', key FROM ended
+    SELECT kind, expired, failed, watched, wait_ms, 'group', key FROM ended
     WHERE :by_group AND kind IN ('join', 'initial_join', 'sync') AND key IS NOT NULL
     UNION ALL
-    SELECT e.kind, e.expired, e.watched, e.wait_ms, 'group', m.group_id
+    SELECT e.kind, e.expired, e.failed, e.watched, e.wait_ms, 'group', m.group_id
     FROM ended e JOIN keyed_members m ON m.broker = e.broker AND m.key = e.key
     WHERE :by_group AND e.kind IN ('heartbeat', 'session', 'reconciliation')
     UNION ALL
-    SELECT kind, expired, watched, wait_ms, 'topic', topic
-    FROM (SELECT DISTINCT operation_id, kind, expired, watched, wait_ms, part.topic AS topic FROM exploded) t
+    SELECT kind, expired, failed, watched, wait_ms, 'topic', topic
+    FROM (SELECT DISTINCT operation_id, kind, expired, failed, watched, wait_ms, part.topic AS topic FROM exploded) t
     WHERE :by_topic
     UNION ALL
     -- A topic has no partition numbers during its creation.
-    SELECT kind, expired, watched, wait_ms, 'partition', topic || '-' || CAST(partition AS STRING)
+    SELECT kind, expired, failed, watched, wait_ms, 'partition', topic || '-' || CAST(partition AS STRING)
     FROM (
-        SELECT DISTINCT operation_id, kind, expired, watched, wait_ms, part.topic AS topic, part.partition AS partition
+        SELECT DISTINCT operation_id, kind, expired, failed, watched, wait_ms, part.topic AS topic, part.partition AS partition
         FROM exploded
         WHERE part.partition >= 0
     ) t
@@ -51,7 +51,7 @@ counted AS (
 -- Equal waits are counted first: there are far fewer of them than operations.
 counts AS (
     SELECT kind, c.by AS dimension, value, wait_ms,
-        count(*) AS operations, count_if(watched) AS waited, count_if(expired) AS expired
+        count(*) AS operations, count_if(watched) AS waited, count_if(expired) AS expired, count_if(failed) AS failed
     FROM counted c
     GROUP BY kind, c.by, value, wait_ms
 ),
@@ -68,6 +68,7 @@ neighbours AS (
         sum(operations) AS operations,
         sum(waited) AS waited,
         sum(expired) AS expired,
+        sum(failed) AS failed,
         sum(operations * wait_ms) AS waited_ms,
         max(last_place) AS last_place,
         min(wait_ms) FILTER (WHERE up_to > floor(50e-2 * last_place)) AS p50_below,
@@ -76,16 +77,17 @@ neighbours AS (
         min(wait_ms) FILTER (WHERE up_to > ceil(95e-2 * last_place)) AS p95_above,
         min(wait_ms) FILTER (WHERE up_to > floor(99e-2 * last_place)) AS p99_below,
         min(wait_ms) FILTER (WHERE up_to > ceil(99e-2 * last_place)) AS p99_above,
-        max(wait_ms) FILTER (WHERE waited > 0) AS max_ms
+        max(wait_ms) FILTER (WHERE waited > 0) AS max_ms,
+        max(wait_ms) FILTER (WHERE expired > 0) AS expired_max_ms
     FROM ranked
     GROUP BY kind, dimension, value
 )
 SELECT kind, n.dimension AS by, value, operations, waited,
     waited / operations AS waited_share,
-    expired, waited_ms,
+    expired, failed, waited_ms,
     round(p50_below + (p50_above - p50_below) * (50e-2 * last_place - floor(50e-2 * last_place)), 2) AS p50_ms,
     round(p95_below + (p95_above - p95_below) * (95e-2 * last_place - floor(95e-2 * last_place)), 2) AS p95_ms,
     round(p99_below + (p99_above - p99_below) * (99e-2 * last_place - floor(99e-2 * last_place)), 2) AS p99_ms,
-    max_ms
+    max_ms, expired_max_ms
 FROM neighbours n
 ORDER BY n.dimension, kind, value

@@ -6,14 +6,17 @@
 
 WITH binned AS (
     SELECT unix_millis(window_start) - pmod(unix_millis(window_start), :bin_ms) AS t, kind,
-        sum(on_arrival) AS on_arrival, sum(after_a_wait) AS after_a_wait, sum(expired) AS expired
+        sum(on_arrival) AS on_arrival, sum(after_a_wait) AS after_a_wait, sum(failed) AS failed,
+        sum(expired) AS expired, sum(after_end) AS after_end
     FROM metrics_operations
     GROUP BY t, kind
 ),
 long AS (
     SELECT t, kind, 'completed on arrival' AS end, on_arrival AS operations FROM binned
     UNION ALL SELECT t, kind, 'completed after a wait', after_a_wait FROM binned
-    UNION ALL SELECT t, kind, 'expired', expired FROM binned
+    UNION ALL SELECT t, kind, 'failed', failed FROM binned
+    UNION ALL SELECT t, kind, 'expired as intended', expired - failed - after_end FROM binned
+    UNION ALL SELECT t, kind, 'expired after the trace', after_end FROM binned
 )
 SELECT t, kind, l.end AS end, operations, sum(operations) OVER (PARTITION BY kind) AS of_kind
 FROM long l

@@ -1,25 +1,25 @@
--- The number of requests that expired in each time bin, for the topics with the most expirations. A request counts once
--- for each of its topics.
+-- The number of requests that failed in each time bin, for the topics with the most failures. A request counts once for
+-- each of its topics.
 --
--- Reads:       expirations
+-- Reads:       ended
 -- Parameters:  :bin_ms, width of a bin in milliseconds
 --              :most, maximum number of topics
--- Columns:     t, start of the bin in milliseconds since the epoch; topic (and kind), expired; all_expired, the topic's
+-- Columns:     t, start of the bin in milliseconds since the epoch; topic (and kind), failed; all_failed, the topic's
 --              total
 
 WITH exploded AS (
-    SELECT operation_id, kind, unix_millis(expired_at) AS expired_ms, explode(partitions) AS part FROM expirations
+    SELECT operation_id, kind, unix_millis(ended_at) AS failed_ms, explode(partitions) AS part FROM ended WHERE failed
 ),
 named AS (
-    SELECT DISTINCT operation_id, expired_ms, part.topic || ' ' || kind AS name FROM exploded
+    SELECT DISTINCT operation_id, failed_ms, part.topic || ' ' || kind AS name FROM exploded
 ),
 binned AS (
-    SELECT expired_ms - pmod(expired_ms, :bin_ms) AS t, name, count(*) AS expired FROM named GROUP BY t, name
+    SELECT failed_ms - pmod(failed_ms, :bin_ms) AS t, name, count(*) AS failed FROM named GROUP BY t, name
 ),
 worst AS (
-    SELECT name, sum(expired) AS all_expired FROM binned GROUP BY name ORDER BY all_expired DESC, name LIMIT :most
+    SELECT name, sum(failed) AS all_failed FROM binned GROUP BY name ORDER BY all_failed DESC, name LIMIT :most
 )
-SELECT b.t, b.name AS topic, b.expired, w.all_expired
+SELECT b.t, b.name AS topic, b.failed, w.all_failed
 FROM binned b
 JOIN worst w ON w.name = b.name
-ORDER BY w.all_expired DESC, b.name, b.t
+ORDER BY w.all_failed DESC, b.name, b.t

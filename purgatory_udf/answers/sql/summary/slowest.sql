@@ -3,7 +3,7 @@
 -- Reads:       ended
 -- Parameters:  :top, maximum number of rows
 
-SELECT operation_id, request_id, kind, key, wait_ms, expired, completed_by, trigger
+SELECT operation_id, request_id, client_id, broker, kind, key, wait_ms, expired, completed_by, trigger
 FROM ended
 ORDER BY wait_ms DESC, ended_at, operation_id
 LIMIT :top

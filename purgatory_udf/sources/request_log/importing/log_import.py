@@ -22,6 +22,7 @@ import pyarrow as pa
 from purgatory_udf.backend.backend import Backend, backend_of
 from purgatory_udf.backend.dataset import Dataset, Step
 from purgatory_udf.common import secrets
+from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract import Rejection, read_line
 from purgatory_udf.sources.request_log.assumptions import Report
@@ -63,7 +64,6 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
 from purgatory_udf.sources.request_log.importing.import_tables import NAMES, Finished, require_room, write_tables
 from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
 from purgatory_udf.sources.request_log.log_line import Request
-from purgatory_udf.sources.trace_files.import_report import counted
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks, lines_of
 from purgatory_udf.storage import run_records
