@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Findings below this confidence are written to the table, and not reported.
 LEAST_CONFIDENCE = 0.5
-# Views that several queries read, each after those that it reads itself.
+# Views that several queries read, in the order of their dependencies.
 KEPT_VIEWS = ("waited", "appends", "fetch_data", "in_sync_versions", "replica_needs", "replica_arrivals", "rebalances")
 # Kinds whose excess waiting is not for replicas, so that it is not in the sum of slow waits for them.
 _NOT_FOR_REPLICAS = (
@@ -43,7 +43,7 @@ _NOT_FOR_REPLICAS = (
     "member_slow_to_rejoin",
     "rebalance_storm",
 )
-# Kinds whose operations are in other findings, too.
+# Kinds of findings with operations of other findings.
 _COUNTED_ELSEWHERE = ("timeout_too_short", "large_batches")
 # A finding is heavier if it costs this many times as much waiting per minute of the recording.
 _HEAVIER = 1.5

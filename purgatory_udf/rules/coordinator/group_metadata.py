@@ -118,7 +118,7 @@ class Group:
         self.new_member_added = False
         # Whether the group was Empty before the current rebalance.
         self.is_initial_rebalance = False
-        # Set while a failed member is removed at the new coordinator: an initial join then ends early if all others
+        # Set while a failed member is removed at the new coordinator: an initial join then completes early if all others
         # have joined.
         self.is_removing = False
         # Whether the leader replaces a removed one only until the rebalance elects a leader.

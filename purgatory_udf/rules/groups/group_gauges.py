@@ -123,7 +123,7 @@ class CoordinatorPurgatory:
         known = np.concatenate([self.waiting.op, self.later.op[self.later.kind == BEGIN]])
         ended = waits.ended
         new = ended.take(~np.isin(ended.op, known))
-        # A deadline in whole milliseconds may precede the start; no operation ends before its start.
+        # A deadline in whole milliseconds may precede the start; no operation completes before its start.
         ends = {"t": np.maximum(ended.t, ended.end_t), "seq": ended.end_seq, "sub": ended.end_sub}
         at_once = (ends["t"] == ended.t) & (ended.end_seq == ended.seq) & (ended.end_sub == ended.sub)
         ends_of = ended.with_columns(**ends)
