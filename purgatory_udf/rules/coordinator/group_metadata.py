@@ -118,8 +118,8 @@ class Group:
         self.new_member_added = False
         # Whether the group was Empty before the current rebalance.
         self.is_initial_rebalance = False
-        # Set while a failed member is removed at the new coordinator: an initial join then completes early if all others
-        # have joined.
+        # Set while a failed member is removed at the new coordinator: an initial join then completes early if all
+        # others have joined.
         self.is_removing = False
         # Whether the leader replaces a removed one only until the rebalance elects a leader.
         self.leader_is_provisional = False
