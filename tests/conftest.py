@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from purgatory_udf.backend import spark_workers
 from purgatory_udf.common import secrets
-from purgatory_udf.launch import class_archive, worker_daemon
+from purgatory_udf.launch import class_archive
 from tests.support import browser, scheduling, small_spark
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ _TEST_SETTINGS = {
     _JVM_OPTIONS: f"{small_spark.SETTINGS[_JVM_OPTIONS]} -Xmn320m",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.python.daemon.module": worker_daemon.__name__,
+    "spark.python.daemon.module": spark_workers.__name__,
 }
 
 

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset, without_garbage_collection
 from purgatory_udf.backend.delta_store import DeltaStore, FallbackDelta, SparkDelta
 from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles
+from purgatory_udf.backend.spark_workers import freeze_in_workers
 from purgatory_udf.backend.sql_database import DuckDatabase, SparkDatabase, SqlDatabase
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.common.local_files import is_local_path, local_bytes, require_local_path
-from purgatory_udf.common.worker_memory import freeze_in_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""Helpers for all packages: configuration, errors, console output, secrets, local files, worker memory.
+"""Helpers for all packages: configuration, errors, console output, secrets, local files.
 
 No module imports Spark, DuckDB or the rules.
 """

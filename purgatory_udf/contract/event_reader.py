@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Optional, Union
 
 import msgspec
 
-from purgatory_udf.contract import event_types
-from purgatory_udf.contract.event_types import FIELDS, REQUIRED, TYPES, Field, Row, object_reader
-from purgatory_udf.contract.value_checks import LIST_ITEMS, MSGSPEC_TYPES, Check, Rejection, label, one_of
+from purgatory_udf.contract import event_fields
+from purgatory_udf.contract.event_fields import FIELDS, REQUIRED, TYPES, Field, Row, object_reader
+from purgatory_udf.contract.value_types import LIST_ITEMS, MSGSPEC_TYPES, Check, Rejection, label, one_of
 
 
 def _refuse_constant(word: str) -> Any:
@@ -134,15 +134,15 @@ def _struct(name: str, fields: Sequence[Field], tag: str | None = None, lenient:
 
 def _event_structs() -> tuple[dict[type[msgspec.Struct], StructFields], dict[str, StructFields]]:
     shapes: dict[type[msgspec.Struct], StructFields] = {}
-    for kind, read in event_types.TYPES.items():
+    for kind, read in event_fields.TYPES.items():
         # A produce that was appended requires more fields, which are checked afterwards.
-        fields = event_types.PRODUCE_FIELDS if read is event_types.produce else FIELDS.get(read)
+        fields = event_fields.PRODUCE_FIELDS if read is event_fields.produce else FIELDS.get(read)
         if fields is not None:
             try:
                 shapes[_struct(kind, fields, kind)] = _shape(kind, fields)
             except KeyError:
                 continue
-    return shapes, {change: _shape("partition", fields) for change, fields in event_types.CHANGED_FIELDS.items()}
+    return shapes, {change: _shape("partition", fields) for change, fields in event_fields.CHANGED_FIELDS.items()}
 
 
 def _change_struct() -> type[msgspec.Struct] | None:

@@ -2,7 +2,7 @@
 
 In the order of a start: `__main__` calls `command_line`, `virtual_environment`, `job` (the job's options), `runtimes`
 (Java and Spark), `jars` (Delta, Kafka), `submission` (the spark-submit call) and `jvm_process` or spark-submit itself.
-The job then calls `spark_session`. `class_archive`, `jvm_process` and `worker_daemon` make starts faster
+The job then calls `spark_session`. `class_archive`, `jvm_process` and `backend.spark_workers` make starts faster
 (`docs/performance.md` lists by how much); `package_archive` packs the environment for a cluster.
 
 `__main__` runs on a bare Python: until the virtual environment is entered, only the standard library is imported.

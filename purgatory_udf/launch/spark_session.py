@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from purgatory_udf.backend import spark_workers
 from purgatory_udf.launch import jars as jars_module
-from purgatory_udf.launch import jvm_process, runtimes, worker_daemon
+from purgatory_udf.launch import jvm_process, runtimes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +87,7 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
         settings.setdefault(key, value)
     if local and submitted:
         # Elsewhere the daemon might not find this package.
-        settings.setdefault("spark.python.daemon.module", worker_daemon.__name__)
+        settings.setdefault("spark.python.daemon.module", spark_workers.__name__)
     settings.update(REQUIRED)
     extensions = [name for name in settings.get("spark.sql.extensions", "").split(",") if name]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, DELTA_EXTENSION]))

@@ -3,8 +3,9 @@
 - `replay_run`, `single_batch_replay`: a finished trace or a growing table; a trace of one batch
 - `run_resumption`, `event_source`: options and which run is continued, the trace and its batches
 - `streaming_query`: the queries of a run
-- `stateful_rules`, `partition_rules`, `group_rules`: the interface to Spark, and its two implementations
-- `stateful_adapter`, `batch_sink`: Spark's group state to rules, and results to tables
+- `stateful_adapter`: Spark's group state to rules, and the interface of the rules
+- `partition_rules`, `group_rules`: the two implementations of that interface
+- `batch_sink`: results to tables
 - `group_answer_check`: differences from recorded responses to group members
 - `state_inspection`: the watches in a checkpoint
 - `query_monitor`: the progress of running queries

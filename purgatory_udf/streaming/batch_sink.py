@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.backend.delta_store import SparkDelta, Transaction
-from purgatory_udf.common.worker_memory import freeze_in_workers
+from purgatory_udf.backend.spark_workers import freeze_in_workers
 from purgatory_udf.contract.tables import COMMENTED_TABLES, ENDS, with_comments
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage.checkpoints import Snapshots
 from purgatory_udf.storage.event_staging import UNTIL
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.streaming.stateful_rules import INPUT_SCHEMA, RELAY, STATUS, WAITS, AnyRules, closing_ms, until
+from purgatory_udf.streaming.stateful_adapter import INPUT_SCHEMA, RELAY, STATUS, WAITS, AnyRules, closing_ms, until
 from purgatory_udf.streaming.status_file import StatusFiles
 
 if TYPE_CHECKING:

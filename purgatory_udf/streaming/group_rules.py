@@ -24,7 +24,7 @@ from purgatory_udf.rules.groups.group_rows import COLUMNS, FOREVER, ROWS, Reques
 from purgatory_udf.rules.groups.group_state_store import GroupStateStore
 from purgatory_udf.rules.groups.group_step import StepResult, step
 from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_ids
-from purgatory_udf.streaming.stateful_rules import CLOCK, STATUS, WAITS, InputChunk, OutputChunk, Plan, Rules, Scalars
+from purgatory_udf.streaming.stateful_adapter import CLOCK, STATUS, WAITS, InputChunk, OutputChunk, Plan, Rules, Scalars
 from purgatory_udf.streaming.status_update import GroupStatusUpdate, is_rebalancing
 
 # The counter in the status file that counts the rows of a table.

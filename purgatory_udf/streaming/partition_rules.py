@@ -33,7 +33,7 @@ from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, EngineSettings, State, step
 from purgatory_udf.rules.engine.loop.state_codec import decode_call, decode_state, encode_call, encode_state
 from purgatory_udf.rules.engine.outcome_tables import OutcomeColumns, gauge_table
-from purgatory_udf.streaming.stateful_rules import CLOCK, RELAY, STATUS, InputChunk, OutputChunk, Plan, Rules, Scalars
+from purgatory_udf.streaming.stateful_adapter import CLOCK, RELAY, STATUS, InputChunk, OutputChunk, Plan, Rules, Scalars
 from purgatory_udf.streaming.status_update import event_count_update, partition_update
 
 OUTPUT_TABLES = (*ENDS, "watches", "purgatory_gauges")

@@ -37,7 +37,7 @@ from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
 from purgatory_udf.streaming.run_resumption import ReplayOptions, is_one_batch, start_or_resume
 from purgatory_udf.streaming.single_batch_replay import require_single_batch
-from purgatory_udf.streaming.stateful_rules import Plan, closing_ms
+from purgatory_udf.streaming.stateful_adapter import Plan, closing_ms
 from purgatory_udf.streaming.status_file import StatusFiles
 from purgatory_udf.streaming.streaming_query import BROKERS, QUERIES, Queries, replay_queries, stream_queries
 

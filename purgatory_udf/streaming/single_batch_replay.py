@@ -24,8 +24,7 @@ from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.batch_sink import LocalChunks, Sink
 from purgatory_udf.streaming.event_source import Survey, TraceSurvey
 from purgatory_udf.streaming.run_resumption import SINGLE_BATCH_GROUPING, ReplayOptions
-from purgatory_udf.streaming.stateful_adapter import state_function
-from purgatory_udf.streaming.stateful_rules import OutputChunk, input_chunk_function
+from purgatory_udf.streaming.stateful_adapter import OutputChunk, input_chunk_function, state_function
 
 log = logging.getLogger(__name__)
 

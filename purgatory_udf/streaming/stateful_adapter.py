@@ -1,4 +1,11 @@
-"""Adapter between Spark's group state and the rules: the function for `applyInPandasWithState`.
+"""Adapter between Spark's group state and the rules (`applyInPandasWithState`), and the interface `Rules`.
+
+    events ─ split_by_group ─► InputChunk ─► shuffle ─► rows ─┐
+                                                              ├─ step ─► OutputChunk ─ decode_table ─► rows of tables
+                                       Spark's state ─ state ─┘    └───► state
+
+`partition_rules` implements the interface `Rules` for partitions and topics, `group_rules` for consumer groups. The
+rest of the pipeline does not depend on what the rules decide.
 
 Each call restores a group's state, runs one `step` of the rules and stores the new state, with an event-time timeout if
 time alone can change it. A timeout must not be earlier than the watermark. `step` first expires everything that is due;
@@ -11,18 +18,229 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from purgatory_udf.common.worker_memory import retain_freed_memory
+from purgatory_udf.backend.spark_workers import retain_freed_memory
+from purgatory_udf.contract.tables import TIMESTAMP
+from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.engine.loop.codes import FOREVER
-from purgatory_udf.streaming.stateful_rules import CLOCK, AnyRules, OutputChunk, Plan, Rows, Rules, State, decode_ticks
+from purgatory_udf.rules.purgatory.clock import STEP_MS
 
+# Values of `OutputChunk.table` that are not tables: input of the second query, an update of the status file, and
+# changes of watcher lists for gauges that span several groups.
+RELAY, STATUS, WAITS = "relay", "status", "waits"
+
+# Schema of the input of the stateful operator.
+INPUT_SCHEMA = pa.schema([("group", pa.string()), ("event_time", TIMESTAMP), ("payload", pa.binary())])
+
+# The clock group: each of its rows has the number of events of an Arrow batch and their latest time, in microseconds.
+CLOCK = ""
+TICK_FORMAT = "<qq"
+
+State = TypeVar("State")
+Rows = TypeVar("Rows")
 # The scalars repeat facts of the serialized `state`, so that queries on the state store need not decode it.
 STATE_SCHEMA = "open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, keys BIGINT, state BINARY, waiting BINARY"
 OUTPUT_SCHEMA = "table STRING, `group` STRING, time_us BIGINT, rows BIGINT, payload BINARY"
+
+
+class InputChunk(NamedTuple):
+    """The events of one group in one Arrow batch, serialized. `time_us` is the time of the last one."""
+
+    group: str
+    time_us: int
+    payload: bytes
+
+
+class OutputChunk(NamedTuple):
+    """Rows of one table that one call has produced, serialized.
+
+    Attributes:
+        table: The table, or one of `RELAY`, `STATUS`, `WAITS`.
+        group: Of a `RELAY`, the group of the second query; of a `STATUS`, the group it describes; else empty.
+        time_us: When the last operation in it ended. Of the other kinds, the time up to which events are decided, or 0.
+        rows: The number of rows, 0 if it is not of a table.
+        payload: The serialized rows.
+    """
+
+    table: str
+    group: str
+    time_us: int
+    rows: int
+    payload: bytes
+
+
+class Scalars(NamedTuple):
+    """Facts of a state that are stored next to its serialized form.
+
+    Attributes:
+        open: The number of open watches or sessions.
+        oldest_ms: When the oldest open operation started.
+        next_deadline_ms: The earliest deadline.
+        keys: The number of keys.
+        wake_ms: When time alone changes the state, or `FOREVER`. It is not stored.
+    """
+
+    open: int
+    oldest_ms: int | None
+    next_deadline_ms: int | None
+    keys: int
+    wake_ms: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Facts of the run that a call depends on.
+
+    Attributes:
+        run_id: The id of the run.
+        has_disorder: Whether events may be out of order.
+        trace_end_us: The time of the last event; None if the table is followed.
+        is_one_batch: Whether the whole trace is one micro-batch, so that a call has all events of its group.
+        is_followed: Whether the replay follows a growing table.
+        topics: The topics of the cluster, for assignments of consumer groups.
+    """
+
+    run_id: str
+    has_disorder: bool
+    trace_end_us: int | None
+    is_one_batch: bool = False
+    is_followed: bool = False
+    topics: ClusterTopics = field(default_factory=ClusterTopics)
+
+
+class Rules(ABC, Generic[State, Rows]):
+    """The rules for one kind of group.
+
+    `Rows` are events of one group in order of time. `step` may change the `State` in place, so a state must not be used
+    again after the call.
+    """
+
+    plan: Plan
+    # Whether `tick` is called once more when the watermark has passed the last event of a batch.
+    needs_clock_timer: ClassVar[bool] = False
+
+    @abstractmethod
+    def input_columns(self, names: Sequence[str]) -> list[str]:
+        """Return the columns to read from events that have the columns `names`."""
+
+    @abstractmethod
+    def split_by_group(self, events: pa.Table) -> Iterator[InputChunk]:
+        """Yield the events of each group."""
+
+    @abstractmethod
+    def decode_rows(self, values: Sequence[bytes]) -> Rows:
+        """Merge payloads of input chunks, and rows that `encode_rows` has serialized, in order of time."""
+
+    @abstractmethod
+    def encode_rows(self, rows: Rows) -> bytes:
+        """Serialize rows that have to wait for the watermark."""
+
+    @abstractmethod
+    def times_us(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """Return the time of each row."""
+
+    @abstractmethod
+    def select(self, rows: Rows, which: npt.NDArray[np.bool_]) -> Rows:
+        """Return the rows for which `which` is true."""
+
+    @abstractmethod
+    def decode_state(self, value: bytes | None) -> State:
+        """Return the state that was serialized as `value`, or an empty one for None."""
+
+    @abstractmethod
+    def encode_state(self, state: State) -> bytes:
+        """Serialize a state."""
+
+    @abstractmethod
+    def scalars(self, state: State) -> Scalars:
+        """Return the facts that are stored next to the state."""
+
+    @abstractmethod
+    def step(self, group: str, state: State, rows: Rows, horizon_ms: int) -> tuple[State, Iterable[OutputChunk]]:
+        """Decide everything up to the horizon. No row before it can arrive later."""
+
+    @abstractmethod
+    def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
+        """Return the output of the clock group for a batch with this number of events."""
+
+    @abstractmethod
+    def schema(self, table: str) -> pa.Schema:
+        """Return the schema of a table."""
+
+    @abstractmethod
+    def decode_table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
+        """Yield a table's rows from the payloads of its output chunks, in their order."""
+
+
+AnyRules = Rules[Any, Any]
+
+
+def input_chunk_function(rules: AnyRules) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for `mapInArrow` that turns events into input chunks, and adds a row of the clock group.
+
+    Spark then moves one row per group and Arrow batch, instead of one per event.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        retain_freed_memory()
+        for batch in batches:
+            if batch.num_rows:
+                events = pa.Table.from_batches([batch])
+                now_us = int(events["time_us"].to_numpy().max())
+                tick = (CLOCK, now_us, struct.pack(TICK_FORMAT, batch.num_rows, now_us))
+                yield input_batch([tick, *rules.split_by_group(events)])
+
+    return run
+
+
+def input_batch(rows: Iterable[tuple[str, int, bytes]]) -> pa.RecordBatch:
+    """Return tuples of group, time and payload as a batch of `INPUT_SCHEMA`."""
+    names, times, payloads = (list(column) for column in zip(*rows, strict=True))
+    latest = pa.array(times, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
+    columns = [pa.array(names, pa.string()), latest, pa.array(payloads, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=INPUT_SCHEMA)
+
+
+def decode_ticks(values: Iterable[bytes]) -> tuple[int, int]:
+    """Return the number of events of a batch, and the latest time in microseconds (0 without events)."""
+    batches = [struct.unpack(TICK_FORMAT, value) for value in values]
+    return sum(events for events, _ in batches), max((us for _, us in batches), default=0)
+
+
+# The column with the time of a row. A watch that did not expire ended at its completion, not at its deadline.
+_TIME = {
+    "completions": "completed_at",
+    "expirations": "expired_at",
+    "cancellations": "cancelled_at",
+    "watches": "deadline",
+    "purgatory_gauges": "at",
+    "group_transitions": "at",
+    "group_answers": "answered_at",
+}
+
+
+def until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
+    """Return the rows that happened by the end of this millisecond."""
+    by_then = pc.less(rows.column(_TIME[table]).cast(pa.int64()), (end_ms + 1) * 1000)
+    if table == "watches":
+        by_then = pc.or_(by_then, pc.not_equal(rows.column("status"), "expired"))
+    return rows.filter(by_then)
+
+
+def closing_ms(last_us: int, latest_us: int | None) -> int:
+    """Return the time of the first gauge reading after the trace and every operation have ended."""
+    return -(-max((latest_us or 0) // 1000, last_us // 1000 + 1) // STEP_MS) * STEP_MS
 
 
 class SparkGroupState(Protocol):

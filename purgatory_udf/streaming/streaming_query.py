@@ -29,9 +29,9 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend
 from purgatory_udf.backend.delta_store import EPOCH
+from purgatory_udf.backend.spark_workers import freeze_in_workers
 from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.common.worker_memory import freeze_in_workers
 from purgatory_udf.rules.engine.partition_engine import engine_settings
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage import event_staging
@@ -44,8 +44,16 @@ from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
 from purgatory_udf.streaming.query_monitor import monitor_query
 from purgatory_udf.streaming.single_batch_replay import LocalQuery
-from purgatory_udf.streaming.stateful_adapter import OUTPUT_SCHEMA, STATE_SCHEMA, state_function
-from purgatory_udf.streaming.stateful_rules import CLOCK, INPUT_SCHEMA, AnyRules, Plan, input_chunk_function
+from purgatory_udf.streaming.stateful_adapter import (
+    CLOCK,
+    INPUT_SCHEMA,
+    OUTPUT_SCHEMA,
+    STATE_SCHEMA,
+    AnyRules,
+    Plan,
+    input_chunk_function,
+    state_function,
+)
 from purgatory_udf.streaming.status_file import StatusFiles
 
 if TYPE_CHECKING:

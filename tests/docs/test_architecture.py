@@ -20,7 +20,7 @@ from purgatory_udf.launch.job import Job
 from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table, purge_intervals, replay
 from purgatory_udf.streaming.partition_rules import PartitionRules
-from purgatory_udf.streaming.stateful_rules import Plan
+from purgatory_udf.streaming.stateful_adapter import Plan
 from tests.docs import pages
 
 PAGE = pages.text("docs/architecture.md")

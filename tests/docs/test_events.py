@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.contract import json_schema, read_line
+from purgatory_udf.contract import read_line
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory_udf.rules.reference.broker import Cluster
@@ -18,9 +18,10 @@ from purgatory_udf.rules.reference.event_handlers import CHANGES, apply_change
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from tests.contract.examples import WHOLE
 from tests.docs import pages
+from tests.generate import event_schema
 
 TABLES = list(pages.tables(pages.text("docs/events.md")))
-DEFINITIONS: dict[str, Any] = json_schema.event_schema()["$defs"]
+DEFINITIONS: dict[str, Any] = event_schema.event_schema()["$defs"]
 FIELDS = ("field", "type", "default", "meaning")
 Documented = dict[str, tuple[str, str]]
 

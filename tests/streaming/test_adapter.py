@@ -20,8 +20,7 @@ from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import event_table, purge_intervals
 from purgatory_udf.streaming.batch_sink import unpacked
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
-from purgatory_udf.streaming.stateful_adapter import state_function
-from purgatory_udf.streaming.stateful_rules import CLOCK, RELAY, STATUS, Plan, input_chunk_function
+from purgatory_udf.streaming.stateful_adapter import CLOCK, RELAY, STATUS, Plan, input_chunk_function, state_function
 from tests.rules.engine.loop.loop_gauges import loop_gauges
 from tests.rules.engine.loop.test_against_reference import Event, reference
 from tests.streaming.stateful_operator import StatefulOperator

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from purgatory_udf.answers.diagnosis.broker_incidents import broker_incidents
 from purgatory_udf.answers.diagnosis.client_incidents import large_batches, short_timeouts, unreachable_minimums
 from purgatory_udf.answers.diagnosis.cluster_incidents import (
     busy_hosts,
@@ -24,6 +23,7 @@ from purgatory_udf.answers.diagnosis.cluster_incidents import (
 )
 from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, culprit_of, ranked
 from purgatory_udf.answers.diagnosis.group_incidents import failed_members, rebalance_storms, slow_members
+from purgatory_udf.answers.diagnosis.replica_incidents import replica_incidents
 from purgatory_udf.answers.diagnosis.trace_facts import TraceFacts
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.contract.tables import COMMENTED_TABLES, TABLES
@@ -131,7 +131,7 @@ def diagnose(session: Session, out: str) -> Diagnosis:
 def find(tables: RunTables) -> Diagnosis:
     """Return the findings of a replay whose table `blame` has been written."""
     facts = TraceFacts(tables)
-    found = with_leader_moves(facts, broker_incidents(facts))
+    found = with_leader_moves(facts, replica_incidents(facts))
     found += [
         *purge_backlogs(facts),
         *slow_remote_reads(facts),

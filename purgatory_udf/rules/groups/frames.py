@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from purgatory_udf.common.versioned_bytes import add_header, strip_header
+from purgatory_udf.rules.engine.loop.state_codec import add_header, strip_header
 
 Array = npt.NDArray[Any]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from purgatory_udf.contract.value_checks import abbreviated_json
+from purgatory_udf.contract.value_types import abbreviated_json
 from purgatory_udf.sources.request_log.log_files import timestamp_us
 from purgatory_udf.sources.request_log.request_bodies import FetchRequestBody, FetchResponseBody
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from purgatory_udf.contract.value_checks import abbreviated_json
+from purgatory_udf.contract.value_types import abbreviated_json
 
 NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

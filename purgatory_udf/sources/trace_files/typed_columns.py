@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from purgatory_udf.contract.event_fields import FIELDS as FIELDS_OF
+from purgatory_udf.contract.event_fields import KNOWN_ACKS, NO_ERROR, REQUIRED, Field
 from purgatory_udf.contract.event_reader import CHANGE_FIELDS, CHANGE_STRUCT, EVENT_STRUCTS, StructFields, decode_struct
-from purgatory_udf.contract.event_types import FIELDS as FIELDS_OF
-from purgatory_udf.contract.event_types import KNOWN_ACKS, NO_ERROR, REQUIRED, Field
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.contract.value_checks import LIST_ITEMS, Items, label
+from purgatory_udf.contract.value_types import LIST_ITEMS, Items, label
 
 # Columns of `events` that come from the input or the run, not from fields of the event.
 PLACED = ("run_id", "event_time", "source", "line")

@@ -19,8 +19,7 @@ from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS
 from purgatory_udf.streaming.batch_sink import unpacked
 from purgatory_udf.streaming.group_rules import GroupRules
-from purgatory_udf.streaming.stateful_adapter import state_function
-from purgatory_udf.streaming.stateful_rules import CLOCK, WAITS, Plan, input_chunk_function
+from purgatory_udf.streaming.stateful_adapter import CLOCK, WAITS, Plan, input_chunk_function, state_function
 from tests.rules.groups.batches import Event, reference_of
 from tests.streaming.stateful_operator import StatefulOperator
 from tests.support.examples import examples

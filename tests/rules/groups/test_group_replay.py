@@ -29,7 +29,7 @@ from purgatory_udf.streaming.event_source import Survey, TraceSource, survey
 from purgatory_udf.streaming.group_answer_check import explained, write_disagreements
 from purgatory_udf.streaming.replay_run import create_tables, group_counts, run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
-from purgatory_udf.streaming.stateful_rules import Plan
+from purgatory_udf.streaming.stateful_adapter import Plan
 from purgatory_udf.streaming.streaming_query import Queries, replay_queries
 from tests.rules.groups.cells import Event, every_cell
 from tests.support.outcome_rows import outcomes_of

@@ -12,8 +12,7 @@ from benchmarks.groups_trace import groups_trace
 from purgatory_udf.common.configuration import INT32_MAX, Config, load_config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.streaming.group_rules import GroupRules
-from purgatory_udf.streaming.stateful_adapter import state_function
-from purgatory_udf.streaming.stateful_rules import CLOCK, Plan, input_chunk_function
+from purgatory_udf.streaming.stateful_adapter import CLOCK, Plan, input_chunk_function, state_function
 from tests.streaming.stateful_operator import StatefulOperator
 from tests.support.outcome_rows import outcomes_of
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from benchmarks.groups_trace import groups_trace
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.streaming.group_rules import GroupRules
-from purgatory_udf.streaming.stateful_adapter import state_function
-from purgatory_udf.streaming.stateful_rules import Plan
+from purgatory_udf.streaming.stateful_adapter import Plan, state_function
 from tests.rules.groups.test_many_groups import batches
 from tests.streaming.stateful_operator import StatefulOperator
 

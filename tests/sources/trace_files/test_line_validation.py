@@ -116,5 +116,5 @@ def test_executor_modules_need_only_arrow() -> None:
         check=True,
         cwd=Path(__file__).resolve().parents[3],
     ).stdout.split()
-    assert {"purgatory_udf.contract.event_types", "pyarrow.parquet"} <= set(loaded)
+    assert {"purgatory_udf.contract.event_fields", "pyarrow.parquet"} <= set(loaded)
     assert not {"pydantic", "yaml", "typer", "rich", "pyspark", "delta"} & set(loaded)

@@ -4,7 +4,7 @@ In reading order:
 
 - `codes`, `arena`: numeric codes, and the tables of records that everything is stored in
 - `event_loop`, `change_events`: the loop with the handlers of requests, and those of changes
-- `fetch_rules`, `fetch_answers`, `fetch_index`: when a fetch completes, its response, and which fetches an event checks
+- `fetch_rules`, `fetch_reads`, `fetch_index`: when a fetch completes, its response, and which fetches an event checks
 - `remote_requests`: fetches and list-offsets that wait for remote storage
 - `produce_rules`: produce, delete-records and create-topics, which are settled part by part
 - `waiter_queues`: the queues of a key's waiting parts

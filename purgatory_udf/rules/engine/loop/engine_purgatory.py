@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined, int64
-from purgatory_udf.rules.engine.loop import expiry_timer, fetch_answers, waiter_queues
+from purgatory_udf.rules.engine.loop import expiry_timer, fetch_reads, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (
     COMPLETED,
     DEAD_DELETIONS,
@@ -292,7 +292,7 @@ def _finish_fetch_parts(arena: Arena, operation: Any, several: bool) -> None:
         part = part_at(arena, at)
         key = key_at(arena, part.key)
         waiter_queues.dequeue(arena, at, key)
-        carried += fetch_answers.read_answer(
+        carried += fetch_reads.read_answer(
             arena, key, at, operation, undisturbed, max_bytes - carried, not hard_max and carried == 0
         )
         part.updates = key.updates - part.updates

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
-from purgatory_udf.rules.engine.loop import engine_purgatory, fetch_answers, waiter_queues
+from purgatory_udf.rules.engine.loop import engine_purgatory, fetch_reads, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (
     COUNTED_LISTS,
     FETCH_HEAPS,
@@ -97,7 +97,7 @@ def requeue(arena: Arena, o: int, missing_bytes: int) -> None:
         part = part_at(arena, at)
         key = key_at(arena, part.key)
         waiter_queues.dequeue(arena, at, key)
-        end, end_seg, end_pos = fetch_answers.reader_end(key, operation.mode)
+        end, end_seg, end_pos = fetch_reads.reader_end(key, operation.mode)
         part.counted_bytes = available_bytes(part, end_pos)
         full_check |= needs_full_check(part, end, end_seg, end_pos)
         sharing += 1 - part.throttled
@@ -116,7 +116,7 @@ def _enqueue_by_share(arena: Arena, o: int, missing_bytes: int, share: int) -> N
     operation = operation_at(arena, o)
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(arena, at)
-        _, _, end_pos = fetch_answers.reader_end(key_at(arena, part.key), operation.mode)
+        _, _, end_pos = fetch_reads.reader_end(key_at(arena, part.key), operation.mode)
         threshold = end_pos + share
         if (
             part.throttled

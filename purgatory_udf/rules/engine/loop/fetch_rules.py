@@ -21,8 +21,8 @@ from typing import Any
 from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined, int64
 from purgatory_udf.rules.engine.loop import (
     engine_purgatory,
-    fetch_answers,
     fetch_index,
+    fetch_reads,
     remote_requests,
     replica_state,
     waiter_queues,
@@ -95,14 +95,14 @@ def try_complete_else_watch(arena: Arena, e: int) -> None:
             if key.waiter_mask & HAS_THROTTLES != 0:
                 _apply_throttle(arena, key, part, replica_id)
                 irregular = True
-            if key.waiter_mask & TIERED != 0 and fetch_answers.is_remote(key, part):
+            if key.waiter_mask & TIERED != 0 and fetch_reads.is_remote(key, part):
                 if mode != Reader.FOLLOWER:
                     remote = True
                     continue
-                if fetch_answers.read_error(key, requested) == Error.NONE:
+                if fetch_reads.read_error(key, requested) == Error.NONE:
                     _complete_at_part(arena, o, at, shift, Rule.TIERED_OFFSET)
                     return
-        error = fetch_answers.read_error(key, requested)
+        error = fetch_reads.read_error(key, requested)
         if error != Error.NONE:
             _complete_at_part(arena, o, at, shift, _rule_for_error(error))
             return
@@ -129,7 +129,7 @@ def try_complete_else_watch(arena: Arena, e: int) -> None:
         operation_at(arena, o).disruptions = arena.disruptions
     # A response can only carry more bytes than case D counts if a first batch exceeds its partition's maximum.
     if accumulated >= min_bytes or (
-        large and not event.redirected and fetch_answers.first_read_bytes(arena, o) >= min_bytes
+        large and not event.redirected and fetch_reads.first_read_bytes(arena, o) >= min_bytes
     ):  # Case D
         _complete(arena, o, Rule.MIN_BYTES, t, NONE, NONE)
     elif event.redirected:
@@ -166,7 +166,7 @@ def _has_remote_part(arena: Arena, o: int) -> bool:
     operation = operation_at(arena, o)
     for at in range(operation.first, operation.first + operation.count):
         key = key_at(arena, part_at(arena, at).key)
-        if key.waiter_mask & TIERED != 0 and fetch_answers.is_remote(key, part_at(arena, at)):
+        if key.waiter_mask & TIERED != 0 and fetch_reads.is_remote(key, part_at(arena, at)):
             return True
     return False
 
@@ -265,7 +265,7 @@ def _start_before_end(arena: Arena, key: Any, at: int, reader: int) -> tuple[int
         exceeds the partition's maximum.
     """
     part = part_at(arena, at)
-    end, end_seg, end_pos = fetch_answers.reader_end(key, reader)
+    end, end_seg, end_pos = fetch_reads.reader_end(key, reader)
     batch = replica_state.batch_of(arena, key, part.offset)
     part.start_seg = replica_state.segment_of(arena, key, part.offset)
     part.start_pos = replica_state.start_of(batch_at(arena, batch))
@@ -276,7 +276,7 @@ def _start_before_end(arena: Arena, key: Any, at: int, reader: int) -> tuple[int
     if part.start_seg < end_seg:
         return _ON_OLDER_SEGMENT, full_check, False
     found = max(0, part.counted_bytes) if part.start_seg == end_seg else 0
-    return found, full_check, fetch_answers.first_batch_exceeds(arena, key, batch, part.size)
+    return found, full_check, fetch_reads.first_batch_exceeds(arena, key, batch, part.size)
 
 
 @inlined
@@ -312,7 +312,7 @@ def _evaluate(arena: Arena, o: int) -> tuple[int, int, int]:
             return rule_for_partition_error(key.partition_error), 0, at
         if part.epoch >= 0 and key.epoch != UNKNOWN and part.epoch < key.epoch:  # Case F
             return Rule.FENCED_EPOCH, 0, at
-        end, end_seg, end_pos = fetch_answers.reader_end(key, operation.mode)
+        end, end_seg, end_pos = fetch_reads.reader_end(key, operation.mode)
         if end == UNKNOWN:
             continue
         if part.offset > end:  # Case C
@@ -344,7 +344,7 @@ def _update_counted(arena: Arena, k: int, reader: int, is_check: bool, t: int) -
     A fetch that misses nothing any more is complete. If this is not a check (`is_check`), it needs full checks instead,
     for the next check of any of its keys completes it.
     """
-    _, _, end_pos = fetch_answers.reader_end(key_at(arena, k), reader)
+    _, _, end_pos = fetch_reads.reader_end(key_at(arena, k), reader)
     at = waiter_queues.first_in_list(arena, k, COUNTED_LISTS + reader)
     while at != NONE:
         part = part_at(arena, at)
@@ -407,7 +407,7 @@ def on_lso_advance(arena: Arena, k: int) -> None:
     """
     if key_at(arena, k).waiter_mask & _COMMITTED_READERS == 0:
         return
-    _, _, end_pos = fetch_answers.reader_end(key_at(arena, k), Reader.COMMITTED)
+    _, _, end_pos = fetch_reads.reader_end(key_at(arena, k), Reader.COMMITTED)
     while _reaches_first(arena, k, Reader.COMMITTED, end_pos):
         engine_purgatory.require_full_check(
             arena, part_at(arena, waiter_queues.first_in_heap(arena, k, FETCH_HEAPS + Reader.COMMITTED)).operation
@@ -425,7 +425,7 @@ def _reaches_first(arena: Arena, k: int, reader: int, end_pos: int) -> bool:
 @inlined
 def _check_readers(arena: Arena, k: int, reader: int, t: int) -> None:
     """Check the indexed fetches of one kind of reader, of which at least one waits on the key."""
-    _, end_seg, end_pos = fetch_answers.reader_end(key_at(arena, k), reader)
+    _, end_seg, end_pos = fetch_reads.reader_end(key_at(arena, k), reader)
     heap = FETCH_HEAPS + reader
     any_part = waiter_queues.first_in_heap(arena, k, heap)
     if any_part == NONE:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined
-from purgatory_udf.rules.engine.loop import engine_purgatory, fetch_answers, replica_state, waiter_queues
+from purgatory_udf.rules.engine.loop import engine_purgatory, fetch_reads, replica_state, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (
     BROKER_DECIDES,
     CANCELLED,
@@ -72,18 +72,18 @@ def start_reads(arena: Arena, o: int) -> int:
         part = part_at(arena, at)
         key, found = key_at(arena, part.key), ZERO
         waiter_queues.dequeue(arena, at, key)
-        part.error = fetch_answers.read_error(key, part)
+        part.error = fetch_reads.read_error(key, part)
         if part.error == Error.NONE and part.throttled == 0:
-            if fetch_answers.is_remote(key, part):
+            if fetch_reads.is_remote(key, part):
                 requested = min(part.size, left)
                 if requested > 0 and purgatory.quota_exhausted == 0 and (arena.reads_all != 0 or started == 0):
                     part.read_state = AnswerSource.PENDING
                     started += 1
                     if arena.reads_all != 0:
                         left, at_least_one = left - requested, False
-            elif fetch_answers.has_data(key, part, operation.mode):
+            elif fetch_reads.has_data(key, part, operation.mode):
                 batch = replica_state.batch_of(arena, key, part.offset)
-                found = fetch_answers.read_bytes(arena, key, part, operation, batch, left, at_least_one)
+                found = fetch_reads.read_bytes(arena, key, part, operation, batch, left, at_least_one)
                 left, at_least_one = max(ZERO, left - found), at_least_one and found == 0
         part.counted_bytes = found
         total += found
@@ -92,7 +92,7 @@ def start_reads(arena: Arena, o: int) -> int:
         return NONE
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(arena, at)
-        if part.error == Error.NONE and part.throttled == 0 and fetch_answers.is_remote(key_at(arena, part.key), part):
+        if part.error == Error.NONE and part.throttled == 0 and fetch_reads.is_remote(key_at(arena, part.key), part):
             part.throttled = UNREAD if purgatory.quota_exhausted != 0 else UNPLACED
     operation.irregular = 1
     return total

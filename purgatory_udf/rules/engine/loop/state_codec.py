@@ -2,6 +2,9 @@
 
 Records have the same layout as in memory. Those of a state are transposed (all first bytes, then all second bytes, …)
 and compressed, because adjacent records differ in few of their bytes. Calls are neither.
+
+Each value has a header: magic, format version and compression. States and frames of groups have one, too. A value of
+another version is refused, because state that is misread would end operations wrongly.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.common.versioned_bytes import add_header, strip_header
+from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.jit.records import Records, copy_records
 from purgatory_udf.rules.engine.loop.arena import TABLES
 from purgatory_udf.rules.engine.loop.engine_call import Call, no_strings
@@ -27,6 +30,10 @@ _MIN_COMPRESSED_BYTES = 1 << 12
 
 _STATE = ("keys", "batches", "rolls", "nodes", "in_sync", "operations", "parts", "purgatories", "bucket_bits")
 _CALL = ("events", "request_parts", "leader_and_isr", "in_sync")
+# Magic, version, compression, and the size of the body before compression.
+_HEAD = struct.Struct("<4sHBxQ")
+_PLAIN, _PACKED = 0, 1
+_ZSTD = pa.Codec("zstd", compression_level=1)
 
 
 def encode_state(state: State) -> bytes:
@@ -136,3 +143,28 @@ def _decode_strings(valid: memoryview, lengths: memoryview, text: memoryview) ->
 def layout_signature() -> str:
     """Describe the records' layout, for the test that compares it with `VERSION`."""
     return "; ".join(f"{name}: {TABLES[name].fields}" for name in dict.fromkeys(_STATE + _CALL))
+
+
+def add_header(kind: bytes, version: int, body: bytes, pack: bool) -> bytes:
+    """Return the body, compressed if `pack`, behind a header; `kind` is a magic of four bytes."""
+    if not pack:
+        return _HEAD.pack(kind, version, _PLAIN, len(body)) + body
+    return _HEAD.pack(kind, version, _PACKED, len(body)) + _ZSTD.compress(body, asbytes=True)
+
+
+def strip_header(kind: bytes, version: int, value: bytes) -> memoryview:
+    """Return the body of a value.
+
+    Raises:
+        UserError: The value has another magic or version.
+    """
+    found, written_version, packed, size = _HEAD.unpack_from(value) if len(value) >= _HEAD.size else (b"", 0, 0, 0)
+    if found != kind:
+        raise UserError("state: not written by this program, or damaged; restart the run with --overwrite")
+    if written_version != version:
+        raise UserError(
+            f"state: written in format {written_version}, this version reads format {version}: "
+            "finish the run with the version that started it, or restart it with --overwrite"
+        )
+    body = memoryview(value)[_HEAD.size :]
+    return memoryview(_ZSTD.decompress(body, decompressed_size=size, asbytes=True)) if packed else body

@@ -7,7 +7,7 @@ Logs get room for the call's appends before a call (`lay_out_logs`), and lose af
 (`trim_logs`). A fetch reads at most `retain_bytes` of a partition, from one segment. So a batch is merged with its
 predecessor if it is at least that far behind the high watermark, the last stable offset and the end of its segment: a
 fetch that starts there still finds its maximum ahead. A batch larger than `smallest_limit` is kept, and so are its
-neighbours, which define its start and end: it may exceed what a fetch may read (`fetch_answers`). The first batch of a
+neighbours, which define its start and end: it may exceed what a fetch may read (`fetch_reads`). The first batch of a
 segment is kept, too: it defines where the segment before it ends. Below the log start no segment's end matters, as all
 reads fail there. Batches without bytes are always merged.
 

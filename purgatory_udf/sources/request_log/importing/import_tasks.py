@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.contract import Rejection, read_row
-from purgatory_udf.contract.value_checks import INT32
+from purgatory_udf.contract.value_types import INT32
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
 from purgatory_udf.sources.request_log.importing.import_options import Rename, anonymised

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from purgatory_udf.launch import worker_daemon
+from purgatory_udf.backend import spark_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_workers_are_forked_with_engine_loaded() -> None:
-    command = [sys.executable, "-m", worker_daemon.__name__, "pyspark.worker"]
+    command = [sys.executable, "-m", spark_workers.__name__, "pyspark.worker"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe) as daemon:

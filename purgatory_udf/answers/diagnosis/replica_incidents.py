@@ -1,4 +1,4 @@
-"""Incidents of brokers: followers that stopped or lagged, frozen brokers, and too few in-sync replicas.
+"""Incidents of replicas: followers that stopped or lagged, frozen brokers, and too few in-sync replicas.
 
 Slow waits for one replica that lie close together are an incident of this replica. What it did meanwhile decides the
 kind:
@@ -70,7 +70,7 @@ class _Effect:
     fetches: int
 
 
-def broker_incidents(facts: TraceFacts) -> list[Finding]:
+def replica_incidents(facts: TraceFacts) -> list[Finding]:
     """Return the incidents of replicas and silent brokers, and those of too few in-sync replicas."""
     clusters = [cluster for cluster in _clusters(facts) if _is_large(cluster)]
     found = _without_common_cause(facts, [_finding(facts, cluster) for cluster in clusters])

@@ -1,6 +1,6 @@
-"""Checks of single values, and the rejection that a failed check raises.
+"""Types of single values, as integers in a range, names and lists, and the rejection of a value that has another type.
 
-A check is a function that returns the value to keep or raises a `Rejection`. Each check is built once, at import, and
+A type is a check: a function that returns the value to keep or raises a `Rejection`. Each is built once, at import, and
 registered with its JSON Schema (`schema_of`) and, where there is one, its msgspec type (`MSGSPEC_TYPES`).
 """
 

@@ -1,4 +1,4 @@
-"""The event types: their fields, the check of each field, and its default.
+"""The fields of every event type, the check of each field, and its default.
 
 A field has a default only where the contract or Kafka's protocol defines one, or where "unknown" is a valid value
 (None). Counts, offsets and sizes are never negative, except for -1 where Kafka uses it for "none". Delays may be
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory_udf.contract.value_checks import (
+from purgatory_udf.contract.value_types import (
     INT32,
     INT64,
     Check,

@@ -1,6 +1,6 @@
 """The event contract as a JSON Schema, for programs that write traces.
 
-python -m purgatory_udf.contract.json_schema > docs/events.schema.json
+python -m tests.generate.event_schema > docs/events.schema.json
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 import sys
 from typing import Any
 
-from purgatory_udf.contract.event_types import COMMON, TYPES, Field, object_reader
-from purgatory_udf.contract.value_checks import Schema, if_field, one_of, schema_of
+from purgatory_udf.contract.event_fields import COMMON, TYPES, Field, object_reader
+from purgatory_udf.contract.value_types import Schema, if_field, one_of, schema_of
 
 _DESCRIPTION = (
     "One line of a trace; docs/events.md describes each field. The contract rejects some lines that this schema "

@@ -9,7 +9,7 @@ _PAGES_OF_A_TABLE = 1 << 12
 _TWICE = f"""
 import resource
 import numpy as np
-from purgatory_udf.common.worker_memory import retain_freed_memory
+from purgatory_udf.backend.spark_workers import retain_freed_memory
 
 def fresh_pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -33,7 +33,7 @@ def test_freed_memory_is_reused() -> None:
 _LOADED = """
 import gc
 import pyarrow
-from purgatory_udf.common.worker_memory import freeze_loaded_objects
+from purgatory_udf.backend.spark_workers import freeze_loaded_objects
 
 class Ring:
     def __init__(self):
@@ -61,7 +61,7 @@ def test_only_new_modules_freeze_objects() -> None:
 
 _CALLED = """
 import gc, os
-from purgatory_udf.common.worker_memory import freeze_in_workers
+from purgatory_udf.backend.spark_workers import freeze_in_workers
 
 work = freeze_in_workers(lambda rows: iter(rows))
 print(list(work([1, 2])), gc.get_freeze_count(), flush=True)
