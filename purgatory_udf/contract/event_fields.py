@@ -415,6 +415,7 @@ consumer_group_heartbeat = object_reader(
     *MEMBER,
     Field("member_epoch", integer(-2, INT32)),
     Field("rebalance_timeout_ms", count_or_none32, None),
+    Field("session_timeout_ms", count32, None),
     Field("subscribed_topics", list_of(text), None),
     Field("subscribed_regex", text, None),
     Field("server_assignor", text, None),
@@ -446,10 +447,8 @@ group_unloaded = object_reader(*_OF_GROUP)
 # The process of the coordinator ended.
 group_stopped = object_reader(*_OF_GROUP)
 
-# A topic as the group coordinators see it: created, or with more partitions.
-topic = object_reader(
-    *COMMON, Field("topic", name), Field("topic_id", text, None), Field("partition_count", integer(1, INT32))
-)
+# A topic as the group coordinators see it: created, with more partitions, or deleted (0).
+topic = object_reader(*COMMON, Field("topic", name), Field("topic_id", text, None), Field("partition_count", count32))
 
 clock = object_reader(*COMMON)
 

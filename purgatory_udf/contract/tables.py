@@ -170,7 +170,11 @@ _EVENTS = table(
     ),
     column("group_instance_id", TEXT, "Group events: `group.instance.id` of a static member"),
     column("api_version", INT, "`join_group`: version of the request"),
-    column("session_timeout_ms", LONG, "`join_group`, `group_loaded`: session timeout in milliseconds"),
+    column(
+        "session_timeout_ms",
+        LONG,
+        "`join_group`, `group_loaded`, `consumer_group_heartbeat`: session timeout in milliseconds",
+    ),
     column("rebalance_timeout_ms", LONG, "`join_group`, `group_loaded`: rebalance timeout in milliseconds"),
     column("protocols", pa.list_(TEXT), "`join_group`, `group_loaded`: supported assignors, most preferred first"),
     column("generation", INT, "`group_loaded`: stored generation; other group events: generation sent by the member"),

@@ -15,7 +15,7 @@ from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, GROUP_DISAGREEMENTS
 from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
-from purgatory_udf.rules.groups.group_rows import NONE
+from purgatory_udf.rules.groups.group_rows import ERRORS, NONE
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
@@ -104,24 +104,28 @@ _GROUPS_IN_RUNS = 50
 _UNRECORDED = """
 SELECT *, CAST(NULL AS STRING) AS recorded_error, CAST(NULL AS INT) AS recorded_generation FROM answers
 """
-# Recorded answers of joins, syncs and heartbeats only: others may have an error per partition or member. The replay
-# keeps no answer of a heartbeat without disagreement; a join or sync without one was never answered.
-_HEARTBEATS = "('heartbeat', 'consumer_group_heartbeat')"
-_APIS = "('join_group', 'sync_group', 'heartbeat', 'consumer_group_heartbeat')"
+# The replay keeps no answer of a successful heartbeat or commit without disagreement; a request of another API without
+# one was never answered. Errors of a commit that concern single partitions are not compared: the group is not their
+# cause.
+_LIVENESS_APIS = "('heartbeat', 'consumer_group_heartbeat', 'offset_commit')"
+_APIS = "('join_group', 'sync_group', 'heartbeat', 'consumer_group_heartbeat', 'offset_commit', 'leave_group')"
+_COMPARABLE = f"""lower(recorded.api) IN {_APIS}
+        AND (recorded.api <> 'OFFSET_COMMIT' OR recorded.recorded_error IN {ERRORS})"""
 _RECORDED = f"""
 SELECT answers.*, recorded.recorded_error, recorded.recorded_generation
 FROM answers
 LEFT JOIN recorded
-    ON recorded.operation_id = answers.seq AND lower(recorded.api) IN {_APIS}
+    ON recorded.operation_id = answers.seq AND {_COMPARABLE}
 UNION ALL
 SELECT coalesce(events.broker, 0), events.group, events.seq, events.event_time,
-    CASE WHEN events.type IN {_HEARTBEATS} THEN events.event_time END, events.type, events.request_id, events.member_id,
-    events.generation, CASE WHEN events.type IN {_HEARTBEATS} THEN 'NONE' END, CAST(NULL AS BIGINT),
-    CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS BIGINT),
-    CAST(NULL AS STRING), CAST(NULL AS STRING), recorded.recorded_error, recorded.recorded_generation
+    CASE WHEN events.type IN {_LIVENESS_APIS} THEN events.event_time END, events.type, events.request_id,
+    events.member_id, events.generation, CASE WHEN events.type IN {_LIVENESS_APIS} THEN 'NONE' END,
+    CAST(NULL AS BIGINT), CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS STRING), CAST(NULL AS STRING),
+    CAST(NULL AS BIGINT), CAST(NULL AS STRING), CAST(NULL AS STRING), recorded.recorded_error,
+    recorded.recorded_generation
 FROM events
 JOIN recorded
-    ON recorded.operation_id = events.seq AND lower(recorded.api) IN {_APIS}
+    ON recorded.operation_id = events.seq AND {_COMPARABLE}
 ANTI JOIN answers ON answers.seq = events.seq
 WHERE events.type IN {_APIS}
 """

@@ -89,6 +89,7 @@ WHOLE: dict[str, Event] = {
         "type": "consumer_group_heartbeat",
         "member_epoch": 0,
         "rebalance_timeout_ms": 60_000,
+        "session_timeout_ms": 9_000,
         "subscribed_topics": ["orders"],
         "subscribed_regex": "or.*",
         "server_assignor": "uniform",
@@ -285,6 +286,7 @@ DEFAULTS: dict[str, Event] = {
     "sync_group": {"leader": False, "assignments": None},
     "consumer_group_heartbeat": {
         "rebalance_timeout_ms": None,
+        "session_timeout_ms": None,
         "subscribed_topics": None,
         "subscribed_regex": None,
         "server_assignor": None,

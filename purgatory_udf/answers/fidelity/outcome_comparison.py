@@ -10,7 +10,8 @@ The queries of `sql/fidelity` compute the rows in these steps:
 | views/disagreements | pairs with different outcomes, and their circumstances |
 | views/disagreement_causes | the cause of each disagreement, one of `CAUSES` |
 | fidelity/operations | rows of `fidelity` for operations with the id of their event |
-| fidelity/groups | rows of `fidelity` for joins, syncs and heartbeats |
+| fidelity/groups | rows of `fidelity` for joins, syncs and heartbeats at the old group coordinator |
+| fidelity/new_coordinator | rows of `fidelity` for all requests to the new group coordinator |
 
 Kafka counts a timeout from the start of the millisecond of its monotonic clock in which the operation entered the
 timer: an operation that starts late in that millisecond waits less. The phase is the offset between these milliseconds
@@ -56,7 +57,7 @@ CAUSES = {
     "near_the_deadline": "the deciding change came within a few milliseconds of the deadline",
     "dated_apart": "the deciding change and the first check differ by a few milliseconds, within the log's precision",
     "change_unseen": "the log does not contain the deciding change, or has another time for it",
-    "other_coordinator": "answered by the coordinator of Kafka 4, which has its own timers",
+    "other_coordinator": "answered by the coordinator of Kafka 4, but replayed by the rules of the old one",
     "group_state": "the group was in another state when the request arrived",
 }
 
@@ -92,7 +93,11 @@ def write_comparison(tables: RunTables) -> dict[int, float]:
     tables.add_table("events", tables.layout.table("events"), TABLES["events"])
     phases = timer_phases(tables.rows("fidelity/timer_parts", parts=PARTS))
     add_phases(tables, phases)
-    queries = ["fidelity/operations", *(["fidelity/groups"] if tables.has("group_transitions") else [])]
+    queries = ["fidelity/operations"]
+    if tables.has("group_transitions"):
+        queries.append("fidelity/groups")
+    if tables.has("group_disagreements"):
+        queries.append("fidelity/new_coordinator")
     rows = " UNION ALL ".join(f"(SELECT {', '.join(_COLUMNS)} FROM ({tables.text(name)}) rows)" for name in queries)
     path = tables.layout.table("fidelity")
     run_id = {"run_id": tables.run.run_id}
@@ -304,8 +309,8 @@ def expirations(tables: RunTables, counted: Iterable[Counted]) -> Table:
 
 
 def group_answers(counts: Rows) -> Table:
-    """Return the number of joins, syncs and heartbeats with the same response."""
-    of_groups = [row for row in counts if row["kind"] not in BY_ID]
+    """Return the number of requests of group members with the same response, by API and in all."""
+    of_groups = [{**row, "kind": kind} for row in counts if row["kind"] not in BY_ID for kind in (row["kind"], ALL)]
     answers, same = _sums(of_groups, "kind"), _sums([row for row in of_groups if row["agrees"]], "kind")
     return Table(
         "Responses of group coordinators",

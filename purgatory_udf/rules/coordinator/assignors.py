@@ -308,6 +308,6 @@ class ClusterTopics:
         known = {}
         for topic, positions in self.positions.items():
             at = bisect_right(positions, (time_us, seq))
-            if at:
+            if at and self.counts[topic][at - 1]:
                 known[topic] = self.counts[topic][at - 1]
         return TopicSizes(known, self.ids)

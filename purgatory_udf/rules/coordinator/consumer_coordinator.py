@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
-from purgatory_udf.contract.overrides import RequestContext, apply_override
 from purgatory_udf.rules.coordinator.assignors import (
     ASSIGNORS,
     UNIFORM,
@@ -63,7 +62,6 @@ from purgatory_udf.rules.coordinator.online_migration import ClassicMembers
 
 Value = TypeVar("Value")
 
-DEFAULT_SESSION_TIMEOUT_MS = 45_000
 JOINING, LEAVING = 0, -1
 
 
@@ -154,23 +152,28 @@ class ConsumerCoordinator:
             client_id=request.client_id,
             rebalance_timeout_ms=_given(request.rebalance_timeout_ms, before.rebalance_timeout_ms),
             topics=_given(request.topics, before.topics),
-            regex=_given(request.regex, before.regex),
+            # An empty text ends a subscription by pattern.
+            regex=_given(request.regex, before.regex) or None,
             assignor=request.assignor or before.assignor,
             classic=None,
-        )
-        after = self.advance(request, group, before, member, request.owned)
-        start = OperationStart.from_request(request)
-        self.timers.schedule(
-            SESSION, group, member_id, start, self._session_timeout_ms(request, group), request.api, after.epoch
         )
         is_full = request.member_epoch == JOINING or None not in (
             request.rebalance_timeout_ms,
             request.topics if request.topics is not None else request.regex,
             request.owned,
         )
-        sends = is_full or after.assigned != before.assigned
-        assignment = partitions_text(after.assigned) if sends else None
-        self._journal.record_epoch(request, member_id, after.epoch, request.time_us, assignment)
+
+        def assignment_for(after: ConsumerMember) -> str | None:
+            return partitions_text(after.assigned) if is_full or after.assigned != before.assigned else None
+
+        def is_recorded(after: ConsumerMember) -> bool:
+            return (after.epoch, assignment_for(after)) == (request.recorded_epoch, request.recorded_assignment)
+
+        decides = is_recorded if request.recorded_epoch is not None else None
+        after = self.advance(request, group, before, member, request.owned, decides)
+        start = OperationStart.from_request(request)
+        self.timers.schedule(SESSION, group, member_id, start, request.session_timeout_ms, request.api, after.epoch)
+        self._journal.record_epoch(request, member_id, after.epoch, request.time_us, assignment_for(after))
 
     def _member_of(self, request: ConsumerHeartbeat, group: ConsumerGroup, member_id: str) -> ConsumerMember:
         """Return the member before the request: a known member, a new one, or the replacement of a static member."""
@@ -223,8 +226,13 @@ class ConsumerCoordinator:
         before: ConsumerMember,
         member: ConsumerMember,
         reported: Partitions | None,
+        is_recorded: Callable[[ConsumerMember], bool] | None = None,
     ) -> ConsumerMember:
-        """Update the member, the group epoch and the target, and reconcile the member. Return the member after it."""
+        """Update the member, the group epoch and the target, and reconcile the member. Return the member after it.
+
+        `is_recorded` returns whether a member has the recorded answer. The recorded answer shows whether the
+        coordinator computed a target: when it last did is not known to the millisecond.
+        """
         now_us = request.time_us
         replaced_id = self._replaced_id(group, member)
         others_own = {
@@ -242,14 +250,23 @@ class ConsumerCoordinator:
         if replaced_id is not None:
             target[member.member_id] = target.pop(replaced_id, NO_PARTITIONS)
         assigned_ms = group.assigned_ms
-        if epoch > target_epoch and self._may_assign(group, now_us):
+
+        def moved(target_epoch: int, target: Mapping[str, Partitions]) -> ConsumerMember:
+            mine = target.get(member.member_id, NO_PARTITIONS)
+            return reconciled(member, target_epoch, mine, reported, others_own, changed)
+
+        after = moved(target_epoch, target)
+        if epoch > target_epoch:
             if request.target is not None:
-                target = _recorded_target(request.target, [*others, member])
+                new_target = _recorded_target(request.target, [*others, member])
             else:
-                target = self._new_target(group, before, member, replaced_id, target, sizes)
-            target_epoch, assigned_ms = epoch, now_us // 1000
-        mine = target.get(member.member_id, NO_PARTITIONS)
-        after = reconciled(member, target_epoch, mine, reported, others_own, changed)
+                new_target = self._new_target(group, before, member, replaced_id, target, sizes)
+            later = moved(epoch, new_target)
+            assigns = self._may_assign(group, now_us)
+            if is_recorded is not None and is_recorded(after) != is_recorded(later):
+                assigns = is_recorded(later)
+            if assigns:
+                target_epoch, target, assigned_ms, after = epoch, new_target, now_us // 1000, later
         self._arm_rebalance_timer(request, group, member, after)
         if after != before or epoch != group.epoch or target_epoch != group.target_epoch or replaced_id is not None:
             self._journal.record_write(group, now_us)
@@ -360,11 +377,6 @@ class ConsumerCoordinator:
                 raise RefusedError("STALE_MEMBER_EPOCH" if member.classic is None else "ILLEGAL_GENERATION")
         self._journal.record_write(group, request.time_us)
         self._journal.record_answer(request, NONE, request.time_us, awaits_commits=True)
-
-    def _session_timeout_ms(self, request: ConsumerHeartbeat, group: ConsumerGroup) -> int:
-        subject = RequestContext(request.client_id, request.broker, group=group.name)
-        setting = self._config.setting("consumer.session_timeout_ms", subject)
-        return apply_override(DEFAULT_SESSION_TIMEOUT_MS, setting)
 
 
 # The rules by which the timers of a member end when it is removed; any other cause fences it.

@@ -342,4 +342,5 @@ def has_new_coordinator(first: Mapping[str, Any], config: GroupConfig) -> bool:
     """Return whether a group belongs to the new coordinator: by the configuration, or by its first event."""
     if config.coordinator is not None:
         return config.coordinator == "new"
-    return first.get("coordinator") == "new" or first["type"] == ConsumerHeartbeat.api
+    recorded = first.get("coordinator")
+    return recorded == "new" if recorded else bool(first["type"] == ConsumerHeartbeat.api)

@@ -10,6 +10,8 @@ from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.contract.overrides import RequestContext, apply_override
 
 DEFAULT_API_VERSION = 5
+# Kafka's default of `group.consumer.session.timeout.ms`.
+DEFAULT_CONSUMER_SESSION_MS = 45_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,7 @@ class OffsetCommit(GroupRequest):
 class ConsumerHeartbeat(GroupRequest):
     """A heartbeat of the consumer protocol (KIP-848). It joins, confirms and leaves. None: not sent, unchanged.
 
+    `session_timeout_ms` is the setting of the group or its broker, with what-if settings applied.
     `target` is the recorded target assignment that the coordinator computed with this request, or None: member, topic
     and partition. `recorded_epoch` is the member epoch in the recorded answer, or None; `recorded_assignment` is the
     assignment in it, as text.
@@ -104,6 +107,7 @@ class ConsumerHeartbeat(GroupRequest):
     api: ClassVar[str] = "consumer_group_heartbeat"
 
     member_epoch: int
+    session_timeout_ms: int
     rebalance_timeout_ms: int | None
     topics: frozenset[str] | None
     regex: str | None
@@ -227,9 +231,12 @@ def _consumer_heartbeat(event: Mapping[str, Any], common: dict[str, Any], config
     rebalance_ms, topics = event.get("rebalance_timeout_ms"), event.get("subscribed_topics")
     if rebalance_ms is not None and rebalance_ms >= 0:
         rebalance_ms = apply_override(rebalance_ms, config.setting("rebalance_timeout_ms", subject))
+    session_ms = event.get("session_timeout_ms")
+    session_ms = DEFAULT_CONSUMER_SESSION_MS if session_ms is None else session_ms
     return ConsumerHeartbeat(
         **common,
         member_epoch=event["member_epoch"],
+        session_timeout_ms=apply_override(session_ms, config.setting("consumer.session_timeout_ms", subject)),
         rebalance_timeout_ms=None if rebalance_ms == -1 else rebalance_ms,
         topics=None if topics is None else frozenset(topics),
         regex=event.get("subscribed_regex"),

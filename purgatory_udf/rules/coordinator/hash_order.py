@@ -65,7 +65,10 @@ def integer_order(numbers: Iterable[int]) -> list[int]:
 
 
 class TimelineOrder:
-    """The order of a `TimelineHashMap`: its keys in order of insertion, and the size of its table."""
+    """The order of a `TimelineHashMap`: its keys in order of insertion, and the size of its table.
+
+    Its iterator goes through the table slot by slot, and through each slot from the key that was inserted last.
+    """
 
     def __init__(self, keys: Iterable[str] = (), size: int = 2) -> None:
         self.keys: dict[str, None] = dict.fromkeys(keys)
@@ -88,4 +91,6 @@ class TimelineOrder:
             signed = code - _INT if code >= _INT // 2 else code
             return int((signed * _FIBONACCI) % _LONG >> shift)
 
-        return sorted(self.keys, key=slot)
+        last_first = list(reversed(self.keys))
+        last_first.sort(key=slot)
+        return last_first

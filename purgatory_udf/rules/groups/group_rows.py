@@ -233,7 +233,11 @@ class GroupEvents:
             event |= json.loads(columns["consumer"][row])
         version, rebalance_ms = columns["api_version"][row], columns["rebalance_ms"][row]
         if columns["api"][row] == Api.CONSUMER_GROUP_HEARTBEAT:
-            return event | {"rebalance_timeout_ms": None if rebalance_ms == _ABSENT else rebalance_ms}
+            session_ms = columns["session_ms"][row]
+            return event | {
+                "rebalance_timeout_ms": None if rebalance_ms == _ABSENT else rebalance_ms,
+                "session_timeout_ms": None if session_ms == _ABSENT else session_ms,
+            }
         if columns["api"][row] not in (Api.JOIN_GROUP, Api.GROUP_LOADED):
             return event
         return event | {

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, MemberChange
+from purgatory_udf.rules.coordinator.hash_order import TimelineOrder, map_order
 from tests.support.group_timeline import GroupTimeline
 
 TOPIC = {"type": "topic", "time_us": 1, "seq": 1, "topic": "orders", "partition_count": 2}
@@ -73,3 +76,38 @@ def test_silent_member_expires_after_session_timeout() -> None:
     group.until(2500 + 45_000)
     assert states(group)[-1] == "3000 a UNREVOKED_PARTITIONS 2 "
     assert group.operations()[1] == "session g-b: 2500 to 47500 of 47500, expired"
+
+
+def test_session_lasts_as_recorded_for_group() -> None:
+    group = GroupTimeline(consumer={"session_timeout_ms": "x0.5"})
+    group.consumer_heartbeat(1000, "a", 0, **JOIN, session_timeout_ms=7000)
+    group.until(4500)
+    assert group.operations() == ["session g-a: 1000 to 4500 of 4500, expired"]
+
+
+@pytest.mark.parametrize(("joins_ms", "by_rule"), [(1500, 2), (2500, 3)])
+def test_recorded_answer_shows_whether_target_was_computed(joins_ms: int, by_rule: int) -> None:
+    """A target is computed at most once a second, which the times of a log do not show to the millisecond."""
+    for recorded, answered in ((None, by_rule), (2, 2), (3, 3), (7, by_rule)):
+        group = GroupTimeline()
+        group.events.append(dict(TOPIC))
+        group.consumer_heartbeat(1000, "a", 0, **JOIN)
+        answer = {} if recorded is None else {"assigned_epoch": recorded, "assigned": []}
+        group.consumer_heartbeat(joins_ms, "b", 0, **JOIN, **answer)
+        assert answers(group)[-1] == f"{joins_ms} b NONE {answered} "
+
+
+def test_deleted_topic_raises_group_epoch() -> None:
+    group = GroupTimeline()
+    group.events.append(dict(TOPIC))
+    group.consumer_heartbeat(1000, "a", 0, **JOIN)
+    group.events.append({**TOPIC, "time_us": 2_000_000, "seq": len(group.events) + 1, "partition_count": 0})
+    group.consumer_heartbeat(3000, "a", 2, owned=[])
+    assert answers(group)[-1] == "3000 a NONE 3 "
+
+
+def test_keys_of_one_slot_are_in_reverse_order() -> None:
+    """Seen in a recording of Kafka 4.3.1: these two members are in one slot of both hash tables."""
+    first, second = "g9VgFKh4QLaZ5V4sK0MbIA", "BwSBtcFSR4OQG2StG7MpZw"
+    ids = TimelineOrder(["DUNRqu04RdOye_Iny6Vniw", first, second], 4).in_order()
+    assert map_order(ids)[:2] == [second, first]

@@ -1,12 +1,11 @@
--- Rows of the table `fidelity`: joins, syncs and heartbeats, with the response that follows from the state and the
--- generation of the replayed group.
+-- Rows of the table `fidelity`: joins, syncs and heartbeats at the old group coordinator, with the response that
+-- follows from the state and the generation of the replayed group.
 --
 --   heartbeat   REBALANCE_IN_PROGRESS while the group prepares to rebalance, else NONE
 --   join_group  MEMBER_ID_REQUIRED without a member id (version 4 and later), else the generation of the next rebalance
 --   sync_group  NONE once the group is stable; REBALANCE_IN_PROGRESS if it rebalances before that
 --
--- Waits are compared only for the classic coordinator, which answers heartbeats in the handling thread; the coordinator
--- of Kafka 4 has its own timers.
+-- Waits are compared only if the coordinator answers heartbeats in the handling thread, as the old one does.
 --
 -- Reads:  events, recorded, group_changes
 
@@ -28,7 +27,7 @@ WITH requests AS (
         END AS recorded
     FROM events e
     JOIN recorded r ON r.operation_id = e.seq
-    WHERE e.type IN ('join_group', 'sync_group', 'heartbeat')
+    WHERE e.type IN ('join_group', 'sync_group', 'heartbeat') AND coalesce(e.coordinator, 'old') = 'old'
 ),
 changes AS (
     SELECT c.broker, c.group AS group_id, c.at_us, c.to_state, c.generation, c.members, c.place,

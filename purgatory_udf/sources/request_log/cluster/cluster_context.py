@@ -8,14 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
-from purgatory_udf.sources.request_log.assumptions import Report
+from purgatory_udf.sources.request_log.assumptions import METADATA_PROPAGATION_US, Report
 from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts, GroupHistory
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
+    GIVEN,
     BrokerStop,
     ClusterMetadata,
+    GroupSession,
     PartitionChange,
+    TopicSize,
     broker_stops,
 )
 from purgatory_udf.sources.request_log.cluster.internal_topics import (
@@ -86,7 +90,10 @@ class Context:
         classic_brokers: Brokers with a classic group coordinator, which runs in the request handler threads.
         classic: Overrides `classic_brokers` for all brokers, unless None.
         follower_reads: Whether a consumer has set `client.rack`, so that it may read from followers.
-        modern_groups: Groups of protocols newer than the classic one.
+        modern_groups: Streams and share groups.
+        new_brokers: Brokers with the group coordinator of Kafka 4.0.
+        topic_sizes: Partition counts of topics over time, in time order.
+        group_sessions: Session timeouts that were set for a group of the consumer protocol, in time order.
         zookeeper: Whether the controller is a ZooKeeper controller.
         tiered: Topics with remote storage, by configuration or because their requests waited for it.
         configured_tiered: Those of them with a known configuration.
@@ -106,6 +113,9 @@ class Context:
     classic: bool | None = None
     follower_reads: bool = False
     modern_groups: frozenset[str] = frozenset()
+    new_brokers: frozenset[int] = frozenset()
+    topic_sizes: list[TopicSize] = field(default_factory=list)
+    group_sessions: dict[str, list[GroupSession]] = field(default_factory=dict)
     zookeeper: bool = False
     tiered: frozenset[str] = frozenset()
     configured_tiered: frozenset[str] = frozenset()
@@ -114,11 +124,26 @@ class Context:
 
     def has_classic_coordinator(self, broker: int) -> bool:
         """Return whether the broker's group coordinator is a classic one, with requests that wait in purgatories."""
+        if broker in self.new_brokers:
+            return False
         return broker in self.classic_brokers if self.classic is None else self.classic
 
     def group_partition(self, group: str) -> int:
         """Return the partition of the offsets topic that a group belongs to."""
         return partition_for(group, self.partition_counts.get(OFFSETS_TOPIC, DEFAULT_PARTITIONS[OFFSETS_TOPIC]))
+
+    def has_new_coordinator(self, broker: int) -> bool:
+        """Return whether the broker certainly has the group coordinator of Kafka 4.0."""
+        return broker in self.new_brokers or self.classic is False
+
+    def group_session_ms(self, group: str, at_us: int) -> int | None:
+        """Return the session timeout that was set for the group, or None if the log shows none."""
+        known = reversed(self.group_sessions.get(group, ()))
+        return next((session.timeout_ms for session in known if session.at_us <= at_us), None)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Return the known topic ids by name."""
+        return {name: topic_id for topic_id, name in self.names.items() if _TOPIC_ID.fullmatch(topic_id)}
 
     def name(self, topic: str) -> str:
         """Return the name of a topic given by name or id; an id without a known name stays an id."""
@@ -148,6 +173,7 @@ def build_context(
     fetched_counts: Mapping[str, int] = NO_COUNTS,
     follower_reads: bool = False,
     modern_groups: Iterable[str] = (),
+    new_brokers: Iterable[int] = (),
     remote_waits: RemoteWaits = NO_REMOTE_WAITS,
 ) -> Context:
     """Build the context of a whole log.
@@ -159,14 +185,24 @@ def build_context(
         classic_brokers: Brokers with a classic group coordinator.
         fetched_counts: Number of partitions that followers fetch, by topic name or id.
         follower_reads: Whether a consumer has set `client.rack`.
-        modern_groups: Groups of protocols newer than the classic one.
+        modern_groups: Streams and share groups.
+        new_brokers: Brokers with the group coordinator of Kafka 4.0.
         remote_waits: Topics of requests that waited for remote storage.
     """
     facts = ClusterFacts()
     for request in requests:
         facts.read(request)
     return context_from_facts(
-        facts, given, span_us, classic_brokers, fetched_counts, follower_reads, modern_groups, (), remote_waits
+        facts,
+        given,
+        span_us,
+        classic_brokers,
+        fetched_counts,
+        follower_reads,
+        modern_groups,
+        new_brokers,
+        (),
+        remote_waits,
     )
 
 
@@ -178,6 +214,7 @@ def context_from_facts(
     fetched_counts: Mapping[str, int] = NO_COUNTS,
     follower_reads: bool = False,
     modern_groups: Iterable[str] = (),
+    new_brokers: Iterable[int] = (),
     unnamed: Iterable[str] = (),
     remote_waits: RemoteWaits = NO_REMOTE_WAITS,
 ) -> Context:
@@ -201,6 +238,7 @@ def context_from_facts(
         classic=given.classic,
         follower_reads=follower_reads,
         modern_groups=frozenset(modern_groups),
+        new_brokers=frozenset(new_brokers),
         zookeeper=facts.zookeeper,
         lookups_wait=bool(remote_waits.lookups),
     )
@@ -212,6 +250,9 @@ def context_from_facts(
     counts = [(topic, partition + 1) for topic, partition in [*context.changes, *context.batches]]
     for topic, count in [*counts, *((context.name(topic), count) for topic, count in fetched_counts.items())]:
         context.partition_counts[topic] = max(context.partition_counts.get(topic, 0), count)
+    context.topic_sizes = _topic_sizes(context, facts.created)
+    for session in sorted([*given.cluster.group_sessions, *facts.group_sessions], key=lambda session: session.at_us):
+        context.group_sessions.setdefault(session.group, []).append(session)
     return context
 
 
@@ -219,6 +260,38 @@ def count_tiered(context: Context, report: Report) -> None:
     """Count tiered topics by how the log shows them."""
     report.count("tiered_configured", len(context.configured_tiered))
     report.count("tiered_shown", len(context.tiered - context.configured_tiered))
+
+
+def _topic_sizes(context: Context, created: Iterable[TopicSize]) -> list[TopicSize]:
+    """Return the sizes of topics over time.
+
+    A metadata log dates the creation of each partition; otherwise, requests that create topics do. All other topics
+    exist from the start of the log on.
+    """
+    dated: dict[str, list[TopicSize]] = {}
+    requested: dict[str, list[TopicSize]] = {}
+    for (topic, partition), changes in context.changes.items():
+        for change in changes:
+            if change.deleted:
+                requested.setdefault(topic, []).append(TopicSize(change.at_us, topic, 0))
+            if change.source == GIVEN:
+                at_us = change.at_us + METADATA_PROPAGATION_US
+                dated.setdefault(topic, []).append(TopicSize(at_us, topic, 0 if change.deleted else partition + 1))
+    for at_us, topic, size in created:
+        requested.setdefault(context.name(topic), []).append(TopicSize(at_us, context.name(topic), size))
+    sizes = []
+    for topic, count in context.partition_counts.items():
+        of_topic = sorted(dated.get(topic) or requested.get(topic) or [])
+        if max((size.partitions for size in of_topic), default=0) < count:
+            of_topic = [TopicSize(context.span_us[0], topic, count), *of_topic]
+        known = 0
+        for at_us, at_once in groupby(of_topic, key=lambda size: size.at_us):
+            partitions = [size.partitions for size in at_once]
+            now = max(known, *partitions) if all(partitions) else 0
+            if now != known:
+                sizes.append(TopicSize(at_us, topic, now))
+                known = now
+    return sorted(sizes)
 
 
 def unnamed_topics(topics: Iterable[str], context: Context) -> set[str]:

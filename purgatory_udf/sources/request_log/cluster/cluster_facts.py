@@ -20,8 +20,10 @@ from purgatory_udf.sources.request_log.cluster import cluster_metadata as cluste
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     HEARTBEAT,
     REGISTRATION,
+    GroupSession,
     LifecycleEvent,
     PartitionChange,
+    TopicSize,
     lifecycle_events_in,
 )
 from purgatory_udf.sources.request_log.cluster.internal_topics import TransactionFacts
@@ -219,12 +221,16 @@ def _names_from_lines(lines: Iterable[str]) -> dict[str, str]:
     return names
 
 
+TOPIC_CREATION_APIS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS"})
+ALTER_CONFIGS = "INCREMENTAL_ALTER_CONFIGS"
+
 # APIs with requests that carry cluster facts.
 CLUSTER_APIS = frozenset(
     {
         "METADATA",
         "DESCRIBE_TOPIC_PARTITIONS",
-        "CREATE_TOPICS",
+        *TOPIC_CREATION_APIS,
+        ALTER_CONFIGS,
         clusters.UPDATE_METADATA,
         "DELETE_TOPICS",
         "ALTER_PARTITION",
@@ -243,7 +249,8 @@ class ClusterFacts:
     """Collects cluster facts from requests, which must come in time order.
 
     Topics are called as the requests call them, by name or by id. `zookeeper` is set by an UPDATE_METADATA request,
-    which only ZooKeeper controllers send. `tiered` are topics with remote storage.
+    which only ZooKeeper controllers send. `tiered` are topics with remote storage; `created` has sizes of topics that
+    were created or enlarged.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -255,6 +262,8 @@ class ClusterFacts:
     lifecycle: list[LifecycleEvent] = field(default_factory=list)
     zookeeper: bool = False
     tiered: set[str] = field(default_factory=set)
+    created: list[TopicSize] = field(default_factory=list)
+    group_sessions: list[GroupSession] = field(default_factory=list)
 
     def read(self, request: Request) -> None:
         """Add the facts of one request; other requests are ignored."""
@@ -271,6 +280,10 @@ class ClusterFacts:
             for topic, size in clusters.min_isr_in(request):
                 self.min_isr.setdefault(topic, size)
             self.tiered.update(clusters.tiered_topics_in(request))
+            if request.api in TOPIC_CREATION_APIS:
+                self.created.extend(clusters.created_sizes_in(request))
+            if request.api == ALTER_CONFIGS:
+                self.group_sessions.extend(clusters.group_sessions_in(request))
             self.transactions.read(request)
 
     def changes_by_partition(self, name: Callable[[str], str]) -> dict[Key, list[PartitionChange]]:
@@ -308,6 +321,8 @@ class ClusterFacts:
             "signs": list(map(list, self.lifecycle)),
             "zookeeper": self.zookeeper,
             "tiered": sorted(self.tiered),
+            "created": self.created,
+            "group_sessions": self.group_sessions,
         }
 
     @classmethod
@@ -323,6 +338,8 @@ class ClusterFacts:
             lifecycle=[LifecycleEvent(*sign) for sign in state.get("signs", ())],
             zookeeper=bool(state.get("zookeeper")),
             tiered=set(state["tiered"]),
+            created=[TopicSize(*size) for size in state.get("created", ())],
+            group_sessions=[GroupSession(*session) for session in state.get("group_sessions", ())],
         )
 
 

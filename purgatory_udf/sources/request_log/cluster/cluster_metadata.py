@@ -110,7 +110,9 @@ NO_LEADER_CHANGE = -2
 # Leader of a partition that is being deleted (Kafka: `LeaderAndIsr.LEADER_DURING_DELETE`).
 LEADER_DURING_DELETE = -2
 UPDATE_METADATA = "UPDATE_METADATA"
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
+# Setting of a group of the consumer protocol, and the operation of INCREMENTAL_ALTER_CONFIGS that gives it a value.
+SESSION_TIMEOUT, SET = "consumer.session.timeout.ms", 0
 # The topic setting of tiered storage, and APIs that show or change settings.
 REMOTE_STORAGE = "remote.storage.enable"
 CONFIG_APIS = frozenset({"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "INCREMENTAL_ALTER_CONFIGS"})
@@ -148,6 +150,22 @@ class PartitionChange:
         return replace(self, at_us=other.at_us, asked_us=other.asked_us) == other
 
 
+class TopicSize(NamedTuple):
+    """A topic has this number of partitions from `at_us` on; 0: it was deleted."""
+
+    at_us: int
+    topic: str
+    partitions: int
+
+
+class GroupSession(NamedTuple):
+    """The session timeout of a consumer group from `at_us` on, in milliseconds; None: that of the brokers."""
+
+    at_us: int
+    group: str
+    timeout_ms: int | None
+
+
 class BrokerUnfenced(NamedTuple):
     """The controller has unfenced a broker; its replicas may rejoin in-sync sets."""
 
@@ -157,7 +175,7 @@ class BrokerUnfenced(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterMetadata:
-    """Contents of a metadata log: topic names by id, changes of partitions and brokers, `min.insync.replicas`.
+    """Contents of a metadata log: topic names by id, changes of partitions and brokers, and settings.
 
     `tiered` are the topics with `remote.storage.enable`.
     """
@@ -169,6 +187,7 @@ class ClusterMetadata:
     min_isr: int | None = None
     topic_min_isr: dict[str, int] = field(default_factory=dict)
     tiered: set[str] = field(default_factory=set)
+    group_sessions: list[GroupSession] = field(default_factory=list)
 
     def min_isr_of(self, topic: str) -> int | None:
         """Return `min.insync.replicas` of a topic, else the cluster's default, else None."""
@@ -220,6 +239,9 @@ def _read_record(
     elif kind == "CONFIG_RECORD" and data.get("name") == REMOTE_STORAGE:
         if data["resourceType"] == TOPIC_RESOURCE and data.get("value") == "true":
             cluster.tiered.add(data["resourceName"])
+    elif kind == "CONFIG_RECORD" and data["resourceType"] == GROUP_RESOURCE:
+        if data.get("name") == SESSION_TIMEOUT:
+            cluster.group_sessions.append(GroupSession(at_us, data["resourceName"], _milliseconds(data.get("value"))))
     elif kind in _UNFENCED and (kind != _REGISTRATION_CHANGE or data.get("fenced") == UNFENCE):
         cluster.unfenced.append(BrokerUnfenced(at_us, int(data.get("brokerId", data.get("id", -1)))))
     elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
@@ -343,6 +365,39 @@ def tiered_topics_in(request: Request) -> Iterator[str]:
         values = {config.get("name"): config.get("value") for config in topic.get("configs") or []}
         if values.get(REMOTE_STORAGE) == "true":
             yield str(name)
+
+
+def created_sizes_in(request: Request) -> Iterator[TopicSize]:
+    """Yield the size of each topic that a CREATE_TOPICS or CREATE_PARTITIONS request has created or enlarged."""
+    answer = request.answer or {}
+    if request.body.get("validateOnly"):
+        return
+    requested = {str(topic["name"]): int(topic.get("count", 0)) for topic in request.body.get("topics") or []}
+    for topic in answer.get("topics") or answer.get("results") or []:
+        size = int(topic.get("numPartitions") or requested.get(str(topic["name"])) or 0)
+        if not topic.get("errorCode") and size > 0:
+            yield TopicSize(request.answered_us, str(topic["name"]), size)
+
+
+def group_sessions_in(request: Request) -> Iterator[GroupSession]:
+    """Yield the session timeouts of consumer groups that an INCREMENTAL_ALTER_CONFIGS request has set."""
+    refused = {
+        str(response["resourceName"])
+        for response in (request.answer or {}).get("responses") or []
+        if response.get("errorCode")
+    }
+    for resource in request.body.get("resources") or []:
+        group = str(resource["resourceName"])
+        if resource["resourceType"] != GROUP_RESOURCE or group in refused or request.body.get("validateOnly"):
+            continue
+        for config in resource.get("configs") or []:
+            if config.get("name") == SESSION_TIMEOUT:
+                value = config.get("value") if config.get("configOperation") == SET else None
+                yield GroupSession(request.answered_us, group, _milliseconds(value))
+
+
+def _milliseconds(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def with_topic_names(changes: Iterable[PartitionChange], name: Callable[[str], str]) -> list[PartitionChange]:

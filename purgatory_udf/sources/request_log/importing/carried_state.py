@@ -22,7 +22,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_context import (
     unnamed_topics,
 )
 from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER, TopicSize
 from purgatory_udf.sources.request_log.importing.import_rows import CHANGES, PARTS, REQUESTS
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.partitions.partition_status import TimeRange
@@ -140,7 +140,10 @@ class Carried:
         heartbeats: Counts of heartbeats by broker.
         unnamed: Ids of topics that were written without a name; they keep the id even if a name is found later.
         fetched_counts: By topic, the number of partitions that followers have fetched.
-        modern_groups: Groups of newer protocols.
+        modern_groups: Streams and share groups.
+        new_brokers: Brokers with the group coordinator of Kafka 4.0.
+        has_consumer_groups: Whether a heartbeat of a consumer group was found.
+        topic_sizes: Partition counts in the `topic` events that are written.
         remote_waits: Topics of requests that waited for remote storage.
         counts: Counts by cause.
     """
@@ -155,6 +158,9 @@ class Carried:
     fetched_counts: dict[str, int] = field(default_factory=dict)
     modern_groups: list[str] = field(default_factory=list)
     remote_waits: RemoteWaits = NO_REMOTE_WAITS
+    new_brokers: list[int] = field(default_factory=list)
+    has_consumer_groups: bool = False
+    topic_sizes: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
     def time_range(self, newest_us: int, hold_us: int) -> TimeRange:
@@ -192,9 +198,19 @@ class Carried:
             self.fetched_counts,
             follower_reads,
             self.modern_groups,
+            self.new_brokers,
             self.unnamed,
             self.remote_waits,
         )
+
+    def new_sizes(self, context: Context, span: TimeRange) -> list[TopicSize]:
+        """Return the sizes of topics that are not written yet, and note them as written."""
+        sizes = []
+        for at_us, topic, partitions in context.topic_sizes if self.has_consumer_groups else ():
+            if at_us < span.until_us and (span.clamp(at_us) == at_us or self.topic_sizes.get(topic, 0) < partitions):
+                sizes.append(TopicSize(span.clamp(at_us), topic, partitions))
+                self.topic_sizes[topic] = partitions
+        return sizes
 
     def settle(
         self,
@@ -243,6 +259,9 @@ class Carried:
             "fetched_counts": self.fetched_counts,
             "modern_groups": self.modern_groups,
             "remote_waits": self.remote_waits.snapshot(),
+            "new_brokers": self.new_brokers,
+            "has_consumer_groups": self.has_consumer_groups,
+            "topic_sizes": self.topic_sizes,
             "counts": self.counts,
         }
 

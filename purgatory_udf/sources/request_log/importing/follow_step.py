@@ -284,6 +284,8 @@ class FollowStep:
         carried.fetched_counts = log_reader.most_partitions([carried.fetched_counts, tally.partitions])
         carried.modern_groups = sorted({*carried.modern_groups, *tally.modern_groups})
         carried.remote_waits |= tally.remote_waits
+        carried.new_brokers = sorted({*carried.new_brokers, *tally.new_brokers})
+        carried.has_consumer_groups |= bool(tally.consumer_brokers)
         report = Report(dict(tally.counts))
         fresh = read.where_in("row", [log_reader.REQUEST]).select(*REQUESTS.names)
         requests = self.keep("requests", state.requests.union(fresh))
@@ -299,7 +301,8 @@ class FollowStep:
         reads = None if passed.reads is None else _within(passed.reads, span)
         parts, timelines, operations = passed.parts, passed.timelines, self.keep("operations", passed.operations)
         due = operations.where_below("at_us", span.until_us)
-        events = self.keep("events", in_order(due, timelines, reads, self.source))
+        sizes = self.backend.dataset_of(import_rows.topic_rows(carried.new_sizes(context, span), context.topic_ids()))
+        events = self.keep("events", in_order(due, timelines, reads, sizes, self.source))
         settled_parts = parts.where_in("settled", [True])
         rejected = rejections(read, settled_parts, events, self.run_id, self.source, {}, anonymised=False)
         topics = set(timelines.where_in("part", [SWEEP]).select("topic").collect().column("topic").to_pylist())

@@ -63,19 +63,24 @@ FIELDS = {
     "assigned_member_id": "member",
     "leader_member_id": "member",
     "group_instance_id": "instance",
+    "subscribed_regex": "pattern",
 }
 
 
 def anonymised(event: dict[str, Any], rename: Rename) -> dict[str, Any]:
-    """Return the event with pseudonyms for names, also in its partitions, topics and protocols."""
+    """Return the event with pseudonyms for names, also in its partitions, topics, protocols and assignments."""
     changed = {
         field: rename(FIELDS[field], value) if field in FIELDS and value is not None else value
         for field, value in event.items()
     }
-    for places in ("partitions", "topics"):
+    for places in ("partitions", "topics", "owned", "assigned"):
         named = changed.get(places)
         if isinstance(named, list):
             changed[places] = [{**place, "topic": rename("topic", place["topic"])} for place in named]
+    if event.get("assignments"):
+        changed["assignments"] = [anonymised(of_member, rename) for of_member in event["assignments"]]
+    if event.get("subscribed_topics"):
+        changed["subscribed_topics"] = [rename("topic", name) for name in event["subscribed_topics"]]
     if changed.get("protocols"):
         changed["protocols"] = [rename("protocol", name) for name in changed["protocols"]]
     return changed

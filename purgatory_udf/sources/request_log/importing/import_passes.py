@@ -110,14 +110,22 @@ def run_passes(
 
 
 def in_order(
-    operations: Dataset, timelines: Dataset, reads: Dataset | None, source: SourceName, rename: Rename | None = None
+    operations: Dataset,
+    timelines: Dataset,
+    reads: Dataset | None,
+    topics: Dataset,
+    source: SourceName,
+    rename: Rename | None = None,
 ) -> Dataset:
-    """Return all events in their total order, with their position in `task` and `number`."""
+    """Return all events in their total order, with their position in `task` and `number`.
+
+    `topics` has the rows of `import_rows.topic_rows`.
+    """
     changes = timelines.where_in("part", [import_rows.CHANGE]).select(*_ORDER, "event")
     if reads is not None:
         changes = changes.union(reads.where_null("event", null=False).select(*_ORDER, "event"))
     names = ["at_us" if name == "time_us" else name for name in UNORDERED.names]
-    unordered = operations.select(*names).rename("at_us", "time_us").union(changes)
+    unordered = operations.select(*names).rename("at_us", "time_us").union(changes, topics)
     return unordered.map_in_order(_ORDER, import_tasks.finish_events(rename, source), import_rows.FINISHED, "task")
 
 

@@ -12,9 +12,10 @@ import msgspec
 import pyarrow as pa
 
 from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import TopicSize
 from purgatory_udf.sources.request_log.fast_parser import parse_fetch
 from purgatory_udf.sources.request_log.log_line import Place, Request
-from purgatory_udf.sources.request_log.partitions.event_sweep import REQUEST_RANK, TimedEvent
+from purgatory_udf.sources.request_log.partitions.event_sweep import REQUEST_RANK, STATE_RANK, TimedEvent
 from purgatory_udf.sources.request_log.request_bodies import decode_fetch, encode_fetch
 from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, FollowerCopy, ReaderPosition
 from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation
@@ -48,6 +49,17 @@ def order_of_operation(operation: LoggedOperation) -> Order:
     """Return the sort key of an operation."""
     time_us = operation.event["time_us"]
     return Order(time_us, REQUEST_RANK, operation.broker, "", -1, *operation.place, operation.sub)
+
+
+def topic_rows(sizes: Iterable[TopicSize], topic_ids: Mapping[str, str]) -> pa.Table:
+    """Return the `topic` events of sizes of topics; `topic_ids` has the ids that are known."""
+    rows = []
+    for at_us, topic, partitions in sizes:
+        event = {"time_us": at_us, "type": "topic", "topic": topic, "partition_count": partitions}
+        event |= {"topic_id": topic_ids[topic]} if topic in topic_ids else {}
+        order = Order(at_us, STATE_RANK, -1, topic, -1, *NO_REQUEST, 0)
+        rows.append({**order._asdict(), "event": to_json(event).decode()})
+    return pa.Table.from_pylist(rows, schema=pa.schema([*ORDER, ("event", pa.string())]))
 
 
 REQUESTS = pa.schema(

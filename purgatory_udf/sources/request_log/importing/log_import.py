@@ -178,7 +178,10 @@ class WholeLog:
         requests = read.where_in("row", [log_reader.REQUEST]).select("piece", *import_rows.REQUESTS.names)
         passed = run_passes(requests, _steps(self.backend, context, overview.lines_before), self.keep)
         self.report_phase("putting the events in order")
-        in_total_order = in_order(passed.operations, passed.timelines, passed.reads, self.source, self.rename)
+        # Only consumer groups depend on the sizes of topics.
+        sizes = context.topic_sizes if overview.tally.consumer_brokers else []
+        topics = self.backend.dataset_of(import_rows.topic_rows(sizes, context.topic_ids()))
+        in_total_order = in_order(passed.operations, passed.timelines, passed.reads, topics, self.source, self.rename)
         events = self.keep("events", in_total_order)
         rejected = rejections(
             read, passed.parts, events, self.run_id, self.source, overview.lines_before, self.rename is not None
@@ -229,6 +232,7 @@ class Overview:
             self.tally.partitions,
             follower_reads,
             self.tally.modern_groups,
+            self.tally.new_brokers,
             self.tally.remote_waits,
         )
 

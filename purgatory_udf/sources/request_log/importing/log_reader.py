@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
+from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.cluster.cluster_context import NO_REMOTE_WAITS, RemoteWaits
 from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import HEARTBEAT, permits_shutdown
@@ -47,7 +48,7 @@ from purgatory_udf.sources.request_log.request_bodies import (
 )
 from purgatory_udf.sources.request_log.requests.fetch_conversion import READ_COMMITTED
 from purgatory_udf.sources.request_log.requests.fetch_sessions import session_key
-from purgatory_udf.sources.request_log.requests.group_conversion import NON_CLASSIC_HEARTBEATS
+from purgatory_udf.sources.request_log.requests.group_conversion import CONSUMER_HEARTBEAT, LEFT_OUT_HEARTBEATS
 from purgatory_udf.sources.request_log.requests.request_conversion import (
     CONVERTED_APIS,
     LIST_OFFSETS,
@@ -77,6 +78,13 @@ READ = pa.schema(
 )
 
 
+# APIs with responses that show the version of the broker: Kafka 4.0 has dropped versions 0 to 3 of fetches (KIP-896),
+# and a broker of an earlier version that accepts heartbeats of consumer groups has the new coordinator, too.
+VERSION_APIS = frozenset({CONSUMER_HEARTBEAT, "API_VERSIONS"})
+FETCH_KEY, FIRST_FETCH_VERSION = 1, 4
+REFUSALS = errors.REFUSED_BY_COORDINATOR | {errors.UNSUPPORTED_VERSION}
+
+
 @dataclass
 class Tally:
     """Totals of the lines of a piece.
@@ -84,7 +92,9 @@ class Tally:
     Attributes:
         counts: Counts by cause.
         partitions: By topic or topic id, the number of partitions that followers fetch.
-        modern_groups: Groups of newer protocols.
+        modern_groups: Streams and share groups.
+        consumer_brokers: Brokers that coordinate consumer groups.
+        new_brokers: Brokers with the group coordinator of Kafka 4.0.
         span_us: First arrival and last response.
         heartbeats: By broker, the heartbeats answered by the thread that handled them, and the number of heartbeats.
         remote_waits: Topics of requests that waited for remote storage.
@@ -93,17 +103,35 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     partitions: dict[str, int] = field(default_factory=dict)
     modern_groups: set[str] = field(default_factory=set)
+    consumer_brokers: set[int] = field(default_factory=set)
+    new_brokers: set[int] = field(default_factory=set)
     span_us: tuple[int, int] | None = None
     heartbeats: dict[int, tuple[int, int]] = field(default_factory=dict)
     remote_waits: RemoteWaits = NO_REMOTE_WAITS
 
     def count_skipped(self, request: Request) -> None:
         """Count a request that never waits in a purgatory of a broker."""
-        if request.api in NON_CLASSIC_HEARTBEATS and isinstance(request.body.get("groupId"), str):
+        if request.api in LEFT_OUT_HEARTBEATS and isinstance(request.body.get("groupId"), str):
             self.modern_groups.add(request.body["groupId"])
             self.counts["modern_group"] += 1
         else:
             self.counts[skip_cause(request)] += 1
+
+    def needs_version(self, api: str, broker: int) -> bool:
+        """Return whether a response of one of `VERSION_APIS` may show something new about the broker."""
+        return broker not in (self.consumer_brokers if api == CONSUMER_HEARTBEAT else self.new_brokers)
+
+    def count_version(self, broker: int, api: str, answer: dict[str, Any]) -> None:
+        """Note that the broker has the new group coordinator, if the response shows it; see `VERSION_APIS`."""
+        if api == CONSUMER_HEARTBEAT:
+            if answer.get("errorCode") not in REFUSALS:
+                self.new_brokers.add(broker)
+                self.consumer_brokers.add(broker)
+        elif any(
+            supported["apiKey"] == FETCH_KEY and supported["minVersion"] >= FIRST_FETCH_VERSION
+            for supported in answer.get("apiKeys") or ()
+        ):
+            self.new_brokers.add(broker)
 
     def count_fetch(self, request: Request, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
         self.counts["racked"] += fetch.has_rack
@@ -138,6 +166,8 @@ class Tally:
         totals = {
             "partitions": self.partitions,
             "modern_groups": sorted(self.modern_groups),
+            "consumer_brokers": sorted(self.consumer_brokers),
+            "new_brokers": sorted(self.new_brokers),
             "span_us": self.span_us,
             "heartbeats": list(self.heartbeats.items()),
             "remote_waits": self.remote_waits.snapshot(),
@@ -155,6 +185,8 @@ class Tally:
             total.partitions = most_partitions([total.partitions, totals["partitions"]])
             total.modern_groups.update(totals["modern_groups"])
             total.remote_waits |= RemoteWaits.resumed(totals["remote_waits"])
+            total.consumer_brokers.update(totals["consumer_brokers"])
+            total.new_brokers.update(totals["new_brokers"])
             spans = [span for span in (total.span_us, totals["span_us"]) if span]
             total.span_us = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
             for broker, (own_thread, count) in totals["heartbeats"]:
@@ -260,8 +292,8 @@ def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Requ
     named = request.broker != NO_BROKER
     if not named and by_path is None:
         return None
-    if request.api == HEARTBEAT:
-        # Its response decides whether it is relevant, and must be decoded.
+    if request.api == HEARTBEAT or (request.api in VERSION_APIS and tally.needs_version(request.api, request.broker)):
+        # Its response matters, and must be decoded.
         return None
     session = fetch = None
     if request.api == "FETCH":
@@ -281,7 +313,7 @@ def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Requ
         tally.counts["no_broker"] += 1
         request.broker = by_path
     if not relevant:
-        if request.api in NON_CLASSIC_HEARTBEATS:
+        if request.api in LEFT_OUT_HEARTBEATS:
             request.body = from_json(body)
         tally.count_skipped(request)
         return ()
@@ -318,6 +350,8 @@ def _complete_row(text: str, place: Place, zone: tzinfo, by_path: int | None, ta
 def row_of(request: Request, tally: Tally) -> RequestRow | Row | None:
     """Return the row of a request or of a bad line, or None if the request is only counted."""
     try:
+        if request.api in VERSION_APIS and request.answer:
+            tally.count_version(request.broker, request.api, request.answer)
         if not is_relevant(request):
             tally.count_skipped(request)
             return None

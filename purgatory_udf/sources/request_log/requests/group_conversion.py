@@ -1,6 +1,7 @@
 """Conversion of requests to a group's coordinator: each is an event at S.
 
-Joins and syncs wait in a purgatory; a heartbeat does not, but the coordinator waits there for the next one.
+Joins and syncs wait in a purgatory; a heartbeat does not, but the coordinator waits there for the next one. From Kafka
+4.0 on, S is when the request enters the coordinator's queue.
 
 The SYNC_GROUP of the group's leader is dated by its response: the group becomes stable when the assignment has been
 stored and replicated, and the other members' syncs wait until then.
@@ -8,11 +9,14 @@ stored and replicated, and the other members' syncs wait until then.
 
 from __future__ import annotations
 
+import struct
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import MAX_COORDINATOR_QUEUE_US, Report
+from purgatory_udf.sources.request_log.cluster.cluster_context import Context
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.request_bodies import topic_of
 from purgatory_udf.sources.request_log.requests.partition_facts import CoordinatorAnswer
@@ -22,34 +26,35 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
     recorded_group,
 )
 
-GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", "OFFSET_COMMIT"})
+CONSUMER_HEARTBEAT = "CONSUMER_GROUP_HEARTBEAT"
+GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", "OFFSET_COMMIT", CONSUMER_HEARTBEAT})
 
-# Heartbeats of newer group protocols: consumers (KIP-848), Streams (KIP-1071) and share groups (KIP-932). Their groups
-# are left out, because a classic coordinator would refuse their commits for an unknown generation.
-NON_CLASSIC_HEARTBEATS = frozenset({"CONSUMER_GROUP_HEARTBEAT", "STREAMS_GROUP_HEARTBEAT", "SHARE_GROUP_HEARTBEAT"})
+# Heartbeats of Streams groups (KIP-1071) and share groups (KIP-932). Their groups are left out, because the replay
+# would refuse their commits for an unknown generation.
+LEFT_OUT_HEARTBEATS = frozenset({"STREAMS_GROUP_HEARTBEAT", "SHARE_GROUP_HEARTBEAT"})
 
 
-def group_operations(
-    request: Request, name: Callable[[str], str], report: Report, classic: bool, is_new: bool = False
-) -> Iterator[LoggedOperation]:
+def group_operations(request: Request, context: Context, report: Report) -> Iterator[LoggedOperation]:
     """Yield the operations of a request: one, or one for each member in a LEAVE_GROUP (version 3+).
 
     Args:
         request: A request of `GROUP_APIS`.
-        name: Returns the name of a topic given by name or id.
+        context: Cluster facts.
         report: Counts requests that are left out or dated differently.
-        classic: Whether the broker has a classic group coordinator.
-        is_new: Whether it certainly has the new one.
     """
     body, answer = request.body, request.answer or {}
+    classic, is_new = context.has_classic_coordinator(request.broker), context.has_new_coordinator(request.broker)
     if _is_refused(request, _error_code(request, answer), classic):
         report.count("not_coordinator")
         return
-    for sub, event in enumerate(_events(request, body, answer, name)):
+    for sub, event in enumerate(_events(request, body, answer, context.name, is_new)):
         code = _error_code(request, answer, sub)
         event["group"] = str(body["groupId"])
-        if is_new:
-            event["coordinator"] = "new"
+        if is_new or request.api == CONSUMER_HEARTBEAT:
+            event["coordinator"] = "new" if is_new else "old"
+        if request.api == CONSUMER_HEARTBEAT:
+            session_ms = context.group_session_ms(event["group"], request.start_us)
+            event |= {} if session_ms is None else {"session_timeout_ms": session_ms}
         if request.api == "SYNC_GROUP" and event["leader"] and request.remote_us and not code:
             event["time_us"] = request.answered_us
             report.count("leader_sync_at_answer")
@@ -94,20 +99,24 @@ def _error_code(request: Request, answer: dict[str, Any], sub: int = 0) -> int:
 
 
 def _events(
-    request: Request, body: dict[str, Any], answer: dict[str, Any], name: Callable[[str], str]
+    request: Request, body: dict[str, Any], answer: dict[str, Any], name: Callable[[str], str], is_new: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the events of a request, without time and group."""
+    if request.api == CONSUMER_HEARTBEAT:
+        yield _consumer_heartbeat(body, answer, name)
+        return
     member = {"member_id": str(body.get("memberId") or "")}
     if body.get("groupInstanceId"):
         member["group_instance_id"] = str(body["groupInstanceId"])
     if request.api == "JOIN_GROUP":
-        yield _join_event(request, body, answer, member)
+        yield _join_event(request, body, answer, member) | (_subscription(body) if is_new else {})
     elif request.api == "SYNC_GROUP":
         yield {
             "type": "sync_group",
             **member,
             "generation": int(body["generationId"]),
             "leader": bool(body.get("assignments")),
+            **(_assignments(body) if is_new else {}),
         }
     elif request.api == "HEARTBEAT":
         yield {"type": "heartbeat", **member, "generation": int(body["generationId"])}
@@ -157,3 +166,105 @@ def _join_event(
     if code == errors.NONE and answer.get("leader"):
         event["leader_member_id"] = str(answer["leader"])
     return event
+
+
+def _consumer_heartbeat(body: dict[str, Any], answer: dict[str, Any], name: Callable[[str], str]) -> dict[str, Any]:
+    """Return the event of a CONSUMER_GROUP_HEARTBEAT, with what its response assigned.
+
+    Up to version 0 a joining member has no id; it gets the one in the response.
+    """
+    event: dict[str, Any] = {
+        "type": "consumer_group_heartbeat",
+        "member_id": str(body.get("memberId") or answer.get("memberId") or ""),
+        "member_epoch": int(body["memberEpoch"]),
+    }
+    sent = {
+        "group_instance_id": body.get("instanceId"),
+        "subscribed_topics": body.get("subscribedTopicNames"),
+        "subscribed_regex": body.get("subscribedTopicRegex"),
+        "server_assignor": body.get("serverAssignor"),
+        "owned": _by_topic(body.get("topicPartitions"), name),
+    }
+    event |= {field: value for field, value in sent.items() if value is not None}
+    if body.get("rebalanceTimeoutMs", -1) >= 0:
+        event["rebalance_timeout_ms"] = int(body["rebalanceTimeoutMs"])
+    if answer.get("errorCode") == errors.NONE:
+        event["assigned_epoch"] = int(answer["memberEpoch"])
+        if answer.get("assignment") is not None:
+            event["assigned"] = _by_topic(answer["assignment"].get("topicPartitions") or [], name)
+    return event
+
+
+def _by_topic(listed: list[dict[str, Any]] | None, name: Callable[[str], str]) -> list[dict[str, Any]] | None:
+    """Return partitions by topic in the form of the contract, or None if the field was not sent."""
+    if listed is None:
+        return None
+    return [
+        {"topic": name(topic_of(topic)), "partitions": [int(number) for number in topic["partitions"]]}
+        for topic in listed
+    ]
+
+
+def _subscription(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the topics and the owned partitions in the metadata of a consumer's join, if they can be decoded."""
+    protocols = body.get("protocols") or []
+    if body.get("protocolType") != "consumer" or not protocols:
+        return {}
+    try:
+        reader = _MetadataReader(protocols[0]["metadata"])
+        version = reader.number(2)
+        fields: dict[str, Any] = {"subscribed_topics": [reader.text() for _ in range(reader.number(4))]}
+        reader.skip_bytes()
+        if version >= 1:
+            fields["owned"] = reader.partitions()
+    except _UNREADABLE:
+        return {}
+    return fields
+
+
+def _assignments(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the assignment of each member in the leader's sync, if it can be decoded."""
+    assignments = []
+    try:
+        for of_member in body.get("assignments") or []:
+            reader = _MetadataReader(of_member["assignment"])
+            reader.number(2)
+            assignments.append({"member_id": str(of_member["memberId"]), "assigned": reader.partitions()})
+    except _UNREADABLE:
+        return {}
+    return {"assignments": assignments} if assignments else {}
+
+
+# Members of other protocol types, such as Connect workers, have metadata of another format.
+_UNREADABLE = (ValueError, KeyError, TypeError, struct.error)
+
+
+class _MetadataReader:
+    """Reads what clients of the classic consumer protocol send to each other (`ConsumerProtocol`), in base64."""
+
+    def __init__(self, text: str) -> None:
+        self._bytes, self._at = b64decode(text, validate=True), 0
+
+    def number(self, size: int) -> int:
+        """Read a signed number of 2 or 4 bytes."""
+        (value,) = struct.unpack_from(">h" if size == 2 else ">i", self._bytes, self._at)
+        self._at += size
+        return int(value)
+
+    def text(self) -> str:
+        length = self.number(2)
+        text = self._bytes[self._at : self._at + length].decode()
+        if length < 0 or self._at + length > len(self._bytes):
+            raise ValueError("a name is cut")
+        self._at += length
+        return text
+
+    def skip_bytes(self) -> None:
+        length = self.number(4)
+        self._at += max(0, length)
+
+    def partitions(self) -> list[dict[str, Any]]:
+        return [
+            {"topic": self.text(), "partitions": [self.number(4) for _ in range(self.number(4))]}
+            for _ in range(self.number(4))
+        ]

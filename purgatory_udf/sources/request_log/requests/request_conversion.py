@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
+from purgatory_udf.sources.request_log.cluster.cluster_facts import TOPIC_CREATION_APIS
 from purgatory_udf.sources.request_log.cluster.internal_topics import (
     COORDINATOR_APIS,
     DEFAULT_PARTITIONS,
@@ -34,7 +35,7 @@ from purgatory_udf.sources.request_log.request_bodies import (
 from purgatory_udf.sources.request_log.requests.fetch_conversion import READ_COMMITTED, SessionConverter
 from purgatory_udf.sources.request_log.requests.group_conversion import (
     GROUP_APIS,
-    NON_CLASSIC_HEARTBEATS,
+    LEFT_OUT_HEARTBEATS,
     coordinator_answers,
     group_operations,
 )
@@ -60,7 +61,6 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
     recorded_list_offsets,
 )
 
-TOPIC_CREATION_APIS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS"})
 # Errors of topics that were created nevertheless.
 _CREATED_CODES = (errors.NONE, errors.REQUEST_TIMED_OUT)
 
@@ -179,10 +179,9 @@ def convert_request(
         if request.body.get("groupId") in context.modern_groups:
             report.count("modern_group")
         else:
-            classic = context.has_classic_coordinator(request.broker)
-            operations = list(group_operations(request, context.name, report, classic, context.classic is False))
+            operations = list(group_operations(request, context, report))
     else:
-        report.count("modern_group" if request.api in NON_CLASSIC_HEARTBEATS else skip_cause(request))
+        report.count("modern_group" if request.api in LEFT_OUT_HEARTBEATS else skip_cause(request))
     if request.api in GROUP_APIS:
         facts.extend(_coordinator_answer_facts(request, context))
     if request.api in COORDINATOR_APIS:
