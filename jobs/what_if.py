@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -163,7 +164,8 @@ def main(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="File of the HTML page.  [default: what-if.html in the folder; with --like prediction.html]",
+            help="File of the HTML page.  [default: what-if.html in the folder; with --like prediction.html, then "
+            "prediction-2.html and so on]",
             show_default=False,
         ),
     ] = None,
@@ -199,9 +201,13 @@ def main(
 
 
 def _default_page(place: str) -> Path | None:
-    """Return the page in the folder, or in the folder of the file; None if it is not local."""
+    """Return a new page in the folder, or in the folder of the file; None if it is not local."""
     folder = local_folder(place)
-    return None if folder is None else (folder.parent if folder.is_file() else folder) / "prediction.html"
+    if folder is None:
+        return None
+    page = (folder.parent if folder.is_file() else folder) / "prediction.html"
+    numbered = (page.with_stem(f"{page.stem}-{number}") for number in count(2))
+    return next(each for each in chain([page], numbered) if not each.exists())
 
 
 def _predict(

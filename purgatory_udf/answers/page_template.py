@@ -78,6 +78,11 @@ draw();
 
 # The browser loads nothing from outside the file. Vega compiles its expressions, which needs `unsafe-eval`.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data:"
+# For a page without scripts.
+POLICY_TAG = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+    'img-src data:">'
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,11 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """Return a row of large numbers with their descriptions."""
     cards = "".join(f"<div><b>{escape(number)}</b>{escape(what)}</div>" for number, what in pairs)
     return f"<div class=facts>{cards}</div>"
+
+
+def sentences(texts: Iterable[str]) -> str:
+    """Return a paragraph for each sentence."""
+    return "\n".join(f"<p>{escape(text)}</p>" for text in texts)
 
 
 def warning(text: str) -> str:

@@ -98,6 +98,22 @@ def outcomes_table(variant: str, rows: list[Row]) -> Table:
     return Table(title, (*columns, *waits), cells if differ else [])
 
 
+def headline(variant: str, rows: list[Row]) -> str:
+    """Return a sentence about a variant: how many operations differ, and how expirations and waits change."""
+    differ, operations = (sum(row[name] for row in rows) for name in ("differ", "operations"))
+    if not differ:
+        return f"{variant}: nothing changes."
+    before, after = (sum(row[f"{side}_expired"] for row in rows) for side in ("baseline", "variant"))
+    expire = (
+        f"{after:,} instead of {before:,} operations expire"
+        if after != before
+        else f"{after:,} operations expire as before"
+    )
+    shift_s = sum(row["shift_ms"] or 0 for row in rows) / 1000
+    waits = f"{abs(shift_s):,.1f} s {'less' if shift_s < 0 else 'more'} waiting in all"
+    return f"{variant}: {expire}, {waits}; {differ:,} of {operations:,} operations change."
+
+
 def certainty_table(variant: str, rows: list[Row]) -> Table:
     """Return how many outcomes are certain, by kind: of all operations, and of those that differ."""
     cells = [

@@ -17,6 +17,7 @@ from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.answers.variant_comparison import (
     VariantChanges,
     certainty_table,
+    headline,
     outcomes_table,
     purgatories_table,
     what_if_charts,
@@ -175,14 +176,20 @@ _FIGURES = {
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The result: the assumptions, the folder of each replay, tables of each variant, and tables across variants."""
+    """The result: a sentence per variant, the assumptions, the folder of each replay, and tables.
 
+    `ends` are tables of single variants, `together` tables across variants.
+    """
+
+    headlines: list[str]
     assumptions: str
     folders: dict[str, str]
     ends: list[Table]
     together: list[Table]
 
     def lines(self) -> Iterator[str]:
+        yield from self.headlines
+        yield ""
         yield self.assumptions
         for table in (*self.ends, *self.together):
             yield ""
@@ -213,15 +220,17 @@ def _compare(session: Session, out: str, folders: dict[str, str], html: Path | N
     opened = {folder: RunTables(session, folder) for folder in dict.fromkeys(folders.values())}
     runs = {name: opened[folder] for name, folder in folders.items()}
     path = Layout(out).table("what_if")
-    ends = []
+    ends, headlines = [], []
     for number, name in enumerate(name for name in folders if name != BASELINE):
         changes = VariantChanges(session, folders[BASELINE], folders[name], reacting=reacting)
-        ends.append(outcomes_table(name, changes.rows("counts")))
+        counts = changes.rows("counts")
+        headlines.append(headline(name, counts))
+        ends.append(outcomes_table(name, counts))
         if not reacting and ends[-1].rows:
             ends.append(certainty_table(name, changes.certainty()))
         changes.save(path, name, append=number > 0)
     of_all = [*([clients_table(runs)] if reacting else []), purgatories_table(runs)]
-    comparison = WhatIf(REACTING if reacting else HELD_FIXED, folders, ends, of_all)
+    comparison = WhatIf(headlines, REACTING if reacting else HELD_FIXED, folders, ends, of_all)
     if html is not None:
         _write_page(comparison, runs, html)
     return comparison
@@ -229,7 +238,8 @@ def _compare(session: Session, out: str, folders: dict[str, str], html: Path | N
 
 def _write_page(comparison: WhatIf, runs: dict[str, RunTables], html: Path) -> None:
     specs = what_if_charts(runs)
+    top = page_template.sentences(comparison.headlines)
     tables = [Section(table.title, "", page_template.table(table) if table.rows else "") for table in comparison.ends]
     drawn = [Section(*_FIGURES[name], page_template.figure(name)) for name in specs]
     of_all = [Section(table.title, "", page_template.table(table)) for table in comparison.together]
-    replace_file(html, page_template.page("What if", comparison.assumptions, "", [*tables, *drawn, *of_all], specs))
+    replace_file(html, page_template.page("What if", comparison.assumptions, top, [*tables, *drawn, *of_all], specs))

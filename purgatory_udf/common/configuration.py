@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ from purgatory_udf.contract.overrides import (
     ScopeRule,
     apply_override,
     first_override,
+    key_hint,
     parse_rule,
 )
 from purgatory_udf.contract.overrides import INT32_MAX as INT32_MAX
@@ -25,6 +27,11 @@ from purgatory_udf.contract.overrides import Override as Override
 
 # The parser of libyaml, if available: a fitted scenario has tens of thousands of numbers.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Maximum number of values in a file with aliases; a large scenario has tens of thousands.
+_MAX_VALUES = 1_000_000
+# Invalid values are shortened in messages.
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 200, 200, 60
 
 
 def read_mapping(path: Path, may_be_empty: bool = False) -> dict[Any, Any]:
@@ -34,7 +41,13 @@ def read_mapping(path: Path, may_be_empty: bool = False) -> dict[Any, Any]:
         UserError: The file cannot be read, is not YAML, or is not a mapping.
     """
     try:
-        values = _parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = _parse(text)
+        # Only aliases can make few lines many values.
+        if "*" in text and _size(values, {}) > _MAX_VALUES:
+            raise UserError(f"{path}: its aliases expand to more than {_MAX_VALUES:,} values")
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply, or an alias contains itself") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -44,6 +57,16 @@ def read_mapping(path: Path, may_be_empty: bool = False) -> dict[Any, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
     return values
+
+
+def _size(value: Any, sizes: dict[int, int]) -> int:
+    """Return the number of values in a value, those of an alias each time; `sizes` has known sizes by identity."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in sizes:
+        inner = value.values() if isinstance(value, dict) else value
+        sizes[id(value)] = 1 + sum(_size(each, sizes) for each in inner)
+    return sizes[id(value)]
 
 
 def _parse(text: str) -> Any:
@@ -174,7 +197,7 @@ class GroupSettings(_Section):
 class ShareSettings(_Section):
     """Settings of share groups, their fetches and their purgatory.
 
-    The settings of groups replace or scale those that the trace reports, or else Kafka's defaults. `reads` is `batches`
+    The settings of groups replace or scale reported values, or else Kafka's defaults. `reads` is `batches`
     for traces in which a read returns complete batches, of each partition at least one; Kafka cuts a read at its limit,
     and only the first partition returns at least one batch.
     """
@@ -273,10 +296,15 @@ def _validated(values: dict[str, Any], origin: str) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
+        given = first.get("input")
         if first["type"] == "extra_forbidden":
-            raise UserError(f"{origin}: {key}: unknown key; conf/local.yaml lists all keys") from None
+            while isinstance(given, dict) and len(given) == 1:
+                ((part, given),) = given.items()
+                key = f"{key}.{part}"
+            hint = key_hint(key) or "conf/local.yaml lists all keys"
+            raise UserError(f"{origin}: {key}: unknown key; {hint}") from None
         message = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{origin}: {key}: {message} (got {first.get('input')!r})") from None
+        raise UserError(f"{origin}: {key}: {message} (got {_SHORT.repr(given)})") from None
 
 
 def load_config(file: str | Path | None = None, settings: list[str] | None = None) -> Config:

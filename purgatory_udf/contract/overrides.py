@@ -108,6 +108,32 @@ WHAT_IF_KEYS = frozenset(
 )
 
 
+# Settings under the names of Kafka's clients and brokers.
+_KAFKA_NAMES = {
+    "fetch.min.bytes": "fetch.consumer.min_bytes",
+    "fetch.max.wait.ms": "fetch.consumer.max_wait_ms",
+    "replica.fetch.min.bytes": "fetch.follower.min_bytes",
+    "replica.fetch.wait.max.ms": "fetch.follower.max_wait_ms",
+    "request.timeout.ms": "produce.timeout_ms",
+    "session.timeout.ms": "group.session_timeout_ms",
+    "max.poll.interval.ms": "group.rebalance_timeout_ms",
+    "linger.ms": "producer.linger_ms",
+    "batch.size": "producer.batch_size",
+}
+_IN_SYNC_KEYS = ("min.insync.replicas", "min_insync_replicas", "min_isr")
+
+
+def key_hint(key: str) -> str | None:
+    """Return what can be set instead of an unknown key, if that is known."""
+    if key in _IN_SYNC_KEYS or key.endswith(".min_isr"):
+        return (
+            "in-sync sets are as recorded, and so are the errors of produces that they refused; to compare values of "
+            "min.insync.replicas, edit topics.min_isr of a scenario for `what-if --closed-loop SCENARIO`"
+        )
+    known = _KAFKA_NAMES.get(key)
+    return None if known is None else f"the key of Kafka's {key} is {known}"
+
+
 # Writes of coordinators are produces with a timeout from broker settings (`offsets.commit.timeout.ms`, the
 # transaction timeout, and `request.timeout.ms` for transaction markers), so a producer's timeout does not apply to
 # them.

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from purgatory_udf.common.console import Cell, Table
+from purgatory_udf.common.console import Cell, Table, printable
 from purgatory_udf.prediction.model_host import FETCH, PRODUCE, Measurements
 from purgatory_udf.prediction.recording import Recording, RecordingWindow
 from purgatory_udf.simulation.fitted_scenario import Fitted
@@ -156,9 +156,18 @@ class FitCheck:
     def reasons(self) -> list[str]:
         """Return the clients that are not trusted, each with its reason."""
         missed = [
-            f"{client}: {', '.join(names)} of its {api} not reproduced" for (client, api), names in self.missed.items()
+            f"{client}: its {api} {self._difference(client, api, names)}"
+            for (client, api), names in self.missed.items()
         ]
-        return [*missed, *(f"{client}: {reason}" for client, reason in self.doubts.items())]
+        reasons = [*missed, *(f"{client}: {reason}" for client, reason in self.doubts.items())]
+        return list(map(printable, reasons))
+
+    def _difference(self, client: str, api: str, names: Iterable[str]) -> str:
+        simulated, recorded = self.simulated.get(client, {}).get(api), self.recorded[client][api]
+        if simulated is None:
+            return "is not simulated"
+        figures = (f"{name} {simulated[name]:,.4g} instead of {recorded[name]:,.4g}" for name in names)
+        return f"is simulated with {', '.join(figures)}"
 
     def table(self) -> Table:
         rows: list[tuple[Cell, ...]] = []

@@ -54,8 +54,9 @@ def load_or_fit_scenario(open_backend: OpenBackend, like: str) -> Scenario:
 
 _HEAD = """\
 # A scenario fitted to a recording. Everything above `fitted` is a setting that may be edited; the cluster is then
-# simulated under that setting. `fitted` describes the recording: distributions by evenly spaced quantiles, and each
-# record of the producers (gap to the previous record, partition, bytes).
+# simulated under that setting. `min_isr` changes nothing: the model's followers stay in the in-sync set. `fitted`
+# describes the recording: distributions by evenly spaced quantiles, and each record of the producers (gap to the
+# previous record, partition, bytes).
 """
 
 

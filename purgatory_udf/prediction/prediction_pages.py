@@ -11,7 +11,7 @@ import altair as alt
 import pandas as pd
 
 from purgatory_udf.answers import charts
-from purgatory_udf.answers.page_template import Section, facts, figure, page, table
+from purgatory_udf.answers.page_template import Section, facts, figure, page, sentences, table
 from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.prediction.fit_check import FitCheck
@@ -214,7 +214,8 @@ def prediction_page(prediction: Prediction) -> str:
             ),
         ]
     )
-    return page("Prediction", f"Variants: {', '.join(prediction.variants)}.", cards, sections, specs)
+    top = f"{sentences(prediction.headlines())}\n{cards}"
+    return page("Prediction", f"Variants: {', '.join(prediction.variants)}.", top, sections, specs)
 
 
 def tuning_page(tuned: TuningResult) -> str:

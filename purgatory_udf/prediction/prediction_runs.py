@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from purgatory_udf.common.configuration import read_mapping
-from purgatory_udf.common.console import Cell, Table
+from purgatory_udf.common.console import Cell, Table, counted
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.fit_check import (
     FIGURE_NAMES,
@@ -145,7 +145,7 @@ class Prediction:
                         cells = [_cell(figures[figure], low[figure], high[figure]) for figure in FIGURE_NAMES]
                     rows.append((client, api, name, *cells, "" if self.is_trusted(client) else "no"))
         return Table(
-            f"Clients: median over {self.seeds} seeds{' (minimum–maximum)' if with_ranges else ''}",
+            f"Clients: median over {counted(self.seeds, 'seed')}{' (minimum–maximum)' if with_ranges else ''}",
             ("client", "api", "variant", *FIGURE_NAMES, "trusted"),
             rows,
         )
@@ -157,8 +157,21 @@ class Prediction:
         rows = [(name, *(_short(effects.get(name)) for effects in medians.values())) for name in names]
         return Table("Effects on the cluster", ("figure", *self.results), rows)
 
+    def headlines(self) -> list[str]:
+        """Return a sentence for each variant: how the cluster's main figures change."""
+        before = self.results[UNCHANGED].median_effects
+        return [_headline(name, before, self.results[name].median_effects) for name in self.variants]
+
     def lines(self) -> list[str]:
-        return [*self.clients().lines(), "", *self.effects().lines(), "", *self.checked.verdict()]
+        return [
+            *self.headlines(),
+            "",
+            *self.clients().lines(),
+            "",
+            *self.effects().lines(),
+            "",
+            *self.checked.verdict(),
+        ]
 
 
 def predict(
@@ -177,6 +190,33 @@ def predict(
             raise UserError(f"--variant {name}: {error}") from None
     results = simulate_all(plans, seeds, report_phase)
     return Prediction(check_fit(require_fitted(scenario), results[UNCHANGED].median), results, seeds)
+
+
+# Main figures of the cluster, and what they are in a sentence.
+_MAIN_FIGURES = {
+    "append_to_answer_p50_ms": "records reach consumers after {} ms (median)",
+    "produce_latency_p50_ms": "produces take {} ms (median)",
+    "expirations_per_s": "{} operations expire per second",
+}
+
+
+def _headline(name: str, before: Effects, after: Effects) -> str:
+    """Return a sentence about a variant, given the cluster's figures without and with it."""
+
+    def change(old: float, new: float) -> str:
+        percent = f" ({100 * (new - old) / old:+.0f} %)" if old else ""
+        return f"{_short(new):,} instead of {_short(old):,}{percent}"
+
+    requests = [
+        sum(value for key, value in each.items() if key.endswith(": requests_per_s")) for each in (before, after)
+    ]
+    parts = [f"brokers answer {change(*requests)} requests per second"]
+    parts += [
+        text.format(change(before[key], after[key]))
+        for key, text in _MAIN_FIGURES.items()
+        if key in before and key in after
+    ]
+    return f"{name}: {', '.join(parts)}"
 
 
 def _scoped_clients(medians: Mapping[str, Figures]) -> list[tuple[str, str]]:

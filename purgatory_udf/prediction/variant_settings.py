@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.overrides import RequestContext, Scope, parse_scope, parse_setting
+from purgatory_udf.contract.overrides import RequestContext, Scope, key_hint, parse_scope, parse_setting
 from purgatory_udf.prediction.simulation_plan import (
     MAX_COPIES,
     ClusterPlan,
@@ -75,7 +75,9 @@ def make_setting(key: str, text: str, scope: Mapping[str, Any]) -> VariantSettin
         UserError: The key, the value or the scope is invalid.
     """
     if key not in SETTING_KEYS:
-        raise UserError(f"{key}: unknown key; predictions support {', '.join(SETTING_KEYS)}")
+        hint = key_hint(key)
+        more = f"; {hint}" if hint else ""
+        raise UserError(f"{key}: unknown key; predictions support {', '.join(SETTING_KEYS)}{more}")
     text = text.strip() or ("x1" if scope else "")
     times = text.startswith("x")
     try:

@@ -43,7 +43,7 @@ _BYTES_OF_ONE_FILE = 1 << 26
 class CoordinatorGauges:
     """Gauges of the purgatories that all consumer groups of a broker share.
 
-    They depend on the reports of all groups of a broker. These reports are small for any size of batch, so the sink
+    They depend on the reports of every group of a broker. These reports are small for any size of batch, so the sink
     computes the gauges and keeps their state for the next batch.
     """
 

@@ -208,7 +208,7 @@ def _missing_bytes(state: State, operation: Records, parts: Records) -> str:
 
 
 def _pending_reads(state: State, operation: Records, parts: Records) -> str:
-    """Return the first partition whose read or lookup in remote storage has not ended, and the number of the others."""
+    """Return the first partition with an open read or lookup in remote storage, and the number of the others."""
     pending = parts[parts["read_state"] == AnswerSource.PENDING]
     if not len(pending):
         return "nothing more"

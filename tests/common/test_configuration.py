@@ -108,6 +108,10 @@ NOT_WHOLE = "batch_events: Input should be a valid integer, got a number with a 
         ),
         ("drain: true\ndrain.now: true\n", "drain.now: drain is a value, not a section; set one of the two"),
         ("- a\n- b\n", "expected a mapping of keys to values, got list"),
+        ("fetch.min.bytes: 5\n", "fetch.min.bytes: unknown key; the key of Kafka's fetch.min.bytes is "
+         "fetch.consumer.min_bytes"),
+        ("linger.ms: 5\n", "linger.ms: unknown key; the key of Kafka's linger.ms is producer.linger_ms"),
+        ("a: &a [*a]\n", "nested too deeply, or an alias contains itself"),
         ("5: 6\n", "key 5 is not text; put it in quotes or remove it"),
     ],
 )  # fmt: skip
@@ -119,9 +123,29 @@ def test_invalid_file_is_reported_with_key(tmp_path: Path, text: str, message: s
     assert str(raised.value) == f"{file}: {message}"
 
 
+def test_alias_bomb_is_refused(tmp_path: Path) -> None:
+    """Ten levels of ten aliases each, as a list and as nested sections."""
+    for bomb in ("[{}]", "{{{}}}"):
+        levels = [f"a0: &a0 {bomb.format('x: 1' if bomb[0] == '{' else 1)}"]
+        for level in range(1, 10):
+            aliases = (f"{f'k{n}: ' if bomb[0] == '{' else ''}*a{level - 1}" for n in range(10))
+            levels.append(f"a{level}: &a{level} {bomb.format(', '.join(aliases))}")
+        file = tmp_path / "bomb.yaml"
+        file.write_text("\n".join(levels))
+        with pytest.raises(UserError) as raised:
+            load_config(file)
+        assert str(raised.value) == f"{file}: its aliases expand to more than 1,000,000 values"
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
+        (
+            "min.insync.replicas=1",
+            "--set min.insync.replicas=1: min.insync.replicas: unknown key; in-sync sets are as recorded, and so are "
+            "the errors of produces that they refused; to compare values of min.insync.replicas, edit topics.min_isr "
+            "of a scenario for `what-if --closed-loop SCENARIO`",
+        ),
         ("fetch.min_bytes", "--set fetch.min_bytes: expected key=value"),
         ("=5", "--set =5: expected key=value"),
         ("fetch.minbytes=5", "--set fetch.minbytes=5: fetch.minbytes: unknown key; conf/local.yaml lists all keys"),

@@ -26,9 +26,16 @@ def test_what_if_like_file_predicts(file: Path, capsys: pytest.CaptureFixture[st
     assert what_if.main.status(["--like", str(file), *words, "--seeds", "1", "--json", str(json_file)]) == 0
     assert list(json.loads(json_file.read_text(encoding="utf-8"))) == ["unchanged", "big", "fast"]
     text = capsys.readouterr().out
-    assert "Clients: median over 1 seeds" in text
+    assert "Clients: median over 1 seed " in text
+    big, fast = text.splitlines()[:2]
+    assert big.startswith("big: brokers answer ") and fast.startswith("fast: brokers answer ")
     assert "Effects on the cluster" in text
-    assert (file.parent / "prediction.html").exists()
+    page = file.parent / "prediction.html"
+    assert big.partition("(")[0] in page.read_text(encoding="utf-8")
+    first = page.stat()
+    assert what_if.main.status(["--like", str(file), *words[:3], "--seeds", "1"]) == 0
+    assert capsys.readouterr().out.endswith(f"Page: {file.parent / 'prediction-2.html'}\n")
+    assert page.stat() == first
 
 
 def test_tune_prints_frontier_and_best_setting(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,4 +176,6 @@ def test_client_with_missed_figure_is_not_trusted() -> None:
     checked = check_fit(fitted, medians([simulated]))
     assert checked.missed == {("c", "FETCH"): ("per_s",)}
     assert not checked.is_trusted("c")
-    assert "c: per_s of its FETCH not reproduced" in checked.lines()[-1]
+    recorded = fitted.recorded["c"]["FETCH"].per_s
+    assert checked.lines()[-1] == f"  c: its FETCH is simulated with per_s 60 instead of {recorded:,.4g}"
+    assert check_fit(fitted, {}).reasons()[0] == "c: its FETCH is not simulated"

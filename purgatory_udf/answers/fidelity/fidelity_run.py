@@ -14,6 +14,7 @@ import altair as alt
 from purgatory_udf.answers.fidelity.broker_readings import Counted, Fact, counted, facts_in_logs
 from purgatory_udf.answers.fidelity.coordinator_comparison import logged_groups
 from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, figures, write_comparison
+from purgatory_udf.answers.page_template import POLICY_TAG
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.backend.file_system import replace_file
@@ -42,7 +43,8 @@ def page(title: str, tables: Iterable[Table], picture: str) -> str:
     """Return the report as a self-contained HTML page; the SVG `picture` follows the tables."""
     parts = [_table(table) for table in tables if table.rows]
     return (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
+        f"{POLICY_TAG}\n<title>{escape(title)}</title>\n"
         f"<style>{_STYLE}</style>\n<h1>{escape(title)}</h1>\n{''.join(parts)}"
         f"<h2>Recorded and replayed waits</h2>\n{picture}\n</html>\n"
     )

@@ -15,4 +15,5 @@ def test_page_is_complete_and_self_contained() -> None:
     assert "<td>c</td><td>–</td>" in html
     assert "Nothing" not in html
     assert "<svg>drawn</svg>" in html
-    assert "http" not in html
+    assert "://" not in html
+    assert "default-src 'none'" in html

@@ -4,7 +4,7 @@ Sources, best first: the metadata log (`--isr`); responses in the log (METADATA,
 replica that fetched from the broker is assumed to be in sync.
 
 The metadata log dates a change when the controller made it, but the broker applies it later. Requests bound the time:
-the last one that the broker refuses because it is no longer, or not yet, the leader, and the first one that it serves.
+the last that the broker refuses because it is no longer, or not yet, the leader, and the first that it serves.
 Without them, a fixed propagation time is assumed (`METADATA_PROPAGATION_US`).
 
 Without the metadata log, responses report leaders only while clients request metadata or in-sync sets change; after a
