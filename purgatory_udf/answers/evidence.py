@@ -50,6 +50,7 @@ class Evidence:
 
     `recorded` is the outcome that the broker logged, if its request log was imported. `reads_ended` has the times in
     microseconds at which its reads or lookups in remote storage ended, even if later.
+    `pauses` has the times at which its broker, or a replica that it may have waited for, stood still in the meantime.
     """
 
     operation_id: int
@@ -62,6 +63,7 @@ class Evidence:
     changes: list[Mapping[str, Any]] = field(default_factory=list)
     reads_ended: dict[Place, int] = field(default_factory=dict)
     recorded: Mapping[str, Any] | None = None
+    pauses: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
@@ -77,6 +79,7 @@ def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
     for recorded in tables.rows("explain/recorded"):
         by_id[recorded["operation_id"]].recorded = recorded
     _add_partition_events(tables, by_id)
+    _add_pauses(tables, by_id)
     return [each for each in by_id.values() if each.end or each.request]
 
 
@@ -106,6 +109,22 @@ def _add_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None
     if any(each.end and each.end["kind"] in ("remote_fetch", "list_offsets") for each in by_id.values()):
         for row in tables.rows("explain/remote_reads"):
             by_id[row["operation_id"]].reads_ended[row["topic"], row["partition"]] = row["ended_us"]
+
+
+def _add_pauses(tables: RunTables, by_id: dict[int, Evidence]) -> None:
+    """Add the pauses of each operation's broker and of the in-sync replicas of its partitions."""
+    pauses = tables.rows("explain/pauses") if tables.has("events") else []
+    for each in by_id.values():
+        if not each.end:
+            continue
+        brokers = {each.end["broker"], *(replica for replicas in each.in_sync.values() for replica in replicas)}
+        each.pauses = [
+            pause
+            for pause in pauses
+            if pause["broker"] in brokers
+            and pause["resumed_us"] >= each.end["started_us"]
+            and pause["paused_us"] < each.end["ended_us"]
+        ]
 
 
 def _count_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None:

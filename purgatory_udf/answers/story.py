@@ -246,6 +246,10 @@ def _during_wait(evidence: Evidence) -> Iterator[str]:
     for place, partition_events in sorted(evidence.partition_events.items())[:SHOWN]:
         if evidence.end and evidence.end["watched"] and any(each.times for each in partition_events):
             yield f"{_INDENT}during the wait on {_name(*place)}: {_counted(partition_events)}"
+    for pause in evidence.pauses:
+        length_ms = (pause["resumed_us"] - pause["paused_us"]) // 1000
+        until = f"until {moment(pause['resumed_us'])}, {length_ms:,} ms"
+        yield f"{moment(pause['paused_us'])}  broker {pause['broker']} stood still {until}"
     for change in evidence.changes:
         members = ", ".join(change["members"] or [])
         states = f"{change['from_state']} to {change['to_state']}"
@@ -284,7 +288,9 @@ def _replayed_end(evidence: Evidence, end: Row) -> Iterator[str]:
             yield f"{_INDENT}{_read(end)} of {_name(*place)} took {_milliseconds(end, ended_us)}"
     if end["expired"]:
         late = ", after the last event of the trace" if end["after_end"] else ""
-        yield f"{moment(end['ended_us'])}  expired at its deadline{late}"
+        overdue_ms = (end["ended_us"] - end["deadline_us"]) // 1000
+        when = f"{overdue_ms:,} ms after its deadline, when the broker resumed" if overdue_ms else "at its deadline"
+        yield f"{moment(end['ended_us'])}  expired {when}{late}"
         yield from (f"{_INDENT}{line}" for line in _expiry_reasons(evidence, end))
         return
     bytes_ = f" ({end['bytes']:,} bytes)" if end["kind"] == "fetch" and end["completed_by"] == "min_bytes" else ""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class _Alarm(TimerTask):
     """A task without an action."""
 
-    def run(self) -> None:
+    def run(self, now_ms: int) -> None:
         """Do nothing."""
 
 

@@ -452,6 +452,11 @@ topic = object_reader(*COMMON, Field("topic", name), Field("topic_id", text, Non
 
 clock = object_reader(*COMMON)
 
+# The broker stands still from `paused` to `resumed`: none of its timers fires.
+paused = object_reader(*COMMON)
+
+resumed = object_reader(*COMMON)
+
 TYPES: dict[str, Reader] = {
     "produce": produce,
     "fetch": fetch,
@@ -479,4 +484,6 @@ TYPES: dict[str, Reader] = {
     "share_release": share_release,
     "share_group": share_group,
     "share_state": share_state,
+    "paused": paused,
+    "resumed": resumed,
 }

@@ -28,7 +28,7 @@ def main() -> None:
     engine = Engine(Config(), serialize=True)
     with _rules_in_parallel():
         explode(event_table(_events(0)), Config(), threads=2)
-        CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0).advance(None, FOREVER)
+        CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0, 0).advance(None, FOREVER)
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])
     code_cache.mark_complete()

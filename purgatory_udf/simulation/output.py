@@ -66,7 +66,7 @@ def expiration_rows(truth: Replay, last_event_us: int, run_id: str) -> pa.Table:
             **_row(outcome, run_id),
             "expired_at": _at(outcome.ended_us),
             "fetcher": outcome.fetcher,
-            "after_end": outcome.deadline_us // 1000 > last_event_us // 1000,
+            "after_end": outcome.ended_us // 1000 > last_event_us // 1000,
         }
         for outcome in truth.outcomes
         if outcome.expired

@@ -13,6 +13,7 @@ from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.groups.group_rows import API_OF
+from purgatory_udf.rules.purgatory.clock import PAUSE_EVENTS, Pauses
 from purgatory_udf.storage.event_staging import content_commits, content_version
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class TraceSource:
 
 @dataclass(frozen=True)
 class Survey:
-    """Size and time span of a trace. `of_groups` and `of_topics` count events.
+    """Size and time span of a trace. `of_groups`, `of_topics` and `of_pauses` count events.
 
     `most_bytes` and `least_bytes` are the greatest and the smallest limit of a partition's read by any fetch.
     """
@@ -97,6 +98,7 @@ class Survey:
     most_bytes: int
     least_bytes: int
     of_topics: int = 0
+    of_pauses: int = 0
 
 
 def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
@@ -113,6 +115,7 @@ def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
         f"count(CASE WHEN type IN ({any_of(PARTITION_KINDS)}) THEN 1 END) AS operations, "
         f"count(CASE WHEN type IN ({any_of(API_OF)}) THEN 1 END) AS of_groups, "
         "count(CASE WHEN type = 'topic' THEN 1 END) AS of_topics, "
+        f"count(CASE WHEN type IN ({any_of(PAUSE_EVENTS)}) THEN 1 END) AS of_pauses, "
         "min(time_us) AS first_us, max(time_us) AS last_us FROM events",
         {"events": events},
     ).to_pylist()[0]
@@ -138,6 +141,14 @@ def cluster_topics(backend: Backend, events: str) -> ClusterTopics:
         # A table of an older version lacks some of the columns.
         return ClusterTopics()
     return ClusterTopics.from_events(store.read(events, columns, where).to_pylist())
+
+
+def broker_pauses(backend: Backend, events: str, end_us: int = 0) -> Pauses:
+    """Return the pauses that the trace records; one without `resumed` lasts until `end_us`."""
+    store, rows = backend.delta(events), []
+    for name in PAUSE_EVENTS:
+        rows += store.read(events, ("type", "time_us", "seq", "broker"), [Condition("type", "=", name)]).to_pylist()
+    return Pauses.from_events(rows, end_us)
 
 
 class TraceSurvey:

@@ -84,7 +84,13 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
             snapshot = state.get(key)
             before, was_rebalancing = open_operation_ids(snapshot), is_rebalancing(snapshot)
             snapshot, result = step(
-                key, snapshot, rows_of.get(key, ROWS.empty()), horizon_ms, self.config.group, topics=self.plan.topics
+                key,
+                snapshot,
+                rows_of.get(key, ROWS.empty()),
+                horizon_ms,
+                self.config.group,
+                topics=self.plan.topics,
+                pauses=self.plan.pauses,
             )
             state.put(key, snapshot)
             waits.record(key, before, snapshot, result)

@@ -26,12 +26,20 @@ from purgatory_udf.contract.tables import COMMENTED_TABLES, ENDS
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
 from purgatory_udf.rules.groups.group_rows import KINDS
+from purgatory_udf.rules.purgatory.clock import Pauses
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.event_staging import staged
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_sink import Sink
-from purgatory_udf.streaming.event_source import Survey, TraceSource, TraceSurvey, cluster_topics, growing_stream
+from purgatory_udf.streaming.event_source import (
+    Survey,
+    TraceSource,
+    TraceSurvey,
+    broker_pauses,
+    cluster_topics,
+    growing_stream,
+)
 from purgatory_udf.streaming.group_answer_check import disagreement_counts, write_disagreements
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
@@ -150,7 +158,10 @@ def _queries(
 ) -> Queries:
     assert survey.first_us is not None
     topics = cluster_topics(backend, options.events) if survey.of_topics else ClusterTopics()
-    plan = Plan(run.run_id, options.config.max_disorder_ms > 0, survey.last_us, source.is_one_batch, topics=topics)
+    assert survey.last_us is not None
+    pauses = broker_pauses(backend, options.events, survey.last_us) if survey.of_pauses else Pauses()
+    has_disorder = options.config.max_disorder_ms > 0
+    plan = Plan(run.run_id, has_disorder, survey.last_us, source.is_one_batch, topics=topics, pauses=pauses)
     return Queries(backend, options.config, layout, run, plan, survey.first_us // 1000)
 
 
@@ -195,9 +206,10 @@ def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: R
         def events() -> DataFrame:
             return growing_stream(backend, options.events)
 
-        # Topics that are created or grow later are not known to the running query.
-        topics = cluster_topics(backend, options.events)
-        plan = Plan(run.run_id, options.config.max_disorder_ms > 0, None, is_followed=True, topics=topics)
+        # Later topics and pauses are not known to the running query.
+        topics, pauses = cluster_topics(backend, options.events), broker_pauses(backend, options.events)
+        has_disorder = options.config.max_disorder_ms > 0
+        plan = Plan(run.run_id, has_disorder, None, is_followed=True, topics=topics, pauses=pauses)
         queries = Queries(backend, options.config, layout, run, plan, trace_start_ms, status_files)
         make = stream_queries(backend, events, options.config)
         made = [make(*each) for each in (*queries.partition_sinks(most_bytes, _LEAST_BYTES), queries.group_sink())]

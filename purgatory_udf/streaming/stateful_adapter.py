@@ -34,7 +34,7 @@ from purgatory_udf.backend.spark_workers import retain_freed_memory
 from purgatory_udf.contract.tables import TIMESTAMP
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.engine.loop.codes import FOREVER
-from purgatory_udf.rules.purgatory.clock import STEP_MS
+from purgatory_udf.rules.purgatory.clock import STEP_MS, Pauses
 
 # Values of `OutputChunk.table` that are not tables: input of the second query, an update of the status file, and
 # changes of watcher lists for gauges that span several groups.
@@ -109,6 +109,7 @@ class Plan:
         is_one_batch: Whether the whole trace is one micro-batch, so that a call has all events of its group.
         is_followed: Whether the replay follows a growing table.
         topics: The topics of the cluster, for assignments of consumer groups.
+        pauses: The times at which brokers stood still.
     """
 
     run_id: str
@@ -117,6 +118,7 @@ class Plan:
     is_one_batch: bool = False
     is_followed: bool = False
     topics: ClusterTopics = field(default_factory=ClusterTopics)
+    pauses: Pauses = field(default_factory=Pauses)
 
 
 class Rules(ABC, Generic[State, Rows]):
@@ -218,12 +220,12 @@ def decode_ticks(values: Iterable[bytes]) -> tuple[int, int]:
     return sum(events for events, _ in batches), max((us for _, us in batches), default=0)
 
 
-# The column with the time of a row. A watch that did not expire ended at its completion, not at its deadline.
+# The column with the time of a row.
 _TIME = {
     "completions": "completed_at",
     "expirations": "expired_at",
     "cancellations": "cancelled_at",
-    "watches": "deadline",
+    "watches": "ended_at",
     "purgatory_gauges": "at",
     "group_transitions": "at",
     "group_answers": "answered_at",

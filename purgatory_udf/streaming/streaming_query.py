@@ -282,8 +282,9 @@ class Queries:
             closes: Whether no other query of the run writes gauges.
         """
         config = self.config.model_copy(update={"grouping": self.run.configuration["grouping"]})
-        limits = (min(limit, config.fetch.max_bytes) for limit in (most_bytes, least_bytes))
-        rules = PartitionRules(self.plan, config, engine_settings(config, self.trace_start_ms, *limits))
+        most_bytes, least_bytes = (min(limit, config.fetch.max_bytes) for limit in (most_bytes, least_bytes))
+        settings = engine_settings(config, self.trace_start_ms, most_bytes, least_bytes, self.plan.pauses)
+        rules = PartitionRules(self.plan, config, settings)
         if config.grouping == "broker":
             return [("replay", self._sink(PARTITIONS, rules, closes=closes and self.plan.is_one_batch))]
         event_staging.create_relay(self.backend, self.layout, INPUT_SCHEMA)
@@ -294,9 +295,8 @@ class Queries:
         """Return title and sink of the query of consumer groups."""
         rules = GroupRules(self.plan, self.config)
         end_us = self.plan.trace_end_us
-        state = GaugeState(
-            self.config.group.purge_interval, self.trace_start_ms, None if end_us is None else end_us // 1000
-        )
+        end_ms = None if end_us is None else end_us // 1000
+        state = GaugeState(self.config.group.purge_interval, self.trace_start_ms, end_ms, self.plan.pauses)
         gauges = CoordinatorGauges(state, Snapshots(self.backend, self.layout.coordinators), self.run.run_id)
         return GROUPS, self._sink(GROUPS, rules, gauges=gauges)
 

@@ -18,6 +18,7 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import event_table, purge_intervals
+from purgatory_udf.rules.purgatory.clock import Pauses
 from purgatory_udf.streaming.batch_sink import unpacked
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
 from purgatory_udf.streaming.stateful_adapter import CLOCK, RELAY, STATUS, Plan, input_chunk_function, state_function
@@ -39,7 +40,8 @@ def stream(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> t
     """Run the query, or both queries, over these batches and the drain row. Return the outcomes and the first query."""
     events = [event for batch in batches for event in batch]
     end_us = max(event["time_us"] for event in events) + (INT32_MAX + 2000) * 1000
-    limits = EngineSettings(purge_intervals(config), min(event["time_us"] for event in events) // 1000)
+    start_ms = min(event["time_us"] for event in events) // 1000
+    limits = EngineSettings(purge_intervals(config), start_ms, pauses=Pauses.from_events(events))
     rules = PartitionRules(Plan("run", config.max_disorder_ms > 0, None), config, limits)
     has_one_query = config.grouping == "broker"
     delay_ms = config.max_disorder_ms + 1
@@ -157,7 +159,8 @@ def test_followed_gauges_are_read_without_new_events(events: list[Event], config
     end_us = ordered[-1]["time_us"]
     clocks = [{"type": "clock", "time_us": end_us + at * 1_000_000, "seq": 10**6 + at} for at in (3600, 3601)]
     batches = [*_cut(ordered, chooser, whole_ms=True), *([clock] for clock in clocks)]
-    limits = EngineSettings(purge_intervals(chosen), ordered[0]["time_us"] // 1000)
+    pauses = Pauses.from_events([*ordered, *clocks])
+    limits = EngineSettings(purge_intervals(chosen), ordered[0]["time_us"] // 1000, pauses=pauses)
     rules = PartitionRules(Plan("run", False, None, is_followed=True), chosen, limits)
     rows = _follow([_input_rows(batch, rules) for batch in batches], rules)
     gauges = _table(rules, "purgatory_gauges", rows)

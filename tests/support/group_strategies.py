@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer
+from purgatory_udf.rules.purgatory.clock import Pause, Pauses
 from purgatory_udf.rules.reference.reference_replay import Replayer
 
 Event = dict[str, Any]
@@ -50,6 +51,10 @@ MISTAKES = st.sampled_from(
 PROTOCOLS: tuple[list[str], ...] = (["range", "sticky"], ["sticky", "range"], ["range"], ["other"], [])
 # Usually one group; sometimes another one, or one of the same name at another broker.
 PLACES = st.sampled_from((*((0, "g"),) * 8, (0, "h"), (1, "g")))
+
+
+# Times at which brokers stand still: broker, milliseconds from the end of its last one, and length in milliseconds.
+STANDSTILLS = st.lists(st.tuples(st.sampled_from((0, 0, 1)), st.integers(0, 60), st.integers(1, 120)), max_size=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +113,11 @@ def group_configs(draw: st.DrawFn) -> Config:
 def group_traffic(draw: st.DrawFn, max_steps: int = 60) -> GroupTraffic:
     """Return groups of up to five clients each, two of them static members, and a configuration."""
     config = draw(group_configs())
-    clients = _Clients(config)
+    clients = _Clients(config, draw(STANDSTILLS))
     at_least = draw(st.sampled_from((1, max_steps // 4, max_steps // 2)))
     for step in draw(st.lists(STEPS, min_size=at_least, max_size=max_steps)):
         clients.take(step)
+    clients.resume()
     return GroupTraffic(config, clients.events)
 
 
@@ -138,14 +144,24 @@ class _Client:
 class _Clients:
     """The clients of all groups, and the events that they cause."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, standstills: list[tuple[int, int, int]]) -> None:
         self.events: list[Event] = []
         self._now_us = START_US
-        self._replayer = Replayer(config, START_US // 1000)
+        self._boundaries: list[Event] = []
+        pauses, ends_ms = Pauses(), {0: START_US // 1000, 1: START_US // 1000}
+        for broker, gap_ms, length_ms in standstills:
+            paused_ms = ends_ms[broker] + gap_ms
+            ends_ms[broker] = paused_ms + length_ms
+            pauses.add(Pause(broker, paused_ms, ends_ms[broker]))
+            for kind, at_ms in (("paused", paused_ms), ("resumed", ends_ms[broker])):
+                self._boundaries.append({"time_us": at_ms * 1000, "broker": broker, "type": kind})
+        self._boundaries.sort(key=lambda event: int(event["time_us"]))
+        self._replayer = Replayer(config, START_US // 1000, pauses=pauses)
         self._clients: dict[tuple[tuple[int, str], int], _Client] = {}
 
     def take(self, step: Step) -> None:
         self._now_us += step.pause_us
+        self._record_boundaries(self._now_us)
         # Answers may be due before the step.
         self._replayer.cluster.clock.advance_to(self._now_us // 1000)
         if step.action in MOVES:
@@ -160,6 +176,14 @@ class _Clients:
             for (place, slot), other in self._clients.items():
                 if place == step.place and other.next != "clock":
                     self._act(replace(step, slot=slot), other.next, other)
+
+    def resume(self) -> None:
+        """Record what is left of the times at which brokers stand still, after the last step."""
+        self._record_boundaries(2**62)
+
+    def _record_boundaries(self, until_us: int) -> None:
+        while self._boundaries and self._boundaries[0]["time_us"] <= until_us:
+            self.events.append({**self._boundaries.pop(0), "seq": 3 * len(self.events) + 1})
 
     def _act(self, step: Step, action: str, client: _Client) -> None:
         self._replayer.cluster.clock.advance_to(self._now_us // 1000)

@@ -57,6 +57,11 @@ class GroupTimeline:
     def heartbeat(self, ms: float, member: str, generation: int = 1, **fields: Any) -> None:
         self._add(ms, "heartbeat", member, {"member_id": member, "generation": generation} | fields)
 
+    def pause(self, ms: float, resumed_ms: float) -> None:
+        """Let the group's broker stand still for some time."""
+        for kind, at_ms in (("paused", ms), ("resumed", resumed_ms)):
+            self.events.append({"type": kind, "time_us": round(at_ms * 1000), "seq": -len(self.events) - 1})
+
     def consumer_heartbeat(self, ms: float, member: str, epoch: int, **fields: Any) -> None:
         self._add(ms, "consumer_group_heartbeat", member, {"member_id": member, "member_epoch": epoch} | fields)
 

@@ -43,12 +43,13 @@ _EVENTS_PER_OFFSET = 8
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a trace; `tiered`: with events of remote storage."""
+    """The size of a trace; `tiered`: with events of remote storage; `pauses`: brokers stand still at times."""
 
     brokers: tuple[int, ...] = (1, 2)
     partitions: int = 3
     events: int = 60
     tiered: bool = False
+    pauses: bool = True
 
 
 _USUALLY_TRUE: SearchStrategy[bool] = st.sampled_from([False, *[True] * 11])
@@ -58,14 +59,14 @@ _USUALLY_TRUE: SearchStrategy[bool] = st.sampled_from([False, *[True] * 11])
 def traces(draw: st.DrawFn, shape: Shape = Shape()) -> list[Event]:
     """Return events of partitions and topics in random order; `seq` does not follow time."""
     size = draw(st.integers(1, shape.events))
-    written = _Writer(Random(draw(st.integers(0, 2**32))), shape).trace(size)
+    written = _Writer(draw(st.integers(0, 2**32)), shape).trace(size)
     kept = draw(st.lists(_USUALLY_TRUE, min_size=size, max_size=size))
     return [event for event, keep in zip(written, kept, strict=True) if keep] or written[:1]
 
 
 def seeded(seed: int, shape: Shape = Shape()) -> list[Event]:
     """Return the trace of a seed, in order."""
-    events = _Writer(Random(seed), shape).trace(shape.events)
+    events = _Writer(seed, shape).trace(shape.events)
     return sorted(events, key=lambda event: (event["time_us"], event["seq"]))
 
 
@@ -114,8 +115,11 @@ def _rules(delays: SearchStrategy[Any], least: SearchStrategy[Any]) -> SearchStr
 class _Writer:
     """Generates one trace."""
 
-    def __init__(self, random: Random, shape: Shape) -> None:
-        self._random = random
+    def __init__(self, seed: int, shape: Shape) -> None:
+        self._random = Random(seed)
+        # Pauses replace other events, which are the same with and without pauses.
+        self._random_pauses = Random(f"{seed} pauses") if shape.pauses else None
+        self._paused: set[int] = set()
         self._brokers = shape.brokers
         self._partitions = tuple((TOPICS[number % 2], number // 2) for number in range(shape.partitions))
         self._written = 0
@@ -133,10 +137,19 @@ class _Writer:
             if self._tiered and self._random.random() < 0.4:
                 write = self._remote_event
             broker = self._mostly_first(self._brokers)
-            events.append({"time_us": now_us, "seq": seq, "broker": broker, **write()})
+            event = write()
+            events.append({"time_us": now_us, "seq": seq, "broker": broker, **(self._pause(broker) or event)})
             self._written += 1
         self._random.shuffle(events)
         return events
+
+    def _pause(self, broker: int) -> Event | None:
+        """Return an event that pauses or resumes the broker, or usually None."""
+        is_paused = broker in self._paused
+        if self._random_pauses is None or self._random_pauses.random() > (0.2 if is_paused else 0.04):
+            return None
+        self._paused ^= {broker}
+        return {"type": "resumed" if is_paused else "paused"}
 
     def _pick(self, choices: tuple[Choice, ...]) -> Choice:
         return self._random.choice(choices)

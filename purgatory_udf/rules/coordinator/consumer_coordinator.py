@@ -328,6 +328,7 @@ class ConsumerCoordinator:
     def _on_deadline(self, timer: MemberTimer, now_us: int) -> None:
         """Fence the member of a timer that has reached its deadline, if the timer still applies to it."""
         self.timers.forget(timer)
+        expired_us, now_us = now_us, timer.effective_us(now_us)
         group = self.groups.get(timer.key.group)
         member = group.members.get(timer.member_id) if group is not None else None
         kind = timer.request.kind
@@ -336,7 +337,7 @@ class ConsumerCoordinator:
         elif kind == RECONCILIATION and member.epoch != timer.epoch:
             timer.complete_by("left_epoch", now_us)
         else:
-            timer.expire()
+            timer.expire(expired_us)
             self._fence(group, member, "rebalance" if kind == RECONCILIATION else kind, now_us)
             self._recorder.record(group, f"{kind} of {member.member_id} expired", now_us)
 

@@ -49,6 +49,7 @@ class CoordinatorTimer:
 
     def __init__(self) -> None:
         self.alarm = Alarm()
+        self.resumed_ms = 0
         self._heap: list[tuple[int, tuple[int, ...], int, TimerTask]] = []
         self._added = 0
 
@@ -68,7 +69,8 @@ class CoordinatorTimer:
         ran = False
         while (next_ms := self.next_wake_ms()) is not None and next_ms <= now_ms:
             ran = True
-            heappop(self._heap)[-1].run()
+            task = heappop(self._heap)[-1]
+            task.run(max(task.deadline_ms, self.resumed_ms))
         return ran
 
     def run_due(self) -> bool:
@@ -112,13 +114,13 @@ class MemberTimer(GroupOperation):
     def try_complete(self, now_us: int) -> bool:
         return False
 
-    def run(self) -> None:
+    def run(self, now_ms: int) -> None:
         if not self.completed:
-            self._on_deadline(self, self.effective_us(self.deadline_ms * 1000))
+            self._on_deadline(self, now_ms * 1000)
 
-    def expire(self) -> None:
+    def expire(self, now_us: int) -> None:
         """End the timer: its member failed."""
-        if self.force_complete(self.deadline_ms * 1000):
+        if self.force_complete(now_us):
             self.expired = True
 
 

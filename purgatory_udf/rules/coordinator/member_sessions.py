@@ -20,7 +20,7 @@ from purgatory_udf.rules.purgatory.timing_wheel import Timer, TimerTask
 class SessionListener(Protocol):
     """The callbacks of a session."""
 
-    def on_timer(self, session: DelayedHeartbeat) -> None:
+    def on_timer(self, session: DelayedHeartbeat, now_ms: int) -> None:
         """Schedule `expire` for a session that has reached its deadline."""
 
     def on_expired(self, session: DelayedHeartbeat, now_us: int) -> None:
@@ -65,14 +65,14 @@ class DelayedHeartbeat(GroupOperation):
         rule = self.completion_rule()
         return rule is not None and self.complete_by(rule, now_us)
 
-    def run(self) -> None:
+    def run(self, now_ms: int) -> None:
         # Kafka's timer submits due sessions to an executor thread; one of them may complete another before it runs.
-        self._listener.on_timer(self)
+        self._listener.on_timer(self, now_ms)
 
-    def expire(self) -> None:
+    def expire(self, now_ms: int) -> None:
         """Complete or expire the session at its deadline, as `run` does for other operations."""
-        if not self.completed and not self.try_complete(self.deadline_ms * 1000):
-            super().run()
+        if not self.completed and not self.try_complete(now_ms * 1000):
+            super().run(now_ms)
 
     def on_expiration(self, now_us: int) -> None:
         self._listener.on_expired(self, self.effective_us(now_us))
@@ -122,11 +122,19 @@ class SessionTimer:
     def __init__(self, timer: Timer) -> None:
         self.alarm = timer.alarm
         self._timer = timer
-        self._due: list[DelayedHeartbeat] = []
+        self._due: list[tuple[DelayedHeartbeat, int]] = []
 
-    def expire_in_order(self, session: DelayedHeartbeat) -> None:
+    @property
+    def resumed_ms(self) -> int:
+        return self._timer.resumed_ms
+
+    @resumed_ms.setter
+    def resumed_ms(self, at_ms: int) -> None:
+        self._timer.resumed_ms = at_ms
+
+    def expire_in_order(self, session: DelayedHeartbeat, now_ms: int) -> None:
         """Collect a session that has reached its deadline."""
-        self._due.append(session)
+        self._due.append((session, now_ms))
 
     def add(self, task: TimerTask) -> None:
         self._timer.add(task)
@@ -149,10 +157,10 @@ class SessionTimer:
         self._timer.shutdown()
 
     def _expire_due(self) -> bool:
-        due = sorted(self._due, key=lambda session: (session.deadline_ms, session.order))
+        due = sorted(self._due, key=lambda timed: (timed[0].deadline_ms, timed[0].order))
         self._due.clear()
-        for session in due:
-            session.expire()
+        for session, now_ms in due:
+            session.expire(now_ms)
         return bool(due)
 
 
@@ -214,11 +222,11 @@ class MemberSessions:
         """End all sessions of the group without effect."""
         self._purgatory.abandon(lambda key: key.group == group, now_us, rule)
 
-    def on_timer(self, session: DelayedHeartbeat) -> None:
+    def on_timer(self, session: DelayedHeartbeat, now_ms: int) -> None:
         if self._timer is None:
-            session.expire()
+            session.expire(now_ms)
         else:
-            self._timer.expire_in_order(session)
+            self._timer.expire_in_order(session, now_ms)
 
     def on_expired(self, session: DelayedHeartbeat, now_us: int) -> None:
         self._on_failure(session, now_us)

@@ -311,8 +311,8 @@ class AssignmentCommit(TimerTask):
         super().__init__(leaders_sync.time_us // 1000 + delay_ms)
         self._group, self._leaders_sync, self._on_committed = group, leaders_sync, on_committed
 
-    def run(self) -> None:
-        self._on_committed(self._group, self._leaders_sync, self.deadline_ms * 1000)
+    def run(self, now_ms: int) -> None:
+        self._on_committed(self._group, self._leaders_sync, now_ms * 1000)
 
 
 def _transition_reason(ended: DelayedJoin) -> str:

@@ -325,7 +325,7 @@ class OutcomeColumns:
             "trigger": _take(names.readable, ints[Int32Field.TRIGGER]),
             "bytes": pa.array(longs[Int64Field.BYTES], mask=no_fetch),
             "fetcher": _take(_FETCHERS, ints[Int32Field.FETCHER]),
-            "after_end": pa.array(longs[Int64Field.DEADLINE] > self._end_us),
+            "after_end": pa.array(longs[Int64Field.ENDED] > self._end_us),
             "answered_bytes": pa.array(longs[Int64Field.ANSWERED], mask=no_fetch),
             "partitions": partitions(),
         }

@@ -28,10 +28,15 @@ from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, EngineSettings, State, step
 from purgatory_udf.rules.engine.loop.state_codec import decode_call, decode_state, encode_call, encode_state
 from purgatory_udf.rules.engine.outcome_tables import OutcomeColumns, gauge_table
+from purgatory_udf.rules.purgatory.clock import Pauses
 
 
 def engine_settings(
-    config: Config, trace_start_ms: int, retain_bytes: int = INT32_MAX, smallest_limit: int = 0
+    config: Config,
+    trace_start_ms: int,
+    retain_bytes: int = INT32_MAX,
+    smallest_limit: int = 0,
+    pauses: Pauses | None = None,
 ) -> EngineSettings:
     """Return the engine's settings for a configuration."""
     remote = config.remote_fetch
@@ -42,6 +47,7 @@ def engine_settings(
         smallest_limit,
         remote_wait_ms=remote.broker_wait_ms,
         reads_all=remote.reads == "all",
+        pauses=pauses or Pauses(),
     )
 
 
@@ -70,6 +76,7 @@ class Engine:
         serialize: Serialize states and calls between steps, as Spark does.
         retain_bytes: See `EngineSettings`.
         smallest_limit: See `EngineSettings`.
+        pauses: The times at which brokers stood still.
         states: The states of the groups.
         relay_states: The states of the brokers' groups behind them, unless groups are brokers.
     """
@@ -80,6 +87,7 @@ class Engine:
     serialize: bool = False
     retain_bytes: int = INT32_MAX
     smallest_limit: int = 0
+    pauses: Pauses = field(default_factory=Pauses)
     states: dict[str, State] = field(default_factory=dict)
     relay_states: dict[str, State] = field(default_factory=dict)
 
@@ -121,7 +129,8 @@ class Engine:
 
     @property
     def settings(self) -> EngineSettings:
-        return engine_settings(self.config, self.trace_start_ms, self.retain_bytes, self.smallest_limit)
+        limits = (self.retain_bytes, self.smallest_limit)
+        return engine_settings(self.config, self.trace_start_ms, *limits, pauses=self.pauses)
 
     def _round_trip(self, call: Call) -> Call:
         return decode_call(encode_call(call)) if self.serialize and len(call) else call

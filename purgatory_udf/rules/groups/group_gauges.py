@@ -35,10 +35,12 @@ from purgatory_udf.rules.engine.loop.arena import (
 )
 from purgatory_udf.rules.engine.loop.clock_advance import GAUGE_INTERVAL_MS
 from purgatory_udf.rules.engine.loop.codes import FOREVER, PURGATORIES, UNKNOWN, Code
+from purgatory_udf.rules.engine.loop.engine_state import pause_records
 from purgatory_udf.rules.engine.loop.state_layout import init_rings, rebuild_links
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_waits import PurgatoryWaits, by_purgatory
 from purgatory_udf.rules.groups.scripted_purgatory import BEGIN, END, LIST, MOMENT, RESET_ESTIMATE, WALK, run_script
+from purgatory_udf.rules.purgatory.clock import Pauses
 
 # The turn of each purgatory among the reapers of a coordinator.
 REAPER_TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}
@@ -61,6 +63,7 @@ class CoordinatorPurgatory:
 
     Attributes:
         code: The purgatory: Heartbeat or Rebalance.
+        broker: Its broker.
         interval: The purge interval, in operations.
         start_ms: When the trace started. The reaper has been waking since then.
         names: The names of the watcher lists, which other attributes refer to by index.
@@ -75,6 +78,7 @@ class CoordinatorPurgatory:
     code: Code
     interval: int
     start_ms: int
+    broker: int
     names: list[str] = field(default_factory=list)
     dead: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     waiting: Frame = field(default_factory=_WAITING.empty)
@@ -87,7 +91,7 @@ class CoordinatorPurgatory:
         if self.record["next_step_ms"][0]:
             return
         start_ms = self.start_ms // GAUGE_INTERVAL_MS * GAUGE_INTERVAL_MS
-        self.record["interval"], self.now_ms = self.interval, start_ms
+        self.record["interval"], self.record["broker"], self.now_ms = self.interval, self.broker, start_ms
         self.record["wheel_ms"] = self.record["last_wake_ms"] = start_ms
         self.record["next_step_ms"], self.record["next_bucket_ms"] = start_ms + GAUGE_INTERVAL_MS, FOREVER
 
@@ -96,7 +100,7 @@ class CoordinatorPurgatory:
         """The number of open operations."""
         return len(self.waiting)
 
-    def advance(self, waits: PurgatoryWaits | None, horizon_ms: int) -> Frame:
+    def advance(self, waits: PurgatoryWaits | None, horizon_ms: int, pauses: Records | None = None) -> Frame:
         """Add the changes of a batch and return the `READINGS` up to the horizon.
 
         No change before the horizon may follow in a later batch. With `FOREVER` the readings extend until the gauges
@@ -108,7 +112,7 @@ class CoordinatorPurgatory:
         until_ms = horizon_ms - 1
         if horizon_ms >= FOREVER:
             until_ms = max(self.now_ms, int(now.t.max(initial=0)) // 1000) + _SETTLED_MS
-        readings = self._run(now, until_ms)
+        readings = self._run(now, until_ms, pause_records(Pauses()) if pauses is None else pauses)
         self._drop_unused_lists()
         return readings
 
@@ -162,7 +166,7 @@ class CoordinatorPurgatory:
         }
         return rows.with_columns(**columns).select(_PENDING_STEPS.names)
 
-    def _run(self, now: Frame, until_ms: int) -> Frame:
+    def _run(self, now: Frame, until_ms: int, pauses: Records) -> Frame:
         waiting = self.waiting
         begins = now.kind == BEGIN
         ids = np.concatenate([waiting.op, now.op[begins]])
@@ -189,6 +193,7 @@ class CoordinatorPurgatory:
             "timer_links": timer_links,
             "outcomes": np.zeros(len(operations), OUTCOME),
             "readings": np.zeros(2 * (len(moments) + len(operations)) + 16, READING),
+            "pauses": pauses,
         }
         arenas = make_arena(
             tables, now=self.now_ms * 1000, operations=len(operations), purgatories=1, overdue=NONE, check_order=NONE
@@ -248,6 +253,7 @@ class CoordinatorPurgatory:
             Code(of["code"]),
             of["interval"],
             of["began_ms"],
+            int(record["broker"][0]),
             frames["names"].name.tolist(),
             frames["names"].dead.copy(),
             frames["waiting"],
@@ -276,6 +282,7 @@ class GaugeState:
         interval: The purge interval, in operations.
         start_ms: When the trace started.
         end_ms: When the trace ended, or None if it has not. Operations that end later count as left open.
+        pauses: The times at which brokers stood still.
         left_open: The number of operations that were open at `end_ms`.
         purgatories: The purgatories by broker and code.
     """
@@ -283,6 +290,7 @@ class GaugeState:
     interval: int
     start_ms: int
     end_ms: int | None = None
+    pauses: Pauses = field(default_factory=Pauses)
     left_open: int = 0
     purgatories: dict[tuple[int, Code], CoordinatorPurgatory] = field(default_factory=dict)
 
@@ -302,12 +310,12 @@ class GaugeState:
         waits = by_purgatory(values)
         for broker, code in waits:
             if (broker, code) not in self.purgatories:
-                self.purgatories[broker, code] = CoordinatorPurgatory(code, self.interval, self.start_ms)
+                self.purgatories[broker, code] = CoordinatorPurgatory(code, self.interval, self.start_ms, broker)
         finished = self.end_ms is not None and watermark_ms > self.end_ms
         self.left_open += sum(map(self._open_at_end, waits.values()))
-        tables = [PURGATORY_GAUGES.empty_table()]
+        tables, pauses = [PURGATORY_GAUGES.empty_table()], pause_records(self.pauses)
         for (broker, code), purgatory in sorted(self.purgatories.items()):
-            readings = purgatory.advance(waits.get((broker, code)), FOREVER if finished else watermark_ms)
+            readings = purgatory.advance(waits.get((broker, code)), FOREVER if finished else watermark_ms, pauses)
             tables.append(_gauge_rows(run_id, broker, code, readings))
         # Spark loses rows of a table that has empty chunks.
         return pa.concat_tables(tables).combine_chunks()

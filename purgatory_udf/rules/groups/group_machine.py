@@ -29,6 +29,7 @@ from purgatory_udf.rules.groups.frames import Frame, FrameLayout
 from purgatory_udf.rules.groups.group_rows import API_OF, ERROR_OF, LAST_LIVENESS_API, NONE, split_group_key
 from purgatory_udf.rules.groups.group_state_store import PENDING, SESSIONS, GroupSnapshot, RebalanceSnapshot
 from purgatory_udf.rules.groups.operation_timeline import GroupClock, Moment, OperationTimeline
+from purgatory_udf.rules.purgatory.clock import Pauses
 
 # Answers of the replay, and what the trace records of the same answers. Successful heartbeats and commits are left out.
 # The assignment in an answer without one.
@@ -144,13 +145,18 @@ class GroupMachine:
     """
 
     def __init__(
-        self, key: str, config: GroupConfig, snapshot: GroupSnapshot, topics: ClusterTopics | None = None
+        self,
+        key: str,
+        config: GroupConfig,
+        snapshot: GroupSnapshot,
+        topics: ClusterTopics | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
         broker, self._name = split_group_key(key)
         self._config = config
         self.journal = AnswerJournal()
         self.timeline = OperationTimeline(self.journal)
-        self.clock = GroupClock(self.timeline.record)
+        self.clock = GroupClock(self.timeline.record, broker, pauses)
         self._is_new = bool(snapshot.is_new)
         self._coordinator = GroupCoordinator(broker, self.clock, config, self.journal, self._is_new, topics)
         self.timeline.purgatories = self.clock.purgatories

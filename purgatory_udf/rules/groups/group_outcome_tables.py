@@ -174,7 +174,7 @@ class GroupTables:
             **dict.fromkeys(("bytes", "answered_bytes"), pa.nulls(count, pa.int64())),
             "partitions": pa.array([[]] * count, schema.field("partitions").type),
             "fetcher": pa.nulls(count, pa.string()),
-            "after_end": pa.array(ended.deadline > self._end_ms),
+            "after_end": pa.array(ended.end_t // 1000 > self._end_ms),
         }
         return pa.table([columns[name] for name in schema.names], schema=schema)
 

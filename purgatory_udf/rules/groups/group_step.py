@@ -27,6 +27,7 @@ from purgatory_udf.rules.groups.group_rows import ERRORS, LAST_LIVENESS_API, Api
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.heartbeat_fast_path import apply_heartbeats
 from purgatory_udf.rules.groups.operation_timeline import ENDED, WALKS, ended_frame
+from purgatory_udf.rules.purgatory.clock import Pauses
 
 # Runs of at least this many heartbeats are worth converting the machine's sessions into columns.
 MIN_COLUMNAR_RUN = 32
@@ -79,9 +80,10 @@ def step(
     config: GroupConfig,
     min_columnar_run: int = MIN_COLUMNAR_RUN,
     topics: ClusterTopics | None = None,
+    pauses: Pauses | None = None,
 ) -> tuple[GroupSnapshot, StepResult]:
     """Apply the rows, then run every timer up to the horizon. `snapshot` must not be used afterwards."""
-    return _GroupStep(key, snapshot, rows, config, min_columnar_run, topics).run(horizon_ms)
+    return _GroupStep(key, snapshot, rows, config, min_columnar_run, topics, pauses or Pauses()).run(horizon_ms)
 
 
 class _GroupStep:
@@ -95,8 +97,9 @@ class _GroupStep:
         config: GroupConfig,
         min_columnar_run: int,
         topics: ClusterTopics | None,
+        pauses: Pauses,
     ) -> None:
-        self._topics = topics
+        self._topics, self._pauses = topics, pauses
         self._key, self._rows, self._config, self._min_run = key, rows, config, max(1, min_columnar_run)
         self._snapshot = snapshot
         if snapshot.is_new is None and len(rows):
@@ -128,7 +131,7 @@ class _GroupStep:
                 return 0
         self._release_machine()
         heartbeats = self._rows.take(slice(at, end))
-        run = apply_heartbeats(self._snapshot, heartbeats)
+        run = apply_heartbeats(self._snapshot, heartbeats, self._pauses)
         if run.length:
             self._result.ended.append(run.ended)
             decided = heartbeats.take(slice(0, run.length)).with_columns(answer=run.answers)
@@ -153,7 +156,7 @@ class _GroupStep:
 
     def _restore_machine(self) -> GroupMachine:
         if self._machine is None:
-            self._machine = GroupMachine(self._key, self._config, self._snapshot, self._topics)
+            self._machine = GroupMachine(self._key, self._config, self._snapshot, self._topics, self._pauses)
         return self._machine
 
     def _release_machine(self) -> None:

@@ -24,6 +24,7 @@ from purgatory_udf.rules.groups.frames import Array, Frame
 from purgatory_udf.rules.groups.group_rows import ERROR_OF, FOREVER, KIND_OF, NONE
 from purgatory_udf.rules.groups.group_state_store import SESSIONS, GroupSnapshot
 from purgatory_udf.rules.groups.operation_timeline import ENDED
+from purgatory_udf.rules.purgatory.clock import Pauses
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,13 @@ class HeartbeatRun:
     ended: Frame
 
 
-def apply_heartbeats(snapshot: GroupSnapshot, rows: Frame) -> HeartbeatRun:
+def apply_heartbeats(snapshot: GroupSnapshot, rows: Frame, pauses: Pauses) -> HeartbeatRun:
     """Apply the rows before the group's next other event or timer. Updates the sessions of `snapshot`.
 
     Args:
         snapshot: A stable group.
         rows: Heartbeats and offset commits only, in order.
+        pauses: The times at which the group's broker stood still.
     """
     group = snapshot.group
     assert group is not None and snapshot.is_stable, "heartbeats change sessions only while the group is stable"
@@ -60,8 +62,10 @@ def apply_heartbeats(snapshot: GroupSnapshot, rows: Frame) -> HeartbeatRun:
     deadline = np.where(first, snapshot.sessions.deadline[session_of[sender]], deadline)
 
     limit = min(
-        _other_timers(snapshot, session_of), _first_missed_deadline(snapshot, session_of, sender, ms, timeout, deadline)
+        _other_timers(snapshot, session_of),
+        _first_missed_deadline(snapshot, session_of, sender, ms, timeout, deadline, pauses),
     )
+    limit = pauses.fires_ms(group.broker, limit)
     length = int(np.searchsorted(rows.t, limit * 1000)) if limit < FOREVER else len(rows)
     inside = order < length
     order, first, deadline = order[inside], first[inside], deadline[inside]
@@ -105,12 +109,22 @@ def _other_timers(snapshot: GroupSnapshot, session_of: Array) -> int:
 
 
 def _first_missed_deadline(
-    snapshot: GroupSnapshot, session_of: Array, sender: Array, ms: Array, timeout: Array, deadline: Array
+    snapshot: GroupSnapshot,
+    session_of: Array,
+    sender: Array,
+    ms: Array,
+    timeout: Array,
+    deadline: Array,
+    pauses: Pauses,
 ) -> int:
     """Return the earliest deadline of a session that no heartbeat completes in time."""
+    assert snapshot.group is not None
     last = snapshot.sessions.deadline[session_of]
     last[sender] = ms + timeout[sender]
-    late = deadline[ms >= deadline]
+    fires = deadline.copy()
+    for pause in pauses.of(snapshot.group.broker):
+        fires[(deadline > pause.paused_ms) & (deadline < pause.resumed_ms)] = pause.resumed_ms
+    late = deadline[ms >= fires]
     return int(min(last.min(), late.min() if len(late) else FOREVER))
 
 

@@ -24,7 +24,7 @@ from purgatory_udf.rules.coordinator.rebalance import CONVERTED
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout
 from purgatory_udf.rules.groups.group_rows import FOREVER, KIND_OF, RULE_OF
-from purgatory_udf.rules.purgatory.clock import Clock
+from purgatory_udf.rules.purgatory.clock import Clock, Pauses
 from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory, Watchers
 from purgatory_udf.rules.purgatory.timing_wheel import Alarm, Timer, TimerTask
@@ -51,6 +51,7 @@ class DeadlineTimer:
 
     def __init__(self) -> None:
         self.alarm = Alarm()
+        self.resumed_ms = 0
         self._heap: list[tuple[int, int, TimerTask]] = []
         self._added = 0
 
@@ -63,7 +64,8 @@ class DeadlineTimer:
         ran = False
         while (next_ms := self.next_wake_ms()) is not None and next_ms <= now_ms:
             ran = True
-            heappop(self._heap)[2].run()
+            task = heappop(self._heap)[2]
+            task.run(max(task.deadline_ms, self.resumed_ms))
         return ran
 
     def run_due(self) -> bool:
@@ -105,13 +107,14 @@ class RestorablePurgatory(DelayedOperationPurgatory[Any]):
 
 
 class GroupClock(Clock):
-    """A clock without wheels, reapers and gauges. Each timer runs at its own millisecond.
+    """A clock without wheels, reapers and gauges. Each timer runs at its own millisecond, or when `broker` resumes.
 
     `on_step` is called after each step in which operations may have started or ended.
     """
 
-    def __init__(self, on_step: Callable[[Moment], None]) -> None:
-        super().__init__(start_ms=0)
+    def __init__(self, on_step: Callable[[Moment], None], broker: int, pauses: Pauses | None = None) -> None:
+        super().__init__(0, pauses)
+        self._broker = broker
         self.purgatories: list[RestorablePurgatory] = []
         self._on_step = on_step
         self._event = Moment(-1, BY_CLOCK, 0)
@@ -147,7 +150,10 @@ class GroupClock(Clock):
                 return
             turn = place if due_ms != last_ms else turn + (turn % 2 != place)
             last_ms = due_ms
-            self.purgatories[place].timer.advance_clock(due_ms)
+            timer = self.purgatories[place].timer
+            if timer.next_wake_ms() != due_ms:
+                timer.resumed_ms = due_ms
+            timer.advance_clock(due_ms)
             self._on_step(self._moment(due_ms, turn))
 
     def _moment(self, due_ms: int, turn: int) -> Moment:
@@ -156,10 +162,9 @@ class GroupClock(Clock):
             return self._event._replace(sub=1 + turn)
         return Moment(due_ms * 1000, BY_CLOCK, turn)
 
-    @staticmethod
-    def _wake_ms(purgatory: RestorablePurgatory) -> int:
+    def _wake_ms(self, purgatory: RestorablePurgatory) -> int:
         wake_ms = purgatory.timer.next_wake_ms()
-        return FOREVER if wake_ms is None else wake_ms
+        return FOREVER if wake_ms is None else self.pauses.fires_ms(self._broker, wake_ms)
 
 
 # Checks that completed no operation. `list` is a `WatcherList`.

@@ -64,7 +64,9 @@ def run_script(arenas: Records, moments: Records, dead: Records, turn: int, unti
                 at += 1
             clock_advance.purge_if_needed(arena, _PURGATORY)
         # In a lagging wheel an operation may have been put into an expired bucket: the reaper wakes at once.
-        if (not by_clock or first.sub >= turn) and purgatory_at(arena, _PURGATORY).next_bucket_ms <= now_ms:
+        is_overdue = purgatory_at(arena, _PURGATORY).next_bucket_ms <= now_ms
+        is_running = clock_advance.fires_ms(arena, _PURGATORY, now_ms) == now_ms
+        if (not by_clock or first.sub >= turn) and is_overdue and is_running:
             clock_advance.wake_reaper(arena, _PURGATORY, now_ms)
     _advance(arena, max(until_ms, arena.now // 1000))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from purgatory_udf.contract.outcome import Gauge
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
@@ -16,29 +17,117 @@ IDLE_MS = 200
 STEP_MS = 200
 
 
+class Pause(NamedTuple):
+    """A time at which a broker stood still: its timers fire up to `paused_ms`, and again from `resumed_ms` on."""
+
+    broker: int
+    paused_ms: int
+    resumed_ms: int
+
+
+# Events of a trace that begin and end a pause.
+PAUSE_EVENTS = (PAUSED, RESUMED) = ("paused", "resumed")
+
+
+class Pauses:
+    """The pauses of all brokers. Those of one broker do not overlap, and are in order of time."""
+
+    def __init__(self, pauses: Iterable[Pause] = ()) -> None:
+        self._of: dict[int, list[Pause]] = {}
+        for pause in pauses:
+            self.add(pause)
+
+    @classmethod
+    def from_events(cls, events: Iterable[Mapping[str, Any]], end_us: int = 0) -> Pauses:
+        """Return the pauses of a trace in any order. One without `resumed` lasts until the last event, or `end_us`."""
+        since: dict[int, int] = {}
+        pauses, end_ms = cls(), end_us // 1000
+        for event in sorted(events, key=lambda event: (event["time_us"], event["seq"])):
+            broker, at_ms = event.get("broker") or 0, event["time_us"] // 1000
+            if event["type"] == PAUSED:
+                since.setdefault(broker, at_ms)
+            elif event["type"] == RESUMED and broker in since:
+                pauses.add(Pause(broker, since.pop(broker), at_ms))
+            end_ms = max(end_ms, at_ms)
+        for broker, paused_ms in since.items():
+            pauses.add(Pause(broker, paused_ms, end_ms + 1))
+        return pauses
+
+    def add(self, pause: Pause) -> None:
+        """Add a pause that is later than all others of its broker."""
+        self._of.setdefault(pause.broker, []).append(pause)
+
+    def of(self, broker: int) -> list[Pause]:
+        """Return the pauses of the broker."""
+        return self._of.get(broker, [])
+
+    def __iter__(self) -> Iterator[Pause]:
+        """Yield all pauses, by broker and time."""
+        for broker in sorted(self._of):
+            yield from self._of[broker]
+
+    def fires_ms(self, broker: int, due_ms: int) -> int:
+        """Return when a timer of the broker fires that is due at `due_ms`."""
+        of_broker = self.of(broker)
+        before = bisect_left(of_broker, due_ms, key=lambda pause: pause.paused_ms)
+        return max(due_ms, of_broker[before - 1].resumed_ms) if before else due_ms
+
+    def next_after(self, now_ms: int, broker: int | None = None) -> Pause | None:
+        """Return the first pause, of the broker or of any, that lasts longer than until `now_ms`."""
+        brokers = self._of if broker is None else [broker]
+        following = []
+        for each in brokers:
+            of_broker = self.of(each)
+            first = bisect_right(of_broker, now_ms, key=lambda pause: pause.resumed_ms)
+            following += of_broker[first : first + 1]
+        return min(following, key=lambda pause: pause.paused_ms, default=None)
+
+
 class ExpiredOperationReaper:
     """The thread that advances one purgatory's clock: it wakes when the next bucket expires, at most 200 ms later.
 
-    The wake-up times do not affect any operation, because the wheels are exact. They decide when purges happen.
+    The wake-up times do not affect any operation, because the wheels are exact. They decide when purges happen. Only a
+    wake-up that was due while the broker stood still delays operations: they expire when the broker resumes.
     """
 
-    def __init__(self, purgatory: DelayedOperationPurgatory[Any], start_ms: int) -> None:
+    def __init__(self, purgatory: DelayedOperationPurgatory[Any], start_ms: int, broker: int, pauses: Pauses) -> None:
         self.purgatory = purgatory
         self._last_wake_ms = start_ms
+        self._broker = broker
+        self._pauses = pauses
 
     def skip_to(self, now_ms: int) -> None:
         """Skip idle wake-ups up to `now_ms` and keep their 200 ms rhythm. No bucket may expire on the way."""
-        self._last_wake_ms += (now_ms - self._last_wake_ms) // IDLE_MS * IDLE_MS
+        while (pause := self._pauses.next_after(self._last_wake_ms, self._broker)) and pause.paused_ms < now_ms:
+            self._skip_idle(max(pause.paused_ms, self._last_wake_ms))
+            wake_ms = self._fires_ms(self._last_wake_ms + IDLE_MS)
+            if wake_ms > now_ms:
+                return
+            self._last_wake_ms = wake_ms
+        self._skip_idle(now_ms)
 
     def next_wake_ms(self, now_ms: int) -> int:
         idle_ms = self._last_wake_ms + IDLE_MS
         bucket_ms = self.purgatory.timer.next_wake_ms()
         # A task may be added to a bucket that has already expired; the reaper cannot wake in the past.
-        return idle_ms if bucket_ms is None else min(idle_ms, max(bucket_ms, now_ms))
+        return self._fires_ms(idle_ms if bucket_ms is None else min(idle_ms, max(bucket_ms, now_ms)))
+
+    def next_bucket_ms(self, now_ms: int) -> int | None:
+        """Return when the reaper takes the next bucket, or None if it has none."""
+        bucket_ms = self.purgatory.timer.next_wake_ms()
+        return None if bucket_ms is None else self._fires_ms(max(bucket_ms, now_ms))
 
     def wake(self, at_ms: int) -> None:
+        if self._fires_ms(at_ms - 1) == at_ms:
+            self.purgatory.timer.resumed_ms = at_ms
         self._last_wake_ms = at_ms
         self.purgatory.advance_clock(at_ms)
+
+    def _skip_idle(self, now_ms: int) -> None:
+        self._last_wake_ms += (now_ms - self._last_wake_ms) // IDLE_MS * IDLE_MS
+
+    def _fires_ms(self, due_ms: int) -> int:
+        return self._pauses.fires_ms(self._broker, due_ms)
 
 
 class Reapers:
@@ -47,15 +136,16 @@ class Reapers:
     The order matters where an expiration in one purgatory adds an operation to another, as an expired heartbeat does.
     """
 
-    def __init__(self, start_ms: int) -> None:
+    def __init__(self, start_ms: int, pauses: Pauses | None = None) -> None:
         self.now_ms = start_ms
         self._start_ms = start_ms
+        self._pauses = Pauses() if pauses is None else pauses
         self._reapers: list[ExpiredOperationReaper] = []
         self._alarm = Alarm()
 
-    def add(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
+    def add(self, purgatory: DelayedOperationPurgatory[Any], broker: int = 0) -> None:
         """Add the reaper of a new, empty purgatory, as if it had woken every 200 ms since the start."""
-        reaper = ExpiredOperationReaper(purgatory, self._start_ms)
+        reaper = ExpiredOperationReaper(purgatory, self._start_ms, broker, self._pauses)
         reaper.skip_to(self.now_ms)
         self._reapers.append(reaper)
         purgatory.timer.alarm = self._alarm
@@ -63,7 +153,7 @@ class Reapers:
 
     def next_bucket_ms(self) -> int | None:
         """Return when the next bucket of any purgatory expires. No operation expires before it."""
-        wake_times = (reaper.purgatory.timer.next_wake_ms() for reaper in self._reapers)
+        wake_times = (reaper.next_bucket_ms(self.now_ms) for reaper in self._reapers)
         return min((wake_ms for wake_ms in wake_times if wake_ms is not None), default=None)
 
     def advance_to(self, now_ms: int) -> None:
@@ -142,11 +232,12 @@ class Clock:
     Before an event is applied, the caller advances the clock to the event's time, so expiration wins ties.
     """
 
-    def __init__(self, start_ms: int) -> None:
+    def __init__(self, start_ms: int, pauses: Pauses | None = None) -> None:
         self.start_ms = start_ms
+        self.pauses = Pauses() if pauses is None else pauses
         self.series: list[GaugeSeries] = []
         self._purgatories: list[DelayedOperationPurgatory[Any]] = []
-        self._reapers = Reapers(start_ms)
+        self._reapers = Reapers(start_ms, self.pauses)
         self._next_step_ms = start_ms + STEP_MS
 
     @property
@@ -165,7 +256,7 @@ class Clock:
             name, SystemTimer(self.start_ms) if timer is None else timer, purge_interval
         )
         self._purgatories.append(purgatory)
-        self._reapers.add(purgatory)
+        self._reapers.add(purgatory, broker_id)
         if timer is None:
             self.series.append(GaugeSeries(broker_id, purgatory, []))
         return purgatory
@@ -180,6 +271,10 @@ class Clock:
     def advance_to(self, now_ms: int) -> None:
         """Expire every operation with deadline <= `now_ms` and read the gauges, each step after its expirations."""
         while now_ms - self._reapers.now_ms > _SETTLED_MS:
+            pause = self.pauses.next_after(self._reapers.now_ms)
+            if pause is not None and pause.paused_ms <= self._reapers.now_ms + _SETTLED_MS:
+                self._step_to(min(pause.resumed_ms, now_ms))
+                continue
             # After quiet time a lagging wheel may have put a task into a bucket that has already expired.
             settled_ms, quiet_ms = self._reapers.now_ms + _SETTLED_MS, self._quiet_until(now_ms)
             if quiet_ms > settled_ms:
@@ -197,9 +292,10 @@ class Clock:
         self._reapers.advance_to(now_ms)
 
     def _quiet_until(self, now_ms: int) -> int:
-        """Return the time before the next bucket expires, at most `now_ms`. A trace may pause for days."""
-        bucket_ms = self.next_expiration_ms()
-        return now_ms if bucket_ms is None else min(now_ms, bucket_ms - 1)
+        """Return the time before the next bucket or pause, at most `now_ms`. A trace may be quiet for days."""
+        bucket_ms, pause = self.next_expiration_ms(), self.pauses.next_after(self._reapers.now_ms)
+        quiet_ms = now_ms if pause is None else min(now_ms, pause.paused_ms)
+        return quiet_ms if bucket_ms is None else min(quiet_ms, bucket_ms - 1)
 
     def _skip_to(self, now_ms: int) -> None:
         """Advance through quiet time, in which every reading repeats the last one."""

@@ -71,8 +71,8 @@ class DelayedOperation(TimerTask):
         self.abandoned = True
         self.ended_us = now_us
 
-    def run(self) -> None:
-        now_us = self.deadline_ms * 1000
+    def run(self, now_ms: int) -> None:
+        now_us = now_ms * 1000
         if self.force_complete(now_us):
             self.expired = True
             self.on_expiration(now_us)

@@ -52,8 +52,8 @@ class TimerTask(ABC):
         self.bucket: TimerTaskList | None = None
 
     @abstractmethod
-    def run(self) -> None:
-        """Run the task. The current time is `deadline_ms`."""
+    def run(self, now_ms: int) -> None:
+        """Run the task. It is `deadline_ms` now, or later if the broker stood still at the deadline."""
 
     def cancel(self) -> None:
         """Remove the task from the timer. Its bucket stays queued, even if it is empty, and still wakes the reaper."""
@@ -170,9 +170,13 @@ class Alarm:
 
 
 class Timer(Protocol):
-    """The timer of a purgatory. Timers that share an alarm bring it forward when they get work."""
+    """The timer of a purgatory. Timers that share an alarm bring it forward when they get work.
+
+    `resumed_ms` is when the broker last resumed after it had stood still. Overdue tasks run at that time.
+    """
 
     alarm: Alarm
+    resumed_ms: int
 
     def add(self, task: TimerTask) -> None:
         """Schedule `task` for its deadline. A task that is already cancelled never runs."""
@@ -203,6 +207,7 @@ class SystemTimer:
         self._due: deque[TimerTask] = deque()
         self._closed = False
         self.alarm = Alarm()
+        self.resumed_ms = 0
 
     def add(self, task: TimerTask) -> None:
         if self._wheel.add(task):
@@ -227,7 +232,8 @@ class SystemTimer:
     def run_due(self) -> bool:
         ran = bool(self._due) and not self._closed
         while self._due and not self._closed:
-            self._due.popleft().run()
+            task = self._due.popleft()
+            task.run(max(task.deadline_ms, self.resumed_ms))
         return ran
 
     def next_wake_ms(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import TopicPartition
-from purgatory_udf.rules.purgatory.clock import Clock
+from purgatory_udf.rules.purgatory.clock import Clock, Pauses
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory_udf.rules.reference.delayed_admin import DelayedCreateTopics, DelayedDeleteRecords
 from purgatory_udf.rules.reference.delayed_fetch import DelayedFetch, read_from_log
@@ -265,9 +265,9 @@ class Broker:
 class Cluster:
     """All brokers of a trace, on one clock. Brokers share nothing but which partitions of a topic have a leader."""
 
-    def __init__(self, config: Config, start_ms: int) -> None:
+    def __init__(self, config: Config, start_ms: int, pauses: Pauses | None = None) -> None:
         self.config = config
-        self.clock = Clock(start_ms)
+        self.clock = Clock(start_ms, pauses)
         self.share_groups = ShareGroups(config.share)
         self.brokers: dict[int, Broker] = {}
         self._led_partitions: dict[str, set[int]] = {}

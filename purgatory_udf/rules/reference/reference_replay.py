@@ -12,7 +12,7 @@ from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
 from purgatory_udf.rules.coordinator.group_coordinator import Coordinators
 from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
-from purgatory_udf.rules.purgatory.clock import STEP_MS, GaugeSeries
+from purgatory_udf.rules.purgatory.clock import STEP_MS, GaugeSeries, Pauses
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest
 from purgatory_udf.rules.reference.broker import Cluster
 from purgatory_udf.rules.reference.event_handlers import (
@@ -68,9 +68,11 @@ class Replay:
 class Replayer:
     """Applies events, in order, to a cluster and collects the operations that they start."""
 
-    def __init__(self, config: Config, start_ms: int, topics: ClusterTopics | None = None) -> None:
+    def __init__(
+        self, config: Config, start_ms: int, topics: ClusterTopics | None = None, pauses: Pauses | None = None
+    ) -> None:
         self.config = config
-        self.cluster = Cluster(config, start_ms // STEP_MS * STEP_MS)
+        self.cluster = Cluster(config, start_ms // STEP_MS * STEP_MS, pauses)
         self.operations: list[Operation] = []
         self.coordinators = Coordinators(self.cluster.clock, config.group, topics)
         self._last_event_ms = start_ms
@@ -118,7 +120,8 @@ def replay(events: Iterable[Event], config: Config) -> Replay:
     ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
     if not ordered:
         return Replay()
-    replayer = Replayer(config, ordered[0]["time_us"] // 1000, ClusterTopics.from_events(ordered))
+    topics, pauses = ClusterTopics.from_events(ordered), Pauses.from_events(ordered)
+    replayer = Replayer(config, ordered[0]["time_us"] // 1000, topics, pauses)
     for event in ordered:
         replayer.apply(event)
     return replayer.finish()
@@ -141,7 +144,7 @@ def _request_handler(request: Callable[[Cluster, Event], DelayedRequest]) -> Han
     return handle
 
 
-# Any other type of event, such as `clock`, only advances the time.
+# Any other type of event, such as `clock` or `paused`, only advances the time.
 HANDLERS: dict[str, Handler] = {
     "partition": _change_handler(apply_change),
     **{kind: _change_handler(change) for kind, change in (REMOTE_STORAGE_EVENTS | SHARE_EVENTS).items()},

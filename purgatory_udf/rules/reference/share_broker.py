@@ -120,8 +120,8 @@ class _WriteAnswer(TimerTask):
         super().__init__(deadline_ms)
         self._write, self._broker = write, broker
 
-    def run(self) -> None:
-        self._broker.apply_write(self._write, self.deadline_ms * 1000)
+    def run(self, now_ms: int) -> None:
+        self._broker.apply_write(self._write, now_ms * 1000)
 
 
 class ShareBroker:

@@ -316,9 +316,8 @@ class SharePartition:
                     transitions.append(StateTransition(state, first, last, "session_ended", now_us))
         self._write(transitions, now_us, request)
 
-    def on_lock_timeout(self, lock: AcquisitionLock) -> None:
+    def on_lock_timeout(self, lock: AcquisitionLock, now_us: int) -> None:
         """Release the records of a lock that has expired. Waiting fetches are checked before the state is written."""
-        now_us = lock.deadline_ms * 1000
         expired = self._server.expired_locks
         expired[self.group, self.key] = expired.get((self.group, self.key), 0) + lock.last - lock.first + 1
         limit, written = self.limits.delivery_count_limit, list[StateBatch]()
@@ -371,7 +370,7 @@ class SharePartition:
     def _complete(self, transitions: Sequence[StateTransition], commit: bool) -> None:
         limit = self.limits.delivery_count_limit
         for state, first, last, end, at_us in transitions:
-            expired_us = state.lock.deadline_ms * 1000 if state.lock is not None and state.lock.has_expired else None
+            expired_us = state.lock.expired_us if state.lock is not None else None
             state.complete_transition(commit, limit)
             if commit:
                 self._record(state, first, last, end, at_us)

@@ -139,7 +139,7 @@ def _outside(stored: StateBatch, written: StateBatch) -> tuple[StateBatch | None
 class LockHolder(Protocol):
     """What an acquisition lock releases at its deadline."""
 
-    def on_lock_timeout(self, lock: AcquisitionLock) -> None:
+    def on_lock_timeout(self, lock: AcquisitionLock, now_us: int) -> None:
         """Release the records of the lock."""
 
 
@@ -152,12 +152,12 @@ class AcquisitionLock(TimerTask):
     def __init__(self, deadline_ms: int, holder: LockHolder, first: int, last: int) -> None:
         super().__init__(deadline_ms)
         self.first, self.last = first, last
-        self.has_expired = False
+        self.expired_us: int | None = None
         self._holder = holder
 
-    def run(self) -> None:
-        self.has_expired = True
-        self._holder.on_lock_timeout(self)
+    def run(self, now_ms: int) -> None:
+        self.expired_us = now_ms * 1000
+        self._holder.on_lock_timeout(self, self.expired_us)
 
 
 @dataclass(slots=True)
@@ -215,7 +215,7 @@ class InFlightState:
         former, self.former = self.former, None
         if commit or self.is_final or former is None:
             self.clear_lock()
-        elif self.lock is not None and self.lock.has_expired:
+        elif self.lock is not None and self.lock.expired_us is not None:
             exhausted = former.delivery_count >= limit
             self.state, self.member_id = RecordState.ARCHIVED if exhausted else RecordState.AVAILABLE, NO_MEMBER
             self.clear_lock()

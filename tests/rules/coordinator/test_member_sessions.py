@@ -286,3 +286,17 @@ def test_group_of_vanished_members_becomes_empty() -> None:
         "join g: 19000 to 22000 of 22000, expired",
         "join g: 22000 to 24000 of 25000, completed by no_members",
     ]
+
+
+def test_session_expires_when_coordinator_resumes() -> None:
+    """A heartbeat that waited in a queue is handled before the timers run again, or after."""
+    for handled_ms, last in (
+        (20_000, "20000 heartbeat a: NONE"),
+        (20_003, "20003 heartbeat a: UNKNOWN_MEMBER_ID"),
+    ):
+        group = stable_alone()
+        group.pause(12_000, 20_002)
+        group.heartbeat(handled_ms, "a")
+        log = group.log(since=4101)
+        assert log[-1] == last
+        assert ("20002 a out: session" in log) == (handled_ms == 20_003)

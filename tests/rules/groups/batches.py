@@ -26,6 +26,7 @@ from purgatory_udf.rules.groups.group_rows import FOREVER, ROWS, RequestBatch, g
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, GroupStateStore
 from purgatory_udf.rules.groups.group_step import MIN_COLUMNAR_RUN, StepResult, step
 from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_ids
+from purgatory_udf.rules.purgatory.clock import Pauses
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from tests.rules.groups.ended_rows import outcomes_of
 
@@ -55,9 +56,13 @@ class Batches:
     """Calls `step` as a stream does: for groups with events, and for groups with due timers."""
 
     def __init__(
-        self, config: Config, min_columnar_run: int = MIN_COLUMNAR_RUN, topics: ClusterTopics | None = None
+        self,
+        config: Config,
+        min_columnar_run: int = MIN_COLUMNAR_RUN,
+        topics: ClusterTopics | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
-        self._topics = topics
+        self._topics, self._pauses = topics, pauses
         self.records: dict[str, GroupRecord] = {}
         self.waits: list[bytes] = []
         self._config, self._min_columnar_run = config.group, min_columnar_run
@@ -82,7 +87,9 @@ class Batches:
         rows = rows if rows is not None else ROWS.empty()
         snapshot = store.get(key)
         before, waits = open_operation_ids(snapshot), GroupWaits()
-        snapshot, result = step(key, snapshot, rows, horizon_ms, self._config, self._min_columnar_run, self._topics)
+        snapshot, result = step(
+            key, snapshot, rows, horizon_ms, self._config, self._min_columnar_run, self._topics, self._pauses
+        )
         waits.record(key, before, snapshot, result)
         store.put(key, snapshot)
         self._state[key], self._deadlines[key] = store.to_bytes(), store.next_deadline_ms
@@ -104,7 +111,7 @@ def in_batches(
 ) -> Batches:
     """Replay the events in batches that start at the indices in `cuts`, then drain."""
     bounds = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
-    batches = Batches(config, min_columnar_run, ClusterTopics.from_events(events))
+    batches = Batches(config, min_columnar_run, ClusterTopics.from_events(events), Pauses.from_events(events))
     for begin, end in pairwise(bounds):
         batches.take(events[begin:end])
     if config.drain:

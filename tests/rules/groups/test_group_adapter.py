@@ -17,6 +17,7 @@ from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.rules.coordinator.coordinator_journal import StateChange
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS
+from purgatory_udf.rules.purgatory.clock import Pauses
 from purgatory_udf.streaming.batch_sink import unpacked
 from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.stateful_adapter import CLOCK, WAITS, Plan, input_chunk_function, state_function
@@ -41,15 +42,16 @@ def streamed(
     batches: list[list[Event]], config: Config, chunk: int = 10_000, gauge_state: GaugeState | None = None
 ) -> dict[str, pa.Table]:
     """Run the query over these batches, then the row that drains the clock."""
-    end_us = end_of(event for batch in batches for event in batch)
-    rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us), config)
+    events = [event for batch in batches for event in batch]
+    end_us, pauses = end_of(events), Pauses.from_events(events)
+    rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us, pauses=pauses), config)
     return _tables(rules, _chunks(rules, [*batches, None, []], end_us, chunk, gauge_state), end_us)
 
 
 def at_once(events: list[Event], config: Config, gauge_state: GaugeState | None = None) -> dict[str, pa.Table]:
     """Run the query over a batch that is known to be the whole trace."""
-    end_us = end_of(events)
-    rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us, is_one_batch=True), config)
+    end_us, pauses = end_of(events), Pauses.from_events(events)
+    rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us, is_one_batch=True, pauses=pauses), config)
     return _tables(rules, _chunks(rules, [events], end_us, 10_000, gauge_state), end_us)
 
 
@@ -168,7 +170,8 @@ def test_undrained_tables_end_with_trace(traffic: GroupTraffic) -> None:
     config = traffic.config.model_copy(update={"drain": False})
     still_open = [operation for record in reference_of(traffic.events, config).values() for operation in record.open]
     in_batches, all_at_once = (
-        GaugeState(config.group.purge_interval, 0, end_of(traffic.events) // 1000) for _ in range(2)
+        GaugeState(config.group.purge_interval, 0, end_of(traffic.events) // 1000, Pauses.from_events(traffic.events))
+        for _ in range(2)
     )
     assert decided_in(streamed([traffic.events], config, gauge_state=in_batches)) == expected(traffic.events, config)
     assert decided_in(at_once(traffic.events, config, all_at_once)) == expected(traffic.events, config)

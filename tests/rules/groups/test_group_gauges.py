@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Gauge
 from purgatory_udf.rules.engine.loop.codes import PURGATORIES, Code
+from purgatory_udf.rules.engine.loop.engine_state import pause_records
 from purgatory_udf.rules.groups.group_gauges import CoordinatorPurgatory
 from purgatory_udf.rules.groups.group_rows import FOREVER
 from purgatory_udf.rules.groups.group_waits import by_purgatory
-from purgatory_udf.rules.purgatory.clock import gauge_changes
+from purgatory_udf.rules.purgatory.clock import Pauses, gauge_changes
 from purgatory_udf.rules.reference.reference_replay import replay
 from tests.rules.groups.batches import Batches
 from tests.support import oracle_groups
@@ -25,8 +26,9 @@ from tests.support.group_strategies import Event, GroupTraffic, group_traffic
 class Coordinators:
     """The purgatories of a cluster, as bytes between two batches."""
 
-    def __init__(self, config: Config, first_ms: int) -> None:
+    def __init__(self, config: Config, first_ms: int, pauses: Pauses) -> None:
         self.gauges: list[Gauge] = []
+        self._pauses = pause_records(pauses)
         self._interval, self._first_ms = config.group.purge_interval, first_ms
         self._states: dict[tuple[int, Code], bytes] = {}
 
@@ -37,8 +39,8 @@ class Coordinators:
             if owner in self._states:
                 purgatory = CoordinatorPurgatory.from_bytes(self._states[owner])
             else:
-                purgatory = CoordinatorPurgatory(code, self._interval, self._first_ms)
-            rows = purgatory.advance(by_owner.get(owner), horizon_ms)
+                purgatory = CoordinatorPurgatory(code, self._interval, self._first_ms, broker)
+            rows = purgatory.advance(by_owner.get(owner), horizon_ms, self._pauses)
             self._states[owner] = purgatory.to_bytes()
             columns = (rows.columns[name].tolist() for name in ("at_ms", "watched", "delayed", "purged"))
             self.gauges += [Gauge(broker, PURGATORIES[code], *row) for row in zip(*columns, strict=True)]
@@ -49,7 +51,8 @@ class Coordinators:
 
 
 def read(events: list[Event], config: Config, cuts: list[int], first_ms: int) -> Coordinators:
-    coordinators, batches = Coordinators(config, first_ms), Batches(config)
+    pauses = Pauses.from_events(events)
+    coordinators, batches = Coordinators(config, first_ms, pauses), Batches(config, pauses=pauses)
     bounds = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
     for begin, end in pairwise(bounds):
         batches.take(events[begin:end])

@@ -13,6 +13,7 @@ from purgatory_udf.rules.groups.group_rows import ERRORS, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import VERSION, GroupSnapshot, GroupStateStore
 from purgatory_udf.rules.groups.group_step import step
 from purgatory_udf.rules.groups.heartbeat_fast_path import apply_heartbeats
+from purgatory_udf.rules.purgatory.clock import Pauses
 from tests.rules.groups.ended_rows import outcomes_of
 from tests.support.group_timeline import GroupTimeline, operation_line
 
@@ -41,7 +42,7 @@ def run(*heartbeats: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, i
     for ms, member in heartbeats:
         group.heartbeat(ms, member)
     snapshot = stable_pair_snapshot()
-    decided = apply_heartbeats(snapshot, _rows(group))
+    decided = apply_heartbeats(snapshot, _rows(group), Pauses())
     lines = sorted(map(operation_line, outcomes_of(decided.ended, 0, "g")))
     sessions = snapshot.sessions
     return decided.length, lines, sorted(zip(sessions.member_id.tolist(), sessions.deadline.tolist(), strict=True))
@@ -90,7 +91,7 @@ def test_rejected_heartbeats_complete_no_session() -> None:
     group.commit(7200, "unknown")
     group.commit(7300, "a")
     snapshot = stable_pair_snapshot()
-    decided = apply_heartbeats(snapshot, _rows(group))
+    decided = apply_heartbeats(snapshot, _rows(group), Pauses())
     assert [ERRORS[answer] for answer in decided.answers] == [
         "ILLEGAL_GENERATION",
         "ILLEGAL_GENERATION",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.rules.purgatory.clock import ExpiredOperationReaper, Reapers
+from purgatory_udf.rules.purgatory.clock import ExpiredOperationReaper, Pauses, Reapers
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer
 from tests.rules.purgatory.mock_operation import Operation, purgatory
@@ -14,7 +14,7 @@ def test_reaper_wakes_for_bucket_or_after_200_ms() -> None:
     operation = Operation("cancelled", 50)
     waiting.try_complete_else_watch(operation, ["a"], 0)
     operation.force_complete(1)
-    reaper = ExpiredOperationReaper(waiting, 0)
+    reaper = ExpiredOperationReaper(waiting, 0, 0, Pauses())
     wakes = []
     for _ in range(3):
         wakes.append(reaper.next_wake_ms(0))

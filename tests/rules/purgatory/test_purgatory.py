@@ -106,7 +106,7 @@ def test_empty_watch_keys_are_rejected() -> None:
 def test_only_first_force_complete_succeeds() -> None:
     operation = Operation("once", 10)
     assert [operation.force_complete(7), operation.force_complete(8)] == [True, False]
-    operation.run()
+    operation.run(10)
     assert (operation.log, operation.expired) == (["answered at 7"], False)
 
 

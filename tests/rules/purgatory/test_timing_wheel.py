@@ -15,7 +15,7 @@ class Task(TimerTask):
         self.name = name
         self._log = log
 
-    def run(self) -> None:
+    def run(self, now_ms: int) -> None:
         self._log.append((self.name, self.deadline_ms))
 
 

@@ -183,6 +183,8 @@ PURGATORY = record(
     i4="broker code interval watched delayed estimated dead stamp purged read_watched read_delayed next_bucket",
     i1="is_tiered quota_exhausted queue_full",
 )
+# A time at which a broker stood still (`rules.purgatory.clock.Pause`).
+PAUSE = record(i8="paused_ms resumed_ms", i4="broker")
 READING = record(i8="at_ms", i4="purgatory watched delayed purged")
 ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
 BUCKET_BITS, TIMER_LINK, KEY_NUMBER = record("", "bits"), record("", "prev next"), record("", "key")
@@ -210,6 +212,7 @@ TABLES = {
     "timer_links": TIMER_LINK,
     "outcomes": OUTCOME,
     "readings": READING,
+    "pauses": PAUSE,
 }
 
 # The arena's own numbers:
@@ -323,6 +326,7 @@ bucket_bits_at = _at("bucket_bits")
 timer_link_at = _at("timer_links")
 outcome_at = _at("outcomes")
 reading_at = _at("readings")
+pause_at = _at("pauses")
 
 # Rows written for the first time, and keys without recent events, are not in the processor's cache yet.
 prefetch_event, prefetch_batch, prefetch_operation, prefetch_part, prefetch_key = (

@@ -1,23 +1,52 @@
 """Advancing the clock: reapers wake, expire and purge, and the gauges are read every 200 ms.
 
-A reaper wakes when its timer's next bucket starts, at the latest 200 ms after it last woke (see
-`rules.purgatory.clock`). Purgatories of partitions and topics do not affect each other, so each is advanced separately.
+A reaper wakes when its timer's next bucket starts, at the latest 200 ms after it last woke, or when its broker resumes
+after it stood still (see `rules.purgatory.clock`). Purgatories of partitions and topics do not affect each other, so
+each is advanced separately.
 """
 
 from __future__ import annotations
 
 from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined, int64
 from purgatory_udf.rules.engine.loop import engine_purgatory, expiry_timer
-from purgatory_udf.rules.engine.loop.arena import NONE, Arena, operation_at, purgatory_at, reading_at, timer_link_at
+from purgatory_udf.rules.engine.loop.arena import (
+    NONE,
+    Arena,
+    operation_at,
+    pause_at,
+    purgatory_at,
+    reading_at,
+    timer_link_at,
+)
 from purgatory_udf.rules.engine.loop.codes import FOREVER, Rule
 
 REAPER_IDLE_MS = int64(200)
 GAUGE_INTERVAL_MS = int64(200)
 
 
+@helper
+def fires_ms(arena: Arena, p: int, due_ms: int) -> int:
+    """Return when a timer of the purgatory fires that is due at `due_ms`."""
+    for n in range(arena.pauses_capacity):
+        pause = pause_at(arena, n)
+        if pause.broker == purgatory_at(arena, p).broker and pause.paused_ms < due_ms and due_ms < pause.resumed_ms:
+            return pause.resumed_ms
+    return due_ms
+
+
+@helper
+def _next_pause_ms(arena: Arena, p: int, now_ms: int) -> int:
+    """Return the start of the first pause of the purgatory's broker that lasts longer than until `now_ms`."""
+    for n in range(arena.pauses_capacity):
+        pause = pause_at(arena, n)
+        if pause.broker == purgatory_at(arena, p).broker and pause.resumed_ms > now_ms:
+            return pause.paused_ms
+    return FOREVER
+
+
 @inlined
-def _expire(arena: Arena, o: int) -> None:
-    engine_purgatory.finish(arena, o, Rule.TIMEOUT, operation_at(arena, o).deadline * 1000, NONE)
+def _expire(arena: Arena, o: int, at_ms: int) -> None:
+    engine_purgatory.finish(arena, o, Rule.TIMEOUT, at_ms * 1000, NONE)
 
 
 @inlined
@@ -58,7 +87,7 @@ def expire_due(arena: Arena, p: int, at_ms: int) -> None:
             operation.bucket = NONE
             purgatory.delayed -= 1
             if not expiry_timer.add(arena, p, o):
-                _expire(arena, o)
+                _expire(arena, o, max(operation.deadline, at_ms))
             o = following
         expiry_timer.find_next_bucket(arena, p)
 
@@ -82,7 +111,8 @@ def advance_purgatory(arena: Arena, p: int, now_ms: int) -> None:
     purgatory, at_ms = purgatory_at(arena, p), floor_div(arena.now, 1000)
     while True:
         # A bucket may have started before an operation was put into it; the reaper does not wake in the past.
-        wake_ms = min(purgatory.last_wake_ms + REAPER_IDLE_MS, max(purgatory.next_bucket_ms, at_ms))
+        due_ms = min(purgatory.last_wake_ms + REAPER_IDLE_MS, max(purgatory.next_bucket_ms, at_ms))
+        wake_ms = fires_ms(arena, p, due_ms)
         step_ms = purgatory.next_step_ms
         if step_ms <= now_ms and step_ms < wake_ms:
             read_gauges(arena, p, step_ms)
@@ -97,9 +127,10 @@ def advance_purgatory(arena: Arena, p: int, now_ms: int) -> None:
 
 @helper
 def skip_idle_time(arena: Arena, p: int, now_ms: int) -> None:
-    """Skip the wake-ups and readings before the next bucket starts, which change nothing."""
+    """Skip the wake-ups and readings before the next bucket or pause starts, which change nothing."""
     purgatory = purgatory_at(arena, p)
-    quiet_ms = min(now_ms, purgatory.next_bucket_ms - 1)
+    pause_ms = _next_pause_ms(arena, p, purgatory.last_wake_ms)
+    quiet_ms = min(now_ms, purgatory.next_bucket_ms - 1, pause_ms)
     if quiet_ms - purgatory.last_wake_ms < 3 * GAUGE_INTERVAL_MS:
         return
     if purgatory.next_step_ms <= quiet_ms:  # pragma: no branch (only `scripted_purgatory` gets here otherwise)
@@ -125,7 +156,7 @@ def _advance_all(arena: Arena, now_ms: int) -> None:
     while arena.overdue != NONE:
         o = arena.overdue
         arena.overdue = timer_link_at(arena, o).next
-        _expire(arena, o)
+        _expire(arena, o, operation_at(arena, o).deadline)
     for p in range(arena.purgatories):
         advance_purgatory(arena, p, now_ms)
     arena.next_due = _next_due_ms(arena) * 1000
@@ -142,17 +173,17 @@ def advance(arena: Arena, now: int) -> None:
 @helper
 def drain(arena: Arena) -> None:
     """Advance the clock until no operation is open and every purge has been read."""
-    while arena.overdue != NONE or _next_bucket_ms(arena) < FOREVER:
-        now_ms = floor_div(arena.now, 1000)
-        _advance_to(arena, now_ms if arena.overdue != NONE else max(now_ms, _next_bucket_ms(arena)))
+    while arena.overdue != NONE or _next_expiry_ms(arena) < FOREVER:
+        _advance_to(arena, floor_div(arena.now, 1000) if arena.overdue != NONE else _next_expiry_ms(arena))
     _advance_to(arena, floor_div(arena.now, 1000) + REAPER_IDLE_MS + 3 * GAUGE_INTERVAL_MS)
 
 
 @helper
-def _next_bucket_ms(arena: Arena) -> int:
-    next_ms = FOREVER
+def _next_expiry_ms(arena: Arena) -> int:
+    """Return when a reaper takes the next bucket."""
+    next_ms, now_ms = FOREVER, floor_div(arena.now, 1000)
     for p in range(arena.purgatories):
-        next_ms = min(next_ms, purgatory_at(arena, p).next_bucket_ms)
+        next_ms = min(next_ms, fires_ms(arena, p, max(purgatory_at(arena, p).next_bucket_ms, now_ms)))
     return next_ms
 
 

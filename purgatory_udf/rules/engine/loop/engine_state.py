@@ -46,6 +46,7 @@ from purgatory_udf.rules.engine.loop.state_layout import (
     sort_by_outcome,
     trim_logs,
 )
+from purgatory_udf.rules.purgatory.clock import Pauses
 
 
 @dataclass
@@ -131,6 +132,7 @@ class EngineSettings:
         smallest_limit: The smallest limit of a partition's read. Batches larger than this are not merged.
         remote_wait_ms: The maximum wait of remote fetches; None if it is that of each fetch.
         reads_all: Whether a remote fetch reads all of its remote partitions, or only the first.
+        pauses: The times at which brokers stood still.
     """
 
     purge_intervals: dict[Code, int]
@@ -139,6 +141,16 @@ class EngineSettings:
     smallest_limit: int = 0
     remote_wait_ms: int | None = REMOTE_FETCH_MAX_WAIT_MS
     reads_all: bool = True
+    pauses: Pauses = field(default_factory=Pauses)
+
+
+def pause_records(pauses: Pauses) -> Records:
+    """Return the pauses as a table, by broker and time."""
+    rows = [(pause.paused_ms, pause.resumed_ms, pause.broker) for pause in pauses]
+    table = np.zeros(len(rows), TABLES["pauses"])
+    for name, column in zip(("paused_ms", "resumed_ms", "broker"), zip(*rows, strict=True), strict=False):
+        table[name] = column
+    return table
 
 
 def step(state: State, call: Call, horizon_ms: int, settings: EngineSettings) -> Decisions:
@@ -250,6 +262,7 @@ def _build_arena(
         "in_sync": concat_records([state.in_sync, call.in_sync]),
         "purgatories": state.purgatories,
         "bucket_bits": state.bucket_bits,
+        "pauses": pause_records(settings.pauses),
     }
     return tables, make_arena(
         tables,

@@ -10,6 +10,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Gauge
 from purgatory_udf.rules.engine.key_shards import Grouping, by_broker
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
+from purgatory_udf.rules.purgatory.clock import Pauses
 
 Event = Mapping[str, Any]
 
@@ -24,7 +25,7 @@ def loop_gauges(
     ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
     times = [event["time_us"] // 1000 for event in ordered]
     borders = [0, *sorted({cut for cut in cuts if 0 < cut < len(times) and times[cut - 1] < times[cut]}), len(times)]
-    engine = Engine(config, trace_start_ms=times[0], grouping=grouping, serialize=True)
+    engine = Engine(config, times[0], grouping, serialize=True, pauses=Pauses.from_events(ordered))
     table = event_table([dict(event) for event in ordered])
     results = []
     for begin, end in pairwise(borders):

@@ -15,7 +15,7 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.key_shards import by_broker, by_partition, by_shard
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
-from purgatory_udf.rules.purgatory.clock import gauge_changes
+from purgatory_udf.rules.purgatory.clock import Pauses, gauge_changes
 from purgatory_udf.rules.reference.reference_replay import Replay
 from purgatory_udf.rules.reference.reference_replay import replay as reference_replay
 from tests.rules.engine.loop.loop_gauges import gauges_of
@@ -65,14 +65,16 @@ def batches_of(events: list[Event], chooser: Random) -> list[pa.Table]:
 @given(trace_strategies.traces(), trace_strategies.configs())
 def test_one_call_equals_the_reference(events: list[Event], config: Config) -> None:
     ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
-    assert loop([event_table(ordered)], Engine(config)) == reference(events, config)
+    engine = Engine(config, pauses=Pauses.from_events(events))
+    assert loop([event_table(ordered)], engine) == reference(events, config)
 
 
 @_MANY
 @given(trace_strategies.traces(_TIERED), trace_strategies.configs())
 def test_one_call_over_tiered_partitions_equals_reference(events: list[Event], config: Config) -> None:
     ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
-    assert loop([event_table(ordered)], Engine(config)) == reference(events, config)
+    engine = Engine(config, pauses=Pauses.from_events(events))
+    assert loop([event_table(ordered)], engine) == reference(events, config)
 
 
 @_SOME
@@ -86,7 +88,7 @@ def test_batches_and_groupings_change_no_table(events: list[Event], config: Conf
     began_ms = min(event["time_us"] for event in events) // 1000
     watches = []
     for grouping in (by_broker, by_partition, by_shard(2)):
-        engine = Engine(config, began_ms, grouping, serialize=True)
+        engine = Engine(config, began_ms, grouping, serialize=True, pauses=Pauses.from_events(events))
         decided = [each for batch in batches_of(events, chooser) for each in engine.feed(batch)] + engine.drain()
         tables = Tables.of(decided)
         assert outcomes_of(tables.completions, tables.expirations, tables.cancellations) == as_in_tables(expected)

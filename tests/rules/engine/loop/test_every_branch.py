@@ -14,7 +14,7 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.key_shards import Grouping, by_broker, by_partition
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
-from purgatory_udf.rules.purgatory.clock import gauge_changes
+from purgatory_udf.rules.purgatory.clock import Pauses, gauge_changes
 from tests.rules.engine.loop.loop_gauges import gauges_of
 from tests.rules.engine.loop.test_against_reference import as_in_tables, drained
 from tests.support import trace_strategies
@@ -28,7 +28,8 @@ _CONFIGS = [Config(), Config.model_validate(_FREQUENT_PURGES)]
 
 def _assert_equals_reference(events: list[Event], config: Config, batch: int, grouping: Grouping) -> None:
     expected = drained(events, config)
-    engine = Engine(config, min(event["time_us"] for event in events) // 1000, grouping, serialize=True)
+    start_ms, pauses = min(event["time_us"] for event in events) // 1000, Pauses.from_events(events)
+    engine = Engine(config, start_ms, grouping, serialize=True, pauses=pauses)
     table = event_table(events)
     borders = [*range(0, len(table), batch), len(table)]
     decided = [each for a, b in pairwise(borders) for each in engine.feed(table.slice(a, b - a))] + engine.drain()

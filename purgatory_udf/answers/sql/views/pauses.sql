@@ -1,0 +1,30 @@
+-- The times at which brokers stood still. A timer that is due meanwhile fires when its broker resumes; a pause without a
+-- `resumed` event ends after the last event.
+--
+-- Reads:    events
+-- Columns:  broker, paused_us, resumed_us, paused_ms, resumed_ms
+
+WITH marks AS (
+    SELECT coalesce(e.broker, 0) AS broker, e.type, e.time_us, unix_millis(e.event_time) AS time_ms,
+        count_if(e.type = 'resumed') OVER (
+            PARTITION BY coalesce(e.broker, 0) ORDER BY e.time_us, e.seq
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS number
+    FROM events e
+    WHERE e.type IN ('paused', 'resumed')
+),
+pairs AS (
+    SELECT broker,
+        min(CASE WHEN type = 'paused' THEN time_us END) AS paused_us,
+        max(CASE WHEN type = 'resumed' THEN time_us END) AS resumed_us,
+        min(CASE WHEN type = 'paused' THEN time_ms END) AS paused_ms,
+        max(CASE WHEN type = 'resumed' THEN time_ms END) AS resumed_ms
+    FROM marks
+    GROUP BY broker, number
+)
+SELECT broker, paused_us,
+    coalesce(resumed_us, (SELECT max(time_us) FROM events)) AS resumed_us,
+    paused_ms,
+    coalesce(resumed_ms, (SELECT max(unix_millis(event_time)) FROM events) + 1) AS resumed_ms
+FROM pairs
+WHERE paused_us IS NOT NULL
