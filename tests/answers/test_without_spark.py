@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BY = ["--by", "broker,topic,partition,client,group", "--window-ms", "500"]
 QUESTIONS: dict[str, tuple[Job, list[str]]] = {
-    "metrics, for a collector too": (metrics.main, [*BY, "--prometheus", "OUT/metrics.prom"]),
+    "metrics": (metrics.main, BY),
     "audit": (audit.main, []),
     "report": (report.main, ["--top", "20"]),
     "a request": (explain.main, ["--request-id", f"{EVIL}checkout-web-672"]),

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from jobs import fidelity, ingest, report
+from jobs import fidelity, ingest
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.backend.test_replay import TABLES, rows_of, run_of, run_replay_job
 from tests.sources.request_log.conftest import broker_options
-from tests.support.run_twice import Answer, answer_twice
+from tests.support.run_twice import Answer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +104,3 @@ def test_fidelity_equals_spark(replayed: Replayed, tmp_path: Path, capsys: pytes
     assert ours.files["fidelity.html"].replace(str(out), str(replayed.out)) == page
     assert rows_of(out, "fidelity") == rows_of(replayed.out, "fidelity")
     assert len(rows_of(out, "fidelity")) > 1_000
-
-
-def test_report_equals_spark(replayed: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer_twice(replayed.out, tmp_path / "out", report.main, [], capsys)
