@@ -60,6 +60,15 @@ _RULES = {
         "no_lookup": "it needed no lookup in remote storage, or none could begin",
         "remote_lookup": "its lookups in remote storage had ended",
     },
+    "share_fetch": {
+        "min_bytes": "records could be acquired, and the requested minimum of bytes was readable",
+        "read_error": "a read of its partitions failed",
+        "truncated": "the log had been truncated below its offset",
+        "older_segment": "its offset was in an older segment than the high watermark",
+        "no_partitions": "the request had no partitions",
+        "no_records": "the request wanted no records",
+        "partition_errors": "each of its partitions had an error",
+    },
     "delete_records": {"low_watermark": "the low watermark had reached the requested offset"},
     "create_topics": {
         "leaders": "every partition of its topics had a leader",
@@ -220,6 +229,11 @@ def _arrived(request: Row) -> str:
             froms = [f"{_name(part['topic'], part['partition'])} from offset {part['fetch_offset']}" for part in parts]
             least = f"at least {request['min_bytes']:,} bytes within {request['max_wait_ms']:,} ms"
             return f"arrived from a {reader}: {least}, of {_some(froms)}"
+        case "share_fetch":
+            names = [_name(part["topic"], part["partition"]) for part in parts]
+            least = f"at least {request['min_bytes']:,} bytes within {request['max_wait_ms']:,} ms"
+            member = f"member {request['member_id']} of share group {request['group']}"
+            return f"arrived from {member}: {least}, of {_some(names)}"
         case "delete_records":
             upto = [f"{_name(part['topic'], part['partition'])} up to offset {part['offset']}" for part in parts]
             return f"arrived: may wait {request['timeout_ms']:,} ms, to delete {_some(upto)}"
@@ -318,6 +332,8 @@ def _expiry_reasons(evidence: Evidence, end: Row) -> Iterator[str]:
             wanted = evidence.request["min_bytes"] if evidence.request else None
             of = f" of the requested {wanted:,}" if wanted is not None else ""
             yield f"because only {end['bytes'] or 0:,} bytes{of} had become readable"
+        case "share_fetch":
+            yield "because too few records could be acquired before; the response has those that could be then"
         case "remote_fetch" | "list_offsets":
             yield from _unended_reads(evidence, end)
         case "delete_records" | "create_topics":

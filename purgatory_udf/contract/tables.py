@@ -413,6 +413,35 @@ _WATCHES = table(
     ),
 )
 
+_SHARE_DELIVERIES = table(
+    column("broker", INT, "ID of the broker that led the partition"),
+    column("group", TEXT, "Share group ID"),
+    _TOPIC,
+    column("partition", INT, "Partition number"),
+    column("first_offset", LONG, "First offset of the records"),
+    column("last_offset", LONG, "Last offset of the records"),
+    column("delivery_count", INT, "How often the records had been delivered, this time included"),
+    column("operation_id", LONG, "ID of the share fetch that acquired the records"),
+    column("request_id", TEXT, "Label of that share fetch"),
+    column("client_id", TEXT, "Client ID of that share fetch"),
+    column("member_id", TEXT, "Member that held the records"),
+    column("acquired_at", TIMESTAMP, "When the member acquired the records"),
+    column(
+        "ended_at",
+        TIMESTAMP,
+        "When the broker received the acknowledgement, or the delivery ended otherwise",
+    ),
+    column("held_ms", LONG, "Time from `acquired_at` to `ended_at` in milliseconds"),
+    column(
+        "ended_by",
+        TEXT,
+        "`accepted`, `released`, `rejected` or `gap`: acknowledged so; `lock_expired`; `session_ended`; `fenced`: the "
+        "broker lost the partition",
+    ),
+    column("state", TEXT, "State of the records after that: AVAILABLE, ACKNOWLEDGED or ARCHIVED"),
+    column("after_end", BOOL, "Whether the delivery ended after the last event of the trace"),
+)
+
 _GROUP_TRANSITIONS = table(
     column("broker", INT, "Broker ID of the coordinator"),
     column("group", TEXT, "Group ID"),
@@ -595,6 +624,7 @@ COMMENTED_TABLES: dict[str, pa.Schema] = {
     "completions": _COMPLETIONS,
     "expirations": _EXPIRATIONS,
     "cancellations": _CANCELLATIONS,
+    "share_deliveries": _SHARE_DELIVERIES,
     "group_transitions": _GROUP_TRANSITIONS,
     "group_disagreements": _GROUP_DISAGREEMENTS,
     "purgatory_gauges": _PURGATORY_GAUGES,

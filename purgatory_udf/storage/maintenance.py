@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COMPACTED = (
-    "completions", "expirations", "cancellations", "watches", "purgatory_gauges", "group_transitions",
-    "group_disagreements", "rejected_events", "recorded", "runs",
+    "completions", "expirations", "cancellations", "watches", "purgatory_gauges", "share_deliveries",
+    "group_transitions", "group_disagreements", "rejected_events", "recorded", "runs",
 )  # fmt: skip
 EVENTS = "events"
 KEEP_HOURS = RETENTION_HOURS

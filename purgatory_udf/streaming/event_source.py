@@ -85,7 +85,7 @@ class TraceSource:
 
 @dataclass(frozen=True)
 class Survey:
-    """Size and time span of a trace. `of_groups`, `of_topics` and `of_pauses` count events.
+    """Size and time span of a trace. `of_groups`, `of_topics`, `of_pauses` and `of_shares` count events.
 
     `most_bytes` and `least_bytes` are the greatest and the smallest limit of a partition's read by any fetch.
     """
@@ -99,6 +99,8 @@ class Survey:
     least_bytes: int
     of_topics: int = 0
     of_pauses: int = 0
+    of_shares: int = 0
+    share_fetches: int = 0
 
 
 def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
@@ -116,6 +118,8 @@ def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
         f"count(CASE WHEN type IN ({any_of(API_OF)}) THEN 1 END) AS of_groups, "
         "count(CASE WHEN type = 'topic' THEN 1 END) AS of_topics, "
         f"count(CASE WHEN type IN ({any_of(PAUSE_EVENTS)}) THEN 1 END) AS of_pauses, "
+        "count(CASE WHEN type LIKE 'share_%' THEN 1 END) AS of_shares, "
+        "count(CASE WHEN type = 'share_fetch' THEN 1 END) AS share_fetches, "
         "min(time_us) AS first_us, max(time_us) AS last_us FROM events",
         {"events": events},
     ).to_pylist()[0]
@@ -131,6 +135,12 @@ def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
         {"events": events},
     ).to_pylist()[0]
     return Survey(**totals, most_bytes=limits["most_bytes"] or 0, least_bytes=limits["least_bytes"] or 0)
+
+
+def has_share_groups(backend: Backend, events: str) -> bool:
+    """Whether the trace has events of share groups."""
+    store = backend.delta(events)
+    return store.count(events, [Condition("type", "=", "share_fetch")]) > 0
 
 
 def cluster_topics(backend: Backend, events: str) -> ClusterTopics:

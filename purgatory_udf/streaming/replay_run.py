@@ -39,11 +39,13 @@ from purgatory_udf.streaming.event_source import (
     broker_pauses,
     cluster_topics,
     growing_stream,
+    has_share_groups,
 )
 from purgatory_udf.streaming.group_answer_check import disagreement_counts, write_disagreements
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
 from purgatory_udf.streaming.run_resumption import ReplayOptions, is_one_batch, start_or_resume
+from purgatory_udf.streaming.share_rules import DELIVERIES
 from purgatory_udf.streaming.single_batch_replay import require_single_batch
 from purgatory_udf.streaming.stateful_adapter import Plan, closing_ms
 from purgatory_udf.streaming.status_file import StatusFiles
@@ -103,25 +105,27 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
         # A cluster's executors are known by now: they have written the run's record.
         set_shuffle_partitions(backend.spark)
         if options.follow:
-            create_tables(backend, layout, groups=True)
+            create_tables(backend, layout, groups=True, shares=has_share_groups(backend, options.events))
             return follow(backend, options, layout, run)
     survey = trace.survey
     source = _source(backend, options, layout, run, survey)
     if not source.is_one_batch:
         # After the run is recorded: a run that is stopped before it has tables is resumed, too.
-        create_tables(backend, layout, groups=survey.of_groups > 0)
+        create_tables(backend, layout, survey.of_groups > 0, survey.of_shares > 0)
     queries = _queries(backend, options, layout, run, survey, source)
     partitions = []
     if survey.operations:
-        closes = not survey.of_groups
+        closes = not survey.of_groups and not survey.of_shares
         partitions = queries.partition_sinks(survey.most_bytes, survey.least_bytes, closes)
     groups = [queries.group_sink()] if survey.of_groups else []
+    if survey.of_shares:
+        partitions = [*partitions, queries.share_sink()]
     make = replay_queries(backend, source, options.config)
     for title, sink in (*partitions, *groups):
         make(title, sink).to_end(survey)
     if source.is_one_batch:
         # Its one batch has created the tables that it has rows for.
-        create_tables(backend, layout, groups=survey.of_groups > 0)
+        create_tables(backend, layout, survey.of_groups > 0, survey.of_shares > 0)
     counts = _end(backend, options, layout, run, survey, [sink for _, sink in partitions], [sink for _, sink in groups])
     if options.config.drain and counts["open"]:
         # A run with lost rows must not look complete.
@@ -134,14 +138,16 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
     return done
 
 
-def create_tables(backend: Backend, layout: Layout, groups: bool) -> None:
-    """Create the outcome tables that do not exist yet; with `groups`, those of consumer groups."""
+def create_tables(backend: Backend, layout: Layout, groups: bool, shares: bool = False) -> None:
+    """Create the outcome tables that do not exist yet; with `groups` or `shares`, those of such groups."""
     schemas = {layout.table(name): COMMENTED_TABLES[name] for name in OUTPUT_TABLES}
     if groups:
         schemas |= {
             layout.table("group_transitions"): COMMENTED_TABLES["group_transitions"],
             layout.answers: GROUP_ANSWERS,
         }
+    if shares:
+        schemas[layout.table(DELIVERIES)] = COMMENTED_TABLES[DELIVERIES]
     backend.delta(layout.out).create_all(schemas)
 
 
@@ -212,7 +218,10 @@ def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: R
         plan = Plan(run.run_id, has_disorder, None, is_followed=True, topics=topics, pauses=pauses)
         queries = Queries(backend, options.config, layout, run, plan, trace_start_ms, status_files)
         make = stream_queries(backend, events, options.config)
-        made = [make(*each) for each in (*queries.partition_sinks(most_bytes, _LEAST_BYTES), queries.group_sink())]
+        sinks = [*queries.partition_sinks(most_bytes, _LEAST_BYTES), queries.group_sink()]
+        if has_share_groups(backend, options.events):
+            sinks.append(queries.share_sink())
+        made = [make(*each) for each in sinks]
         # A query that others read from starts first, and stops first.
         running = [query.start() for query in sorted(made, key=lambda query: query.name == BROKERS)]
         try:
@@ -345,7 +354,7 @@ def run_counts(
     with ThreadPoolExecutor(len(ENDS) + 1) as pool:
         *ended, rejected = pool.map(rows, (*ENDS, "rejected_events"))
     # No event names a session or a rebalance: their number comes from the groups' counts.
-    operations = survey.operations + groups.get("operations", 0)
+    operations = survey.operations + survey.share_fetches + groups.get("operations", 0)
     return {
         "events": survey.events,
         "rejected": rejected,

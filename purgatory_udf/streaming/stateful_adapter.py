@@ -4,8 +4,8 @@
                                                               ├─ step ─► OutputChunk ─ decode_table ─► rows of tables
                                        Spark's state ─ state ─┘    └───► state
 
-`partition_rules` implements the interface `Rules` for partitions and topics, `group_rules` for consumer groups. The
-rest of the pipeline does not depend on what the rules decide.
+`partition_rules` implements the interface `Rules` for partitions and topics, `group_rules` for consumer groups, and
+`share_rules` for share groups. The rest of the pipeline does not depend on what the rules decide.
 
 Each call restores a group's state, runs one `step` of the rules and stores the new state, with an event-time timeout if
 time alone can change it. A timeout must not be earlier than the watermark. `step` first expires everything that is due;
@@ -227,6 +227,7 @@ _TIME = {
     "cancellations": "cancelled_at",
     "watches": "ended_at",
     "purgatory_gauges": "at",
+    "share_deliveries": "ended_at",
     "group_transitions": "at",
     "group_answers": "answered_at",
 }

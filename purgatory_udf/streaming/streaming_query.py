@@ -43,6 +43,7 @@ from purgatory_udf.streaming.event_source import Survey, TraceSource, delta_stre
 from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
 from purgatory_udf.streaming.query_monitor import monitor_query
+from purgatory_udf.streaming.share_rules import ShareRules
 from purgatory_udf.streaming.single_batch_replay import LocalQuery
 from purgatory_udf.streaming.stateful_adapter import (
     CLOCK,
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 # Whether Spark makes a micro-batch without data, for timers alone.
 _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 # Names of the queries: partitions, the brokers behind them, consumer groups.
-QUERIES = (PARTITIONS, BROKERS, GROUPS) = ("partitions", event_staging.READER, "groups")
+QUERIES = (PARTITIONS, BROKERS, GROUPS, SHARES) = ("partitions", event_staging.READER, "groups", "shares")
 
 
 def packed(events: DataFrame, rules: AnyRules) -> DataFrame:
@@ -299,6 +300,10 @@ class Queries:
         state = GaugeState(self.config.group.purge_interval, self.trace_start_ms, end_ms, self.plan.pauses)
         gauges = CoordinatorGauges(state, Snapshots(self.backend, self.layout.coordinators), self.run.run_id)
         return GROUPS, self._sink(GROUPS, rules, gauges=gauges)
+
+    def share_sink(self) -> tuple[str, Sink]:
+        """Return title and sink of the query of share groups."""
+        return SHARES, self._sink(SHARES, ShareRules(self.plan, self.config, self.trace_start_ms))
 
     def _sink(self, name: str, rules: AnyRules, closes: bool = False, gauges: CoordinatorGauges | None = None) -> Sink:
         stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}/{name}"

@@ -19,7 +19,7 @@ TRACE = pages.ROOT / "docs/traces/group.jsonl"
 WRITTEN: dict[str, pa.Schema] = {
     name: schema
     for name, schema in {**COMMENTED_TABLES, **COMMENTED_METRICS}.items()
-    if name not in ("recorded", "fidelity")
+    if name not in ("recorded", "fidelity", "share_deliveries")
 }
 
 

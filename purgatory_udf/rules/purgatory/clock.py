@@ -183,12 +183,16 @@ class Reapers:
 
 @dataclass
 class GaugeSeries:
-    """The gauge readings of one purgatory. Only readings that differ from the previous one are stored."""
+    """The gauge readings of one purgatory. Only readings that differ from the previous one are stored.
+
+    A replay in steps takes the readings and remembers the values of the last one as `reported`.
+    """
 
     broker: int
     purgatory: DelayedOperationPurgatory[Any]
     changes: list[Gauge]
     purged_before: int = 0
+    reported: tuple[int, int] = (0, 0)
 
     def read(self, at_ms: int) -> None:
         purgatory = self.purgatory

@@ -12,4 +12,5 @@ In reading order:
 - `broker`: a broker's replicas and purgatories, and the cluster
 - `event_handlers`: from an event of the trace to a delayed operation, or to a change that triggers checks
 - `reference_replay`: the replay of a whole trace, with outcomes and gauges
+- `share_replay`: the replay of share groups in steps, with its state as bytes
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.purgatory.clock import Clock, Pauses
@@ -25,14 +27,97 @@ from purgatory_udf.rules.reference.partition import LeaderHwChange, Partition, R
 from purgatory_udf.rules.reference.share_broker import ShareBroker, ShareGroups
 
 
-class Broker:
+class ReplicaBroker:
+    """A broker's replicas, and the records of them that share groups have in flight.
+
+    A replay of share groups needs nothing else of a broker. `Broker` adds the other purgatories.
+    """
+
+    def __init__(self, broker_id: int, clock: Clock, share_groups: ShareGroups) -> None:
+        self.broker_id = broker_id
+        self.remote_storage = RemoteStorage()
+        self._clock, self._share_groups = clock, share_groups
+        self._shares: ShareBroker | None = None
+        self._replicas: dict[TopicPartition, Partition] = {}
+
+    def replica(self, key: TopicPartition) -> Partition:
+        """Return the broker's replica of the partition, creating it on first use."""
+        replica = self._replicas.get(key)
+        if replica is None:
+            replica = self._replicas[key] = Partition(key, self.broker_id, self.remote_storage)
+        return replica
+
+    @property
+    def shares(self) -> ShareBroker:
+        """The share partitions and their purgatory, created on first use: few brokers have any."""
+        if self._shares is None:
+            self._shares = ShareBroker(self.broker_id, self._clock, self._share_groups, self)
+        return self._shares
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether the broker has had requests of share groups."""
+        return self._shares is not None
+
+    def finish_request(self, now_us: int) -> None:
+        """Run what was put off to the end of a request (`ReplicaManager.tryCompleteActions`)."""
+        if self._shares is not None:
+            self._shares.run_actions(now_us)
+
+    def check_all(self, replica: Partition, now_us: int) -> None:
+        """Check all purgatories of partitions, because the high watermark rose."""
+        self.check_replica(replica, now_us)
+        if self._shares is not None:
+            self._shares.check_partition(replica.key, now_us)
+
+    def check_after_append(self, replica: Partition, change: LeaderHwChange, now_us: int) -> None:
+        """Check the purgatories with operations that an append with this effect may complete."""
+        if change is LeaderHwChange.INCREASED:
+            self.check_replica(replica, now_us)
+            if self._shares is not None:
+                self._shares.add_append_action(replica.key)
+        elif change is LeaderHwChange.SAME:
+            self.check_log_end(replica, now_us)
+
+    def fence_shares(self, replica: Partition, now_us: int) -> None:
+        """Drop what share groups have in flight of the partition, because the broker no longer leads it."""
+        if self._shares is not None:
+            self._shares.fence(replica.key, now_us)
+
+    def stop(self, replica: Partition, now_us: int) -> None:
+        """Abandon operations that wait for the partition, because the broker's process has ended.
+
+        Clients are disconnected and waiting requests are never answered (`BrokerServer.shutdown`,
+        `DelayedOperationPurgatory.shutdown`).
+        """
+        if self._shares is not None:
+            self._shares.stop(replica.key, now_us)
+        replica.stop()
+
+    def check_replica(self, replica: Partition, now_us: int) -> None:
+        """Check the purgatories that wait for the log: the high watermark rose, or the leadership changed."""
+
+    def check_log_end(self, replica: Partition, now_us: int) -> None:
+        """Check the fetches of followers that wait for the log end."""
+
+    def check_per_partition(self, replica: Partition, now_us: int) -> None:
+        """Check the purgatories of requests that settle their partitions one by one, and wait for no remote storage."""
+
+    def check_remote(self, replica: Partition, now_us: int) -> None:
+        """Check the requests that wait for remote storage: the broker has lost the leadership or the replica."""
+
+    def check_low_watermark(self, replica: Partition, now_us: int) -> None:
+        """Check the deletions that wait for the partition's log start offset."""
+
+    def check_topic(self, topic: str, now_us: int) -> None:
+        """Check the creations that wait for leaders of the topic."""
+
+
+class Broker(ReplicaBroker):
     """Answers each request at once or puts it into a purgatory, and checks the purgatories when a partition changes."""
 
     def __init__(self, broker_id: int, config: Config, clock: Clock, share_groups: ShareGroups | None = None) -> None:
-        self.broker_id = broker_id
-        self._clock = clock
-        self._share_groups = share_groups or ShareGroups(config.share)
-        self._shares: ShareBroker | None = None
+        super().__init__(broker_id, clock, share_groups or ShareGroups(config.share))
         self.produce_purgatory: DelayedOperationPurgatory[DelayedProduce]
         self.fetch_purgatory: DelayedOperationPurgatory[DelayedFetch]
         self.delete_records_purgatory: DelayedOperationPurgatory[DelayedDeleteRecords]
@@ -52,26 +137,6 @@ class Broker:
         self.remote_storage = RemoteStorage(config.remote_fetch.reads == "all")
         self._remote_wait_ms = config.remote_fetch.broker_wait_ms
         self._reads, self._lookups = RemoteReads(), RemoteReads()
-        self._replicas: dict[TopicPartition, Partition] = {}
-
-    def replica(self, key: TopicPartition) -> Partition:
-        """Return the broker's replica of the partition, creating it on first use."""
-        replica = self._replicas.get(key)
-        if replica is None:
-            replica = self._replicas[key] = Partition(key, self.broker_id, self.remote_storage)
-        return replica
-
-    @property
-    def shares(self) -> ShareBroker:
-        """The share partitions and their purgatory, created on first use: few brokers have any."""
-        if self._shares is None:
-            self._shares = ShareBroker(self.broker_id, self._clock, self._share_groups, self.replica)
-        return self._shares
-
-    def finish_request(self, now_us: int) -> None:
-        """Run what was put off to the end of a request (`ReplicaManager.tryCompleteActions`)."""
-        if self._shares is not None:
-            self._shares.run_actions(now_us)
 
     def append_records(self, produce: DelayedProduce, acks: int, now_us: int) -> None:
         """Append, then answer the produce or let it wait, and only then check what the appends completed.
@@ -201,11 +266,6 @@ class Broker:
             self.topic_purgatory.try_complete_else_watch(creation, topics, now_us)
 
     def stop(self, replica: Partition, now_us: int) -> None:
-        """Abandon operations that wait for the partition or its topic, because the broker's process has ended.
-
-        Clients are disconnected and waiting requests are never answered (`BrokerServer.shutdown`,
-        `DelayedOperationPurgatory.shutdown`).
-        """
         for purgatory in (
             self.produce_purgatory,
             self.fetch_purgatory,
@@ -217,67 +277,50 @@ class Broker:
         for reads in (self._reads, self._lookups):
             reads.forget(lambda key: key == replica.key)
         self.topic_purgatory.abandon(lambda topic: topic == replica.key.topic, now_us)
-        if self._shares is not None:
-            self._shares.stop(replica.key, now_us)
-        replica.stop()
-
-    def check_all(self, replica: Partition, now_us: int) -> None:
-        """Check all purgatories of partitions, because the high watermark rose."""
-        self.check_replica(replica, now_us)
-        if self._shares is not None:
-            self._shares.check_partition(replica.key, now_us)
+        super().stop(replica, now_us)
 
     def check_replica(self, replica: Partition, now_us: int) -> None:
-        """Check the purgatories that wait for the log: the high watermark rose, or the leadership changed."""
         self.produce_purgatory.check_and_complete(replica.key, now_us)
         self.fetch_purgatory.check_and_complete(replica.key, now_us)
         self.delete_records_purgatory.check_and_complete(replica.key, now_us)
 
+    def check_log_end(self, replica: Partition, now_us: int) -> None:
+        self.fetch_purgatory.check_and_complete(replica.key, now_us)
+
     def check_per_partition(self, replica: Partition, now_us: int) -> None:
-        """Check the purgatories of requests that settle their partitions one by one, and wait for no remote storage."""
         self.produce_purgatory.check_and_complete(replica.key, now_us)
         self.delete_records_purgatory.check_and_complete(replica.key, now_us)
 
-    def fence_shares(self, replica: Partition, now_us: int) -> None:
-        """Drop what share groups have in flight of the partition, because the broker no longer leads it."""
-        if self._shares is not None:
-            self._shares.fence(replica.key, now_us)
-
     def check_remote(self, replica: Partition, now_us: int) -> None:
-        """Check the requests that wait for remote storage: the broker has lost the leadership or the replica."""
         self.remote_fetch_purgatory.check_and_complete(replica.key, now_us)
         self.remote_list_offsets_purgatory.check_and_complete(replica.key, now_us)
 
-    def check_after_append(self, replica: Partition, change: LeaderHwChange, now_us: int) -> None:
-        """Check the purgatories with operations that an append with this effect may complete."""
-        if change is LeaderHwChange.INCREASED:
-            self.check_replica(replica, now_us)
-            if self._shares is not None:
-                self._shares.add_append_action(replica.key)
-        elif change is LeaderHwChange.SAME:
-            self.fetch_purgatory.check_and_complete(replica.key, now_us)
-
     def check_low_watermark(self, replica: Partition, now_us: int) -> None:
-        """Check the deletions that wait for the partition's log start offset."""
         self.delete_records_purgatory.check_and_complete(replica.key, now_us)
 
+    def check_topic(self, topic: str, now_us: int) -> None:
+        self.topic_purgatory.check_and_complete(topic, now_us)
 
-class Cluster:
-    """All brokers of a trace, on one clock. Brokers share nothing but which partitions of a topic have a leader."""
+
+class ReplicaCluster:
+    """The brokers of a trace as a replay of share groups needs them, on one clock."""
 
     def __init__(self, config: Config, start_ms: int, pauses: Pauses | None = None) -> None:
         self.config = config
         self.clock = Clock(start_ms, pauses)
         self.share_groups = ShareGroups(config.share)
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, ReplicaBroker] = {}
         self._led_partitions: dict[str, set[int]] = {}
 
-    def broker(self, broker_id: int) -> Broker:
+    def broker(self, broker_id: int) -> ReplicaBroker:
         """Return the broker, creating it on first use."""
         broker = self.brokers.get(broker_id)
         if broker is None:
-            broker = self.brokers[broker_id] = Broker(broker_id, self.config, self.clock, self.share_groups)
+            broker = self.brokers[broker_id] = self._new_broker(broker_id)
         return broker
+
+    def _new_broker(self, broker_id: int) -> ReplicaBroker:
+        return ReplicaBroker(broker_id, self.clock, self.share_groups)
 
     def has_leaders(self, topic: str, partitions: int) -> bool:
         """Return whether each of the topic's partitions 0 to n-1 has a leader, at any broker."""
@@ -288,8 +331,22 @@ class Cluster:
         """Record that the partition has a leader, and check the creations that wait for its topic at any broker."""
         self._led_partitions.setdefault(key.topic, set()).add(key.partition)
         for broker in self.brokers.values():
-            broker.topic_purgatory.check_and_complete(key.topic, now_us)
+            broker.check_topic(key.topic, now_us)
 
     def on_partition_deleted(self, key: TopicPartition) -> None:
         """Record that the partition has no leader."""
         self._led_partitions.get(key.topic, set()).discard(key.partition)
+
+
+class Cluster(ReplicaCluster):
+    """All brokers of a trace, on one clock.
+
+    Brokers share which partitions of a topic have a leader, and the persisted states of share groups.
+    """
+
+    def broker(self, broker_id: int) -> Broker:
+        """Return the broker, creating it on first use."""
+        return cast(Broker, super().broker(broker_id))
+
+    def _new_broker(self, broker_id: int) -> Broker:
+        return Broker(broker_id, self.config, self.clock, self.share_groups)

@@ -25,7 +25,7 @@ from purgatory_udf.common.configuration import INT32_MAX, fetch_keys
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.contract.overrides import RequestContext, apply_override
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
-from purgatory_udf.rules.reference.broker import Broker, Cluster
+from purgatory_udf.rules.reference.broker import Cluster, ReplicaBroker, ReplicaCluster
 from purgatory_udf.rules.reference.delayed_admin import (
     HIGH_WATERMARK,
     CreateTopicStatus,
@@ -162,7 +162,7 @@ def list_offsets(cluster: Cluster, event: Event, respond: Respond | None = None)
     return operation
 
 
-def share_fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedShareFetch:
+def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None = None) -> DelayedShareFetch:
     """Apply a fetch of a share group. Its acknowledgements are taken first."""
     broker = cluster.broker(_broker_id(event))
     if event.get("acknowledgements"):
@@ -198,7 +198,7 @@ REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
 }
 
 
-def share_acknowledge(cluster: Cluster, event: Event) -> None:
+def share_acknowledge(cluster: ReplicaCluster, event: Event) -> None:
     """Apply acknowledgements of a member of a share group."""
     acknowledgements: dict[TopicPartition, list[Acknowledgement]] = {}
     for each in event["acknowledgements"]:
@@ -208,17 +208,17 @@ def share_acknowledge(cluster: Cluster, event: Event) -> None:
     shares.acknowledge(_share_answer(event), event["group"], event["member_id"], acknowledgements, event["time_us"])
 
 
-def _share_release(cluster: Cluster, event: Event) -> None:
+def _share_release(cluster: ReplicaCluster, event: Event) -> None:
     shares = cluster.broker(_broker_id(event)).shares
     shares.release_session(_share_answer(event), event["group"], event["member_id"], event["time_us"])
 
 
-def _share_group(cluster: Cluster, event: Event) -> None:
+def _share_group(cluster: ReplicaCluster, event: Event) -> None:
     settings = {name: event[name] for name in SHARE_GROUP_SETTINGS if event.get(name) is not None}
     cluster.share_groups.configure(event["group"], ShareGroupLimits(**settings))
 
 
-def _share_state(cluster: Cluster, event: Event) -> None:
+def _share_state(cluster: ReplicaCluster, event: Event) -> None:
     batches = [
         StateBatch(each["first_offset"], each["last_offset"], RecordState[each["state"]], each["delivery_count"])
         for each in event.get("states") or ()
@@ -232,7 +232,7 @@ def _share_answer(event: Event) -> ShareAnswer:
     return ShareAnswer(event["seq"], event.get("request_id"), event["type"], event.get("state_write_ms"))
 
 
-SHARE_EVENTS: dict[str, Callable[[Cluster, Event], None]] = {
+SHARE_EVENTS: dict[str, Callable[[ReplicaCluster, Event], None]] = {
     "share_acknowledge": share_acknowledge,
     "share_release": _share_release,
     "share_group": _share_group,
@@ -277,14 +277,14 @@ def _number(values: Event, name: str, default: int) -> int:
     return default if value is None else int(value)
 
 
-def _overridden(cluster: Cluster, event: Event, field: str, *keys: str) -> int:
+def _overridden(cluster: ReplicaCluster, event: Event, field: str, *keys: str) -> int:
     """Return a field of a request, after the what-if settings that apply to its client, broker and topics."""
     topics = [entry["topic"] for entry in event.get("partitions") or event.get("topics") or ()]
     subject = RequestContext(event.get("client_id"), _broker_id(event), topics)
     return apply_override(event[field], cluster.config.setting(keys, subject))
 
 
-def _replica(broker: Broker, entry: Event) -> Partition:
+def _replica(broker: ReplicaBroker, entry: Event) -> Partition:
     return broker.replica(TopicPartition(entry["topic"], entry["partition"]))
 
 
@@ -341,61 +341,61 @@ def _delete_records_partition_status(replica: Partition, offset: int) -> DeleteR
     )
 
 
-Change = Callable[[Broker, Partition, Event], None]
+Change = Callable[[ReplicaBroker, Partition, Event], None]
 
 
-def _log_end(broker: Broker, replica: Partition, event: Event) -> None:
+def _log_end(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     change = replica.append(event["offset"], event.get("bytes") or 0, event.get("batches") == 1)
     broker.check_after_append(replica, change, event["time_us"])
 
 
-def _high_watermark(broker: Broker, replica: Partition, event: Event) -> None:
+def _high_watermark(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     if replica.set_high_watermark(event["offset"]):
         broker.check_all(replica, event["time_us"])
 
 
-def _last_stable(broker: Broker, replica: Partition, event: Event) -> None:
+def _last_stable(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     replica.set_last_stable_offset(event["offset"])
 
 
-def _log_start(broker: Broker, replica: Partition, event: Event) -> None:
+def _log_start(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     replica.log.advance_start(event["offset"])
     broker.check_low_watermark(replica, event["time_us"])
 
 
-def _segment_roll(broker: Broker, replica: Partition, event: Event) -> None:
+def _segment_roll(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     replica.log.roll(event["offset"])
 
 
-def _truncate(broker: Broker, replica: Partition, event: Event) -> None:
+def _truncate(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     replica.truncate(event["offset"])
 
 
-def _leader(broker: Broker, replica: Partition, event: Event) -> None:
+def _leader(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     isr = event.get("isr")
     replica.make_leader(event.get("leader_epoch"), None if isr is None else tuple(isr), event.get("min_isr"))
     broker.check_all(replica, event["time_us"])
 
 
-def _isr(broker: Broker, replica: Partition, event: Event) -> None:
+def _isr(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     if replica.set_isr(tuple(event["isr"])):
         broker.check_all(replica, event["time_us"])
 
 
-def _replica_end(broker: Broker, replica: Partition, event: Event) -> None:
+def _replica_end(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     if replica.update_follower_fetch_state(event["replica_id"], event["offset"]):
         broker.check_all(replica, event["time_us"])
 
 
 def _throttled_change(throttled: bool) -> Change:
-    def change(broker: Broker, replica: Partition, event: Event) -> None:
+    def change(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
         replica.throttled_followers[event["replica_id"]] = throttled
 
     return change
 
 
 def _status_change(status: ReplicaStatus) -> Change:
-    def change(broker: Broker, replica: Partition, event: Event) -> None:
+    def change(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
         replica.status = status
         if status is not ReplicaStatus.ONLINE:
             broker.fence_shares(replica, event["time_us"])
@@ -404,7 +404,7 @@ def _status_change(status: ReplicaStatus) -> Change:
     return change
 
 
-def _check_status(broker: Broker, replica: Partition, event: Event) -> None:
+def _check_status(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     """Check the purgatories after a change of the replica's status, as far as the broker does (`wake`)."""
     now_us = event["time_us"]
     if event.get("wake") is False:
@@ -415,12 +415,12 @@ def _check_status(broker: Broker, replica: Partition, event: Event) -> None:
         broker.check_remote(replica, now_us)
 
 
-def _local_log_start(broker: Broker, replica: Partition, event: Event) -> None:
+def _local_log_start(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     replica.log.advance_local_start(event["offset"])
     broker.remote_storage.is_used = True
 
 
-def _stopped(broker: Broker, replica: Partition, event: Event) -> None:
+def _stopped(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     broker.stop(replica, event["time_us"])
 
 
@@ -447,7 +447,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def apply_change(cluster: Cluster, event: Event) -> None:
+def apply_change(cluster: ReplicaCluster, event: Event) -> None:
     """Apply a `partition` event at its broker, then update which partitions of the topic have a leader."""
     broker = cluster.broker(event.get("broker") or 0)
     key = TopicPartition(event["topic"], event["partition"])

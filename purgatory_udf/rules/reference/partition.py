@@ -137,6 +137,18 @@ class PartitionLog:
         read_to = self._batch_ends[complete - 1] if size and complete else offset
         return size, max(offset, min(read_to, upper.offset))
 
+    def __len__(self) -> int:
+        """Return the number of batches that are remembered individually."""
+        return len(self._batch_ends)
+
+    def merge_oldest(self, count: int, needed: int | None) -> None:
+        """Merge the first `count` batches into one, except for those from the offset `needed` on."""
+        if needed is not None:
+            count = min(count, bisect_right(self._batch_ends, needed))
+        if count > 1:
+            del self._batch_ends[: count - 1], self._batch_positions[1:count], self._batch_sizes[1:count]
+            self._batch_sizes[0] = 0
+
     def batches_from(self, offset: int, size: int) -> list[LogBatch]:
         """Return the complete batches in the `size` bytes from the batch that holds `offset`."""
         batches, first = [], bisect_right(self._batch_ends, offset)

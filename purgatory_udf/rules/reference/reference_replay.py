@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.contract.outcome import Gauge, Outcome, Transition
+from purgatory_udf.contract.outcome import Gauge, Outcome, ShareDelivery, Transition
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
 from purgatory_udf.rules.coordinator.group_coordinator import Coordinators
@@ -42,13 +42,14 @@ class Replay:
     """The result of a replay.
 
     `outcomes` are in order of arrival, those of groups last. `open` lists the operations that had not ended when the
-    replay did, which only happens if it is not drained.
+    replay did, which only happens if it is not drained. `deliveries` are those of share groups, with their brokers.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
     groups: GroupJournal = field(default_factory=GroupJournal)
+    deliveries: list[tuple[int, ShareDelivery]] = field(default_factory=list)
     series: list[GaugeSeries] = field(default_factory=list)
     start_ms: int = 0
     end_ms: int = 0
@@ -100,6 +101,12 @@ class Replayer:
             open=[operation.operation_id for operation in operations if not operation.completed],
             transitions=[change.transition for change in groups.changes],
             groups=groups,
+            deliveries=[
+                (broker.broker_id, delivery)
+                for broker in self.cluster.brokers.values()
+                if broker.has_shares
+                for delivery in broker.shares.deliveries
+            ],
             series=clock.series,
             start_ms=clock.start_ms,
             end_ms=clock.last_step_ms,

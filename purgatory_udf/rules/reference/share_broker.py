@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from purgatory_udf.common.configuration import ShareSettings
 from purgatory_udf.contract.outcome import ShareDelivery, TopicPartition
@@ -86,6 +86,11 @@ class ShareGroups:
         """Return the persisted state of a share partition."""
         return self._states.setdefault(key, PersistedState())
 
+    def start_offsets(self, key: TopicPartition) -> list[int]:
+        """Return the persisted start offsets of a partition, by any group."""
+        states = (state for group_key, state in self._states.items() if group_key.key == key)
+        return [state.start for state in states if state.start is not None]
+
     def load(self, key: GroupKey, state: PersistedState) -> None:
         """Take a persisted state that the trace reports."""
         self._states[key] = state
@@ -124,6 +129,13 @@ class _WriteAnswer(TimerTask):
         self._broker.apply_write(self._write, now_ms * 1000)
 
 
+class ReplicaHost(Protocol):
+    """A broker with replicas."""
+
+    def replica(self, key: TopicPartition) -> Partition:
+        """Return the broker's replica of the partition."""
+
+
 class ShareBroker:
     """The share partitions of a broker (`SharePartitionManager`), its ShareFetch purgatory and its timers.
 
@@ -135,7 +147,7 @@ class ShareBroker:
         broker_id: int,
         clock: Clock,
         groups: ShareGroups,
-        replica: Callable[[TopicPartition], Partition],
+        host: ReplicaHost,
     ) -> None:
         self.broker_id = broker_id
         self.deliveries: list[ShareDelivery] = []
@@ -152,7 +164,7 @@ class ShareBroker:
         self.partitions: dict[GroupKey, SharePartition] = {}
         self._sessions: dict[tuple[str, str], dict[TopicPartition, None]] = {}
         self._actions: list[tuple[str, tuple[TopicPartition, ...]] | TopicPartition] = []
-        self._groups, self._replica = groups, replica
+        self._groups, self._host = groups, host
 
     @property
     def cuts_reads(self) -> bool:
@@ -174,7 +186,7 @@ class ShareBroker:
             return
         keys: list[object] = []
         for key in fetch.rotated:
-            replica = self._replica(key)
+            replica = self._host.replica(key)
             group_key = GroupKey(fetch.group, key)
             partition = self.partitions.get(group_key)
             if partition is None:
@@ -324,14 +336,14 @@ class ShareBroker:
 
     def end(self, key: TopicPartition) -> OffsetMetadata | None:
         """Return the end up to which share groups read."""
-        return self._replica(key).high_watermark
+        return self._host.replica(key).high_watermark
 
     def log_start(self, key: TopicPartition) -> int:
-        return self._replica(key).log.start or 0
+        return self._host.replica(key).log.start or 0
 
     def read(self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool) -> ShareRead:
         """Read from a partition's log."""
-        replica = self._replica(key)
+        replica = self._host.replica(key)
         log, end = replica.log, replica.high_watermark
         if replica.status is not ReplicaStatus.ONLINE:
             return ShareRead(replica.status.error)

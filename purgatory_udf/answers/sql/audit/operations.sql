@@ -12,7 +12,9 @@ WITH rows_of_each AS (
         UNION ALL
         SELECT operation_id, 0,
             CASE
-                WHEN kind IN ('produce', 'fetch', 'remote_fetch', 'delete_records', 'create_topics', 'list_offsets')
+                WHEN kind IN (
+                    'produce', 'fetch', 'remote_fetch', 'share_fetch', 'delete_records', 'create_topics', 'list_offsets'
+                )
                 THEN 1 ELSE 0
             END, 1
         FROM (

@@ -6,6 +6,7 @@
 --   the same with `topic` and `partition`    the same, by partition
 --   DelayedFetchMetrics with `fetcherType`   one mark for each fetch, of consumers and of followers
 --   DelayedRemoteFetchMetrics                one mark for each fetch that waits for remote storage
+--   DelayedShareFetchMetrics                 one mark for each share fetch, even if it was answered with records
 --
 -- Kafka has no such meter for its other purgatories: metrics/operations and metrics/waits count their expirations.
 --
@@ -53,6 +54,12 @@ meters AS (
         count_if(after_end)
     FROM expired
     WHERE kind = 'remote_fetch'
+    GROUP BY broker, window_start
+    UNION ALL
+    SELECT 'DelayedShareFetchMetrics,name=ExpiresPerSec', broker, NULL, NULL, NULL, window_start, count(*),
+        count_if(after_end)
+    FROM expired
+    WHERE kind = 'share_fetch'
     GROUP BY broker, window_start
 )
 SELECT 'kafka.server:type=' || bean AS mbean, broker, topic, partition, fetcher, window_start,

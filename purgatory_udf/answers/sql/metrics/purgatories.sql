@@ -10,8 +10,8 @@
 --   dead     0   1   2   0    the difference
 --
 -- Operations that were still open when the replay ended are in no table. If the gauge counts one, the number of dead
--- watches is unknown (null). So it is in RemoteFetch while an operation waits, because the tables do not have the number
--- of its keys, the partitions in remote storage.
+-- watches is unknown (null). So it is in RemoteFetch and ShareFetch while an operation waits, because the tables do not have
+-- the number of its keys.
 --
 -- Reads:       purgatory_gauges, ended
 -- Parameters:  :window_ms, length of a window in milliseconds; windows count from the epoch

@@ -5,4 +5,4 @@
 
 SELECT seq AS operation_id
 FROM events
-WHERE type IN ('produce', 'fetch', 'delete_records', 'create_topics', 'list_offsets')
+WHERE type IN ('produce', 'fetch', 'delete_records', 'create_topics', 'list_offsets', 'share_fetch')

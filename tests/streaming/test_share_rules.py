@@ -1,0 +1,168 @@
+"""Share groups in a stream: tables equal the reference, for any batches, and in one process."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from jobs import replay
+from purgatory_udf.answers.audit import audit
+from purgatory_udf.answers.metrics import MetricsOptions, write_metrics
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.common.configuration import INT32_MAX
+from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.contract.tables import ENDS
+from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.rules.engine.partition_engine import event_table
+from purgatory_udf.rules.purgatory.clock import gauge_changes
+from purgatory_udf.rules.reference import reference_replay
+from purgatory_udf.rules.reference.reference_replay import Replay
+from purgatory_udf.streaming.share_rules import DELIVERIES, ShareRules
+from purgatory_udf.streaming.stateful_adapter import CLOCK, Plan, input_chunk_function, state_function
+from tests.streaming.stateful_operator import StatefulOperator
+from tests.support import share_traces
+from tests.support.outcome_rows import outcomes_of
+from tests.support.share_traces import Event, ShareTrace
+
+Row = dict[str, Any]
+TABLES = (*ENDS, DELIVERIES, "purgatory_gauges")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def trace() -> ShareTrace:
+    return share_traces.load("tiny-1")
+
+
+@pytest.fixture(scope="module")
+def expected(trace: ShareTrace) -> Replay:
+    return reference_replay.replay(trace.events, trace.config)
+
+
+@pytest.mark.parametrize("cuts", [0, 3, 40])
+def test_tables_do_not_depend_on_batches(trace: ShareTrace, expected: Replay, cuts: int) -> None:
+    tables = _stream(trace, _batches(trace.events, cuts))
+    _assert_equal(tables, expected)
+
+
+def test_disordered_events_are_decided_in_order(trace: ShareTrace, expected: Replay) -> None:
+    config = trace.config.model_copy(update={"max_disorder_ms": 500})
+    shuffled = sorted(trace.events, key=lambda event: (event["time_us"] // 400_000, event["seq"] % 7, event["seq"]))
+    batches = [shuffled[at : at + 97] for at in range(0, len(shuffled), 97)]
+    late = max(event["time_us"] for event in trace.events)
+    assert batches[-1][-1]["time_us"] <= late
+    _assert_equal(_stream(ShareTrace(trace.events, config, [], [], {}, 0), batches), expected)
+
+
+def test_command_writes_all_tables(trace: ShareTrace, expected: Replay, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "events"), _typed(trace.events))
+    share = trace.config.share
+    settings = [
+        f"--set=share.{name}={getattr(share, name)}"
+        for name in ("record_lock_duration_ms", "delivery_count_limit", "partition_max_record_locks")
+    ]
+    settings += [f"--set=share.{name}={getattr(share, name)}" for name in ("state_write_ms", "purge_interval", "reads")]
+    settings += ["--set=fetch.cap_min_bytes=false", f"--set=fetch.max_bytes={INT32_MAX}"]
+    words = ["--events", str(tmp_path / "events"), "--out", str(tmp_path), *settings]
+    assert replay.main.status(words, open_local) == 0
+    _assert_equal({name: DeltaTable(str(tmp_path / name)).to_pyarrow_table() for name in TABLES}, expected)
+    assert [finding.invariant for finding in audit(LocalBackend(), str(tmp_path)) if finding.broken] == []
+    marks = write_metrics(LocalBackend(), str(tmp_path), MetricsOptions()).sql(
+        "SELECT mbean, sum(expired) AS marks FROM metrics_expires GROUP BY mbean"
+    )
+    meter = "kafka.server:type=DelayedShareFetchMetrics,name=ExpiresPerSec"
+    assert marks.to_pylist() == [{"mbean": meter, "marks": trace.expirations}]
+
+
+def _batches(events: list[Event], cuts: int) -> list[list[Event]]:
+    """Divide the events at random, but not within a millisecond."""
+    ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
+    at = sorted(Random(cuts).sample(range(1, len(ordered)), cuts))
+    times = [event["time_us"] // 1000 for event in ordered]
+    bounds = sorted({0, len(ordered), *(times.index(times[cut]) for cut in at)})
+    return [ordered[low:high] for low, high in pairwise(bounds)]
+
+
+def _stream(trace: ShareTrace, batches: list[list[Event]]) -> dict[str, pa.Table]:
+    """Run the query over the batches and the drain row."""
+    start_us, end_us = (pick(event["time_us"] for event in trace.events) for pick in (min, max))
+    disorder_ms = trace.config.max_disorder_ms
+    rules = ShareRules(Plan("run", disorder_ms > 0, end_us), trace.config, start_us // 1000)
+    operator = StatefulOperator(state_function(rules), delay_ms=disorder_ms + 1)
+    chunks: list[tuple[Any, ...]] = []
+    drain = [(CLOCK, end_us + (INT32_MAX + 2000) * 1000, b"")]
+    for rows in [*(_input_rows(batch, rules) for batch in batches), drain, []]:
+        chunks += operator.batch(rows)
+        operator.advance()
+    assert (operator.dropped, operator.timers) == (0, {})
+    return {
+        name: pa.Table.from_batches(
+            list(rules.decode_table(name, (pa.py_buffer(payload) for table, *_, payload in chunks if table == name))),
+            schema=rules.schema(name),
+        )
+        for name in TABLES
+    }
+
+
+def _input_rows(batch: list[Event], rules: ShareRules) -> list[tuple[str, int, bytes]]:
+    events = _typed(batch).select(rules.input_columns(event_table([]).column_names))
+    chunks = pa.Table.from_batches(list(input_chunk_function(rules)(iter(events.to_batches()))))
+    times = chunks["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+    return list(zip(chunks["group"].to_pylist(), times, chunks["payload"].to_pylist(), strict=True))
+
+
+def _typed(events: list[Event]) -> pa.Table:
+    columns = event_table([]).column_names
+    # The traces have some fields of their own.
+    return event_table([{"broker": 0} | {k: v for k, v in event.items() if (k in columns and k != "batches") or
+                         (k == "batches" and isinstance(v, int))} for event in events])  # fmt: skip
+
+
+def _assert_equal(tables: dict[str, pa.Table], expected: Replay) -> None:
+    assert _outcomes(tables) == expected.outcomes
+    assert _deliveries(tables[DELIVERIES]) == sorted(
+        (broker, *(getattr(delivery, name) for name in delivery.__slots__)) for broker, delivery in expected.deliveries
+    )
+    gauges = [
+        (row["broker"], row["purgatory"], _us(row["at"]) // 1000, row["watched"], row["delayed"], row["purged"])
+        for row in tables["purgatory_gauges"].to_pylist()
+        if row["purgatory"] == "ShareFetch"
+    ]
+    last_ms = max(gauge[2] for gauge in gauges)
+    assert sorted(gauges) == [
+        (gauge.broker, gauge.purgatory, gauge.at_ms, gauge.watched, gauge.delayed, gauge.purged)
+        for gauge in gauge_changes(expected.gauges)
+        if gauge.at_ms <= last_ms
+    ]
+
+
+def _outcomes(tables: dict[str, pa.Table]) -> list[Outcome]:
+    return outcomes_of(*(tables[name] for name in ENDS))
+
+
+def _deliveries(table: pa.Table) -> list[tuple[Any, ...]]:
+    names = ("group", "topic", "partition", "first_offset", "last_offset", "delivery_count", "operation_id")
+    more = ("request_id", "client_id", "member_id")
+    return sorted(
+        (
+            row["broker"],
+            *(row[name] for name in (*names, *more)),
+            _us(row["acquired_at"]),
+            _us(row["ended_at"]),
+            row["ended_by"],
+            row["state"],
+        )
+        for row in table.to_pylist()
+    )
+
+
+def _us(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
