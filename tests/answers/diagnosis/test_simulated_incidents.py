@@ -1,4 +1,4 @@
-"""Incidents of simulated clusters are found, with their culprits; `benchmarks.diagnosis` prints larger samples."""
+"""Incidents of simulated clusters are found, with their culprits; `benchmarks.diagnosis` measures all kinds."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnosis import score
-from benchmarks.simulated_incidents import SHAPES
 from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.contract import read_row
 from tests.support.outcome_folder import SAMPLE, write_folder
 
 SEED = 101
+# Kinds without a recorded fault in `tests/data/traces`, and a trace without any.
+CHOSEN = ("broker_crashed", "broker_restarted", "member_restarted", "rebalance_storm", "purge_backlog", "calm")
 LEAST_RECALL, MOST_FALSE = 0.9, 0.1
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", CHOSEN)
 def test_incidents_are_found(shape: str) -> None:
     result = score(shape, SEED)
     assert result.recall >= LEAST_RECALL, result.errors
