@@ -73,6 +73,8 @@ WITHOUT_ROWS = (
     "diagnosis/leader_moves",
     "diagnosis/remote_waits",
     "explain/remote_reads",
+    "explain/pauses",
+    "views/pauses",
 )
 # Queries of two runs.
 OF_CHANGES = ["certainty", "changes", "counts", "differing"]

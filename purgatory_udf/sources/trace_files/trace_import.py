@@ -221,7 +221,9 @@ def ingest(
         report_phase(f"putting {counted(lines, 'line')} in order")
         decision = decided(backend, staged, ends, source, run.run_id, options)
         tables = layout.table("events"), layout.table("rejected_events")
-        report = IngestReport(run.run_id, len(source.files), lines, *decision.counts, *tables, skipped=source.skipped)
+        report = IngestReport(
+            run.run_id, len(source.files), lines, *decision.counts, *tables, skipped=tuple(source.skipped)
+        )
         report.require_complete()
         report_phase(f"writing {counted(report.accepted, 'event')}, {counted(report.rejected, 'rejected line')}")
         for path in tables:

@@ -110,7 +110,7 @@ def test_request_log_topic_is_imported(
     send("log", [line.rstrip("\n") for line in islice(lines, 400)])
     arguments = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "log", "--out", str(tmp_path)]
     assert main.status([*arguments, "--messages", "request-log"]) == 0
-    assert capsys.readouterr().out.startswith("input     400 lines of 1 files\n")
+    assert capsys.readouterr().out.startswith("input     400 lines of 1 file\n")
     sources = {source for (source,) in _rows(tmp_path, "recorded", "source")}
     assert sources == {"log-0"}
 

@@ -135,6 +135,8 @@ def test_transaction_state_waits_in_all_versions() -> None:
     request = {"transactionalId": "tx", "transactionTimeoutMs": 30_000}
     response = {"errorCode": 0, "producerId": 5, "producerEpoch": 0}
     assert partition_for("tx", 1) == 0
+    # Its hash is negative; a recorded broker that leads partition 0 of 6 answered it.
+    assert partition_for("g-idle", 6) == 0
     init_producer = log_line(104, message("INIT_PRODUCER_ID", request, response, client="p", remote=3.0))
     (produce,) = _produces(translate(parse([init_producer]), _given(STATE, [BATCH], classic=False)))
     assert (produce["timeout_ms"], produce["client_id"]) == (30_000, "p")

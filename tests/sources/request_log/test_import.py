@@ -131,7 +131,7 @@ def test_fidelity_report_is_printed_and_saved(replayed: Replayed) -> None:
         "Difference between recorded and replayed waits, ms",
         "Lateness of expirations, ms (the median of a broker is subtracted from differences of waits)",
         "Largest differences of waits",
-        "Expirations (for produces: expired partitions)",
+        "Expirations (for produces and list-offsets requests: expired partitions)",
         "Responses of group coordinators",
         "Events of groups, logged by coordinators / replayed",
     )

@@ -56,8 +56,9 @@ def java_hash(text: str) -> int:
 
 
 def partition_for(text: str, partitions: int) -> int:
-    """Return the partition of a group or transactional id; as Kafka's `Utils.abs`, with the low 31 bits of the hash."""
-    return (java_hash(text) & 0x7FFFFFFF) % partitions
+    """Return the partition of a group or transactional id: as Kafka's `Utils.abs`, 0 for the least hash."""
+    value = java_hash(text)
+    return 0 if value == -(1 << 31) else abs(value) % partitions
 
 
 def coordinator_appends(request: Request) -> Iterator[tuple[str, str, int]]:
