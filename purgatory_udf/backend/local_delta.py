@@ -61,6 +61,16 @@ def needing_spark() -> Iterator[None]:
         raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
 
 
+class NewerProtocolError(UserError):
+    """A table requires a newer version of Delta's protocol."""
+
+    def __init__(self, path: str, version: int) -> None:
+        super().__init__(
+            f"{path}: requires version {version} of Delta's reader protocol, newer than {_READER_VERSION}; read the "
+            "table with the program that wrote it"
+        )
+
+
 class LocalDelta(DeltaStore):
     """Delta tables of the local disk."""
 
@@ -76,12 +86,15 @@ class LocalDelta(DeltaStore):
                 newer = re.search(r"minimum reader version (\d+)", str(error))
                 if newer is None:
                     raise
-                raise _newer_protocol(path, int(newer[1])) from None
+                raise NewerProtocolError(path, int(newer[1])) from None
             _require_complete_log(require_local_path(path))
             return table
 
     def is_table(self, path: str) -> bool:
-        return self.table_at(path) is not None
+        try:
+            return self.table_at(path) is not None
+        except NewerProtocolError:
+            return True
 
     def create(self, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
         if self.is_table(path):
@@ -310,21 +323,14 @@ def _require_complete_log(table: Path) -> None:
 
 
 def _require_known_protocol(path: str) -> None:
-    """Raise `UserError` if the first commit requires a newer protocol, which deltalake takes from its checksum file."""
+    """Reject a first commit with a newer protocol, which deltalake takes from its checksum file."""
     first = require_local_path(path) / "_delta_log" / f"{0:020}.json"
     with suppress(OSError, ValueError), first.open(encoding="utf-8") as lines:
         # The protocol is one of the first actions of a commit that creates a table.
         actions = [json.loads(line) for line in islice(lines, 3) if '"minReaderVersion"' in line]
         version = max((action["protocol"]["minReaderVersion"] for action in actions if "protocol" in action), default=0)
         if version > _READER_VERSION:
-            raise _newer_protocol(path, version)
-
-
-def _newer_protocol(path: str, version: int) -> UserError:
-    return UserError(
-        f"{path}: requires version {version} of Delta's reader protocol, newer than {_READER_VERSION}; read the table "
-        "with the program that wrote it"
-    )
+            raise NewerProtocolError(path, version)
 
 
 def _filter(where: Sequence[Condition]) -> Any:
