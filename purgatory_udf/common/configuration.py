@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.local_files import open_file
 from purgatory_udf.contract.overrides import (
     COORDINATOR_KEY,
     RequestContext,
@@ -41,7 +42,8 @@ def read_mapping(path: Path, may_be_empty: bool = False) -> dict[Any, Any]:
         UserError: The file cannot be read, is not YAML, or is not a mapping.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with open_file(path) as file:
+            text = file.read().decode()
         values = _parse(text)
         # Only aliases can make few lines many values.
         if "*" in text and _size(values, {}) > _MAX_VALUES:

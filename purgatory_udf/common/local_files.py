@@ -1,12 +1,14 @@
-"""Files of this machine: their names, the files in a folder, their total size, and the user's cache folder."""
+"""Files of this machine: their names, pipes, the files in a folder, their total size, and the user's cache folder."""
 
 from __future__ import annotations
 
 import glob
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from purgatory_udf.common.errors import NeedsSparkError
 
@@ -33,6 +35,30 @@ def require_local_path(name: str) -> Path:
     if path is None:
         raise NeedsSparkError(f"{name}: is not on this machine")
     return path
+
+
+# Contents of the pipes that this process has read, by their path.
+_pipes: dict[str, bytes] = {}
+
+
+def open_file(path: str | Path) -> IO[bytes]:
+    """Open a file for reading; a pipe, such as `<(zcat FILE)`, is read once and kept, so that it can be opened again.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    name = str(path)
+    if name not in _pipes and not Path(name).is_fifo():
+        return open(name, "rb")
+    if name not in _pipes:
+        with open(name, "rb") as pipe:
+            _pipes[name] = pipe.read()
+    return io.BytesIO(_pipes[name])
+
+
+def pipes_read() -> Iterator[str]:
+    """Yield the paths of the pipes that this process has read, which no other process can read again."""
+    yield from _pipes
 
 
 def files_below(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.local_files import open_file
 
 
 def read_properties(file: Path) -> dict[str, str]:
@@ -20,7 +21,8 @@ def read_properties(file: Path) -> dict[str, str]:
         UserError: The file cannot be read.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        with open_file(file) as opened:
+            lines = opened.read().decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UserError(f"{file}: cannot be read: {reason}") from None

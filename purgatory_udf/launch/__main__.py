@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import purgatory_udf
 from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.common.local_files import pipes_read
 from purgatory_udf.launch import command_line, jvm_process, runtimes, submission
 from purgatory_udf.launch import command_line as command_line_module
 from purgatory_udf.launch.backend_choice import TINY, open_local, runs_in_process
@@ -98,6 +99,8 @@ def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
     if call.separate_jvm:
         jvm_process.start(call.jvm_command, call.environ)
         return job.status(line.arguments)
+    for pipe in pipes_read():
+        raise UserError(f"{pipe}: a pipe, which only this process can read; for Spark, write it to a file")
     return _replace_process(call)
 
 

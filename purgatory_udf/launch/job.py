@@ -152,7 +152,7 @@ def _with_backend(run: Run, open_backend: OpenBackend | None) -> Run:
 def _input_paths(options: Mapping[str, Any], reads: Iterable[str]) -> list[str]:
     """Return the paths given by these options."""
     given = (options.get(name) for name in reads)
-    return [path for value in given if value for path in ([value] if isinstance(value, str) else value)]
+    return [str(path) for value in given if value for path in ([value] if isinstance(value, str | Path) else value)]
 
 
 def describe_failure(error: BaseException) -> tuple[str, int]:
@@ -180,6 +180,19 @@ def describe_failure(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}", USER_ERROR
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__, FAILED
+
+
+# Options that name files to read next to the input.
+_FILE_OPTIONS = ("topics", "batches", "isr", "client_file", "config", "jmx_before", "jmx_after", "server_log")
+
+
+def with_option(sentence: str, options: Mapping[str, Any]) -> str:
+    """Return a message about a file, preceded by the option that names the file; another message unchanged."""
+    for name in _FILE_OPTIONS:
+        for file in _input_paths({name: options.get(name)}, [name]):
+            if sentence.startswith(f"{file}:"):
+                return f"--{name.replace('_', '-')} {sentence}"
+    return sentence
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
@@ -264,6 +277,7 @@ def _with_error_handling(name: str, run: Run) -> Run:
             raise
         except (Exception, KeyboardInterrupt) as error:
             sentence, status = describe_failure(error)
+            sentence = with_option(sentence, options)
             if verbose:
                 print(secrets.redact(traceback.format_exc()), end="", file=sys.stderr)
             hint = "" if verbose or status != FAILED else " (--verbose shows where)"

@@ -24,6 +24,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.local_files import open_file
 from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
 
 # `kafka-request.log`, rotated and compressed by log4j or logrotate: `.log.2026-11-21-02`, `.log.1.gz`, `-1.log.gz`.
@@ -86,7 +87,8 @@ def open_text(path: str | Path) -> Iterator[IO[str]]:
     read; for a truncated or damaged compressed file, when the reader gets there.
     """
     try:
-        raw: IO[bytes] = open(path, "rb")  # noqa: SIM115 (closed below, together with the readers on top of it)
+        # Closed below, together with the readers on top of it.
+        raw = open_file(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     with raw:

@@ -289,7 +289,7 @@ def test_unreachable_broker_is_reported_first() -> None:
         ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "--client-file", "none.properties"],
-            "none.properties: cannot be read: No such file or directory",
+            "--client-file none.properties: cannot be read: No such file or directory",
         ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "x.jsonl"],

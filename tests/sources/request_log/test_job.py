@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from jobs.fidelity import main as fidelity
 from jobs.ingest import main
+from purgatory_udf.common import local_files
 from purgatory_udf.launch.backend_choice import open_local
 from tests.contract.examples import FETCH
-from tests.sources.request_log.log_lines import fetch_line
+from tests.sources.request_log.log_lines import T, fetch_line
 
 
 @pytest.mark.parametrize(
@@ -26,7 +30,7 @@ from tests.sources.request_log.log_lines import fetch_line
         (["--from", "request-log"], "--from request-log needs the PATH of a file or folder"),
         (["--from", "request-log", "b.log"], "b.log: no such file or folder"),
         (["--from", "request-log", "empty"], "empty: no * in it"),
-        (["--from", "request-log", "--isr", "none", "a.log"], "none: cannot be read: No such file or directory"),
+        (["--from", "request-log", "--isr", "none", "a.log"], "--isr none: cannot be read: No such file or directory"),
         (["--from", "request-log", "--anonymise-key", "k", "a.log"], "--anonymise-key needs --anonymise"),
         (
             ["--from", "request-log", "--zone", "Mars", "a.log"],
@@ -97,6 +101,37 @@ def test_linked_log_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert printed[:2] == ["input     1 line of 1 file", f"skipped   links to files that were read already: {links}"]
 
 
+@contextmanager
+def pipe_with(text: str) -> Iterator[str]:
+    """Yield the path of a pipe, as `<(…)` of a shell names it."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as file:
+        file.write(text)
+    try:
+        yield f"/dev/fd/{reader}"
+    finally:
+        os.close(reader)
+        local_files._pipes.clear()
+
+
+def test_metadata_is_read_from_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The checks and the import both open it."""
+    (tmp_path / "request-1.log").write_text(fetch_line(5, {0: 3}))
+    arguments = ["--from", "request-log", str(tmp_path / "request-1.log"), "--out", str(tmp_path / "out")]
+    with pipe_with(f"{T} orders\n") as path:
+        assert main.check([*arguments, "--topics", path]) is None
+        assert main.status([*arguments, "--topics", path], open_local) == 0
+        assert list(local_files.pipes_read()) == [path]
+    assert "topics without a name" not in capsys.readouterr().out
+    with pipe_with("nothing\n") as path:
+        assert main.status([*arguments, "--isr", path, "--overwrite"], open_local) == 2
+    assert f"ingest: --isr {path}: no PARTITION_RECORD found" in capsys.readouterr().err
+    with pipe_with(fetch_line(5, {0: 3})) as path:
+        assert main.check(["--from", "request-log", path, "--out", "out"]) == 2
+    error = f"ingest: {path}: a pipe, but this input is read in pieces: write it to a file\n"
+    assert capsys.readouterr().err == error
+
+
 def test_jmx_before_needs_jmx_after(capsys: pytest.CaptureFixture[str]) -> None:
     assert fidelity.check(["--out", "out", "--jmx-before", "b.json"]) == 2
     assert capsys.readouterr().err == "fidelity: --jmx-before needs --jmx-after, because increases are compared\n"
@@ -105,7 +140,7 @@ def test_jmx_before_needs_jmx_after(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--server-log", "server.log"], "server.log: no such file or folder"),
+        (["--server-log", "server.log"], "--server-log server.log: no such file or folder"),
         (["--zone", "Mars"], "--zone Mars: 'Mars' is not a zone: expected UTC or an offset such as +01:00"),
     ],
 )
