@@ -52,7 +52,10 @@ def main(
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="OTHER_OUT", help="Folder of another replay's tables: report what is worse than there."),
+        typer.Option(
+            metavar="OTHER_OUT",
+            help="Folder of another replay's tables: also report which findings and waits are worse than in it.",
+        ),
     ] = None,
 ) -> None:
     """Name the broker, client, member or setting behind unusual waits; write the tables blame and findings."""

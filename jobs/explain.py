@@ -25,11 +25,11 @@ def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
     operation: Annotated[int | None, typer.Option(help="operation_id of the operation to explain.")] = None,
     request_id: Annotated[
-        str | None, typer.Option(help="request_id of the request to explain, or the end of it.")
+        str | None, typer.Option(help="request_id of the request to explain, or a unique suffix of it.")
     ] = None,
     group: Annotated[str | None, typer.Option(help="Consumer group to explain.")] = None,
-    client: Annotated[str | None, typer.Option(help="Client whose expired operations to explain.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Maximum number of operations, or changes of a group.")] = 20,
+    client: Annotated[str | None, typer.Option(help="Client to explain the expired operations of.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of operations, or of changes of a group.")] = 20,
 ) -> None:
     """Explain an operation or a group: what it waited for, what ended the wait, and why not earlier."""
     from purgatory_udf.answers.explain import explain

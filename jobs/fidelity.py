@@ -34,7 +34,9 @@ def main(
     jmx_before: Annotated[
         str | None, typer.Option(help="JSON file of the brokers' counters at the start of the log.")
     ] = None,
-    jmx_after: Annotated[str | None, typer.Option(help="JSON file of the brokers' counters at its end.")] = None,
+    jmx_after: Annotated[
+        str | None, typer.Option(help="JSON file of the brokers' counters at the end of the log.")
+    ] = None,
     server_log: Annotated[
         list[str] | None,
         typer.Option(

@@ -168,7 +168,7 @@ def main(
     ] = False,
     anonymise_key: Annotated[
         str | None,
-        _request_log(help="Secret key of the pseudonyms, so that names cannot be guessed: ${env:NAME}."),
+        _request_log(help="Secret key for the pseudonyms, as ${env:NAME}; without it, guessed names can be confirmed."),
     ] = None,
     bootstrap: Annotated[
         str | None, _kafka(metavar="HOST:PORT[,…]", help="Bootstrap servers of the cluster with the topic.")

@@ -1,4 +1,4 @@
-"""Search settings that reach a goal, on a model of a recorded cluster."""
+"""Search for settings that reach a goal, on a model of a recorded cluster."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ def main(
     ],
     goal: Annotated[str, typer.Option(help="Figure and its wanted change: 'requests_per_s -50%'.")],
     within: Annotated[str, typer.Option(help="Figure and its limit: 'append_to_answer_p99_ms <= 50'.")],
-    over: Annotated[list[str], typer.Option(metavar="KEY=LOW..HIGH", help="Setting and its range (one to three).")],
+    over: Annotated[
+        list[str], typer.Option(metavar="KEY=LOW..HIGH", help="Setting and its range (up to three times).")
+    ],
     seeds: Annotated[int, typer.Option(help="Number of simulations per setting on the frontier.", min=1, max=1000)] = 3,
     html: Annotated[
         Path | None,
         typer.Option(help="File of the HTML page.  [default: tune.html in the folder of --like]", show_default=False),
     ] = None,
 ) -> None:
-    """Search settings that reach a goal within a limit, on a model of a recorded cluster."""
+    """Search for settings that reach a goal within a limit, on a model of a recorded cluster."""
     from purgatory_udf.prediction.prediction_commands import run_tuning
 
     _checks(like, goal, within, over, html)

@@ -58,9 +58,9 @@ def _check(arguments: _VariantArguments, named: list[_VariantArguments]) -> None
     if not _NAME.fullmatch(arguments.name) or arguments.name == BASELINE:
         raise UserError(f"--variant {arguments.name}: expected a name of letters, digits, . _ -, other than {BASELINE}")
     if sum(other.name == arguments.name for other in named) > 1:
-        raise UserError(f"--variant {arguments.name}: named twice")
+        raise UserError(f"--variant {arguments.name}: duplicate name; choose another")
     if not arguments.settings and not arguments.files:
-        raise UserError(f"--variant {arguments.name}: no setting follows (--variant NAME key=value…)")
+        raise UserError(f"--variant {arguments.name}: has no settings (--variant NAME key=value…)")
     if len(arguments.files) > 1 or (arguments.files and arguments.settings):
         raise UserError(f"--variant {arguments.name}: give either one file of settings or settings")
 

@@ -30,7 +30,7 @@ def require_source(like: str) -> None:
     """Raise UserError if `--like` names neither a scenario file nor a folder."""
     if is_scenario_file(like):
         if not Path(like).is_file():
-            raise UserError(f"{like}: no such file; create it by the command fit")
+            raise UserError(f"{like}: no such file; create it with fit")
     else:
         require_folder(like)
 

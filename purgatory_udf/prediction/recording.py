@@ -273,7 +273,7 @@ def read_recording(session: Session, out: str, events: str | None = None) -> Rec
     backend, layout = backend_of(session), Layout(out)
     path = events or layout.table("events")
     if not backend.delta(path).is_table(path):
-        raise UserError(f"{path}: no such table; create it by ingest")
+        raise UserError(f"{path}: no such table; create it with ingest")
     columns = ", ".join(f"t.{name}" for name in EVENT_COLUMNS)
     trace = backend.query(f"SELECT {columns} FROM events t WHERE t.seq < {MAX_EVENTS}", {"events": path})
     return build_recording(trace, _recorded(backend, layout))

@@ -231,7 +231,7 @@ def tune(
     # In full length a setting may leave the frontier, and another trial enters it: repeat until all
     # have been simulated in full length.
     while brief := [at for at in best if not known[at].is_full_length]:
-        report_phase(f"simulating {len(brief)} settings of the frontier in full length")
+        report_phase(f"simulating {len(brief)} settings on the frontier in full length")
         for at, outcome in simulated(plan, brief, seeds).items():
             known[at] = replace(_tried(over, at, outcome, goal, within, before[0]), is_full_length=True)
         best = [trial.values for trial in _marked(list(known.values()), goal, within) if trial.best]

@@ -297,7 +297,10 @@ class Scenario(_Section):
             _require_unique("consumers", [consumer.name for consumer in self.consumers])
         for topic in self.topics:
             if topic.replication > self.brokers.count:
-                raise ValueError(f"topic {topic.name}: replication {topic.replication} of {self.brokers.count} brokers")
+                raise ValueError(
+                    f"topic {topic.name}: replication {topic.replication} exceeds the number of brokers "
+                    f"({self.brokers.count})"
+                )
         for producers in self.producers:
             for name in producers.topics:
                 _require_known("topic", name, topics, producers.name)

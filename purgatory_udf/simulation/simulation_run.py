@@ -142,7 +142,7 @@ class CheckVerdict:
     def require_agreement(self) -> None:
         """Raise CheckFailedError if an operation differs."""
         if self.different:
-            raise CheckFailedError(f"the replay differs from the truth in {self.different:,} operations")
+            raise CheckFailedError(f"the replay differs from the simulated brokers in {self.different:,} operations")
 
 
 def check_against_replay(session: Session, out: str, overwrite: bool) -> CheckVerdict:
@@ -217,7 +217,7 @@ def simulate(
     simulated = simulate_and_write(session, scenario_run, output, report, jsonl)
     print("\n".join(summary(simulated, output.out)))
     if check:
-        report("replaying the trace")
+        report("replaying the trace to check it")
         verdict = check_against_replay(session, output.out, output.overwrite)
         print("\n".join(["", *verdict.lines()]))
         verdict.require_agreement()
@@ -242,7 +242,7 @@ def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool,
     output = Output(out, _run_id("open-loop", settings), overwrite)
     prepare_output(backend_of(spark), output)
     run, started = Run(output.run_id, "simulate", {"open_loop": True}, settings), time.perf_counter()
-    report(f"making {workload.events:,} events in {workload.slices:,} slices of time")
+    report(f"generating {workload.events:,} events in {workload.slices:,} slices of time")
     write_events(events_of(spark, workload, output.run_id), output.events)
     seconds = time.perf_counter() - started
     run_records.save(spark, Layout(out).table("runs"), run.finished({"events": workload.events}))

@@ -62,7 +62,7 @@ class KafkaTopic:
     def __post_init__(self) -> None:
         self.addresses()
         if not _TOPIC.fullmatch(self.topic):
-            raise UserError(f"--topic {self.topic}: not a topic's name")
+            raise UserError(f"--topic {self.topic}: not a valid topic name")
         for setting in self.client:
             key, equals, value = setting.partition("=")
             if not key or not equals:

@@ -186,7 +186,7 @@ def explained(session: SparkSession | Backend, out: str, group: str) -> list[str
     if not rows:
         path = layout.table("group_transitions")
         if not (has("group_transitions") and backend.delta(path).count(path, of_group)):
-            raise UserError(f"{out}: no group {group} in the replay")
+            raise UserError(f"{out}: the replay has no group {group}")
         return [f"Group {group}: the replay disagrees with nothing that the trace records"]
     columns = ("asked", "broker", "request", "api", "member", "disagreement", "recorded", "replayed")
     lines = [

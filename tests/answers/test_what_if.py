@@ -177,10 +177,10 @@ def test_variant_overrides_baseline_settings(tmp_path: Path) -> None:
     [
         (["half", "produce.timeout=3"], "--variant half: --set produce.timeout=3: produce.timeout: unknown key"),
         (["produce.timeout_ms=3"], "--variant produce.timeout_ms=3: a variant's name comes first"),
-        (["half"], "--variant half: no setting follows"),
+        (["half"], "--variant half: has no settings"),
         (["baseline", "drain=true"], "--variant baseline: expected a name of letters"),
         (["../x", "drain=true"], r"--variant \.\./x: expected a name of letters"),
-        (["a", "drain=true", "a", "drain=false"], "--variant a: named twice"),
+        (["a", "drain=true", "a", "drain=false"], "--variant a: duplicate name; choose another"),
         (["a", "no-such.yaml"], "--variant a: no-such.yaml: cannot be read"),
     ],
 )

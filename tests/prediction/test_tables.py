@@ -86,7 +86,7 @@ def test_fit_of_replay_writes_scenario_and_page(spark: SparkSession, tmp_path: P
 
 
 def test_missing_tables_are_reported(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="/events: no such table; create it by ingest"):
+    with pytest.raises(UserError, match="/events: no such table; create it with ingest"):
         read_recording(spark, str(tmp_path))
     out = _folder(tmp_path, events=replayed()["events"])
     with pytest.raises(UserError, match="/recorded: no such table, and no replay in the same folder"):

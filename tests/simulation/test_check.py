@@ -52,7 +52,7 @@ def test_check_reports_differences_from_truth(
     assert [finding for finding in audit(LocalBackend(), out) if finding.broken] == []
     assert f"check     the replay agrees on all {operations:,} operations" in shown
     assert reported[0].startswith("simulate: 100%")
-    assert reported[-1] == "replaying the trace"
+    assert reported[-1] == "replaying the trace to check it"
 
     events = [read_line(line) for line in (tmp_path / "trace.jsonl").read_bytes().splitlines()]
     assert len(events) == DeltaTable(f"{out}/events").to_pyarrow_table().num_rows
@@ -65,7 +65,7 @@ def test_check_reports_differences_from_truth(
         f"check     1 of {operations:,} operations differ, for example",
         f"          completions: operation {number}: wait_ms is {wait_ms}, not {wait_ms + 7}",
     ]
-    with pytest.raises(CheckFailedError, match="the replay differs from the truth in 1 operations"):
+    with pytest.raises(CheckFailedError, match="the replay differs from the simulated brokers in 1 operations"):
         verdict.require_agreement()
 
     with pytest.raises(UserError, match="events: exists; choose another --out, or --overwrite to replace it"):

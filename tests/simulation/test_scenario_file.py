@@ -32,7 +32,7 @@ TOPICS = [{"name": "orders"}]
             {"consumers": [{"name": "c", "pattern": "("}]},
             "consumers.0.pattern: not a regular expression: missing ), unterminated subpattern at position 0 (got '(')",
         ),
-        ({"brokers": {"count": 2}}, "topic orders: replication 3 of 2 brokers"),
+        ({"brokers": {"count": 2}}, "topic orders: replication 3 exceeds the number of brokers (2)"),
         (
             {"brokers": {"network": {"median_ms": 2, "p75_ms": 1}}},
             "brokers.network: p75_ms is below median_ms (2)",

@@ -72,7 +72,10 @@ def counted(before: str | Path | None, after: str | Path) -> list[Counted]:
     for (broker, kind), reading in sorted(last.items()):
         start = first.get((broker, kind)) or _Reading(0, first_read_us.get(broker, 0))
         if reading.count < start.count:
-            raise UserError(f"{after}: {kind} of broker {broker}: {reading.count} is less than {start.count} before")
+            raise UserError(
+                f"{after}: {kind} of broker {broker}: the counter fell from {start.count} to {reading.count}, so the "
+                "broker was restarted between the readings"
+            )
         increases.append(Counted(broker, kind, reading.count - start.count, start.at_us, reading.at_us))
     return increases
 
@@ -87,7 +90,7 @@ def _readings(path: str | Path) -> dict[tuple[int, str], _Reading]:
             if name in named
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: a counter without Count and readAtMs: {error!r}") from None
+        raise UserError(f"{path}: expected each counter to have numbers Count and readAtMs: {error!r}") from None
 
 
 def _moments(path: str | Path) -> dict[int, int]:
@@ -102,7 +105,7 @@ def _beans(path: str | Path) -> dict[int, dict[str, dict[str, Any]]]:
     try:
         return {int(broker): dict(values["mbeans"]) for broker, values in json.loads(read_text(path)).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: not a reading of MBeans by broker: {error!r}") from None
+        raise UserError(f"{path}: expected a JSON object of MBeans by broker id: {error!r}") from None
 
 
 # A group prepares to rebalance; a new generation; expiration of a member's session, of joins, of syncs.

@@ -73,16 +73,22 @@ class Workload:
         if self.p75_ms < self.median_ms:
             raise UserError(f"--p75-ms {self.p75_ms:g} is below --median-ms {self.median_ms:g}")
         if self.keys > self.partitions // BROKERS:
-            raise UserError(f"--keys {self.keys}: a broker leads only {self.partitions // BROKERS} partitions")
+            most = self.partitions // BROKERS
+            raise UserError(f"--keys {self.keys}: must be <= {most}, the number of partitions that a broker leads")
         if self.group_share + self.delete_share + self.create_share > 0.95:
-            raise UserError("--group-share, --delete-share and --create-share: at most 0.95 together")
+            raise UserError("--group-share, --delete-share and --create-share: their sum must be <= 0.95")
         if 3 * self.heartbeat_ms > self.session_timeout_ms:
-            raise UserError(f"--heartbeat-ms {self.heartbeat_ms}: at most a third of --session-timeout-ms")
+            raise UserError(f"--heartbeat-ms {self.heartbeat_ms}: must be at most a third of --session-timeout-ms")
         if self.plan.period_us < self.plan.shortest_period_us:
             least = math.ceil(self.plan.shortest_period_us / 1_000_000)
-            raise UserError(f"--incident-s {self.incident_s:g}: with these sessions and heartbeats, at least {least}")
+            raise UserError(
+                f"--incident-s {self.incident_s:g}: must be >= {least} with this session timeout and heartbeat interval"
+            )
         if self.slices > MAX_SLICES:
-            raise UserError(f"--rate {self.rate:g}: {self.slices:,} slices of time are more than {MAX_SLICES:,}")
+            raise UserError(
+                f"--rate {self.rate:g}: the trace would have {self.slices:,} slices of time, more than {MAX_SLICES:,}; "
+                "raise --rate or lower --events"
+            )
         if self.client_events < 3:
             raise UserError(self._too_few_events())
 

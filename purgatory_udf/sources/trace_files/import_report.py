@@ -98,7 +98,8 @@ class IngestReport:
     def require_complete(self) -> None:
         if self.accepted + self.rejected != self.lines:
             raise CheckFailedError(
-                f"{self.accepted:,} events and {self.rejected:,} rejected lines are not the {self.lines:,} lines read"
+                f"{self.lines:,} lines were read, but {self.accepted:,} events and {self.rejected:,} rejected lines "
+                "written; repeat the import with --overwrite"
             )
 
     def require_few_rejected(self, max_rejected: float) -> None:

@@ -33,8 +33,11 @@ def test_count_is_increase_between_readings(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("{}", "no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics found"),
-        ("[]", "not a reading of MBeans by broker"),
-        (json.dumps({"1": {"mbeans": {PRODUCES: {"Count": 1}}}}), "a counter without Count and readAtMs"),
+        ("[]", "expected a JSON object of MBeans by broker id"),
+        (
+            json.dumps({"1": {"mbeans": {PRODUCES: {"Count": 1}}}}),
+            "expected each counter to have numbers Count and readAtMs",
+        ),
     ],
 )
 def test_invalid_reading_is_user_error(text: str, sentence: str, tmp_path: Path) -> None:
@@ -48,5 +51,5 @@ def test_invalid_reading_is_user_error(text: str, sentence: str, tmp_path: Path)
 def test_decreased_counter_is_user_error(tmp_path: Path) -> None:
     before = _reading(tmp_path / "before", {PRODUCES: {"Count": 5, "readAtMs": 100}})
     after = _reading(tmp_path / "after", {PRODUCES: {"Count": 3, "readAtMs": 400}})
-    with pytest.raises(UserError, match="produce acks=-1 of broker 1: 3 is less than 5 before"):
+    with pytest.raises(UserError, match="produce acks=-1 of broker 1: the counter fell from 5 to 3, so the broker was"):
         counted(before, after)

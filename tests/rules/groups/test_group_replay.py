@@ -144,7 +144,7 @@ def test_disagreements_are_listed_by_explain(spark: SparkSession, replayed: Path
     assert explained(spark, str(replayed), "Stable: commit") == [
         "Group Stable: commit: the replay disagrees with nothing that the trace records"
     ]
-    with pytest.raises(UserError, match="no group unknown in the replay"):
+    with pytest.raises(UserError, match="the replay has no group unknown"):
         explained(spark, str(replayed), "unknown")
 
 

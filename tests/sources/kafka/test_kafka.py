@@ -276,7 +276,7 @@ def test_unreachable_broker_is_reported_first() -> None:
         (["--topic", "t"], "--from kafka needs --bootstrap"),
         (["--bootstrap", "h:1"], "--from kafka needs --topic"),
         (["--bootstrap", "h", "--topic", "t"], "--bootstrap h: expected HOST:PORT, separated by commas"),
-        (["--bootstrap", "h:1", "--topic", "a b"], "--topic a b: not a topic's name"),
+        (["--bootstrap", "h:1", "--topic", "a b"], "--topic a b: not a valid topic name"),
         (["--bootstrap", "h:1", "--topic", "t", "--client", "x"], "--client x…: expected KEY=VALUE"),
         (
             ["--bootstrap", "h:1", "--topic", "t", "--client", "sasl.jaas.config=hush"],
