@@ -1,4 +1,4 @@
-"""Precision and recall of `diagnose` on simulated clusters, whose incidents are known exactly.
+"""Precision and recall of `diagnose` on simulated clusters with known incidents.
 
     python -m benchmarks.diagnosis
     python -m benchmarks.diagnosis --seeds 25 --json diagnosis.json follower_stalled calm

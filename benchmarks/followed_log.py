@@ -1,4 +1,4 @@
-"""Speed of following a request log whose lines arrive in a Kafka topic, step by step.
+"""Speed of following a request log that arrives line by line in a Kafka topic, step by step.
 
 The cost of a step, in addition to its new lines, is parsing the held-back lines again and Spark's planning. The first
 step is a large backlog, as when following starts late, and is not counted.

@@ -1,6 +1,6 @@
 """A trace of many consumer groups with heartbeats and crashing members, generated as columns.
 
-Each group has 3 to 50 members and goes through the same steps, at random times:
+Each group has 3 to 50 members and takes the same steps, at random times:
 
     join, member id, join ── 3 s ──► generation 1, syncs ──► heartbeats every 3 s ──► some members crash (or all)
       ── 10 s without heartbeats ──► session expires: the others learn it from their next heartbeat, and rejoin

@@ -1,4 +1,4 @@
-"""Random scenarios whose incidents are known exactly, by shape of incident, for `benchmarks.diagnosis`."""
+"""Random scenarios with known incidents, by shape of incident, for `benchmarks.diagnosis`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FIRST_S = 6.0
 
 @dataclass(frozen=True)
 class Injected:
-    """An incident of a scenario: its time in simulated seconds, what it may be found as, and its culprit.
+    """An incident of a scenario: its time in simulated seconds, the allowed kinds of its finding, and its culprit.
 
-    Culprits that are None are not compared. `consequences` are kinds that may be found in addition.
+    A culprit of None is not compared. `consequences` are kinds that may be found in addition.
     """
 
     start_s: float
@@ -37,7 +37,7 @@ class Injected:
         return finding.kind in self.kinds and self._is_same_culprit(finding) and self._overlaps(finding)
 
     def has_consequence(self, finding: Finding) -> bool:
-        """Return whether the finding is one that this incident brings with it."""
+        """Return whether the finding is a consequence of this incident."""
         return finding.kind in self.consequences and self._overlaps(finding)
 
     def _is_same_culprit(self, finding: Finding) -> bool:
@@ -240,7 +240,7 @@ def _member_restarted(cluster: Cluster) -> Trace:
 
 
 def _member_slow(cluster: Cluster) -> Trace:
-    """A member takes longer for its records than `max.poll.interval.ms` allows."""
+    """Return a trace in which a member processes its records for longer than `max.poll.interval.ms`."""
     interval_ms = cluster.random.randint(3_000, 5_000)
     # Each member has partitions.
     cluster.topics[0]["partitions"] = 8
@@ -260,7 +260,7 @@ def _member_slow(cluster: Cluster) -> Trace:
 
 
 def _rebalance_storm(cluster: Cluster) -> Trace:
-    """Members are restarted one by one, or fail one after the other."""
+    """Return a trace in which members are restarted one by one, or fail one after the other."""
     cluster.duration_s = 40
     cluster.consumers[0]["count"] = count = cluster.random.randint(4, 6)
     at_s = cluster.random.uniform(_FIRST_S, 8)
@@ -287,7 +287,7 @@ def _purge_backlog(cluster: Cluster) -> Trace:
 
 
 def _calm(cluster: Cluster) -> Trace:
-    """A cluster without incidents, but with a random choice of things that might be mistaken for one."""
+    """Return a trace without incidents, but with random events that might be mistaken for an incident."""
     chance = cluster.random.random
     if chance() < 0.5:
         cluster.producers[0] |= {"transaction_ms": cluster.random.randint(200, 2_000), "abort_share": 0.1}

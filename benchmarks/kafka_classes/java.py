@@ -15,7 +15,7 @@ _GOALS = ("compile", "dependency:build-classpath", f"-Dmdep.outputFile={_CLASS_P
 
 
 class UnavailableError(Exception):
-    """Kafka's classes cannot be run on this machine; the message says why."""
+    """Kafka's classes cannot be run on this machine; the message has the reason."""
 
 
 def class_path() -> str:

@@ -25,7 +25,7 @@ _OF_GROUPS, _OF_MEMBERS = ("join", "initial_join", "sync"), ("heartbeat", "sessi
 class Question:
     """An operation, a request, a group, or a client's expired operations; exactly one of the fields is set.
 
-    `request_id` may be the end of one, if no other request has it.
+    `request_id` may be a suffix of an id, if no other request's id has this suffix.
     """
 
     operation: int | None = None

@@ -225,7 +225,7 @@ def _recorded(kinds: list[Row]) -> Table:
 
 
 def warnings(totals: Totals) -> list[str]:
-    """Return a sentence for each broker that was late: its replayed waits are shorter than those that clients saw."""
+    """Return a sentence for each broker that was late: clients waited longer there than the replay shows."""
     brokers = sorted({row["broker"] for row in totals.recorded if row["late"]})
     return [_warning(broker, [row for row in totals.recorded if row["broker"] == broker]) for broker in brokers]
 

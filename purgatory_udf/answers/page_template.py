@@ -1,4 +1,4 @@
-"""The template of all HTML pages: a self-contained file, which opens without a network, for example from an attachment.
+"""The common template of the HTML pages, which are self-contained files: they open from an attachment, without a network.
 
 Names come from traces and are untrusted: they are escaped everywhere, and are never markup or script.
 

@@ -46,7 +46,7 @@ def slowest(tables: RunTables, of_each: int) -> list[SlowOperation]:
 STORIES_OF_EACH_KIND = 3
 _FOLDER = "_report/"
 
-# Maximum number of findings on the page, and the share of all excess waiting from which one is highlighted.
+# Maximum number of findings on the page, and the share of the total excess waiting from which a finding is highlighted.
 MAX_FINDINGS, _HEAVY_SHARE = 20, 0.1
 # Title and caption of each chart, in the order of the page.
 _FIGURES = {

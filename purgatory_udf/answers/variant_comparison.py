@@ -115,7 +115,7 @@ def headline(variant: str, rows: list[Row]) -> str:
 
 
 def certainty_table(variant: str, rows: list[Row]) -> Table:
-    """Return how many outcomes are certain, by kind: of all operations, and of those that differ."""
+    """Return the number of certain outcomes by kind, for all operations and for the operations that differ."""
     cells = [
         (row["kind"], which, *(row[f"{of}_{reason}"] for reason in CERTAINTY))
         for row in rows

@@ -178,7 +178,7 @@ _FIGURES = {
 class WhatIf:
     """The result: a sentence per variant, the assumptions, the folder of each replay, and tables.
 
-    `ends` are tables of single variants, `together` tables across variants.
+    `ends` has the outcomes of each variant, `together` the tables that compare all variants.
     """
 
     headlines: list[str]

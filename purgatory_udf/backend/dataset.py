@@ -59,7 +59,7 @@ class Dataset(ABC):
         Args:
             order: Columns of the order, ascending.
             step: Called for each task with its consecutive rows.
-            schema: What the step returns.
+            schema: Schema of the rows that the step returns.
             task: Name of an int32 column added to the result: the number of the task, ascending in the order.
         """
 

@@ -33,7 +33,7 @@ _read_unknown_type = object_reader(Field("type", one_of(*TYPES)))
 
 
 def read_line(raw: bytes) -> Row | None:
-    """Return the event of a line, or None for a blank line; of a repeated key the last value counts.
+    """Return the event of a line, or None for a blank line. If a key is repeated, its last value counts.
 
     Raises:
         Rejection: The line is not JSON, or breaks the contract.

@@ -1,8 +1,8 @@
 """Decides whether a job runs in this process or in Spark, by the size and place of its input and Spark's options.
 
-A job runs in this process if its inputs are small and on this machine, and nothing asks for Spark: no option for Spark,
-no cluster as master. A job that finds that it needs Spark after all raises NeedsSparkError before any effect, and the
-launcher starts it again in Spark.
+A job runs in this process if its inputs are small and on this machine, no option for Spark is given, and no cluster is
+the master. A job that finds that it needs Spark after all raises NeedsSparkError before any effect, and the launcher
+starts it again in Spark.
 """
 
 from __future__ import annotations

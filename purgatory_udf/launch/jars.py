@@ -223,7 +223,7 @@ def fetch_delta(
     return require_verified(what, delta_jar_paths(spark_version, ivy), ivy)
 
 
-# Pinned apart from the connector: Maven Central lacks the token provider of some Spark releases, such as 4.1.0.
+# Pinned separately from the connector: Maven Central lacks the token provider of some Spark releases, such as 4.1.0.
 TOKEN_PROVIDER_VERSION = "4.2.0"
 CLIENTS_VERSION, POOL_VERSION = "3.9.2", "2.13.1"
 

@@ -58,7 +58,7 @@ class Job:
         spark: Whether the job can use Spark. If not, it always runs in this process.
         reads: The options that name the files and tables the job reads.
         max_local_bytes: The total size of these up to which the job runs in this process, without Spark; 0 for never.
-        needs_spark: Takes the same options and tells whether the job needs Spark whatever the size.
+        needs_spark: Takes the same options and returns whether the job needs Spark regardless of the size.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 
 class _GroupedCommand(TyperCommand):
-    """A command whose plain help has a section for each `rich_help_panel`.
+    """A command that has a section for each `rich_help_panel` in its plain help.
 
     Typer has panels only in its rich mode, which is used on terminals.
     """

@@ -71,7 +71,10 @@ class BrokerQuotas:
         self._quotas: dict[tuple[str, str], ClientQuota] = {}
 
     def bandwidth_throttle_ms(self, kind: str, client_id: str, allowed: float | None, size: int, now_ms: int) -> int:
-        """Count `size` bytes of a produce or fetch; return the throttle time, 0 if `allowed` is None."""
+        """Count `size` bytes of a produce or fetch, and return the throttle time.
+
+        `allowed` is the quota in bytes per second; without one (None), nothing is counted and the time is 0.
+        """
         if allowed is None:
             return 0
         return self._quota(kind, self._entity(client_id).name, allowed).throttle_ms(size, now_ms)

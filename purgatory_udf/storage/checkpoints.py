@@ -89,7 +89,7 @@ class Snapshots:
         return self._read(max(numbers)) if numbers else None
 
     def keep(self, batch: int, value: bytes) -> None:
-        """Write the snapshot of a batch and delete those that no repeated batch can need."""
+        """Write the snapshot of a batch, and delete snapshots that no repeated batch can need."""
         self._files.write(self._path(batch), value)
         self._last = batch, value
         old = batch - _SNAPSHOTS_KEPT

@@ -1,4 +1,4 @@
-"""The `runs` table: what was imported or replayed, with which settings, its status and its counts."""
+"""The `runs` table: the input, settings, status and counts of every import, replay and simulation."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def save(session: Session, path: str, run: Run) -> None:
 
 
 def forget(session: Session, path: str, run: Run) -> None:
-    """Delete the run's row, because what it recorded is about to be replaced."""
+    """Delete the run's row, because the run's output is about to be replaced."""
     backend_of(session).delta(path).delete(path, _row_of(run))
 
 

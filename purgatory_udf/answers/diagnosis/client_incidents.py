@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # A request timeout is short if it is below both: this many milliseconds, and this share of other clients' timeouts.
 _SHORT_TIMEOUT_MS, _SHORT_SHARE = 3_000, 0.25
 _LEAST_TIMEOUTS = 3
-# A longer timeout than this is not to blame if a broker stood still meanwhile.
+# A longer timeout than this is not to blame if a broker stood still at that time.
 _OUTLASTED_MS, _STOOD_STILL = 1_000, ("broker_frozen", "follower_stalled", "below_min_isr", "leader_moved")
 _SAME_INCIDENT_US = 5_000_000
 # Of a client's waiting fetches, this share expires, with at most this share of `fetch.min.bytes` readable.
@@ -33,7 +33,7 @@ _SECOND_US = 1_000_000
 
 
 def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the producers whose requests time out, although those of others complete later in the same time."""
+    """Yield the producers with requests that time out while other producers only wait longer at the same time."""
     producers = facts.tables.rows("diagnosis/producers")
     expired = facts.tables.rows("diagnosis/timeouts")
     for (client, timeout_ms), rows in groupby(
@@ -109,7 +109,7 @@ def unreachable_minimums(facts: TraceFacts) -> Iterator[Finding]:
 def large_batches(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the producers that for a part of the trace sent far larger requests than others, which took longer.
 
-    A producer that sends large requests all the time is part of what is normal for the trace.
+    A producer that sends large requests all the time is normal for the trace.
     """
     producers = facts.tables.rows("diagnosis/producers")
     for row in producers:

@@ -59,7 +59,7 @@ def with_leader_moves(facts: TraceFacts, found: Sequence[Finding]) -> list[Findi
 
 
 def _is_near(finding: Finding, move: Finding) -> bool:
-    """Return whether a lag may be due to a move: that of the former leader, or one that began with the move."""
+    """Return whether a lag may be due to a move: it is a lag of the former leader, or started with the move."""
     is_due = finding.broker == move.broker or finding.start_us >= move.start_us - _BEFORE_MOVE_US
     return is_due and bool(finding.overlap_us(move.start_us - _NEAR_MOVE_US, move.end_us + _NEAR_MOVE_US))
 
@@ -178,7 +178,7 @@ def busy_hosts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]
 
 
 def _is_busy(rows: Sequence[Row], usual: dict[tuple[int, int], float], broker: int) -> bool:
-    """Return whether produces are slow wherever the broker takes part, and not elsewhere."""
+    """Return whether produces are slow at every pair of leader and follower with the broker, and not at others."""
     with_it: list[float] = []
     without_it: list[float] = []
     for row in rows:
@@ -216,7 +216,7 @@ def slow_remote_reads(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def purge_backlogs(facts: TraceFacts) -> Iterator[Finding]:
-    """Yield the purgatories whose watch lists held a large number of entries of ended operations."""
+    """Yield the purgatories with a large number of entries of ended operations on their watch lists."""
     windows: dict[tuple[int, str], list[Row]] = {}
     for row in facts.tables.rows("metrics/purgatories", **_GAUGE_PARAMETERS):
         dead, size = row["dead_watches_max"] or 0, row["purgatory_size_max"] or 0

@@ -83,7 +83,8 @@ class Diagnosis:
     Attributes:
         excess_wait_s: How much longer than usual all operations waited, in operation-seconds.
         waited: Number of operations that were in a purgatory.
-        start_us: Time of the first event in microseconds since the epoch; `end_us` likewise of the last one.
+        start_us: Time of the first event, in microseconds since the epoch.
+        end_us: Time of the last event, in microseconds since the epoch.
     """
 
     run_id: str
@@ -129,7 +130,7 @@ def diagnose(session: Session, out: str) -> Diagnosis:
 
 
 def find(tables: RunTables) -> Diagnosis:
-    """Return the findings of a replay whose table `blame` has been written."""
+    """Return the findings of a replay; its table `blame` must have been written."""
     facts = TraceFacts(tables)
     found = with_leader_moves(facts, replica_incidents(facts))
     found += [
@@ -201,7 +202,7 @@ def sentences(diagnosis: Diagnosis, out: str, top: int) -> list[str]:
 
 
 def explained_share(diagnosis: Diagnosis) -> float:
-    """Return the share of all excess waiting that the findings explain together."""
+    """Return the share of the total excess waiting that the findings explain together."""
     return min(1.0, sum(each.share for each in diagnosis.findings if each.kind not in _COUNTED_ELSEWHERE))
 
 

@@ -32,7 +32,8 @@ class Finding:
     """An incident: its time, its culprit, its effect, and what to do.
 
     Attributes:
-        start_us: Start in microseconds since the epoch; `end_us` likewise.
+        start_us: Start, in microseconds since the epoch.
+        end_us: End, in microseconds since the epoch.
         broker: The broker at fault, or null if none is.
         replica: The broker at fault in its role as a follower.
         operations: Number of operations that waited longer because of it; `expired` of them expired.

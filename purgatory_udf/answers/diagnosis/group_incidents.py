@@ -103,7 +103,7 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
 
 
 def _return_of(left: Row, later: Sequence[Row], earlier: Sequence[Row]) -> Row | None:
-    """Return the next join of the same client, if others stayed in the group meanwhile."""
+    """Return the next join of the same client, if other members stayed in the group in the meantime."""
     others = {row["client_id"] for row in earlier if row["group"] == left["group"]} - {left["client_id"]}
     if not others or not left["client_id"]:
         return None
@@ -147,7 +147,7 @@ def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding
 
 
 def rebalance_storms(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the groups that rebalanced again and again within a minute."""
+    """Yield the groups that rebalanced repeatedly within a minute."""
     by_group: dict[str, list[Row]] = {}
     for row in _rebalances(facts):
         if row["started_us"] < facts.shutdown_us and not row["after_end"]:

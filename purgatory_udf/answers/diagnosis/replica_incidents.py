@@ -1,6 +1,6 @@
 """Incidents of replicas: followers that stopped or lagged, frozen brokers, and too few in-sync replicas.
 
-Slow waits for one replica that lie close together are an incident of this replica. What it did meanwhile decides the
+Slow waits for one replica within a short time are an incident of this replica. Its activity in that time decides the
 kind:
 
 - it handled no request either: `broker_frozen`
@@ -39,7 +39,7 @@ _MOST_EVIDENCE = 5
 
 @dataclass
 class _Cluster:
-    """Slow waits for one replica that lie close together."""
+    """Slow waits for one replica within a short time."""
 
     replica: int
     start_us: int

@@ -18,15 +18,15 @@ Row = dict[str, Any]
 SLOW_MS, SLOW_FACTOR = 50, 5
 # How much later than allowed a follower's next fetch may come before it counts as missing, in milliseconds.
 FETCH_SLACK_MS = 250
-# Slow waits that lie no further apart belong to one incident, in microseconds.
+# Slow waits with at most this distance belong to one incident, in microseconds.
 SAME_INCIDENT_US = 3_000_000
-# How long after the trace a shutdown is taken to be that was not recorded: further than any detector looks back.
+# The assumed distance of an unrecorded shutdown from the end of the trace: further than any detector looks back.
 NEVER_US = 3_600_000_000
 
 
 @dataclass(frozen=True)
 class Period:
-    """A time from `start_us` to `end_us`, in microseconds since the epoch."""
+    """A period from `start_us` to `end_us`, in microseconds since the epoch."""
 
     start_us: int
     end_us: int
@@ -37,12 +37,12 @@ class Period:
         return self.end_us - self.start_us
 
     def overlap_us(self, start_us: int, end_us: int) -> int:
-        """Return for how long it lies within another time, in microseconds."""
+        """Return the length of the overlap with another period, in microseconds."""
         return max(0, min(self.end_us, end_us) - max(self.start_us, start_us))
 
 
 def merged(periods: Iterable[Period], apart_us: int = 0) -> list[Period]:
-    """Return the union of periods; those that are at most `apart_us` apart become one."""
+    """Return the union of periods; periods with a gap of at most `apart_us` are merged."""
     result: list[Period] = []
     for period in sorted(periods, key=lambda each: each.start_us):
         if result and period.start_us <= result[-1].end_us + apart_us:

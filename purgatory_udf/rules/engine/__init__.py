@@ -1,6 +1,6 @@
 """The compiled engine: the reference's rules for partitions and topics, event by event, in machine code.
 
-- `partition_engine`: the public face, event tables in and outcome tables out
+- `partition_engine`: the public interface, event tables in and outcome tables out
 - `key_shards`: which keys are processed together, and operations that span several groups of keys
 - `explode`, `parallel_pieces`, `event_records`: event tables become the records of a call, in several threads
 - `column_access`: reading Arrow columns in compiled code

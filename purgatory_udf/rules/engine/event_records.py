@@ -415,7 +415,7 @@ def _end_of_read(arena: Arena, row: int, code: int) -> None:
 
 @helper
 def _change_of_broker(arena: Arena, row: int, code: int) -> None:
-    """Parse a change of what limits the broker's reads of remote storage."""
+    """Parse a change of the broker's limits on reads of remote storage."""
     event = _event_at(arena, _add_event(arena, row, code))
     _note_purgatory(arena, waits_in(code), event.broker)
     # The row has no topic.

@@ -1,6 +1,6 @@
 """Tables of events become calls of the engine.
 
-What-if settings are applied here, so everything behind sees one timeout and one min_bytes per operation.
+What-if settings are applied here, so all later steps see one timeout and one min_bytes per operation.
 """
 
 from __future__ import annotations

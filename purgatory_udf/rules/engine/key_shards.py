@@ -219,7 +219,7 @@ def keep_whole(decided: Decisions) -> Decisions:
 
 
 def keep_split(decided: Decisions) -> Decisions:
-    """Keep the decisions of the broker's group behind such groups: split operations, and all gauges."""
+    """Keep the decisions of a broker's group that gets relayed events: split operations, and all gauges."""
     return _select_outcomes(decided, decided.all_operations["split"] > 0, readings=True)
 
 

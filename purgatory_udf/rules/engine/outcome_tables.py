@@ -232,7 +232,7 @@ def _null_if_empty(column: pa.Array) -> pa.Array:
 
 
 class _KeyNames:
-    """Topics, partitions and readable names of the state's keys. One more readable name is null, for no key."""
+    """Topics, partitions and readable names of the state's keys; the last readable name is null and means "no key"."""
 
     def __init__(self, keys: list[str]) -> None:
         _, partitions, topics = zip(*map(key_parts, keys), strict=True) if keys else ((), (), ())

@@ -29,7 +29,7 @@ from purgatory_udf.rules.engine.loop.engine_call import Capacity
 
 Result = TypeVar("Result")
 
-# Rows that are worth a thread. With growth than 4 threads, memory bandwidth is the limit.
+# Rows that are worth a thread. With more than 4 threads, memory bandwidth is the limit.
 _ROWS_PER_THREAD, _MAX_THREADS = 1 << 15, 4
 
 

@@ -18,7 +18,7 @@ STEP_MS = 200
 
 
 class Pause(NamedTuple):
-    """A time at which a broker stood still: its timers fire up to `paused_ms`, and again from `resumed_ms` on."""
+    """A period in which a broker stood still: its timers fire up to `paused_ms`, and again from `resumed_ms` on."""
 
     broker: int
     paused_ms: int
@@ -39,7 +39,7 @@ class Pauses:
 
     @classmethod
     def from_events(cls, events: Iterable[Mapping[str, Any]], end_us: int = 0) -> Pauses:
-        """Return the pauses of a trace in any order. One without `resumed` lasts until the last event, or `end_us`."""
+        """Collect the pauses from events in any order; a pause without `resumed` ends at the last event or `end_us`."""
         since: dict[int, int] = {}
         pauses, end_ms = cls(), end_us // 1000
         for event in sorted(events, key=lambda event: (event["time_us"], event["seq"])):

@@ -60,7 +60,7 @@ class ReplicaBroker:
         return self._shares is not None
 
     def finish_request(self, now_us: int) -> None:
-        """Run what was put off to the end of a request (`ReplicaManager.tryCompleteActions`)."""
+        """Run the actions that were deferred to the end of a request (`ReplicaManager.tryCompleteActions`)."""
         if self._shares is not None:
             self._shares.run_actions(now_us)
 
@@ -170,7 +170,7 @@ class Broker(ReplicaBroker):
         """Serve a fetch or let it wait. A follower's fetch offsets first update its progress at the leader.
 
         Returns:
-            The fetch, or the remote fetch that replaces it because a read of remote storage began.
+            The fetch, or the remote fetch that replaces it because a read of remote storage was started.
         """
         if replica_id >= 0:
             for status in fetch.statuses:
@@ -192,7 +192,7 @@ class Broker(ReplicaBroker):
     def _begin_remote_fetch(self, fetch: DelayedFetch, now_us: int) -> DelayedRemoteFetch | None:
         """Begin the reads of remote storage, and let the fetch wait for them; None if it needs none.
 
-        Neither errors nor enough bytes on arrival complete such a fetch, and its own maximum wait does not count.
+        Neither errors nor enough bytes on arrival complete a remote fetch, and its own maximum wait does not count.
         """
         remote = [status for status in fetch.statuses if status.is_remote and status.replica_id < 0]
         if not remote:

@@ -271,7 +271,7 @@ class DelayedFetch(DelayedRequest):
         super().abandon(now_us, rule)
 
     def on_expiration(self, now_us: int) -> None:
-        """Kafka marks `ExpiresPerSec` once per request, by `fetcherType`; the outcome carries both."""
+        """Do nothing: Kafka marks `ExpiresPerSec` once per request, by `fetcherType`; the outcome carries both."""
 
     def answers(self) -> tuple[PartitionOutcome, ...]:
         return self._answers

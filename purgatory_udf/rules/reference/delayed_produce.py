@@ -93,7 +93,7 @@ class PerPartitionRequest(DelayedRequest, Generic[StatusT]):
         super().abandon(now_us, rule)
 
     def on_expiration(self, now_us: int) -> None:
-        """Kafka marks `ExpiresPerSec` once per pending partition; the partitions' errors carry that count."""
+        """Do nothing: Kafka marks `ExpiresPerSec` once per pending partition, which the partitions' errors show."""
 
     def answers(self) -> tuple[PartitionOutcome, ...]:
         return tuple(

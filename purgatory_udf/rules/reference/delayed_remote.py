@@ -21,8 +21,8 @@ from purgatory_udf.rules.reference.partition import Partition
 # The error of a read that the pool of readers does not take (RejectedExecutionException).
 UNKNOWN_SERVER_ERROR = "UNKNOWN_SERVER_ERROR"
 
-# After this time without an end, a read whose operation has ended is forgotten, in milliseconds. Recordings do not have
-# the end of every such read.
+# A read is forgotten this many milliseconds after its operation has ended. Recordings do not have the end of every such
+# read.
 FORGET_READ_MS = 60_000
 
 
@@ -37,7 +37,7 @@ class ReadState(Enum):
 
 @dataclass(slots=True)
 class RemotePartition:
-    """A partition of a remote fetch: what its response has, and whether that is still to come from remote storage."""
+    """A partition of a remote fetch: its part of the response, and whether it still waits for remote storage."""
 
     replica: Partition
     state: ReadState
@@ -52,8 +52,8 @@ class DelayedRemoteFetch(DelayedRequest):
         that failed on arrival does not count, and a replica that has become a follower is still there.
     Case B: all reads of remote storage have ended, failed ones included.
 
-    Local data are those read on arrival. The response has what was read by then; a partition that is still pending is
-    empty and without an error.
+    Local data are read on arrival. The response has all data that were read before the fetch ended; a partition that
+    is still pending is empty and has no error.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class DelayedRemoteFetch(DelayedRequest):
         super().abandon(now_us, rule)
 
     def on_expiration(self, now_us: int) -> None:
-        """Kafka marks `DelayedRemoteFetchMetrics ExpiresPerSec` once per request."""
+        """Do nothing: Kafka marks `DelayedRemoteFetchMetrics ExpiresPerSec` once per request."""
 
     def answers(self) -> tuple[PartitionOutcome, ...]:
         return tuple(
@@ -155,8 +155,8 @@ class DelayedRemoteListOffsets(PerPartitionRequest[ListOffsetsPartitionStatus]):
 class RemoteReads:
     """The reads or lookups in progress, by partition and label of the request that waits for them.
 
-    The end of a read checks the partition even if its operation has ended; the end of one that was never begun does
-    nothing.
+    The end of a read checks the partition even if its operation has ended; an end without a started read has no
+    effect.
     """
 
     def __init__(self) -> None:

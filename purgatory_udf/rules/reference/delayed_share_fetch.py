@@ -231,7 +231,7 @@ class DelayedShareFetch(DelayedRequest):
         super().abandon(now_us, rule)
 
     def on_expiration(self, now_us: int) -> None:
-        """Kafka marks `DelayedShareFetchMetrics ExpiresPerSec` once per request, even if it carries records."""
+        """Do nothing: Kafka marks `DelayedShareFetchMetrics ExpiresPerSec` once per request, even with records."""
 
     def answers(self) -> tuple[PartitionOutcome, ...]:
         return tuple(

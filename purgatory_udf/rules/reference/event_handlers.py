@@ -163,7 +163,7 @@ def list_offsets(cluster: Cluster, event: Event, respond: Respond | None = None)
 
 
 def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None = None) -> DelayedShareFetch:
-    """Apply a fetch of a share group. Its acknowledgements are taken first."""
+    """Apply a fetch of a share group. Its acknowledgements are processed first."""
     broker = cluster.broker(_broker_id(event))
     if event.get("acknowledgements"):
         share_acknowledge(cluster, event)

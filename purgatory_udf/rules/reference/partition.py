@@ -219,7 +219,7 @@ class LeaderHwChange(Enum):
 
 
 class RemoteStorage:
-    """What limits a broker's reads of remote storage.
+    """The limits on a broker's reads of remote storage.
 
     Attributes:
         reads_all: Whether a fetch reads all of its remote partitions, or only the first (Kafka up to 4.1).

@@ -134,7 +134,7 @@ def replay(events: Iterable[Event], config: Config) -> Replay:
     return replayer.finish()
 
 
-# Events at whose end the broker runs the actions that it has put off: requests, and appends.
+# Events after which the broker runs deferred actions: requests and appends.
 FINISHED_BY_BROKER = {*REQUESTS, "share_acknowledge", "share_release", *GROUP_EVENTS, "partition"}
 
 Handler = Callable[[Replayer, Event], None]

@@ -55,7 +55,7 @@ class GroupKey(NamedTuple):
 
 
 class ShareGroups:
-    """What all brokers of a cluster share: settings of share groups, and the states that the coordinator persists."""
+    """State that all brokers of a cluster share: settings of share groups, and states persisted by the coordinator."""
 
     def __init__(self, settings: ShareSettings) -> None:
         self.settings = settings
@@ -218,7 +218,7 @@ class ShareBroker:
         acknowledgements: Mapping[TopicPartition, Sequence[Acknowledgement]],
         now_us: int,
     ) -> None:
-        """Take acknowledgements, and check the fetches that wait for their partitions."""
+        """Process acknowledgements, and check the fetches that wait for their partitions."""
 
         def apply(partition: SharePartition) -> str:
             return partition.acknowledge(member_id, acknowledgements[partition.key], now_us, answer)

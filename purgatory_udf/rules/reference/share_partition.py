@@ -235,10 +235,10 @@ class SharePartition:
     def acknowledge(
         self, member_id: str, acknowledgements: Sequence[Acknowledgement], now_us: int, request: object = None
     ) -> str:
-        """Take a member's acknowledgements; the records are in transition until the state is written.
+        """Process a member's acknowledgements; the records are in transition until the state is written.
 
         Returns:
-            The error, or NONE. With an error, none has an effect.
+            The error, or NONE. With an error, no acknowledgement takes effect.
         """
         transitions: list[StateTransition] = []
         for acknowledgement in acknowledgements:

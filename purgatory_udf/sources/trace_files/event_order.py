@@ -112,7 +112,13 @@ def rejections(ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) ->
 
 
 def place(rows: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> DataFrame:
-    """Return a DataFrame with `source`, and with `line` and `latest` counted from the start of the file."""
+    """Return the rows with `source`, and with `line` and `latest` counted from the start of the file.
+
+    Args:
+        rows: JUDGED rows, in which `line` and `latest` count from the start of the piece.
+        ends: Totals of the pieces, in input order.
+        sources: Names of the files, by their index.
+    """
     piece_starts = [
         (start.file, start.piece, start.lines_before, start.latest_before, sources[start.file])
         for start in starts(ends)

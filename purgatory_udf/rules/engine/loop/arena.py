@@ -215,7 +215,7 @@ TABLES = {
     "pauses": PAUSE,
 }
 
-# The arena's own numbers:
+# Scalars of the arena:
 #   now, next_due     the clock, and the time of the next timer or gauge step, in µs
 #   retain_bytes, smallest_limit   see `EngineSettings`
 #   operations … purgatories   rows of these tables in use

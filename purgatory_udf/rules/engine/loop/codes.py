@@ -1,4 +1,4 @@
-"""Numeric codes in the engine's records, and the contract's words for them."""
+"""Numeric codes in the engine's records, and their names in the contract."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Code(Int64Enum):
 REQUESTS = (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS, Code.LIST_OFFSETS)
 # Events with greater codes are changes: they have a key instead of request parts.
 LAST_WITH_PARTS = Code.REMOTE_LOOKUP
-# The contract's words.
+# Names in the contract.
 KINDS = {code: code.name.lower() for code in (*REQUESTS, Code.REMOTE_FETCH)}
 REMOTE_EVENTS = (Code.REMOTE_READ, Code.REMOTE_LOOKUP, Code.REMOTE_QUOTA, Code.READER_QUEUE)
 CHANGES = {code.name.lower(): code for code in Code if Code.LOG_END <= code <= Code.NONE}

@@ -1,4 +1,4 @@
-"""Operations in a purgatory: how they are made of requests, their watcher lists as the gauges count them, their end.
+"""Operations in a purgatory: their creation from requests, watcher lists as the gauges count them, and their end.
 
 An operation is a copy of the request's event, with one part for each key that it names.
 

@@ -89,7 +89,7 @@ def enqueue(arena: Arena, o: int, missing_bytes: int, full_check: bool, counted:
 
 @inlined
 def requeue(arena: Arena, o: int, missing_bytes: int) -> None:
-    """Index an evaluated fetch again that is not complete, from the present ends of its keys."""
+    """Index a fetch again that was evaluated and is not complete, from the current ends of its keys."""
     operation = operation_at(arena, o)
     sharing = ZERO
     full_check = False

@@ -182,7 +182,7 @@ def read_answer(
 
 @helper
 def _read_remote_answer(arena: Arena, key: Any, part: Any, operation: Any, left: int) -> None:
-    """Answer a partition of an ordinary fetch whose offset is remote: it is empty, but uses up some of the limit."""
+    """Answer an ordinary fetch for a partition with a remote offset: it is empty, but uses up some of the limit."""
     if operation.mode == Reader.FOLLOWER:
         if part.error == Error.NONE:
             part.error = Error.OFFSET_MOVED_TO_TIERED_STORAGE
@@ -195,7 +195,7 @@ def _read_remote_answer(arena: Arena, key: Any, part: Any, operation: Any, left:
 
 @inlined
 def may_read_remote(arena: Arena, broker: int) -> bool:
-    """Return whether the broker's quota allows reads of remote storage. RemoteFetch has it."""
+    """Return whether the broker's quota allows reads of remote storage; its RemoteFetch purgatory has that flag."""
     for p in range(arena.purgatories):
         if purgatory_at(arena, p).broker == broker and purgatory_at(arena, p).quota_exhausted != 0:
             return False

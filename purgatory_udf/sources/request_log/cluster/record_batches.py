@@ -46,7 +46,7 @@ class BatchIndex:
         self.batches = sorted(set(batches))
 
     def between(self, base: int, end: int) -> list[StoredBatch]:
-        """Return the batches that lie completely in [base, end)."""
+        """Return the batches that are completely within [base, end)."""
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
         return [batch for batch in self.batches[place : place + MAX_BATCHES] if batch.last < end]
 

@@ -154,8 +154,8 @@ class Tally:
     def _count_wait(self, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
         """Count a consumer's fetch that returned nothing after a wait.
 
-        A fetch in the purgatory Fetch returns the records up to the high watermark. One that returns none although
-        there are some has not read the log again: it waited for remote storage.
+        A fetch in the purgatory Fetch returns the records up to the high watermark. If a fetch returns no records
+        although there are some, it has not read the log again, so it waited for remote storage.
         """
         offsets = {(partition.topic, partition.partition): partition.offset for partition in fetch.partitions}
         for data in response.partitions:

@@ -149,8 +149,8 @@ class FollowerCopy(msgspec.Struct, array_like=True, tag=7, gc=False):
 class CoordinatorAnswer(msgspec.Struct, array_like=True, tag=9, gc=False):
     """The broker answered a request to a group of this partition of the offsets topic.
 
-    `error` is NONE if it coordinated the group at `at_us`, COORDINATOR_LOAD_IN_PROGRESS if it did not yet, and
-    NOT_COORDINATOR if it did not.
+    `error` shows its state at `at_us`: NONE (it coordinated the group), COORDINATOR_LOAD_IN_PROGRESS (not yet) or
+    NOT_COORDINATOR.
     """
 
     at_us: int

@@ -128,7 +128,7 @@ def _partition_count(requested: dict[str, Any], response: dict[str, Any], contex
 
 
 def skip_cause(request: Request) -> str:
-    """Return the cause under which a request is counted that becomes no event."""
+    """Return the cause by which a request without an event is counted."""
     if is_controller_request(request):
         return "controller"
     return "topic_admin" if request.api in _TOPIC_ADMIN_APIS else "no_purgatory"
