@@ -1,4 +1,4 @@
-"""The common template of the HTML pages, which are self-contained files: they open from an attachment, without a network.
+"""The common template of the HTML pages: self-contained files, which open from an attachment, without a network.
 
 Names come from traces and are untrusted: they are escaped everywhere, and are never markup or script.
 
