@@ -136,7 +136,17 @@ class Stages(StreamingQueryListener):
 def measure(
     spark: SparkSession, stages: Stages, folder: Path, events: str, groupings: Sequence[str], batch: int, runs: int
 ) -> Figures:
-    """Measure floors and replays in interleaved runs."""
+    """Measure floors and replays in interleaved runs.
+
+    Args:
+        spark: The Spark session.
+        stages: Collects the durations of stages.
+        folder: Folder for the tables.
+        events: Folder of the events.
+        groupings: Values of `grouping` to measure.
+        batch: Approximate number of events in a micro-batch.
+        runs: Number of runs of each.
+    """
     count = spark.read.format("delta").load(events).count()
     for grouping in groupings:
         timed_replay(spark, folder / f"warm-{grouping}", events, grouping, batch)

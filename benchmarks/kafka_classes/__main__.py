@@ -101,7 +101,14 @@ def _generate(folder: Path) -> list[Path]:
 
 
 def measure(parsed: trace.Trace, kafka: Kafka, folder: Path, turns: int) -> Measured:
-    """Measure both sides on one trace, and compare their outcomes."""
+    """Measure both sides on one trace, and compare their outcomes.
+
+    Args:
+        parsed: The trace.
+        kafka: Kafka's side.
+        folder: Folder for the trace and the outcomes.
+        turns: Number of interleaved turns of each side.
+    """
     plain = folder / "measured"
     plain.write_text(parsed.text, encoding="utf-8")
     operations = kafka.load(plain)

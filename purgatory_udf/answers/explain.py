@@ -39,7 +39,14 @@ class Question:
 
 
 def explain(session: Session, out: str, question: Question, top: int = 20) -> list[str]:
-    """Return the story as lines, for at most `top` operations of a request or client or changes of a group."""
+    """Return the story of an operation, request, group or client as lines.
+
+    Args:
+        session: Spark session or backend that reads the tables.
+        out: Folder of the replay.
+        question: What to explain.
+        top: Maximum number of operations of a request or client, or of changes of a group.
+    """
     tables = RunTables(session, out)
     if question.group is not None:
         lines = group_story(tables, question.group, top)

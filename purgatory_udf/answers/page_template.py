@@ -95,7 +95,15 @@ class Section:
 
 
 def page(title: str, caption: str, top: str, sections: Iterable[Section], specs: dict[str, dict[str, Any]]) -> str:
-    """Return the whole file. `top` is markup above the sections; `specs` are the charts by name of figure."""
+    """Return the HTML of a whole page.
+
+    Args:
+        title: Title of the page, as text.
+        caption: Sentence below the title, as text.
+        top: Markup above the sections.
+        sections: Sections in the order of the page.
+        specs: Vega-Lite specification of each chart, by the name of its figure.
+    """
     parts = "\n".join(map(_section, sections))
     return f"""<!DOCTYPE html>
 <html lang="en">

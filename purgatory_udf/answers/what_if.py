@@ -126,7 +126,15 @@ class ScenarioOptions:
 def simulate_variants(
     session: Session, stage: ScenarioOptions, out: str, variants: list[Variant], report_phase: ReportPhase
 ) -> dict[str, str]:
-    """Simulate and replay each variant; return the folder of each variant's trace and tables."""
+    """Simulate and replay each variant; return the folder of each, which variants with equal settings share.
+
+    Args:
+        session: Spark session or backend that executes the replays.
+        stage: The scenario and its overrides.
+        out: Folder of the comparison, below which the folders are created.
+        variants: The baseline and the variants.
+        report_phase: Called with a line of text at the start of each phase.
+    """
     folders: dict[str, str] = {}
     done: list[tuple[dict[str, Any], str]] = []
     for variant in variants:

@@ -122,13 +122,27 @@ class DeltaStore(ABC):
         transaction: Transaction | None = None,
         partitioned_by: Sequence[str] = (),
     ) -> None:
-        """Append rows in one commit; a transaction that the table already has is skipped."""
+        """Append rows in one commit; a transaction that the table already has is skipped.
+
+        Args:
+            path: Folder of the table, which is created if it does not exist.
+            rows: The rows.
+            transaction: Id of the write; None for a write that is never repeated.
+            partitioned_by: Partition columns of a table that is created.
+        """
 
     @abstractmethod
     def overwrite(
         self, path: str, rows: pa.Table, where: Sequence[Condition] = (), replace_schema: bool = False
     ) -> None:
-        """Replace all rows, or the rows that meet the conditions; create the table if it does not exist."""
+        """Replace all rows, or the rows that meet the conditions; create the table if it does not exist.
+
+        Args:
+            path: Folder of the table.
+            rows: The new rows.
+            where: Conditions on the rows to replace; none: all rows.
+            replace_schema: Whether the table gets the schema of the rows.
+        """
 
     @abstractmethod
     def delete(self, path: str, where: Sequence[Condition]) -> None:
@@ -223,7 +237,14 @@ class SparkDelta(DeltaStore):
         transaction: Transaction | None = None,
         partitioned_by: Sequence[str] = (),
     ) -> None:
-        """Append a DataFrame's rows, as `append` does."""
+        """Append a DataFrame's rows, as `append` does.
+
+        Args:
+            path: Folder of the table.
+            rows: The rows.
+            transaction: Id of the write; None for a write that is never repeated.
+            partitioned_by: Partition columns of a table that is created.
+        """
         writer = rows.write.format("delta").mode("append").partitionBy(*partitioned_by)
         writer.options(**transaction_options(transaction)).save(path)
 

@@ -295,7 +295,16 @@ def append_files(
     schema: pa.Schema,
     transaction: Transaction | None,
 ) -> None:
-    """Append one file per part to a table, as `create_with_files` does; a repeated transaction is skipped."""
+    """Append one file per part to a table, as `create_with_files` does; a repeated transaction is skipped.
+
+    Args:
+        parts: The rows of each file.
+        path: Folder of the table.
+        indexed: Columns with a minimum and maximum per file in the log, for data skipping.
+        metadata: Remarks kept with the commit.
+        schema: The table's columns.
+        transaction: Id of the write; None for a write that is never repeated.
+    """
     place = str(require_local_path(path))
     with needing_spark():
         if has_transaction(place, transaction):

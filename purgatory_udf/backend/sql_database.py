@@ -55,11 +55,15 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def add_table(self, name: str, path: str, schema: pa.Schema | None = None, *, is_growing: bool = False) -> bool:
-        """Add a view of the Delta table at `path` with the columns of `schema`; return whether the table exists.
+        """Add a view of a Delta table, and return whether the table exists.
 
-        A column that the table lacks is null in every row; without a table, the view has no rows. Without a schema, the
-        view has the table's columns, and the table must exist. All queries of a table that `is_growing` read the
-        version that it has now.
+        Args:
+            name: Name of the view.
+            path: Folder of the table.
+            schema: Columns of the view. A column that the table lacks is null; without a table, the view has no rows.
+                With None, the view has the table's columns, and the table must exist.
+            is_growing: Whether rows may be appended at the same time; all queries then read the version that the table
+                has now.
         """
 
     @abstractmethod
@@ -94,10 +98,16 @@ class SqlDatabase(ABC):
         append: bool = False,
         single_file: bool = False,
     ) -> None:
-        """Write the rows of a query to the Delta table at `path`, in the order and types of `schema`.
+        """Write the rows of a query to a Delta table.
 
-        The table is replaced, or appended to. `constants` are columns with one value in every row. With
-        `single_file`, the rows keep the order of the query.
+        Args:
+            query: The query.
+            path: Folder of the table.
+            schema: Columns of the table, in their order and with their types.
+            parameters: Values of the query's parameters.
+            constants: Further columns, each with one value in every row.
+            append: Whether to append to the table instead of replacing it.
+            single_file: Whether to write one file, in which the rows keep the order of the query.
         """
 
 

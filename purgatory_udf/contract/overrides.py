@@ -225,7 +225,13 @@ def matches_pattern(pattern: str, name: str | None) -> bool:
 def first_override(
     rules: Iterable[ScopeRule], key_names: Sequence[str], subject: RequestContext
 ) -> tuple[bool, int | str | None]:
-    """Return whether a rule sets one of the keys for the request, and the value of the first that does."""
+    """Return whether a rule sets one of the keys for the request, and the value of the first that does.
+
+    Args:
+        rules: Rules in order of precedence.
+        key_names: Keys that apply to the field of the request, most specific first.
+        subject: Facts about the request.
+    """
     for rule in rules:
         for key in key_names:
             if key in rule.settings and rule.matches(subject):
@@ -281,6 +287,12 @@ class RequestColumns:
         """Return the values to replay with: by the first matching rule for `keys`, otherwise by the `plain` setting.
 
         The timeout of a coordinator's write changes only by a rule that names a topic.
+
+        Args:
+            recorded: The recorded value of each request.
+            rules: Rules in order of precedence.
+            keys: Keys that apply to this field, most specific first.
+            plain: The setting without a scope, or None.
         """
         coordinators = self._coordinator_writes() if COORDINATOR_KEY in keys else np.zeros(len(self), dtype=bool)
         values, undecided = (

@@ -99,6 +99,13 @@ def class_archive_for(
     """Return the archive for these jars, or None if it is disabled or the JVM could not use it.
 
     The class path is the jars, then Spark's jars; a class path with folders cannot be archived.
+
+    Args:
+        folder: Folder of the archives.
+        runtime: The `java` executable.
+        spark_home: Folder of Spark.
+        jars: Jars that precede Spark's on the class path.
+        environ: Environment of the job.
     """
     if environ.get(DISABLE_VARIABLE):
         return None

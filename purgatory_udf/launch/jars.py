@@ -108,7 +108,14 @@ def fetch_jars(
 ) -> None:
     """Fetch a Maven coordinate and its dependencies by running an empty program with spark-submit.
 
-    Spark's output is shown only if that fails. `excluded` are coordinates that are not fetched.
+    Args:
+        what: Name of the jars in an error message.
+        coordinate: Maven coordinate, `group:artifact:version`.
+        excluded: Coordinates of dependencies that are not fetched, separated by commas.
+        spark_home: Folder of Spark.
+        ivy: Ivy cache that gets the jars.
+        environ: Environment of spark-submit.
+        options: Further options of spark-submit, such as a mirror.
     """
     with tempfile.TemporaryDirectory() as folder, _cache_lock(ivy):
         empty_program = Path(folder, "empty_program.py")

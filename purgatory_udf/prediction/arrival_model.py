@@ -72,7 +72,13 @@ def _after_long_wait(produces: pd.DataFrame) -> pd.Series[bool]:
 
 
 def record_arrivals(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.DataFrame:
-    """Return the arrivals of the records of these requests, with `at` (ms), `key` and `bytes`, ordered by time."""
+    """Return the arrivals of the records of these requests, with `at` (ms), `key` and `bytes`, ordered by time.
+
+    Args:
+        produces: Requests of one producer, as in `Recording.produces`.
+        batches: What they appended, as in `Recording.batches`.
+        linger_ms: The producer's `linger.ms`, estimated or assumed.
+    """
     broker = produces["broker"]
     sent = produces["tried"] - produces["handled"] - SENDING_MS
     queued = _queued(produces)
@@ -137,7 +143,14 @@ def _random_limit(mean: float) -> int:
 def fit_producer(
     records: pd.DataFrame, window: RecordingWindow, handling: WorkBySize, answer: list[float]
 ) -> FittedProducer:
-    """Return the records of the window as a fitted producer, with the work of its requests and responses."""
+    """Return the records of the window as a fitted producer, with the work of its requests and responses.
+
+    Args:
+        records: Arrivals of the producer's records, as `record_arrivals` returns them.
+        window: The period to fit.
+        handling: Work of a request, by its size.
+        answer: Quantiles of the work of a response.
+    """
     selected = window.select(records, "at")
     return FittedProducer(
         first_ms=_first(selected["at"].to_numpy(), window),

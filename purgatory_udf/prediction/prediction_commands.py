@@ -98,7 +98,16 @@ def run_fit(session: Session, out: str, events: str | None, file: Path, seeds: i
 def run_prediction(
     open_backend: OpenBackend, like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None
 ) -> list[str]:
-    """Simulate the unchanged scenario and the variants, and write figures and page; return the lines to print."""
+    """Simulate the unchanged scenario and the variants, and write figures and page; return the lines to print.
+
+    Args:
+        open_backend: Opens the backend, if a scenario must be fitted first.
+        like: Scenario file, or folder of an imported request log.
+        words: Words of `--variant`: names and settings.
+        seeds: Number of runs per variant; None for the default.
+        json: File for the figures; None for none.
+        html: File of the page; None for none.
+    """
     variants = parse_variants(words)
     scenario = load_or_fit_scenario(open_backend, like)
     prediction = predict(scenario, variants, seeds or SEEDS)
@@ -110,7 +119,17 @@ def run_prediction(
 def run_tuning(
     open_backend: OpenBackend, like: str, goal: str, within: str, over: list[str], seeds: int, html: Path | None
 ) -> list[str]:
-    """Search for settings that reach a goal, and write the page; return the lines to print."""
+    """Search for settings that reach a goal, and write the page; return the lines to print.
+
+    Args:
+        open_backend: Opens the backend, if a scenario must be fitted first.
+        like: Scenario file, or folder of an imported request log.
+        goal: Value of `--goal`.
+        within: Value of `--within`.
+        over: Values of `--over`.
+        seeds: Number of runs per setting on the frontier.
+        html: File of the page; None for none.
+    """
     search = parse_goal(goal), parse_limit(within), parse_ranges(over)
     tuned = tune(load_or_fit_scenario(open_backend, like), *search, seeds)
     return [*tuned.lines(), "", *write_page(tuning_page(tuned), html)]

@@ -180,7 +180,14 @@ def predict(
     seeds: int,
     report_phase: Callable[[str], None] | None = None,
 ) -> Prediction:
-    """Simulate the unchanged scenario and each variant; raise UserError if a variant's setting does not apply."""
+    """Simulate the unchanged scenario and each variant.
+
+    Args:
+        scenario: A fitted scenario.
+        variants: The settings of each variant, by name.
+        seeds: Number of runs per variant, with the seeds 1 to `seeds`.
+        report_phase: Called with a line of text when a variant is complete.
+    """
     plan, groups = build_plan(scenario), consumer_groups(scenario)
     plans = {UNCHANGED: plan}
     for name, settings in variants.items():

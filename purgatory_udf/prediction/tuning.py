@@ -201,7 +201,16 @@ def tune(
     seeds: int,
     report_phase: Callable[[str], None] = lambda _: None,
 ) -> TuningResult:
-    """Search the ranges for settings that reach the goal within the limit; `report_phase` gets a line per phase."""
+    """Search the ranges for settings that reach the goal within the limit.
+
+    Args:
+        scenario: A fitted scenario.
+        goal: The figure to change.
+        within: The bound on the other figure.
+        over: One to three keys with their ranges.
+        seeds: Number of runs per setting on the frontier.
+        report_phase: Called with a line of text at the start of each phase.
+    """
     plan, groups = build_plan(scenario), consumer_groups(scenario)
     short = replace(plan, duration_ms=min(plan.duration_ms, SEARCH_MS))
 

@@ -216,6 +216,13 @@ class Controller:
 
         It is recorded before the event that moves the high watermark, because requests completed by that event read
         both. A partition without transactions has no such events.
+
+        Args:
+            state: The partition.
+            leader: Broker id of its leader.
+            end: New log end, if the change is an append.
+            isr: New in-sync replicas, if the change is one of the in-sync set.
+            follower: Broker id of a follower and the offset that it has reached, if the change is its progress.
         """
         if not state.transactions.used:
             return

@@ -167,7 +167,14 @@ class Environment:
         return RandomStream(self._seed, *entity)
 
     def record(self, type: str, broker: int, respond: Respond | None = None, **fields: Any) -> int:
-        """Append an event that happens now to the trace, apply it to the engine, and return its `seq`."""
+        """Append an event that happens now to the trace, apply it to the engine, and return its `seq`.
+
+        Args:
+            type: Event type.
+            broker: Broker id.
+            respond: Called with the response of a request, now or later.
+            fields: The other fields of the event.
+        """
         seq = len(self.events) + 1
         event = {"time_us": self.now_us, "seq": seq, "type": type, "broker": broker, **fields}
         self.events.append(event)

@@ -60,7 +60,13 @@ def completion_rows(truth: Replay, run_id: str) -> pa.Table:
 
 
 def expiration_rows(truth: Replay, last_event_us: int, run_id: str) -> pa.Table:
-    """Return the expired operations; `after_end` marks expirations after the last event, while draining."""
+    """Return the expired operations; `after_end` marks expirations after the last event, while draining.
+
+    Args:
+        truth: Outcomes of the simulated brokers.
+        last_event_us: Time of the trace's last event, in epoch microseconds.
+        run_id: Id of the run.
+    """
     rows = [
         {
             **_row(outcome, run_id),
@@ -170,7 +176,14 @@ def prepare_output(backend: Backend, output: Output) -> None:
 
 
 def write_tables(backend: Backend, output: Output, simulated: SimulationResult, settings: dict[str, Any]) -> None:
-    """Write all tables and the run record; `events` last, so that it exists only if the others are complete."""
+    """Write all tables and the run record; `events` last, so that it exists only if the others are complete.
+
+    Args:
+        backend: Backend of the tables.
+        output: The folder, and the id of the run.
+        simulated: The trace and its outcomes.
+        settings: The scenario with its overrides, for the run record.
+    """
     layout, run_id = Layout(output.out), output.run_id
     run = Run(run_id, "simulate", {"shows": simulated.scenario.shows}, settings)
     last_us = simulated.events[-1]["time_us"]

@@ -213,7 +213,16 @@ def simulate(
     jsonl: Path | None = None,
     check: bool = False,
 ) -> None:
-    """Run a closed loop, write its tables, print the summary, and check the replay if requested."""
+    """Run a closed loop, write its tables, print the summary, and check the replay if requested.
+
+    Args:
+        session: Spark session or backend.
+        scenario_run: The scenario with its overrides.
+        output: The folder, and the id of the run.
+        report: Called with a line of text at the start of each phase.
+        jsonl: File to which the events are also written; None for none.
+        check: Whether to replay the trace and compare the outcomes.
+    """
     simulated = simulate_and_write(session, scenario_run, output, report, jsonl)
     print("\n".join(summary(simulated, output.out)))
     if check:
@@ -226,7 +235,15 @@ def simulate(
 def simulate_and_write(
     session: Session, scenario_run: ScenarioRun, output: Output, report: ReportPhase, jsonl: Path | None = None
 ) -> SimulationResult:
-    """Simulate the scenario; write the trace and the truth tables."""
+    """Simulate the scenario; write the trace and the truth tables.
+
+    Args:
+        session: Spark session or backend.
+        scenario_run: The scenario with its overrides.
+        output: The folder, and the id of the run.
+        report: Called with a line of text at the start of each phase.
+        jsonl: File to which the events are also written; None for none.
+    """
     prepare_output(backend_of(session), output)
     simulated = ClosedLoop(scenario_run.scenario, scenario_run.config).run(ProgressReporter(report))
     if jsonl is not None:
@@ -237,7 +254,15 @@ def simulate_and_write(
 
 
 def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool, report: ReportPhase) -> None:
-    """Run an open loop: generate the trace, write it, and print the summary."""
+    """Run an open loop: generate the trace, write it, and print the summary.
+
+    Args:
+        spark: The Spark session.
+        workload: The settings of the trace.
+        out: Output folder.
+        overwrite: Whether to replace the tables in the folder.
+        report: Called with a line of text at the start of each phase.
+    """
     settings = asdict(workload)
     output = Output(out, _run_id("open-loop", settings), overwrite)
     prepare_output(backend_of(spark), output)

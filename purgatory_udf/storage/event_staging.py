@@ -50,14 +50,31 @@ def write_in_time_order(
     mode: str = "errorifexists",
     transaction: Transaction | None = None,
 ) -> None:
-    """Write `count` events of a DataFrame, about `per_file` events to a file; a repeated transaction is skipped."""
+    """Write events as files in time order; a repeated transaction is skipped.
+
+    Args:
+        events: Rows of `events`, in any order.
+        path: Folder of the table.
+        count: Number of the events.
+        per_file: Approximate number of events in a file.
+        mode: Spark's save mode.
+        transaction: Id of the write; None for a write that is never repeated.
+    """
     write_files(in_files(events, count, per_file), path, mode, **transaction_options(transaction))
 
 
 def write_dataset(
     events: Dataset, path: str, count: int, per_file: int, before: Callable[[], None] | None = None
 ) -> None:
-    """Write `count` events in time order as a new table, which does not exist until `before` has returned."""
+    """Write events in time order as a new table.
+
+    Args:
+        events: Rows of `events`, in any order.
+        path: Folder of the table.
+        count: Number of the events.
+        per_file: Approximate number of events in a file.
+        before: Called before the table has a log, so that the table exists only if it returns.
+    """
     if isinstance(events, LocalDataset):
         write_parts(parts_in_time_order(_sorted(events.collect()), per_file), path, events.schema, before)
         return
@@ -132,7 +149,15 @@ def is_in_time_order(session: Session, path: str) -> bool:
 
 
 def staged(backend: SparkBackend, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:
-    """Return the table to stream, which is a staged copy if needed, and the number of its files per micro-batch."""
+    """Return the table to stream, which is a staged copy if needed, and the number of its files per micro-batch.
+
+    Args:
+        backend: The backend.
+        events: Folder of the events.
+        layout: The run's tables.
+        count: Number of the events.
+        per_batch: Approximate number of events in a micro-batch.
+    """
     store = backend.delta(events)
     each = max(1, count // max(store.identity(events).files, 1))
     if is_in_time_order(backend, events) and each <= 2 * per_batch:

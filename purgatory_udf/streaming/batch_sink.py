@@ -52,7 +52,13 @@ class CoordinatorGauges:
     run_id: str
 
     def readings(self, number: int, waits: Iterable[bytes], horizon_ms: int) -> pa.Table:
-        """Return the readings that are final once the calls of this batch have reported their waits."""
+        """Return the readings that are final once the calls of this batch have reported their waits.
+
+        Args:
+            number: Number of the batch.
+            waits: Serialized reports of the batch's calls (`group_waits`).
+            horizon_ms: Time up to which all groups have been called, in epoch milliseconds.
+        """
         before = self.snapshots.before(number)
         if before is not None:
             self.gauge_state.restore(before)
@@ -310,7 +316,13 @@ def _relayed(chunks: pa.Table) -> pa.Table:
 def unpacked(
     rules: AnyRules, table: str, end_ms: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow` that unpacks a table's rows from their chunks."""
+    """Return the function for `mapInArrow` that unpacks a table's rows from their chunks.
+
+    Args:
+        rules: Rules of the query that made the chunks.
+        table: The table.
+        end_ms: Last millisecond of the table's rows, in epoch milliseconds; None for no limit.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -170,11 +170,24 @@ class Rules(ABC, Generic[State, Rows]):
 
     @abstractmethod
     def step(self, group: str, state: State, rows: Rows, horizon_ms: int) -> tuple[State, Iterable[OutputChunk]]:
-        """Decide everything up to the horizon. No row before it can arrive later."""
+        """Decide all rows and all timers up to the horizon.
+
+        Args:
+            group: Name of the group.
+            state: State after the group's last call.
+            rows: New events of the group, in order of time.
+            horizon_ms: Time up to which the group's events are complete, in epoch milliseconds.
+        """
 
     @abstractmethod
     def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
-        """Return the output of the clock group for a batch with this number of events."""
+        """Return the output of the clock group for a batch with this number of events.
+
+        Args:
+            events: Number of events in the batch.
+            latest_us: Time of the latest of them, in epoch microseconds.
+            horizon_ms: Time up to which all events are complete, in epoch milliseconds.
+        """
 
     @abstractmethod
     def schema(self, table: str) -> pa.Schema:

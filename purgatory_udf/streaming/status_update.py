@@ -239,6 +239,12 @@ class GroupStatusUpdate:
 
         A group that is no longer in rebalance, but was before or during the call, is reported as None, which removes it
         from the status file.
+
+        Args:
+            key: The group's key.
+            was_rebalancing: Whether the group was in rebalance before the step.
+            snapshot: The group after the step.
+            result: The result of the step.
         """
         rebalancing = is_rebalancing(snapshot)
         if rebalancing or was_rebalancing or result.transitions:

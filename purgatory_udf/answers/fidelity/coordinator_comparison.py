@@ -105,6 +105,11 @@ def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int
     """Return the groups by broker and name, with the events within the span of their broker.
 
     A log line follows its event with a short delay, so the line of the last request may be after the span.
+
+    Args:
+        logged: Events in the coordinators' logs.
+        replayed: Events that the coordinators would have logged in the replay.
+        spans: By broker id, the times of its first and last recorded request.
     """
     groups: dict[tuple[int, str], ComparedGroup] = {}
     replayed_at = _moments(fact for fact in replayed if _within(fact, spans))

@@ -156,7 +156,13 @@ def timer_phases(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
 
 
 def figures(tables: RunTables, phases: Mapping[int, float], counted: Iterable[Counted]) -> list[Table]:
-    """Return all tables that need no server log, in the order of the report."""
+    """Return all tables that need no server log, in the order of the report.
+
+    Args:
+        tables: The tables of the replay, with `fidelity`.
+        phases: Phase of each broker's timer in milliseconds, for brokers with a clear one.
+        counted: Expirations as the brokers counted them; empty without JMX readings.
+    """
     counts = tables.rows("fidelity/counts")
     return [
         agreement(counts),

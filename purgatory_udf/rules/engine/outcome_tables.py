@@ -99,7 +99,9 @@ def flatten(
 ) -> None:
     """Write the columns of ended operations and of their parts.
 
-    `ended` are rows of `operations`; `no_key` is the number of the key name that is null; the others are outputs.
+    `ended` are rows of `operations`; `no_key` is the number of the key name that is null. The outputs are `longs` and
+    `ints` (an operation's `Int64Field` and `Int32Field`), `watched`, `offsets` (each operation's first part, then the
+    number of parts), `part_bytes`, and `part_ints` (a part's `PartField`).
     """
     at = 0
     offsets[0] = 0

@@ -38,7 +38,15 @@ def engine_settings(
     smallest_limit: int = 0,
     pauses: Pauses | None = None,
 ) -> EngineSettings:
-    """Return the engine's settings for a configuration."""
+    """Return the engine's settings for a configuration.
+
+    Args:
+        config: The configuration.
+        trace_start_ms: Time of the trace's first event, in epoch milliseconds.
+        retain_bytes: See `EngineSettings`.
+        smallest_limit: See `EngineSettings`.
+        pauses: The times at which brokers stood still.
+    """
     remote = config.remote_fetch
     return EngineSettings(
         purge_intervals(config),
@@ -163,7 +171,13 @@ class Tables:
 
 
 def replay(batches: Iterable[pa.Table], engine: Engine, trace_end_us: int | None = None) -> Tables:
-    """Feed all batches, drain, and return the tables."""
+    """Feed all batches, drain, and return the tables.
+
+    Args:
+        batches: Tables of events, in time order.
+        engine: A new engine.
+        trace_end_us: Time of the trace's last event in epoch microseconds, if known; later expirations are `after_end`.
+    """
     decided = [each for batch in batches for each in engine.feed(batch)] + engine.drain()
     return Tables.of(decided, trace_end_us=trace_end_us)
 

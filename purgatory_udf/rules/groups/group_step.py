@@ -82,7 +82,18 @@ def step(
     topics: ClusterTopics | None = None,
     pauses: Pauses | None = None,
 ) -> tuple[GroupSnapshot, StepResult]:
-    """Apply the rows, then run every timer up to the horizon. `snapshot` must not be used afterwards."""
+    """Apply the rows of one group, then run every timer up to the horizon.
+
+    Args:
+        key: The group's key.
+        snapshot: The group before the call; it must not be used afterwards.
+        rows: New events of the group, in order.
+        horizon_ms: Time up to which the group's events are complete, in epoch milliseconds.
+        config: The settings of groups.
+        min_columnar_run: Length from which on a run of heartbeats is decided on columns.
+        topics: Topics of the cluster, for consumer groups.
+        pauses: The times at which brokers stood still.
+    """
     return _GroupStep(key, snapshot, rows, config, min_columnar_run, topics, pauses or Pauses()).run(horizon_ms)
 
 

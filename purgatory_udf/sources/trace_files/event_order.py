@@ -91,7 +91,13 @@ def seq_may_repeat(ends: Sequence[PieceEnd]) -> bool:
 
 
 def rejections(ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) -> Work:
-    """Return the step that turns rejected lines (PLACE) into rows of `rejected_events`."""
+    """Return the step that turns rejected lines (PLACE) into rows of `rejected_events`.
+
+    Args:
+        ends: Totals of the pieces, in input order.
+        sources: Names of the files, by their index.
+        run_id: Name of the import.
+    """
     before = {(start.file, start.piece): start.lines_before for start in starts(ends)}
     names = list(sources)
 
@@ -175,7 +181,15 @@ def totals_suffice(ends: Sequence[PieceEnd], max_disorder_ms: int) -> bool:
 def in_order(
     staged: SparkDataset, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> DataFrame:
-    """Return the rows of the table in time order, one task per file."""
+    """Return the rows of the table in time order, one task per file.
+
+    Args:
+        staged: JUDGED rows.
+        ends: Totals of the pieces, in input order.
+        sources: Names of the files, by their index.
+        run_id: Name of the import.
+        cuts: Start times of the files after the first, as `borders` returns them.
+    """
     work = _cut(_RowPlacement.of(ends, sources, run_id), np.array(cuts, np.int64))
     cut = _packed(staged).map(work, CUT)
     assert isinstance(cut, SparkDataset)
@@ -185,7 +199,15 @@ def in_order(
 def parts_in_order(
     staged: Dataset, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> list[Callable[[], pa.Table]]:
-    """Return for each file a function that makes its rows in this process."""
+    """Return for each file a function that makes its rows in this process.
+
+    Args:
+        staged: JUDGED rows.
+        ends: Totals of the pieces, in input order.
+        sources: Names of the files, by their index.
+        run_id: Name of the import.
+        cuts: Start times of the files after the first, as `borders` returns them.
+    """
     packed = [piece.as_buffer() for piece in _packed(staged).collect().column("packed")]
     spans = list(map(_span, packed))
     placement = _RowPlacement.of(ends, sources, run_id)

@@ -92,7 +92,14 @@ class PieceEnd:
     times: list[int] = field(default_factory=list)
 
     def count(self, times: np.ndarray, latest: np.ndarray, seqs: np.ndarray, each: int = EACH) -> None:
-        """Add events in the order of their lines; `seqs` has the given `seq`."""
+        """Add events to the totals, in the order of their lines.
+
+        Args:
+            times: Time of each event, in epoch microseconds.
+            latest: Greatest time before each event in the piece.
+            seqs: The given `seq`, of the events that have one.
+            each: Interval of the sampled times.
+        """
         self.times += np.sort(times)[::each].tolist()
         self.first_us = min([int(times.min()), *([self.first_us] if self.events else [])])
         self.behind_us = max(self.behind_us, int((latest - times).max()))

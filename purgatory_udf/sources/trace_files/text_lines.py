@@ -71,7 +71,13 @@ class Chunk:
 def byte_pieces(
     files: Sequence[InputFile], piece_bytes: int = PIECE_BYTES, limits: FileLimits = USUAL
 ) -> Iterator[Piece]:
-    """Yield plain files in pieces of equal length, and compressed files whole."""
+    """Yield plain files in pieces of equal length, and compressed files whole.
+
+    Args:
+        files: The files, in input order.
+        piece_bytes: Length of a piece, in bytes; the last piece of a file is shorter.
+        limits: Limits of each file.
+    """
     for place, file in enumerate(files):
         if file.name.endswith(tuple(CODECS)):
             yield Piece(place, 0, file, 0, file.size, limits)

@@ -125,6 +125,14 @@ def decided(
 ) -> Decided:
     """Decide which events are late or repeat a `seq`, and return the rows of both tables.
 
+    Args:
+        backend: Backend that executes the comparison.
+        staged: JUDGED rows.
+        ends: Totals of the pieces, in input order.
+        source: The input.
+        run_id: Name of the import.
+        options: Options of the import.
+
     Raises:
         NeedsSparkError: If events must be compared, and the backend is this process.
     """

@@ -102,7 +102,15 @@ class Passed:
 def run_passes(
     requests: Dataset, steps: Steps, keep: Keep, span: TimeRange = ALL_TIME, previous: PreviousStep | None = None
 ) -> Passed:
-    """Convert requests, build timelines and date operations."""
+    """Convert requests, build timelines and date operations.
+
+    Args:
+        requests: Rows of REQUESTS.
+        steps: The steps of the conversion.
+        keep: Computes rows once, for several uses.
+        span: Time range of the events to write.
+        previous: Results of the previous step of a followed log; None for a whole log.
+    """
     parts = keep("parts", _parts(requests, steps, previous))
     timelines = keep("timelines", _timelines(parts, steps, previous))
     reads = keep("reads", _remote_reads(timelines)) if steps.tiered else None
@@ -119,7 +127,13 @@ def in_order(
 ) -> Dataset:
     """Return all events in their total order, with their position in `task` and `number`.
 
-    `topics` has the rows of `import_rows.topic_rows`.
+    Args:
+        operations: Dated operations.
+        timelines: Events of partitions.
+        reads: Remote reads with their ends; None without tiered topics.
+        topics: Rows of `import_rows.topic_rows`.
+        source: Returns the name of a file by its number.
+        rename: Replaces names by pseudonyms, if given.
     """
     changes = timelines.where_in("part", [import_rows.CHANGE]).select(*_ORDER, "event")
     if reads is not None:
@@ -138,7 +152,17 @@ def rejections(
     lines_before: LinesBefore,
     anonymised: bool,
 ) -> Dataset:
-    """Return rows of `rejected_events`: unreadable lines, malformed bodies, and events that the contract rejects."""
+    """Return rows of `rejected_events`: unreadable lines, malformed bodies, and events that the contract rejects.
+
+    Args:
+        read: READ rows, of which the bad lines are rejected.
+        parts: Converted requests, of which those with malformed bodies are rejected.
+        events: Finished events, of which those with a `rule` are rejected.
+        run_id: Name of the import.
+        source: Returns the name of a file by its number.
+        lines_before: Number of lines before each piece of a file; empty for a followed topic.
+        anonymised: Whether to leave out texts that contain names.
+    """
     # Lines of a followed topic are not cut into pieces.
     place = ["file", *(["piece"] if lines_before else []), "line", "reason", "raw"]
     lines = read.where_in("row", [log_reader.BAD]).select(*place)
@@ -161,7 +185,17 @@ LinesBefore = Mapping[tuple[int, int], int]
 def rejected_rows(
     run_id: str, source: SourceName, lines_before: LinesBefore, anonymised: bool, line: str, reason: str, raw: str
 ) -> Step:
-    """Return the step that makes rows of `rejected_events` from the columns named."""
+    """Return the step that makes rows of `rejected_events`.
+
+    Args:
+        run_id: Name of the import.
+        source: Returns the name of a file by its number.
+        lines_before: Number of lines before each piece of a file.
+        anonymised: Whether to leave out texts that contain names.
+        line: Column of the line number.
+        reason: Column of the reason.
+        raw: Column of the text.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

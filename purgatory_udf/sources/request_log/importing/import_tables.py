@@ -59,7 +59,14 @@ class TaskSize(NamedTuple):
 
 
 def require_room(backend: Backend, layout: Layout, overwrite: bool, staging: str) -> None:
-    """Raise `UserError` if the tables cannot be written; an interrupted import may be repeated."""
+    """Raise `UserError` if the tables cannot be written; an interrupted import may be repeated.
+
+    Args:
+        backend: Backend of the tables.
+        layout: The output folder.
+        overwrite: Whether existing tables are replaced.
+        staging: Name of the folder of staged rows, which shows that an import was interrupted.
+    """
     files = backend.files
     require_no_file(files, layout.out)
     # Staged rows show that an import was interrupted: the tables are its own.
@@ -77,6 +84,15 @@ def write_tables(
     backend: Backend, layout: Layout, run_id: str, finished: Finished, source: SourceName, bad_lines: int, per_file: int
 ) -> tuple[int, int]:
     """Write the tables, `events` last.
+
+    Args:
+        backend: Backend that writes the tables.
+        layout: The output folder.
+        run_id: Name of the import.
+        finished: The events, and the rows of `rejected_events`.
+        source: Returns the name of a file by its number.
+        bad_lines: Number of lines that are no requests of the log.
+        per_file: Approximate number of events in a file of `events`.
 
     Returns:
         The number of events, and of rejected lines: `bad_lines` and events that the contract rejects.
@@ -114,12 +130,25 @@ def event_rows(tasks: Sequence[TaskSize], run_id: str, source: SourceName, first
     """Return the step that makes rows of `events`, numbered from `first`.
 
     An event that the contract rejects keeps its number, so that no other number depends on it.
+
+    Args:
+        tasks: Number of events of each task, in order.
+        run_id: Name of the import.
+        source: Returns the name of a file by its number.
+        first: `seq` of the first event.
     """
     return _numbered(tasks, first, lambda batch, seq: _event_rows(batch, seq, run_id, source))
 
 
 def recorded_rows(tasks: Sequence[TaskSize], run_id: str, source: SourceName, first: int = 0) -> Step:
-    """Return the step that makes rows of `recorded`: what brokers recorded of the numbered events."""
+    """Return the step that makes rows of `recorded`: what brokers recorded of the numbered events.
+
+    Args:
+        tasks: Number of events of each task, in order.
+        run_id: Name of the import.
+        source: Returns the name of a file by its number.
+        first: `seq` of the first event.
+    """
 
     def rows(batch: pa.RecordBatch, seq: pa.Array) -> pa.RecordBatch:
         is_recorded = batch.column("recorded").is_valid()

@@ -35,7 +35,13 @@ INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 
 
 def session_key(request: FetchRequestBody, response: FetchResponseBody, connection: str) -> str:
-    """Return the key by which the fetches of a session are grouped: the session id, else the connection."""
+    """Return the key by which the fetches of a session are grouped: the session id, else the connection.
+
+    Args:
+        request: The fetch.
+        response: Its response.
+        connection: Name of the connection, for fetches without a session.
+    """
     if request.session_epoch == INITIAL_EPOCH and response.session_id:
         return str(response.session_id)
     if request.session_epoch > INITIAL_EPOCH:
