@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from jobs import audit, explain, metrics, report
 from purgatory_udf.contract import read_row
+from purgatory_udf.launch.backend_choice import open_local
 from tests.answers.pages import Page
 from tests.support import browser
 from tests.support.outcome_folder import sample_with_group, write_folder
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.long
 
@@ -47,8 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_report_escapes_names(without_spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report.main.status(["--out", str(folder)]) == 0
+def test_report_escapes_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main.status(["--out", str(folder)], open_local) == 0
     capsys.readouterr()
     html = (folder / "report.html").read_text(encoding="utf-8")
     page = Page(html)
@@ -63,9 +61,7 @@ def test_report_escapes_names(without_spark: SparkSession, folder: Path, capsys:
         assert "<title>owned" not in seen.dom
 
 
-def test_printed_names_have_no_control_characters(
-    without_spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_printed_names_have_no_control_characters(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--out", str(folder)]
     for job, more in (
         (metrics, ["--by", "broker,topic,partition,client,group"]),
@@ -73,13 +69,13 @@ def test_printed_names_have_no_control_characters(
         (explain, ["--group", f"{EVIL}g"]),
         (audit, []),
     ):
-        assert job.main.status([*options, *more]) == 0
+        assert job.main.status([*options, *more], open_local) == 0
         output = capsys.readouterr().out
         assert all(line.isprintable() for line in output.split("\n"))
         assert job is audit or "DROP TABLE" in output
 
 
-def test_request_id_is_no_sql_pattern(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_request_id_is_no_sql_pattern(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for never in ("' OR '1'='1", "x' OR 1=1 --", "%"):
-        assert explain.main.status(["--out", str(folder), "--request-id", never]) == 2
+        assert explain.main.status(["--out", str(folder), "--request-id", never], open_local) == 2
         assert capsys.readouterr().err == f"explain: {folder}: no request {never} found\n"

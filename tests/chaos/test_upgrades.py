@@ -18,6 +18,7 @@ from jobs import audit, metrics, report
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.run_records import FINISHED
 from purgatory_udf.streaming import status_file
@@ -87,7 +88,7 @@ def _resume_following(spark: SparkSession, out: Path) -> list[BaseException]:
         except BaseException as error:
             errors.append(error)
 
-    replay = threading.Thread(target=run)
+    replay = threading.Thread(target=run, daemon=True)
     replay.start()
     while len(spark.streams.active) < 2 and replay.is_alive():
         replay.join(0.1)
@@ -174,12 +175,9 @@ def test_run_with_other_formats_is_refused(local_output: Path) -> None:
     assert not (local_output / "expirations").exists()
 
 
-def test_tables_of_older_version_are_read(
-    without_spark: SparkSession, followed_output: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_of_older_version_are_read(followed_output: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(followed_output)
-    assert audit.main.status(["--out", out]) == 0, capsys.readouterr().err
-    assert metrics.main.status(["--out", out]) == 0, capsys.readouterr().err
-    assert report.main.status(["--out", out]) == 0, capsys.readouterr().err
+    for reader in (audit, metrics, report):
+        assert reader.main.status(["--out", out], open_local) == 0, capsys.readouterr().err
     assert (followed_output / "report.html").stat().st_size > 10_000
     assert "Traceback" not in capsys.readouterr().err

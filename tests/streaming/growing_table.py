@@ -73,7 +73,7 @@ def replay_in_thread(spark: SparkSession, options: ReplayOptions) -> Iterator[No
         except BaseException as error:
             errors.append(error)
 
-    replay = threading.Thread(target=run)
+    replay = threading.Thread(target=run, daemon=True)
     replay.start()
     try:
         while len(spark.streams.active) < 2 and replay.is_alive():

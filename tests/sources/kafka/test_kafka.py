@@ -129,6 +129,7 @@ def test_growing_topic_is_followed_and_replayed(
     replay = threading.Thread(
         target=run_replay,
         args=(spark, ReplayOptions(str(tmp_path / "events"), str(tmp_path), Config(), follow=True)),
+        daemon=True,
     )
     replay.start()
     try:
