@@ -16,7 +16,14 @@ from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.request_log.importing.import_options import HOLD_MS, ImportReport, RequestLogOptions
 from purgatory_udf.sources.request_log.log_files import find_logs
 from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
-from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, Form, InputFile, find_files, require_fit
+from purgatory_udf.sources.trace_files.input_files import (
+    JSON_LINES,
+    PARQUET,
+    InputFile,
+    InputFormat,
+    find_files,
+    require_applicable_options,
+)
 from purgatory_udf.sources.trace_files.text_lines import FileLimits
 from purgatory_udf.storage.output_folder import output_lock
 
@@ -31,7 +38,7 @@ _kafka = partial(typer.Option, rich_help_panel="Kafka topics (--from kafka)")
 class _Options:
     """The options of a call, converted to those of each input format."""
 
-    def __init__(self, form: Form, paths: list[str] | None, config: Config, given: dict[str, Any]) -> None:
+    def __init__(self, form: InputFormat, paths: list[str] | None, config: Config, given: dict[str, Any]) -> None:
         self.form = form
         self.paths = paths or []
         self.config = config
@@ -40,7 +47,7 @@ class _Options:
     def events(self) -> IngestOptions:
         return IngestOptions(
             paths=self.paths or [self.given["topic"]],
-            source="parquet" if self.form is Form.PARQUET else "jsonl",
+            source="parquet" if self.form is InputFormat.PARQUET else "jsonl",
             max_disorder_ms=self.config.max_disorder_ms,
             limits=self._limits(),
             **self._of("out", "overwrite", "events_per_file", "run_id"),
@@ -57,21 +64,21 @@ class _Options:
 
     @property
     def is_log(self) -> bool:
-        return self.form is Form.REQUEST_LOG or self.given.get("messages") is Messages.REQUEST_LOG
+        return self.form is InputFormat.REQUEST_LOG or self.given.get("messages") is Messages.REQUEST_LOG
 
-    def require_fit(self) -> None:
+    def require_applicable_options(self) -> None:
         """Raise `UserError` if the options contradict each other; no file is read."""
-        require_fit(self.form, self.paths, self.given)
-        if self.form is Form.KAFKA:
-            self.kafka().require_what_fits(self.given)
+        require_applicable_options(self.form, self.paths, self.given)
+        if self.form is InputFormat.KAFKA:
+            self.kafka().require_applicable_options(self.given)
 
     def require_files(self) -> None:
         if self.is_log:
             self.request_log().require_files()
-        if self.form is Form.REQUEST_LOG:
+        if self.form is InputFormat.REQUEST_LOG:
             find_logs(self.paths)
-        elif self.form is not Form.KAFKA:
-            find_files(self.paths, PARQUET if self.form is Form.PARQUET else JSON_LINES)
+        elif self.form is not InputFormat.KAFKA:
+            find_files(self.paths, PARQUET if self.form is InputFormat.PARQUET else JSON_LINES)
 
     def _limits(self) -> FileLimits:
         return FileLimits(self.config.max_line_bytes, self.config.max_unpacked)
@@ -82,7 +89,7 @@ class _Options:
 
 def _options_of(
     paths: list[str] | None,
-    form: Form,
+    form: InputFormat,
     config: Path | None,
     settings: list[str] | None,
     max_disorder_ms: int | None,
@@ -98,16 +105,16 @@ def _options_of(
 
 def _checks(**given: Any) -> None:
     options = _options_of(**given)
-    options.require_fit()
+    options.require_applicable_options()
     options.require_files()
 
 
 def _needs_spark(**given: Any) -> bool:
     options = _options_of(**given)
-    if options.form is Form.REQUEST_LOG:
+    if options.form is InputFormat.REQUEST_LOG:
         # A request log takes more memory than an event trace.
         return local_bytes(options.paths, LOG_BYTES) is None
-    return options.form is not Form.JSONL
+    return options.form is not InputFormat.JSONL
 
 
 @job.job(checks=_checks, reads=("paths",), max_local_bytes=IMPORTED_BYTES, needs_spark=_needs_spark)
@@ -119,9 +126,9 @@ def main(
         typer.Argument(metavar="PATH", help="Files, folders (searched recursively), glob patterns, or URIs."),
     ] = None,
     form: Annotated[
-        Form,
+        InputFormat,
         typer.Option("--from", help="Input format; request-log is Kafka's own. Compressed files are supported."),
-    ] = Form.JSONL,
+    ] = InputFormat.JSONL,
     max_disorder_ms: Annotated[
         int | None,
         typer.Option(help="Maximum out-of-orderness of events, in milliseconds.  [default: 0]", show_default=False),
@@ -209,7 +216,7 @@ def main(
 ) -> None:
     """Import recorded traces into the table events; invalid lines go to rejected_events with the reason."""
     options = _options_of(**{name: value for name, value in locals().items() if name != "open_backend"})
-    options.require_fit()
+    options.require_applicable_options()
     from purgatory_udf.backend.backend import SparkBackend, running_tasks
     from purgatory_udf.common.console import Phases
 
@@ -224,7 +231,11 @@ def main(
             )
         return
     with output_lock(out, "ingest"), Phases(running_tasks(backend)) as phases:
-        report = _from_kafka(backend, options, phases) if form is Form.KAFKA else _from_files(backend, options, phases)
+        report = (
+            _from_kafka(backend, options, phases)
+            if form is InputFormat.KAFKA
+            else _from_files(backend, options, phases)
+        )
     print("\n".join(report.summary()))
     report.require_few_rejected(options.config.max_rejected)
 
@@ -242,11 +253,11 @@ def _from_files(
 
 def _from_kafka(backend: Backend, options: _Options, phases: Phases) -> IngestReport | ImportReport:
     from purgatory_udf.backend.backend import SparkBackend
-    from purgatory_udf.sources.kafka_topic import connect, spooled
+    from purgatory_udf.sources.kafka_topic import connect, spool_messages
 
     assert isinstance(backend, SparkBackend)
     connect(backend.spark, options.kafka())
-    with spooled(backend.spark, options.kafka(), f"{options.given['out'].rstrip('/')}/_messages") as files:
+    with spool_messages(backend.spark, options.kafka(), f"{options.given['out'].rstrip('/')}/_messages") as files:
         return _from_files(backend, options, phases, files)
 
 

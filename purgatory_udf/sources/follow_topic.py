@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 EVENTS, REJECTED, KAFKA = "events", "rejected_events", "_kafka"
 
 # A validated message: the fields of an event, or the reason for its rejection.
-JUDGED = pa.schema(
+VALIDATED = pa.schema(
     [
         ("kafka_partition", pa.int32()),
         ("kafka_offset", pa.int64()),
@@ -145,7 +145,7 @@ class EventSteps(TopicSteps):
     def run(self, backend: Backend, messages: Dataset, step: int) -> None:
         """Write a step."""
         self._latest_us, self._last_seq = self._before(backend, step)
-        rows = messages.map(_judge, JUDGED).keep(f"{self._folder}/rows")
+        rows = messages.map(_validate_messages, VALIDATED).keep(f"{self._folder}/rows")
         horizon_us = self._latest_us - self._options.max_disorder_ms * 1000
         late = f"late: more than {self._options.max_disorder_ms} ms before the latest event of earlier steps"
         self._reject(rows, horizon_us, late, step)
@@ -212,12 +212,12 @@ class EventSteps(TopicSteps):
                 yield pa.RecordBatch.from_arrays(columns, schema=EVENTS_SCHEMA)
 
         accepted = rows.where_null("reason").where_below("time_us", horizon_us, below=False)
-        names = ", ".join(f"r.{name}" for name in JUDGED.names)
+        names = ", ".join(f"r.{name}" for name in VALIDATED.names)
         order = "r.time_us, r.seq IS NULL, r.seq, r.kafka_partition, r.kafka_offset"
         events = accepted.sql(
             f"SELECT {names}, row_number() OVER (ORDER BY {order}) + {self._last_seq} AS number "
             "FROM {rows} AS r ORDER BY number",
-            JUDGED.append(pa.field("number", pa.int64())),
+            VALIDATED.append(pa.field("number", pa.int64())),
         ).map(numbered, EVENTS_SCHEMA)
         events = events.keep(f"{self._folder}/events")
         schema = pa.schema([("n", pa.int64()), ("us", pa.int64()), ("last", pa.int64())])
@@ -236,7 +236,7 @@ def _sources(topic: str, batch: pa.RecordBatch) -> pa.Array:
     return pc.binary_join_element_wise(f"{topic}-", batch.column("kafka_partition").cast(pa.string()), "")
 
 
-def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _validate_messages(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         lines = [text.encode() for text in batch.column("value").to_pylist()]
         decoded = decode_lines(lines)
@@ -248,14 +248,16 @@ def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 "raw": place.column("value"),
                 **dict(zip(events.schema.names, events.columns, strict=True)),
             }
-            columns = [given.get(field.name, pa.nulls(len(numbers), field.type)).cast(field.type) for field in JUDGED]
-            yield pa.RecordBatch.from_arrays(columns, schema=JUDGED)
+            columns = [
+                given.get(field.name, pa.nulls(len(numbers), field.type)).cast(field.type) for field in VALIDATED
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=VALIDATED)
         undecoded = batch.take(pa.array(decoded.undecoded, pa.int64())).to_pylist()
-        rows = [row for message in undecoded if (row := _judged(message)) is not None]
-        yield pa.RecordBatch.from_pylist(rows, schema=JUDGED)
+        rows = [row for message in undecoded if (row := _validated_message(message)) is not None]
+        yield pa.RecordBatch.from_pylist(rows, schema=VALIDATED)
 
 
-def _judged(message: dict[str, Any]) -> dict[str, Any] | None:
+def _validated_message(message: dict[str, Any]) -> dict[str, Any] | None:
     """Return the row of a message, or None if it is blank."""
     row = {"kafka_partition": message["partition"], "kafka_offset": message["offset"], "raw": message["value"]}
     try:

@@ -70,7 +70,7 @@ class KafkaTopic:
             secrets.require_no_secret("--client", key, value)
         self.reader()
 
-    def require_what_fits(self, given: Mapping[str, object]) -> None:
+    def require_applicable_options(self, given: Mapping[str, object]) -> None:
         """Raise `UserError` if an option of the ingest, given by name, does not apply to these messages."""
         if self.messages is Messages.EVENTS:
             for name in ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key"):
@@ -200,7 +200,7 @@ _PARTITION = re.compile(r"partition=(\d+)/")
 
 
 @contextmanager
-def spooled(spark: SparkSession, topic: KafkaTopic, folder: str) -> Iterator[list[InputFile]]:
+def spool_messages(spark: SparkSession, topic: KafkaTopic, folder: str) -> Iterator[list[InputFile]]:
     """Write the messages up to the current end of the topic to text files, and yield these.
 
     Each partition is a file named `TOPIC-PARTITION` below `folder`, which is removed at the end. Line numbers start at

@@ -31,7 +31,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.import_passes import UNORDERED
 from purgatory_udf.sources.trace_files.input_files import InputFile
-from purgatory_udf.sources.trace_files.line_validation import judged, unpack
+from purgatory_udf.sources.trace_files.line_validation import unpack, validate_piece
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, FileLimits, Piece, byte_pieces, lines_of
 from tests.chaos.whole_import import run_all_jobs
 
@@ -58,7 +58,7 @@ def validate_trace(path: Path) -> LineCounts:
     """Validate a file of JSON Lines; blank lines are skipped."""
     totals = [0, 0, 0, 0]
     for piece in _pieces(path):
-        batches = list(judged(piece, lines_of(piece), read_line, as_text, lines=True))
+        batches = list(validate_piece(piece, lines_of(piece), read_line, as_text, lines=True))
         rows_read = [row for batch in batches for row in batch.to_pylist()]
         end = rows_read[-1]
         accepted = sum(unpack(row["packed"]).num_rows for row in rows_read if row["packed"])

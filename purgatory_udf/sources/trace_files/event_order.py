@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.backend.dataset import Dataset, SparkDataset
 from purgatory_udf.contract.tables import EVENTS, REJECTED_EVENTS, TIMESTAMP
-from purgatory_udf.sources.trace_files.line_validation import EVENTS_JUDGED, PieceEnd, pack, unpack
+from purgatory_udf.sources.trace_files.line_validation import VALIDATED_EVENTS, PieceTotals, pack, unpack
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Work = Callable[[Batches], Batches]
 
 # Each file has its own range of `seq`, larger than the number of its lines.
 SEQ_PER_FILE = 2**40
-END_COLUMNS = [field.name for field in fields(PieceEnd)]
+END_COLUMNS = [field.name for field in fields(PieceTotals)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,47 +58,47 @@ class PieceStart:
     latest_before: int
 
 
-def ends_of(judged: Dataset) -> list[PieceEnd]:
+def piece_totals(validated: Dataset) -> list[PieceTotals]:
     """Return the totals of the pieces, in input order."""
-    rows = judged.where_null("rows", null=False).select(*END_COLUMNS).collect().to_pylist()
-    return sorted((PieceEnd(**row) for row in rows), key=lambda end: (end.file, end.piece))
+    rows = validated.where_null("rows", null=False).select(*END_COLUMNS).collect().to_pylist()
+    return sorted((PieceTotals(**row) for row in rows), key=lambda piece: (piece.file, piece.piece))
 
 
-def starts(ends: Sequence[PieceEnd]) -> list[PieceStart]:
+def piece_starts(totals: Sequence[PieceTotals]) -> list[PieceStart]:
     """Return the start of each piece, given the totals of the pieces in input order."""
-    piece_starts = []
+    found = []
     file = lines = latest = -1
-    for end in ends:
-        if end.file != file:
-            file, lines, latest = end.file, 0, 0
-        piece_starts.append(PieceStart(end.file, end.piece, lines, latest))
-        lines, latest = lines + end.line, max(latest, end.latest)
-    return piece_starts
+    for piece in totals:
+        if piece.file != file:
+            file, lines, latest = piece.file, 0, 0
+        found.append(PieceStart(piece.file, piece.piece, lines, latest))
+        lines, latest = lines + piece.line, max(latest, piece.latest)
+    return found
 
 
-def seq_may_repeat(ends: Sequence[PieceEnd]) -> bool:
+def seq_may_repeat(totals: Sequence[PieceTotals]) -> bool:
     """Whether two events could have the same `seq`, judging by the totals of the pieces.
 
     Assigned `seq` are unique; given ones are if they increase within each piece, and the pieces' ranges do not overlap.
     """
-    with_events = [end for end in ends if end.events]
-    if not any(end.given for end in with_events):
+    with_events = [piece for piece in totals if piece.events]
+    if not any(piece.given for piece in with_events):
         return False
-    if not all(end.given == end.events and end.rising for end in with_events):
+    if not all(piece.given == piece.events and piece.rising for piece in with_events):
         return True
-    ranges = sorted((end.first_seq, end.last_seq) for end in with_events)
+    ranges = sorted((piece.first_seq, piece.last_seq) for piece in with_events)
     return any(before[1] >= after[0] for before, after in pairwise(ranges))
 
 
-def rejections(ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) -> Work:
+def rejections(totals: Sequence[PieceTotals], sources: Sequence[str], run_id: str) -> Work:
     """Return the step that turns rejected lines (PLACE) into rows of `rejected_events`.
 
     Args:
-        ends: Totals of the pieces, in input order.
+        totals: Totals of the pieces, in input order.
         sources: Names of the files, by their index.
         run_id: Name of the import.
     """
-    before = {(start.file, start.piece): start.lines_before for start in starts(ends)}
+    before = {(start.file, start.piece): start.lines_before for start in piece_starts(totals)}
     names = list(sources)
 
     def step(batches: Batches) -> Batches:
@@ -117,20 +117,20 @@ def rejections(ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) ->
     return step
 
 
-def place(rows: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> DataFrame:
+def with_file_lines(rows: DataFrame, totals: Sequence[PieceTotals], sources: Sequence[str]) -> DataFrame:
     """Return the rows with `source`, and with `line` and `latest` counted from the start of the file.
 
     Args:
-        rows: JUDGED rows, in which `line` and `latest` count from the start of the piece.
-        ends: Totals of the pieces, in input order.
+        rows: VALIDATED rows, in which `line` and `latest` count from the start of the piece.
+        totals: Totals of the pieces, in input order.
         sources: Names of the files, by their index.
     """
-    piece_starts = [
+    placed_starts = [
         (start.file, start.piece, start.lines_before, start.latest_before, sources[start.file])
-        for start in starts(ends)
+        for start in piece_starts(totals)
     ]
     before = rows.sparkSession.createDataFrame(
-        piece_starts, "file INT, piece INT, lines_before BIGINT, latest_before BIGINT, source STRING"
+        placed_starts, "file INT, piece INT, lines_before BIGINT, latest_before BIGINT, source STRING"
     )
     line = sf.col("line") + sf.col("lines_before")
     latest = sf.greatest("latest", "latest_before")
@@ -138,7 +138,7 @@ def place(rows: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> 
     return placed.drop("lines_before", "latest_before")
 
 
-def numbered(placed: DataFrame) -> DataFrame:
+def assign_seq(placed: DataFrame) -> DataFrame:
     """Assign `seq` by input order to events without one; `own_seq` is whether an event had one."""
     input_place = sf.col("file").cast("long") * SEQ_PER_FILE + sf.col("line")
     return placed.withColumns({"own_seq": sf.col("seq").isNotNull(), "seq": sf.coalesce("seq", input_place)})
@@ -153,19 +153,19 @@ ROWS = 10_000
 NEVER = 2**63 - 1
 
 
-def may_be_late(ends: Sequence[PieceEnd], max_disorder_ms: int) -> bool:
+def may_be_late(totals: Sequence[PieceTotals], max_disorder_ms: int) -> bool:
     """Whether an event could be too far behind an earlier line of its file, judging by the totals of the pieces."""
     allowed = max_disorder_ms * 1000
     return any(
-        end.events and (end.behind_us > allowed or start.latest_before - end.first_us > allowed)
-        for start, end in zip(starts(ends), ends, strict=True)
+        piece.events and (piece.behind_us > allowed or start.latest_before - piece.first_us > allowed)
+        for start, piece in zip(piece_starts(totals), totals, strict=True)
     )
 
 
-def borders(ends: Sequence[PieceEnd], per_file: int) -> list[int] | None:
+def file_start_times(totals: Sequence[PieceTotals], per_file: int) -> list[int] | None:
     """Return the start times of files after the first, in whole milliseconds; None if a file would be too large."""
-    times = sorted(time for end in ends for time in end.times)
-    count = sum(end.events for end in ends)
+    times = sorted(time for piece in totals for time in piece.times)
+    count = sum(piece.events for piece in totals)
     files = max(1, -(-count // per_file))
     cuts = sorted({times[place * len(times) // files] // 1000 * 1000 for place in range(1, files)} - {0})
     edges = [0, *(bisect_left(times, cut) for cut in cuts), len(times)]
@@ -173,44 +173,44 @@ def borders(ends: Sequence[PieceEnd], per_file: int) -> list[int] | None:
     return cuts if largest <= MAX_FILE_RATIO * max(per_file, ROWS) else None
 
 
-def totals_suffice(ends: Sequence[PieceEnd], max_disorder_ms: int) -> bool:
+def totals_suffice(totals: Sequence[PieceTotals], max_disorder_ms: int) -> bool:
     """Whether the totals of the pieces rule out late events and repeated `seq`, so that no event is checked alone."""
-    return not may_be_late(ends, max_disorder_ms) and not seq_may_repeat(ends)
+    return not may_be_late(totals, max_disorder_ms) and not seq_may_repeat(totals)
 
 
 def in_order(
-    staged: SparkDataset, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
+    staged: SparkDataset, totals: Sequence[PieceTotals], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> DataFrame:
     """Return the rows of the table in time order, one task per file.
 
     Args:
-        staged: JUDGED rows.
-        ends: Totals of the pieces, in input order.
+        staged: VALIDATED rows.
+        totals: Totals of the pieces, in input order.
         sources: Names of the files, by their index.
         run_id: Name of the import.
-        cuts: Start times of the files after the first, as `borders` returns them.
+        cuts: Start times of the files after the first, as `file_start_times` returns them.
     """
-    work = _cut(_RowPlacement.of(ends, sources, run_id), np.array(cuts, np.int64))
+    work = _cut(_RowPlacement.of(totals, sources, run_id), np.array(cuts, np.int64))
     cut = _packed(staged).map(work, CUT)
     assert isinstance(cut, SparkDataset)
     return cut.frame.repartitionById(len(cuts) + 1, sf.col("place")).mapInArrow(_sorted, from_arrow_schema(EVENTS))
 
 
 def parts_in_order(
-    staged: Dataset, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
+    staged: Dataset, totals: Sequence[PieceTotals], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> list[Callable[[], pa.Table]]:
     """Return for each file a function that makes its rows in this process.
 
     Args:
-        staged: JUDGED rows.
-        ends: Totals of the pieces, in input order.
+        staged: VALIDATED rows.
+        totals: Totals of the pieces, in input order.
         sources: Names of the files, by their index.
         run_id: Name of the import.
-        cuts: Start times of the files after the first, as `borders` returns them.
+        cuts: Start times of the files after the first, as `file_start_times` returns them.
     """
     packed = [piece.as_buffer() for piece in _packed(staged).collect().column("packed")]
     spans = list(map(_span, packed))
-    placement = _RowPlacement.of(ends, sources, run_id)
+    placement = _RowPlacement.of(totals, sources, run_id)
     parts: list[Callable[[], pa.Table]] = []
     for begin, end in pairwise([0, *cuts, NEVER]):
         overlapping = [
@@ -226,7 +226,7 @@ def _packed(staged: Dataset) -> Dataset:
 
 def _span(packed: pa.Buffer) -> tuple[int, int]:
     """Return the first and the last time of serialized events."""
-    only = pa.ipc.IpcReadOptions(included_fields=[EVENTS_JUDGED.get_field_index("time_us")])
+    only = pa.ipc.IpcReadOptions(included_fields=[VALIDATED_EVENTS.get_field_index("time_us")])
     with pa.ipc.open_stream(packed, options=only) as reader:
         span = pc.min_max(reader.read_next_batch().column(0))
     return span["min"].as_py(), span["max"].as_py()
@@ -244,14 +244,14 @@ def _part(packed: Iterable[pa.Buffer], begin: int, end: int, placement: _RowPlac
     return _in_order(batches)
 
 
-def unpacked(staged: SparkDataset) -> DataFrame:
+def unpack_events(staged: SparkDataset) -> DataFrame:
     """Return the events as a DataFrame."""
 
     def work(batches: Batches) -> Batches:
         for batch in batches:
             yield from map(unpack, batch.column("packed").to_pylist())
 
-    rows = _packed(staged).map(work, EVENTS_JUDGED)
+    rows = _packed(staged).map(work, VALIDATED_EVENTS)
     assert isinstance(rows, SparkDataset)
     return rows.frame
 
@@ -278,8 +278,8 @@ class _RowPlacement:
     run_id: str
 
     @classmethod
-    def of(cls, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) -> _RowPlacement:
-        before = {(start.file, start.piece): start.lines_before for start in starts(ends)}
+    def of(cls, totals: Sequence[PieceTotals], sources: Sequence[str], run_id: str) -> _RowPlacement:
+        before = {(start.file, start.piece): start.lines_before for start in piece_starts(totals)}
         return cls(before, list(sources), run_id)
 
     def placed(self, events: pa.RecordBatch) -> pa.RecordBatch:

@@ -205,7 +205,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-class Form(StrEnum):
+class InputFormat(StrEnum):
     """Input format of an import, as in `ingest --from`."""
 
     JSONL = "jsonl"
@@ -214,24 +214,24 @@ class Form(StrEnum):
     KAFKA = "kafka"
 
 
-_LOGS = frozenset({Form.REQUEST_LOG, Form.KAFKA})
+_LOGS = frozenset({InputFormat.REQUEST_LOG, InputFormat.KAFKA})
 # Formats by option; other options apply to all formats.
 _ONLY_WITH = {
-    "max_disorder_ms": frozenset({Form.JSONL, Form.PARQUET, Form.KAFKA}),
+    "max_disorder_ms": frozenset({InputFormat.JSONL, InputFormat.PARQUET, InputFormat.KAFKA}),
     **dict.fromkeys(("topics", "batches", "isr", "zone", "anonymise", "anonymise_key", "kafka_version"), _LOGS),
     **dict.fromkeys(
-        ("bootstrap", "topic", "messages", "client", "client_file", "follow", "hold_ms"), frozenset({Form.KAFKA})
+        ("bootstrap", "topic", "messages", "client", "client_file", "follow", "hold_ms"), frozenset({InputFormat.KAFKA})
     ),
 }
 
 
-def require_fit(form: Form, paths: Sequence[str] | None, given: Mapping[str, object]) -> None:
+def require_applicable_options(form: InputFormat, paths: Sequence[str] | None, given: Mapping[str, object]) -> None:
     """Raise `UserError` if an option does not apply to the format; options that are not given are None or False."""
     for name, value in given.items():
         forms = _ONLY_WITH.get(name)
         if forms is not None and form not in forms and value is not None and value is not False:
             raise UserError(f"{_option(name)} requires --from {' or '.join(sorted(forms))}, not --from {form}")
-    if form is Form.KAFKA:
+    if form is InputFormat.KAFKA:
         if paths:
             raise UserError(f"{paths[0]}: a topic is read by --bootstrap and --topic, without files")
         for name in ("bootstrap", "topic"):

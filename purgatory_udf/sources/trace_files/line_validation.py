@@ -48,19 +48,19 @@ END = pa.schema(
         ("times", pa.list_(pa.int64())),
     ]
 )
-# `packed`: a batch of EVENTS_JUDGED.
-JUDGED = pa.schema([*PLACE, *END, ("packed", pa.binary())])
-EVENTS_JUDGED = pa.schema([*(PLACE.field(name) for name in ("file", "piece", "line", "latest")), *FIELDS])
+# `packed`: a batch of VALIDATED_EVENTS.
+VALIDATED = pa.schema([*PLACE, *END, ("packed", pa.binary())])
+VALIDATED_EVENTS = pa.schema([*(PLACE.field(name) for name in ("file", "piece", "line", "latest")), *FIELDS])
 
 # The totals of a piece have the time of one in this number of events.
-EACH = 256
+SAMPLE_INTERVAL = 256
 _LIGHT = pa.ipc.IpcWriteOptions(compression="lz4")
 
 Read = Callable[[Any], dict[str, Any] | None]
 
 
 @dataclass(slots=True)
-class PieceEnd:
+class PieceTotals:
     """Totals of a piece.
 
     Attributes:
@@ -73,7 +73,7 @@ class PieceEnd:
         first_us: Least time of an event, 0 without events.
         behind_us: Greatest distance of an event from the greatest time before it.
         by_rule: Rejected lines by rule, as JSON.
-        times: Time of one event in `EACH`.
+        times: Time of one event in `SAMPLE_INTERVAL`.
     """
 
     file: int
@@ -91,16 +91,18 @@ class PieceEnd:
     by_rule: str = "{}"
     times: list[int] = field(default_factory=list)
 
-    def count(self, times: np.ndarray, latest: np.ndarray, seqs: np.ndarray, each: int = EACH) -> None:
+    def count(
+        self, times: np.ndarray, latest: np.ndarray, seqs: np.ndarray, sample_interval: int = SAMPLE_INTERVAL
+    ) -> None:
         """Add events to the totals, in the order of their lines.
 
         Args:
             times: Time of each event, in epoch microseconds.
             latest: Greatest time before each event in the piece.
             seqs: The given `seq`, of the events that have one.
-            each: Interval of the sampled times.
+            sample_interval: Interval of the sampled times.
         """
-        self.times += np.sort(times)[::each].tolist()
+        self.times += np.sort(times)[::sample_interval].tolist()
         self.first_us = min([int(times.min()), *([self.first_us] if self.events else [])])
         self.behind_us = max(self.behind_us, int((latest - times).max()))
         self.latest = max(self.latest, int(times.max()))
@@ -114,18 +116,18 @@ class PieceEnd:
 
     def batch(self, rules: Counter[str]) -> pa.RecordBatch:
         values = {name: getattr(self, name) for name in self.__slots__}
-        return pa.RecordBatch.from_pylist([{**values, "by_rule": json.dumps(rules)}], schema=JUDGED)
+        return pa.RecordBatch.from_pylist([{**values, "by_rule": json.dumps(rules)}], schema=VALIDATED)
 
 
-def judged(
+def validate_piece(
     piece: Piece,
     chunks: Iterable[Chunk],
     read: Read,
     as_text: Callable[[Any], str],
     lines: bool = False,
-    each: int = EACH,
+    sample_interval: int = SAMPLE_INTERVAL,
 ) -> Iterator[pa.RecordBatch]:
-    """Validate the items of a piece, and yield JUDGED rows.
+    """Validate the items of a piece, and yield VALIDATED rows.
 
     Args:
         piece: The piece.
@@ -133,15 +135,15 @@ def judged(
         read: Returns the event of an item, or None if it is blank. Raises `Rejection`.
         as_text: Returns the raw text of an item.
         lines: Whether items are lines of JSON, most of which are decoded in bulk.
-        each: Interval of the sampled times.
+        sample_interval: Interval of the sampled times.
     """
-    end = PieceEnd(piece.file, piece.index)
+    totals = PieceTotals(piece.file, piece.index)
     rules: Counter[str] = Counter()
     for chunk in chunks:
         with _no_garbage_collection():
-            events, rejected = _judge(chunk, read, lines)
-            line = end.line
-            latest = _add(end, events, each)
+            events, rejected = _validate_chunk(chunk, read, lines)
+            line = totals.line
+            latest = _add(totals, events, sample_interval)
             rows = [
                 {
                     "file": piece.file,
@@ -156,13 +158,13 @@ def judged(
             ]
             packed = pack(_placed(events, piece, line)) if events.numbers.size else None
         rules.update(rejection.rule for _, rejection in rejected)
-        end.line += len(chunk.items)
-        end.rows += len(rejected) + events.numbers.size
+        totals.line += len(chunk.items)
+        totals.rows += len(rejected) + events.numbers.size
         if packed is not None:
             rows.append({"file": piece.file, "piece": piece.index, "packed": packed})
         if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=JUDGED)
-    yield end.batch(rules)
+            yield pa.RecordBatch.from_pylist(rows, schema=VALIDATED)
+    yield totals.batch(rules)
 
 
 @dataclass(slots=True)
@@ -174,7 +176,7 @@ class _Events:
     latest: np.ndarray
 
 
-def _judge(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, list[tuple[int, Rejection]]]:
+def _validate_chunk(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, list[tuple[int, Rejection]]]:
     """Return the events of a chunk, and (number, rejection) of its rejected items, in order."""
     last = len(chunk.items) - 1 if chunk.broken else len(chunk.items)
     batches: list[pa.RecordBatch] = []
@@ -206,9 +208,9 @@ def _judge(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, list[tuple[i
     return _Events(pa.Table.from_batches(batches, FIELDS), together, together), rejected
 
 
-def _add(end: PieceEnd, events: _Events, each: int) -> Callable[[int], int]:
+def _add(totals: PieceTotals, events: _Events, sample_interval: int) -> Callable[[int], int]:
     """Add events to the totals, and return a function from an item to the greatest time before it."""
-    before = end.latest
+    before = totals.latest
     if not events.numbers.size:
         return lambda _: before
     order = np.argsort(events.numbers)
@@ -218,13 +220,13 @@ def _add(end: PieceEnd, events: _Events, each: int) -> Callable[[int], int]:
     events.latest[order] = greatest[:-1]
     seqs = events.rows["seq"]
     given = seqs.is_valid().to_numpy()[order]
-    end.count(times, greatest[:-1], seqs.fill_null(0).to_numpy()[order][given], each)
+    totals.count(times, greatest[:-1], seqs.fill_null(0).to_numpy()[order][given], sample_interval)
     numbers = events.numbers[order]
     return lambda number: int(greatest[np.searchsorted(numbers, number)])
 
 
 def _placed(events: _Events, piece: Piece, line: int) -> pa.RecordBatch:
-    """Return the events as EVENTS_JUDGED."""
+    """Return the events as VALIDATED_EVENTS."""
     count = events.numbers.size
     place = [
         pa.repeat(pa.scalar(piece.file, pa.int32()), count),
@@ -233,7 +235,7 @@ def _placed(events: _Events, piece: Piece, line: int) -> pa.RecordBatch:
         pa.array(events.latest, pa.int64()),
     ]
     (rows,) = events.rows.combine_chunks().to_batches()
-    return pa.RecordBatch.from_arrays([*place, *rows.columns], schema=EVENTS_JUDGED)
+    return pa.RecordBatch.from_arrays([*place, *rows.columns], schema=VALIDATED_EVENTS)
 
 
 def pack(batch: pa.RecordBatch) -> bytes:

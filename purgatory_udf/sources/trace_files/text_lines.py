@@ -133,7 +133,7 @@ def _plain(piece: Piece) -> Iterator[Chunk]:
                 return
             at += skipped - 1
             file.seek(at)
-        yield from _until(file.read, piece.end - at, Pending(piece.limits.line_bytes))
+        yield from _until(file.read, piece.end - at, LineBuffer(piece.limits.line_bytes))
 
 
 def _skip_line(read: Read) -> int | None:
@@ -147,7 +147,7 @@ def _skip_line(read: Read) -> int | None:
     return None
 
 
-def _until(read: Read, length: int, pending: Pending) -> Iterator[Chunk]:
+def _until(read: Read, length: int, buffer: LineBuffer) -> Iterator[Chunk]:
     """Yield the lines that start in the next `length` bytes."""
     left = length
     while left > 0:
@@ -155,35 +155,35 @@ def _until(read: Read, length: int, pending: Pending) -> Iterator[Chunk]:
         if not block:
             break
         left -= len(block)
-        lines = pending.add(block)
+        lines = buffer.add(block)
         if lines:
-            yield pending.chunk(lines)
+            yield buffer.chunk(lines)
     # The end of the last line is in a later piece.
-    while pending.size:
+    while buffer.size:
         block = read(BLOCK)
         end = block.find(b"\n")
         if not block or end >= 0:
-            pending.add(block[: max(end, 0)])
-            yield pending.chunk(pending.rest())
+            buffer.add(block[: max(end, 0)])
+            yield buffer.chunk(buffer.rest())
             return
-        pending.add(block)
+        buffer.add(block)
 
 
 def _compressed(piece: Piece, codec: str) -> Iterator[Chunk]:
     """Yield the lines of a compressed file; if it is damaged, the last one is incomplete and has the reason."""
-    pending = Pending(piece.limits.line_bytes)
-    unpacked = Unpacked(piece, codec)
+    buffer = LineBuffer(piece.limits.line_bytes)
+    unpacked = DecompressedFile(piece, codec)
     while block := unpacked.read():
-        lines = pending.add(block)
+        lines = buffer.add(block)
         if lines:
-            yield pending.chunk(lines)
+            yield buffer.chunk(lines)
     if unpacked.broken:
-        yield Chunk(pending.rest() or [b""], Rejection("broken file", unpacked.broken))
-    elif pending.size:
-        yield pending.chunk(pending.rest())
+        yield Chunk(buffer.rest() or [b""], Rejection("broken file", unpacked.broken))
+    elif buffer.size:
+        yield buffer.chunk(buffer.rest())
 
 
-class Pending:
+class LineBuffer:
     """Buffer that takes blocks and returns whole lines.
 
     A line longer than `most` bytes is cut; the buffer never holds more of it.
@@ -243,7 +243,7 @@ def _split(text: bytes) -> list[bytes]:
     return text.split(b"\n")
 
 
-class Unpacked:
+class DecompressedFile:
     """Decompressed bytes of a file, up to the last readable byte if it is truncated or damaged."""
 
     def __init__(self, piece: Piece, codec: str) -> None:

@@ -25,23 +25,23 @@ from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENTS, REJECTED_EVENTS, TABLES
 from purgatory_udf.sources.trace_files.event_order import (
-    borders,
-    ends_of,
+    assign_seq,
+    file_start_times,
     in_order,
-    numbered,
     parts_in_order,
-    place,
+    piece_starts,
+    piece_totals,
     rejections,
     seq_may_repeat,
-    starts,
     totals_suffice,
-    unpacked,
+    unpack_events,
+    with_file_lines,
 )
 from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, InputFile, find_files
-from purgatory_udf.sources.trace_files.line_validation import PLACE, PieceEnd
+from purgatory_udf.sources.trace_files.line_validation import PLACE, PieceTotals
 from purgatory_udf.sources.trace_files.text_lines import FileLimits
-from purgatory_udf.sources.trace_files.trace_reader import Source, source_of
+from purgatory_udf.sources.trace_files.trace_reader import Source, make_source
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.event_staging import in_files, write_files, write_parts
 from purgatory_udf.storage.output_folder import Layout
@@ -107,7 +107,7 @@ class Counts(NamedTuple):
     last_us: int | None
 
 
-class Decided(NamedTuple):
+class ImportDecision(NamedTuple):
     """Counts, a function that writes the table of events to a path, and the rows of `rejected_events`."""
 
     counts: Counts
@@ -115,20 +115,20 @@ class Decided(NamedTuple):
     rejected: Dataset
 
 
-def decided(
+def decide_rows(
     backend: Backend,
     staged: Dataset,
-    ends: Sequence[PieceEnd],
+    totals: Sequence[PieceTotals],
     source: Source,
     run_id: str,
     options: IngestOptions,
-) -> Decided:
+) -> ImportDecision:
     """Decide which events are late or repeat a `seq`, and return the rows of both tables.
 
     Args:
         backend: Backend that executes the comparison.
-        staged: JUDGED rows.
-        ends: Totals of the pieces, in input order.
+        staged: VALIDATED rows.
+        totals: Totals of the pieces, in input order.
         source: The input.
         run_id: Name of the import.
         options: Options of the import.
@@ -138,54 +138,58 @@ def decided(
     """
     sources = [file.name for file in source.files]
     lines = staged.where_null("rule", null=False).select(*PLACE.names)
-    rejected = lines.map(rejections(ends, sources, run_id), REJECTED_EVENTS)
-    is_decided = totals_suffice(ends, options.max_disorder_ms)
-    cuts = borders(ends, options.events_per_file) if is_decided else None
+    rejected = lines.map(rejections(totals, sources, run_id), REJECTED_EVENTS)
+    is_decided = totals_suffice(totals, options.max_disorder_ms)
+    cuts = file_start_times(totals, options.events_per_file) if is_decided else None
     if isinstance(backend, LocalBackend):
         if cuts is None:
             raise NeedsSparkError("events that may be late or repeat a seq")
-        parts = parts_in_order(staged, ends, sources, run_id, cuts)
-        return Decided(_summed(ends), lambda path: write_parts(parts, path, EVENTS), rejected)
+        parts = parts_in_order(staged, totals, sources, run_id, cuts)
+        return ImportDecision(_summed(totals), lambda path: write_parts(parts, path, EVENTS), rejected)
     assert isinstance(staged, SparkDataset)
     if cuts is not None:
-        return Decided(_summed(ends), partial(write_files, in_order(staged, ends, sources, run_id, cuts)), rejected)
-    rows = numbered(place(unpacked(staged), ends, sources)).withColumns(
+        return ImportDecision(
+            _summed(totals), partial(write_files, in_order(staged, totals, sources, run_id, cuts)), rejected
+        )
+    rows = assign_seq(with_file_lines(unpack_events(staged), totals, sources)).withColumns(
         {"run_id": sf.lit(run_id), "rule": sf.lit(None).cast("string"), "reason": sf.lit(None).cast("string")}
     )
     compared = without_late(rows, options.max_disorder_ms)
-    if seq_may_repeat(ends):
+    if seq_may_repeat(totals):
         compared = without_repeated_seq(compared, sources)
-    counts = _counted(compared, ends)
+    counts = _counted(compared, totals)
     taken = compared.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
     events = in_files(taken.select(*TABLES["events"].names), counts.accepted, options.events_per_file)
-    texts = _with_text(backend, compared, ends, source).select(*REJECTED_EVENTS.names)
-    return Decided(counts, partial(write_files, events), rejected.union(SparkDataset(texts, REJECTED_EVENTS)))
+    texts = _with_text(backend, compared, totals, source).select(*REJECTED_EVENTS.names)
+    return ImportDecision(counts, partial(write_files, events), rejected.union(SparkDataset(texts, REJECTED_EVENTS)))
 
 
-def _summed(ends: Sequence[PieceEnd]) -> Counts:
-    with_events = [end for end in ends if end.events]
+def _summed(totals: Sequence[PieceTotals]) -> Counts:
+    with_events = [piece for piece in totals if piece.events]
     by_rule: Counter[str] = Counter()
-    for end in ends:
-        by_rule.update(json.loads(end.by_rule))
-    first = min((end.first_us for end in with_events), default=None)
-    last = max((end.latest for end in with_events), default=None)
-    return Counts(sum(end.events for end in ends), dict(by_rule), first, last)
+    for piece in totals:
+        by_rule.update(json.loads(piece.by_rule))
+    first = min((piece.first_us for piece in with_events), default=None)
+    last = max((piece.latest for piece in with_events), default=None)
+    return Counts(sum(piece.events for piece in totals), dict(by_rule), first, last)
 
 
-def _counted(compared: DataFrame, ends: Sequence[PieceEnd]) -> Counts:
+def _counted(compared: DataFrame, totals: Sequence[PieceTotals]) -> Counts:
     times = (sf.min("time_us").alias("first"), sf.max("time_us").alias("last"))
     counts = {row.rule: row for row in compared.groupBy("rule").agg(sf.count("*").alias("n"), *times).collect()}
     events = counts.pop(None, None)
-    by_rule = {**_summed(ends).by_rule, **{rule: row.n for rule, row in counts.items()}}
+    by_rule = {**_summed(totals).by_rule, **{rule: row.n for rule, row in counts.items()}}
     return Counts(events.n, by_rule, events.first, events.last) if events else Counts(0, by_rule, None, None)
 
 
-def _with_text(backend: Backend, compared: DataFrame, ends: Sequence[PieceEnd], source: Source) -> DataFrame:
+def _with_text(backend: Backend, compared: DataFrame, totals: Sequence[PieceTotals], source: Source) -> DataFrame:
     """Return late and repeated events with their text, for which their pieces are read again."""
     refused = compared.where("rule IS NOT NULL").select("file", "piece", "line", "source", "reason", "run_id")
     touched = {(row.file, row.piece) for row in refused.select("file", "piece").distinct().collect()}
     before = {
-        (start.file, start.piece): start.lines_before for start in starts(ends) if (start.file, start.piece) in touched
+        (start.file, start.piece): start.lines_before
+        for start in piece_starts(totals)
+        if (start.file, start.piece) in touched
     }
     texts = source.texts(backend, before)
     assert isinstance(texts, SparkDataset)
@@ -216,18 +220,18 @@ def ingest(
     """
     backend, layout = backend_of(session), Layout(options.out)
     _require_room(backend, layout, options.overwrite)
-    source = source_of(backend, options, files)
+    source = make_source(backend, options, files)
     run = Run(options.run(source.files), "ingest", {"paths": list(map(str, options.paths))}, options.settings())
     size = sum(file.size for file in source.files)
     shown = f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     report_phase(f"reading {counted(len(source.files), 'file')}, {shown}")
-    with _staged(backend, source.judged(backend, options.events_per_file), layout.table(STAGING)) as staged:
-        ends = ends_of(staged)
-        lines = sum(end.rows for end in ends)
+    with _staged(backend, source.validate(backend, options.events_per_file), layout.table(STAGING)) as staged:
+        totals = piece_totals(staged)
+        lines = sum(piece.rows for piece in totals)
         if not lines:
             raise UserError(f"{', '.join(map(str, options.paths))}: no events: the input has no lines")
         report_phase(f"putting {counted(lines, 'line')} in order")
-        decision = decided(backend, staged, ends, source, run.run_id, options)
+        decision = decide_rows(backend, staged, totals, source, run.run_id, options)
         tables = layout.table("events"), layout.table("rejected_events")
         report = IngestReport(
             run.run_id, len(source.files), lines, *decision.counts, *tables, skipped=tuple(source.skipped)

@@ -15,7 +15,7 @@ from purgatory_udf.contract import as_text, read_line, read_row
 from purgatory_udf.sources.trace_files import parquet_files
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, InputFile, find_files
-from purgatory_udf.sources.trace_files.line_validation import EACH, JUDGED, judged
+from purgatory_udf.sources.trace_files.line_validation import SAMPLE_INTERVAL, VALIDATED, validate_piece
 from purgatory_udf.sources.trace_files.text_lines import Chunk, Piece, byte_pieces, in_tasks, lines_of
 
 # Number of sampled times in the totals of the pieces, for each file of the table.
@@ -24,10 +24,10 @@ TIMES_A_FILE = 16
 TEXTS = pa.schema([("file", pa.int32()), ("line", pa.int64()), ("text", pa.string())])
 
 
-class _Form(Protocol):
+class _InputReader(Protocol):
     def chunks(self, piece: Piece) -> Iterator[Chunk]: ...
 
-    def judged(self, piece: Piece, each: int) -> Iterator[pa.RecordBatch]: ...
+    def validate(self, piece: Piece, sample_interval: int) -> Iterator[pa.RecordBatch]: ...
 
     def text(self, item: object) -> str: ...
 
@@ -36,8 +36,8 @@ class _JsonLines:
     def chunks(self, piece: Piece) -> Iterator[Chunk]:
         return lines_of(piece)
 
-    def judged(self, piece: Piece, each: int) -> Iterator[pa.RecordBatch]:
-        return judged(piece, lines_of(piece), read_line, as_text, lines=True, each=each)
+    def validate(self, piece: Piece, sample_interval: int) -> Iterator[pa.RecordBatch]:
+        return validate_piece(piece, lines_of(piece), read_line, as_text, lines=True, sample_interval=sample_interval)
 
     def text(self, item: object) -> str:
         assert isinstance(item, bytes)
@@ -48,8 +48,10 @@ class _Parquet:
     def chunks(self, piece: Piece) -> Iterator[Chunk]:
         return parquet_files.rows_of(piece)
 
-    def judged(self, piece: Piece, each: int) -> Iterator[pa.RecordBatch]:
-        return judged(piece, parquet_files.rows_of(piece), read_row, parquet_files.row_as_text, each=each)
+    def validate(self, piece: Piece, sample_interval: int) -> Iterator[pa.RecordBatch]:
+        return validate_piece(
+            piece, parquet_files.rows_of(piece), read_row, parquet_files.row_as_text, sample_interval=sample_interval
+        )
 
     def text(self, item: object) -> str:
         assert item is None or isinstance(item, dict)
@@ -62,23 +64,25 @@ class Source:
 
     files: Sequence[InputFile]
     pieces: Sequence[Piece]
-    form: _Form
+    reader: _InputReader
     task_bytes: int
     skipped: Sequence[str] = ()
 
-    def judged(self, backend: Backend, per_file: int) -> Dataset:
-        """Validate every line, and return the JUDGED rows."""
-        form, each = self.form, max(1, min(EACH, per_file // TIMES_A_FILE))
-        return backend.run_tasks(self._tasks(self.pieces), lambda piece: form.judged(piece, each), JUDGED)
+    def validate(self, backend: Backend, per_file: int) -> Dataset:
+        """Validate every line, and return the VALIDATED rows."""
+        reader, sample_interval = self.reader, max(1, min(SAMPLE_INTERVAL, per_file // TIMES_A_FILE))
+        return backend.run_tasks(
+            self._tasks(self.pieces), lambda piece: reader.validate(piece, sample_interval), VALIDATED
+        )
 
     def texts(self, backend: Backend, lines_before: Mapping[tuple[int, int], int]) -> Dataset:
         """Return the text of every line (TEXTS) of the named pieces, given how many lines of its file precede each."""
-        form, before = self.form, dict(lines_before)
+        reader, before = self.reader, dict(lines_before)
 
         def work(piece: Piece) -> Iterator[pa.RecordBatch]:
             line = before[piece.file, piece.index]
-            for chunk in form.chunks(piece):
-                texts = [form.text(item) for item in chunk.items]
+            for chunk in reader.chunks(piece):
+                texts = [reader.text(item) for item in chunk.items]
                 numbers = range(line + 1, line + 1 + len(texts))
                 files = pa.repeat(pa.scalar(piece.file, pa.int32()), len(texts))
                 yield pa.RecordBatch.from_arrays([files, pa.array(numbers, pa.int64()), pa.array(texts)], schema=TEXTS)
@@ -91,13 +95,13 @@ class Source:
         return in_tasks(pieces, self.task_bytes)
 
 
-def source_of(backend: Backend, options: IngestOptions, files: Sequence[InputFile] | None = None) -> Source:
+def make_source(backend: Backend, options: IngestOptions, files: Sequence[InputFile] | None = None) -> Source:
     """Return the source of an import; `files` default to those of the options' paths."""
     skipped: list[str] = []
     if options.source == "jsonl":
         files = files or find_files(options.paths, JSON_LINES, skipped)
-        each = min(options.piece_bytes, backend.piece_bytes or options.piece_bytes)
-        return Source(files, list(byte_pieces(files, each, options.limits)), _JsonLines(), each, skipped)
+        piece_bytes = min(options.piece_bytes, backend.piece_bytes or options.piece_bytes)
+        return Source(files, list(byte_pieces(files, piece_bytes, options.limits)), _JsonLines(), piece_bytes, skipped)
     files = files or find_files(options.paths, PARQUET, skipped)
     return Source(files, _row_groups(backend, files), _Parquet(), options.piece_bytes, skipped)
 

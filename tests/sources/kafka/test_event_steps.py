@@ -35,9 +35,9 @@ def test_batch_validation_equals_single_messages() -> None:
     messages = [{"partition": number % 2, "offset": number, "value": text} for number, text in enumerate(texts)]
     schema = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
     batch = pa.RecordBatch.from_pylist(messages, schema=schema)
-    together = [row for judged in follow_topic._judge(iter([batch])) for row in judged.to_pylist()]
-    alone = [row for message in messages if (row := follow_topic._judged(message)) is not None]
-    wanted = pa.RecordBatch.from_pylist(alone, schema=follow_topic.JUDGED).to_pylist()
+    together = [row for batch_rows in follow_topic._validate_messages(iter([batch])) for row in batch_rows.to_pylist()]
+    alone = [row for message in messages if (row := follow_topic._validated_message(message)) is not None]
+    wanted = pa.RecordBatch.from_pylist(alone, schema=follow_topic.VALIDATED).to_pylist()
     assert sorted(together, key=lambda row: int(row["kafka_offset"])) == wanted
     assert [row["reason"] for row in wanted if row["reason"]] == [
         "not JSON: Expecting value at column 1",

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory_udf.sources.trace_files.event_order import PieceStart, seq_may_repeat, starts
-from purgatory_udf.sources.trace_files.line_validation import PieceEnd
+from purgatory_udf.sources.trace_files.event_order import PieceStart, piece_starts, seq_may_repeat
+from purgatory_udf.sources.trace_files.line_validation import PieceTotals
 
 
 def test_piece_starts_after_earlier_pieces() -> None:
-    ends = [
-        PieceEnd(0, 0, line=400, latest=1207),
-        PieceEnd(0, 1, line=380, latest=1205),
-        PieceEnd(0, 2, line=0, latest=0),
-        PieceEnd(0, 3, line=410, latest=1231),
-        PieceEnd(2, 0, line=7, latest=3),
-        PieceEnd(2, 1, line=7, latest=2),
+    totals = [
+        PieceTotals(0, 0, line=400, latest=1207),
+        PieceTotals(0, 1, line=380, latest=1205),
+        PieceTotals(0, 2, line=0, latest=0),
+        PieceTotals(0, 3, line=410, latest=1231),
+        PieceTotals(2, 0, line=7, latest=3),
+        PieceTotals(2, 1, line=7, latest=2),
     ]
-    assert starts(ends) == [
+    assert piece_starts(totals) == [
         PieceStart(0, 0, 0, 0),
         PieceStart(0, 1, 400, 1207),
         PieceStart(0, 2, 780, 1207),
@@ -27,12 +27,12 @@ def test_piece_starts_after_earlier_pieces() -> None:
     ]
 
 
-def end(events: int, given: int, first: int = 0, last: int = 0, rising: bool = True) -> PieceEnd:
-    return PieceEnd(0, 0, events=events, given=given, first_seq=first, last_seq=last, rising=rising)
+def end(events: int, given: int, first: int = 0, last: int = 0, rising: bool = True) -> PieceTotals:
+    return PieceTotals(0, 0, events=events, given=given, first_seq=first, last_seq=last, rising=rising)
 
 
 @pytest.mark.parametrize(
-    ("ends", "may_repeat"),
+    ("totals", "may_repeat"),
     [
         pytest.param([], False, id="nothing"),
         pytest.param([end(5, 0), end(5, 0)], False, id="none is given"),
@@ -43,5 +43,5 @@ def end(events: int, given: int, first: int = 0, last: int = 0, rising: bool = T
         pytest.param([end(5, 4, 1, 10)], True, id="given to some"),
     ],
 )
-def test_rising_seq_cannot_repeat(ends: list[PieceEnd], may_repeat: bool) -> None:
-    assert seq_may_repeat(ends) is may_repeat
+def test_rising_seq_cannot_repeat(totals: list[PieceTotals], may_repeat: bool) -> None:
+    assert seq_may_repeat(totals) is may_repeat

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from purgatory_udf.sources.trace_files.line_validation import PieceEnd
+from purgatory_udf.sources.trace_files.line_validation import PieceTotals
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks
 from tests.sources.trace_files.traces import START, as_lines, clock, high_watermark, input_file, validated_rows, write
 
@@ -67,16 +67,16 @@ def test_line_becomes_event_or_rejection(tmp_path: Path) -> None:
 
 
 def test_piece_end_records_whether_seq_rises(tmp_path: Path) -> None:
-    def end(*seqs: int) -> PieceEnd:
+    def end(*seqs: int) -> PieceTotals:
         row = validated_rows(write(tmp_path / "a.jsonl", [clock(seq=seq) for seq in seqs]))[-1]
-        return PieceEnd(**row)
+        return PieceTotals(**row)
 
     at_once: dict[str, Any] = {"latest": START, "first_us": START, "times": [START]}
-    assert end(-5, 3, 8) == PieceEnd(0, 0, 3, **at_once, rows=3, events=3, given=3, first_seq=-5, last_seq=8)
+    assert end(-5, 3, 8) == PieceTotals(0, 0, 3, **at_once, rows=3, events=3, given=3, first_seq=-5, last_seq=8)
     again = end(3, 3)
-    assert again == PieceEnd(0, 0, 2, **at_once, rows=2, events=2, given=2, rising=False, first_seq=3, last_seq=3)
+    assert again == PieceTotals(0, 0, 2, **at_once, rows=2, events=2, given=2, rising=False, first_seq=3, last_seq=3)
     back = end(3, 9, 4)
-    assert back == PieceEnd(0, 0, 3, **at_once, rows=3, events=3, given=3, rising=False, first_seq=3, last_seq=4)
+    assert back == PieceTotals(0, 0, 3, **at_once, rows=3, events=3, given=3, rising=False, first_seq=3, last_seq=4)
 
 
 def test_truncated_file_keeps_complete_lines(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pyarrow import parquet as pq
 
 from purgatory_udf.contract import read_row
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.sources.trace_files.line_validation import judged
+from purgatory_udf.sources.trace_files.line_validation import validate_piece
 from purgatory_udf.sources.trace_files.parquet_files import footer_of, row_as_text, rows_of, schema_problem
 from purgatory_udf.sources.trace_files.text_lines import Piece
 from tests.contract.examples import WHOLE
@@ -23,7 +23,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
     file = input_file(path)
     groups = [row["row_group"] for row in footer_of(0, file).to_pylist()]
     pieces = [Piece(0, group, file, 0, 1) for group in groups]
-    return [row for piece in pieces for row in unpacked_rows(judged(piece, rows_of(piece), read_row, row_as_text))]
+    return [
+        row for piece in pieces for row in unpacked_rows(validate_piece(piece, rows_of(piece), read_row, row_as_text))
+    ]
 
 
 def problem(path: Path) -> str:

@@ -12,7 +12,7 @@ from pyarrow import fs
 
 from purgatory_udf.contract import as_text, read_line
 from purgatory_udf.sources.trace_files.input_files import InputFile
-from purgatory_udf.sources.trace_files.line_validation import judged, unpack
+from purgatory_udf.sources.trace_files.line_validation import unpack, validate_piece
 from purgatory_udf.sources.trace_files.text_lines import Piece, byte_pieces, lines_of
 
 Event = dict[str, Any]
@@ -62,7 +62,7 @@ def validated_rows(path: Path, piece_bytes: int = 1 << 20, fast: bool = True) ->
     return [
         row
         for piece in pieces_of(path, piece_bytes)
-        for row in unpacked_rows(judged(piece, lines_of(piece), read_line, as_text, lines=fast))
+        for row in unpacked_rows(validate_piece(piece, lines_of(piece), read_line, as_text, lines=fast))
     ]
 
 
