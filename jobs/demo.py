@@ -27,7 +27,8 @@ one partition moves to broker 2. Which requests waited, what completed them, and
 # The entries of a demo's folder, which the next demo deletes.
 DEMO_ENTRIES = {
     *("events", "rejected_events", "watches", "completions", "expirations", "cancellations", "runs", "waits.svg"),
-    *("share_deliveries", "group_transitions", "group_disagreements", "purgatory_gauges", "_replay", "_ingest"),
+    *("share_deliveries", "group_transitions", "member_transitions", "group_disagreements", "purgatory_gauges"),
+    *("_replay", "_ingest"),
     *("blame", "findings", "metrics", "_report", "report.html", "what_if", "_what_if", "what-if.html"),
 }
 

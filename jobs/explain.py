@@ -1,4 +1,4 @@
-"""Explain operations or a group."""
+"""Explain operations, a group, or a member of one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from purgatory_udf.storage.output_folder import require_folder
 
 
 def _checks(
-    out: str, operation: int | None, request_id: str | None, group: str | None, client: str | None, **_: object
+    out: str,
+    operation: int | None,
+    request_id: str | None,
+    group: str | None,
+    client: str | None,
+    member: str | None,
+    **_: object,
 ) -> None:
-    Question(operation, request_id, group, client)
+    Question(operation, request_id, group, client, member)
     require_folder(out)
 
 
@@ -29,13 +35,16 @@ def main(
     ] = None,
     group: Annotated[str | None, typer.Option(help="Consumer group to explain.")] = None,
     client: Annotated[str | None, typer.Option(help="Client to explain the expired operations of.")] = None,
+    member: Annotated[
+        str | None, typer.Option(help="Member of a consumer group (KIP-848) to explain: its member ID or client ID.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Maximum number of operations, or of changes of a group.")] = 20,
 ) -> None:
-    """Explain an operation or a group: what it waited for, what ended the wait, and why not earlier."""
+    """Explain an operation, a group or a member: what it waited for, what ended the wait, and why not earlier."""
     from purgatory_udf.answers.explain import explain
     from purgatory_udf.common.console import printable
 
-    question = Question(operation, request_id, group, client)
+    question = Question(operation, request_id, group, client, member)
     print("\n".join(map(printable, explain(open_backend(), out, question, top))))
 
 

@@ -1,7 +1,8 @@
-"""The questions of `explain`: the story of an operation, of a request, or of a group."""
+"""The questions of `explain`: the story of an operation, of a request, of a group, or of a member of one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,26 +17,29 @@ if TYPE_CHECKING:
 
 _ALL_TIMES = {"from_us": -(1 << 62), "until_us": 1 << 62}
 _NO_LIMIT = (1 << 31) - 1
-# Maximum number of request ids in an error.
+# Maximum number of request ids in an error, and of partitions in a list.
 _SHOWN_NAMES = 5
 _OF_GROUPS, _OF_MEMBERS = ("join", "initial_join", "sync"), ("heartbeat", "session", "reconciliation")
 
 
 @dataclass(frozen=True)
 class Question:
-    """An operation, a request, a group, or a client's expired operations; exactly one of the fields is set.
+    """An operation, a request, a group, or a client's expired operations; exactly one of these fields is set.
 
-    `request_id` may be a suffix of an id, if no other request's id has this suffix.
+    `request_id` may be a suffix of an id, if no other request's id has this suffix. `member` is the member ID or client
+    ID of a member of a consumer group (KIP-848), alone or with its `group`.
     """
 
     operation: int | None = None
     request_id: str | None = None
     group: str | None = None
     client: str | None = None
+    member: str | None = None
 
     def __post_init__(self) -> None:
-        if sum(given is not None for given in (self.operation, self.request_id, self.group, self.client)) != 1:
-            raise UserError("give one of --operation ID, --request-id ID, --group ID, --client ID")
+        group = self.group if self.member is None else self.member
+        if sum(given is not None for given in (self.operation, self.request_id, group, self.client)) != 1:
+            raise UserError("give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID")
 
 
 def explain(session: Session, out: str, question: Question, top: int = 20) -> list[str]:
@@ -48,6 +52,11 @@ def explain(session: Session, out: str, question: Question, top: int = 20) -> li
         top: Maximum number of operations of a request or client, or of changes of a group.
     """
     tables = RunTables(session, out)
+    if question.member is not None:
+        lines = member_story(tables, question.group or "", question.member, top)
+        if not lines:
+            raise UserError(f"{out}: no member {question.member} of a consumer group (KIP-848) found")
+        return lines
     if question.group is not None:
         lines = group_story(tables, question.group, top)
         if not lines:
@@ -102,28 +111,130 @@ def _add_group_changes(tables: RunTables, evidence: Evidence) -> None:
 
 
 def group_story(tables: RunTables, group: str, most: int) -> list[str]:
-    """Return the story of a group: a title for each broker, its state changes, and its longest rebalance."""
+    """Return the story of a group: a title for each broker, its state changes, and its longest rebalance.
+
+    Changes of the members of a consumer group (KIP-848) follow those of the group.
+    """
     changes = tables.rows("explain/group_changes", group=group, top=most + 1, **_ALL_TIMES)
+    of_members = tables.rows("explain/member_changes", group=group, member="", top=most + 1)
     lines: list[str] = []
     members: set[str] = set()
     broker = None
-    for change in changes[:most]:
-        if change["broker"] != broker:
-            broker, members = change["broker"], set()
+    number = "group epoch" if of_members else "generation"
+    told = _member_changes(of_members)
+    # A request changes the group and members at the same time.
+    places = sorted(
+        [(change["broker"], change["at_us"], 0, change) for change in changes]
+        + [(change["broker"], change["at_us"], 1, change) for change in of_members],
+        key=lambda place: place[:3],
+    )
+    for at_broker, at_us, is_member, change in places[:most]:
+        if at_broker != broker:
+            broker, members = at_broker, set()
             lines.append(f"group {group} at broker {broker}")
+        if is_member:
+            lines.append(f"  {moment(at_us)}    member {_member_name(change)} {next(told)}")
+            continue
         now = set(change["members"] or [])
-        lines.append(f"  {_change(change, now - members, members - now)}")
+        lines.append(f"  {_change(change, number, now - members, members - now)}")
         members = now
+    if len(places) > most:
+        lines.append(f"  … and more changes; use --top to show more than {most}")
+    held = tables.rows("explain/held_back", group=group, member="", top=1)
+    return [*lines, *_longest(tables, group), *(f"  longest wait for partitions: {_held(row)}" for row in held)]
+
+
+def member_story(tables: RunTables, group: str, member: str, most: int) -> list[str]:
+    """Return the story of a member of a consumer group (KIP-848), by its member ID or client ID.
+
+    That is a title for each member, its changes, and the members that waited for its partitions.
+    """
+    changes = tables.rows("explain/member_changes", group=group, member=member, top=most + 1)
+    lines: list[str] = []
+    title = None
+    for change, told in zip(changes[:most], _member_changes(changes), strict=False):
+        head = f"member {_member_name(change)} of group {change['group']} at broker {change['broker']}"
+        if head != title:
+            title = head
+            lines.append(head)
+        lines.append(f"  {moment(change['at_us'])}  {told}")
     if len(changes) > most:
         lines.append(f"  … and more changes; use --top to show more than {most}")
-    return [*lines, *_longest(tables, group)]
+    for row in tables.rows("explain/held_back", group=group, member=member, top=most) if changes else []:
+        lines.append(f"  held partitions back: {_held(row)}")
+    return lines
 
 
-def _change(change: dict[str, Any], joined: set[str], left: set[str]) -> str:
+def _member_name(change: dict[str, Any]) -> str:
+    client = change["client_id"]
+    return f"{change['member_id']} ({client})" if client else str(change["member_id"])
+
+
+def _member_changes(changes: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield what happened to each member: its state, its partitions, and what it waits for."""
+    owned: dict[tuple[int, str, str], set[str]] = {}
+    for change in changes:
+        key = change["broker"], change["group"], change["member_id"]
+        before, assigned = owned.get(key, set()), _names(change["assigned"])
+        owned[key] = assigned
+        if change["to_state"] == "REMOVED":
+            yield f"{_removed(change)}; member epoch {change['epoch']}"
+            continue
+        came = "joined, " if change["member_id"] in change["reason"] else "taken over from the classic group, "
+        parts = [f"{came if change['from_state'] is None else ''}{change['to_state']}"]
+        parts[0] += f", member epoch {change['epoch']}" + (", classic protocol" if change["classic"] else "")
+        revoking = _names(change["revoking"])
+        gained, lost = assigned - before, before - assigned - revoking
+        parts += [f"assigned {_listed(gained)}"] if gained else []
+        parts += [f"no longer {_listed(lost)}"] if lost else []
+        parts += [f"has to revoke {_listed(revoking)}"] if revoking else []
+        owners: dict[str, set[str]] = {}
+        for each in change["held_by"] or []:
+            owners.setdefault(each["member_id"], set()).add(f"{each['topic']}-{each['partition']}")
+        parts += [f"waits for {_listed(names)} of {owner}" for owner, names in sorted(owners.items())]
+        yield "; ".join(parts)
+
+
+# What the coordinator fenced a member for, by the kind of the timer that expired.
+_FENCED = {
+    "session": "it sent no heartbeat within the session timeout",
+    "reconciliation": "it did not revoke its partitions within its rebalance timeout",
+    "join": "it did not rejoin within its rebalance timeout",
+    "sync": "it did not request its assignment within its rebalance timeout",
+}
+
+
+def _removed(change: dict[str, Any]) -> str:
+    """Return why a member is no longer in its group."""
+    reason = str(change["reason"])
+    if reason == f"{change['member_id']} left":
+        return "left"
+    kind = reason.partition(" of ")[0]
+    is_own = reason.startswith(f"{kind} of {change['member_id']} expired")
+    return f"fenced: {_FENCED[kind]}" if is_own and kind in _FENCED else f"removed: {reason}"
+
+
+def _held(row: dict[str, Any]) -> str:
+    owner, waiting = (row[f"{who}client_id"] or row[f"{who}member_id"] for who in ("", "waiting_"))
+    since = f"from {moment(row['started_us'])}, ended by: {row['ended_by']}"
+    return f"{waiting} waited {row['held_ms']:,} ms for {_listed(row['partitions'])} of {owner} {since}"
+
+
+def _names(partitions: Iterable[dict[str, Any]] | None) -> set[str]:
+    return {f"{part['topic']}-{part['partition']}" for part in partitions or []}
+
+
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names, key=lambda name: (name.rpartition("-")[0], int(name.rpartition("-")[2])))
+    more = f" and {len(ordered) - _SHOWN_NAMES} more" if len(ordered) > _SHOWN_NAMES else ""
+    return ", ".join(ordered[:_SHOWN_NAMES]) + more
+
+
+def _change(change: dict[str, Any], number: str, joined: set[str], left: set[str]) -> str:
     moves = "".join(
         f"; {word} {', '.join(sorted(members))}" for word, members in (("with", joined), ("without", left)) if members
     )
-    state = f"{change['to_state']}, generation {change['generation']}"
+    state = f"{change['to_state']}, {number} {change['generation']}"
     members = counted(len(change["members"] or []), "member")
     return f"{moment(change['at_us'])}  {state}: {change['reason']}{moves} ({members})"
 

@@ -184,6 +184,7 @@ def overview(metrics: Metrics, totals: Totals) -> list[Table]:
         *(_by(metrics.rows("overview/waits", by=by, top=top), by) for by in metrics.options.by),
         _expirations(metrics.rows("overview/expirations", top=top), totals.kinds),
         _rebalances(metrics.rows("overview/rebalances", top=top)),
+        _held_back(metrics.rows("overview/held_back", top=top)),
     ]
 
 
@@ -335,6 +336,24 @@ def _rebalances(longest: list[Row]) -> Table:
     ]
     columns = ("group", "broker", "generation", "started", "ms", "because", "joined as", "ended", "last to join")
     return Table("Rebalances", (*columns, "missing"), rows)
+
+
+def _held_back(longest: list[Row]) -> Table:
+    rows = [
+        (
+            row["group"],
+            row["broker"],
+            row["member"],
+            row["partitions"],
+            row["waiting"],
+            _text(row["started_at"], f"{_TIME}.%f")[:-3],
+            row["held_ms"],
+            row["ended_by"],
+        )
+        for row in longest
+    ]
+    columns = ("group", "broker", "member", "partitions", "waiting member", "since", "ms", "ended by")
+    return Table("Members that held partitions back", columns, rows)
 
 
 def percent(share: float) -> float:

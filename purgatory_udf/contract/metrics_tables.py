@@ -113,6 +113,20 @@ _REBALANCES = table(
     column("after_end", BOOL, "Whether the rebalance started after the last event of the trace"),
 )
 
+_HELD_BACK = table(
+    column("broker", INT, "Broker ID of the coordinator"),
+    column("group", TEXT, "Group ID"),
+    column("member_id", TEXT, "Member that owned the partitions"),
+    column("client_id", TEXT, "Client ID of that member"),
+    column("waiting_member_id", TEXT, "Member that waited for them"),
+    column("waiting_client_id", TEXT, "Client ID of the waiting member"),
+    column("partitions", pa.list_(TEXT), "Partitions as `topic-partition`"),
+    column("started_at", TIMESTAMP, "When the coordinator assigned the partitions to the waiting member"),
+    column("ended_at", TIMESTAMP, "When they were free; null if the other member still owned them at the last event"),
+    column("held_ms", LONG, "Milliseconds from `started_at` to `ended_at`, or to the last event"),
+    column("ended_by", TEXT, "What freed them, such as a heartbeat, or a reconciliation that expired; `open`"),
+)
+
 COMMENTED_METRICS: dict[str, pa.Schema] = {
     "metrics/expires": _EXPIRES,
     "metrics/operations": _OPERATIONS,
@@ -120,5 +134,6 @@ COMMENTED_METRICS: dict[str, pa.Schema] = {
     "metrics/waits": _WAITS,
     "metrics/purgatories": _PURGATORIES,
     "metrics/rebalances": _REBALANCES,
+    "metrics/held_back": _HELD_BACK,
 }
 METRICS: dict[str, pa.Schema] = {name: without_comments(schema) for name, schema in COMMENTED_METRICS.items()}

@@ -446,11 +446,42 @@ _GROUP_TRANSITIONS = table(
     column("broker", INT, "Broker ID of the coordinator"),
     column("group", TEXT, "Group ID"),
     column("at", TIMESTAMP, "When the state changed"),
-    column("from_state", TEXT, "State before: Empty, PreparingRebalance, CompletingRebalance, Stable or Dead"),
+    column(
+        "from_state",
+        TEXT,
+        "State before: Empty, PreparingRebalance, CompletingRebalance, Stable or Dead; with the consumer protocol "
+        "(KIP-848) Empty, Assigning, Reconciling or Stable",
+    ),
     column("to_state", TEXT, "State after"),
     column("reason", TEXT, "Why the state changed, such as a member that joined, left or expired"),
-    column("generation", INT, "Generation after the change"),
+    column("generation", INT, "Generation, or group epoch, after the change"),
     column("members", pa.list_(TEXT), "Member IDs after the change"),
+)
+
+_OWNED_PARTITION = [_TOPIC, column("partition", INT, "Partition number")]
+
+_MEMBER_TRANSITIONS = table(
+    column("broker", INT, "Broker ID of the coordinator"),
+    column("group", TEXT, "Group ID"),
+    column("at", TIMESTAMP, "When the member changed"),
+    column("member_id", TEXT, "Member ID"),
+    column("from_state", TEXT, "State before; null if the member is new"),
+    column(
+        "to_state",
+        TEXT,
+        "State after: STABLE; UNREVOKED_PARTITIONS: has to give partitions up; UNRELEASED_PARTITIONS: waits for "
+        "partitions of others; REMOVED: no longer in the group",
+    ),
+    column("reason", TEXT, "Why it changed, such as a heartbeat, or a session or reconciliation that expired"),
+    column("epoch", INT, "Member epoch after the change; of a removed member, its last one"),
+    column("assigned", pa.list_(pa.struct(_OWNED_PARTITION)), "Partitions assigned to the member"),
+    column("revoking", pa.list_(pa.struct(_OWNED_PARTITION)), "Partitions that the member has to give up"),
+    column(
+        "held_by",
+        pa.list_(pa.struct([*_OWNED_PARTITION, column("member_id", TEXT, "Member that has not given it up")])),
+        "Partitions of its target that the member waits for",
+    ),
+    column("classic", BOOL, "Whether it is a member of the classic protocol inside of the group"),
 )
 
 _GROUP_DISAGREEMENTS = table(
@@ -626,6 +657,7 @@ COMMENTED_TABLES: dict[str, pa.Schema] = {
     "cancellations": _CANCELLATIONS,
     "share_deliveries": _SHARE_DELIVERIES,
     "group_transitions": _GROUP_TRANSITIONS,
+    "member_transitions": _MEMBER_TRANSITIONS,
     "group_disagreements": _GROUP_DISAGREEMENTS,
     "purgatory_gauges": _PURGATORY_GAUGES,
     "runs": _RUNS,
@@ -652,6 +684,7 @@ COMPLETIONS = TABLES["completions"]
 EXPIRATIONS = TABLES["expirations"]
 CANCELLATIONS = TABLES["cancellations"]
 GROUP_TRANSITIONS = TABLES["group_transitions"]
+MEMBER_TRANSITIONS = TABLES["member_transitions"]
 GROUP_DISAGREEMENTS = TABLES["group_disagreements"]
 PURGATORY_GAUGES = TABLES["purgatory_gauges"]
 RECORDED = TABLES["recorded"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 COMPACTED = (
     "completions", "expirations", "cancellations", "watches", "purgatory_gauges", "share_deliveries",
-    "group_transitions", "group_disagreements", "rejected_events", "recorded", "runs",
+    "group_transitions", "member_transitions", "group_disagreements", "rejected_events", "recorded", "runs",
 )  # fmt: skip
 EVENTS = "events"
 KEEP_HOURS = RETENTION_HOURS

@@ -143,7 +143,7 @@ def create_tables(backend: Backend, layout: Layout, groups: bool, shares: bool =
     schemas = {layout.table(name): COMMENTED_TABLES[name] for name in OUTPUT_TABLES}
     if groups:
         schemas |= {
-            layout.table("group_transitions"): COMMENTED_TABLES["group_transitions"],
+            **{layout.table(name): COMMENTED_TABLES[name] for name in ("group_transitions", "member_transitions")},
             layout.answers: GROUP_ANSWERS,
         }
     if shares:

@@ -115,7 +115,8 @@ def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, tr
         # Delete the record before the tables: an incomplete run must not look finished.
         if known:
             run_records.forget(backend, runs, known)
-        for name in (*OUTPUT_TABLES, "share_deliveries", "group_transitions", "group_disagreements", "_replay"):
+        others = ("share_deliveries", "group_transitions", "member_transitions", "group_disagreements", "_replay")
+        for name in (*OUTPUT_TABLES, *others):
             files.remove(layout.table(name))
     elif any(files.exists(layout.table(name)) for name in OUTPUT_TABLES):
         raise UserError(f"{options.out}: has tables without a record of their run; --overwrite replaces them")

@@ -242,6 +242,7 @@ _TIME = {
     "purgatory_gauges": "at",
     "share_deliveries": "ended_at",
     "group_transitions": "at",
+    "member_transitions": "at",
     "group_answers": "answered_at",
 }
 

@@ -79,5 +79,7 @@ def test_unknown_subject_is_user_error(without_spark: SparkSession, story_folder
         explain(without_spark, str(story_folder), Question(request_id="unknown-1"))
     with pytest.raises(UserError, match="no replay is recorded in"):
         explain(without_spark, str(tmp_path), Question(operation=1))
-    with pytest.raises(UserError, match="give one of --operation ID, --request-id ID, --group ID, --client ID"):
+    with pytest.raises(
+        UserError, match="give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID"
+    ):
         Question(operation=1, group="g")

@@ -16,11 +16,15 @@ MISTAKES = [
     ("metrics", ["--out", "{here}/none"], "{here}/none: no such folder"),
     ("report", ["--out", "{here}", "--html", "{here}"], "{here}: is a folder; --html names a file"),
     ("report", ["--out", "s3://x/y"], "s3://x/y: is not on this machine; --html names the file to write"),
-    ("explain", ["--out", "{here}"], "give one of --operation ID, --request-id ID, --group ID, --client ID"),
+    (
+        "explain",
+        ["--out", "{here}"],
+        "give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID",
+    ),
     (
         "explain",
         ["--out", "{here}", "--group", "g", "--operation", "3"],
-        "give one of --operation ID, --request-id ID, --group ID, --client ID",
+        "give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID",
     ),
     (
         "what_if",

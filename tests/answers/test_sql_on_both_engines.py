@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from purgatory_udf.answers import run_tables
@@ -23,7 +25,6 @@ from purgatory_udf.rules.purgatory.clock import STEP_MS
 from tests.support.outcome_folder import sample_with_group, write_folder
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis
@@ -45,6 +46,7 @@ PARAMETERS: dict[str, Any] = {
     "client": "checkout-web",
     "late_ms": 0,
     "group": "g",
+    "member": "",
     "from_us": 0,
     "until_us": 1 << 62,
     "last_us": 1 << 62,
@@ -75,15 +77,47 @@ WITHOUT_ROWS = (
     "explain/remote_reads",
     "explain/pauses",
     "views/pauses",
+    "overview/held_back",
 )
 # Queries of two runs.
 OF_CHANGES = ["certainty", "changes", "counts", "differing"]
 ALONE = sorted({*NAMES} - OF_OTHERS - {f"what_if/{name}" for name in OF_CHANGES})
 
 
+def _member(second: float, member: str, state: str, assigned: list[int], owner: str = "") -> dict[str, Any]:
+    """A change of a member of group `g`, which may wait for partition 1 of an owner."""
+    return {
+        "run_id": "run-1",
+        "broker": 1,
+        "group": "g",
+        "at": STORY_START + timedelta(seconds=second),
+        "member_id": member,
+        "to_state": state,
+        "reason": f"{member} at {second}",
+        "epoch": 2,
+        "assigned": [{"topic": "t", "partition": number} for number in assigned],
+        "revoking": [{"topic": "t", "partition": 1}] if state == "UNREVOKED_PARTITIONS" else [],
+        "held_by": [{"topic": "t", "partition": 1, "member_id": owner}] if owner else [],
+        "classic": False,
+    }
+
+
+STORY_START = datetime(2026, 3, 2, 9, tzinfo=UTC)
+# The story has no consumer group.
+MEMBERS = [
+    _member(1, "a", "STABLE", [0, 1]),
+    _member(2, "b", "UNRELEASED_PARTITIONS", [], "a"),
+    _member(2.5, "a", "UNREVOKED_PARTITIONS", [0]),
+    _member(3, "a", "REMOVED", []),
+    _member(4, "b", "STABLE", [0, 1]),
+    _member(4.5, "c", "UNRELEASED_PARTITIONS", [], "b"),
+]
+
+
 def _open(session: Session, out: Path) -> RunTables:
     """The tables of the story, its metrics, and what `explain` registers for its slowest operations."""
     tables = read_metrics(session, str(out)).tables
+    tables.add_rows("member_transitions", pa.Table.from_pylist(MEMBERS, schema=TABLES["member_transitions"]))
     for name in KEPT_VIEWS:
         tables.add(name)
         tables.database.keep(name)

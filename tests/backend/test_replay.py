@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 TABLES = (
     *("completions", "expirations", "cancellations", "watches", "purgatory_gauges"),
-    *("group_transitions", "group_disagreements", "_replay/group_answers"),
+    *("group_transitions", "member_transitions", "group_disagreements", "_replay/group_answers"),
 )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.coordinator.coordinator_journal import (
+    REMOVED,
     Answer,
     Conversion,
     GroupJournal,
@@ -23,6 +24,7 @@ from purgatory_udf.rules.coordinator.coordinator_journal import (
     StateChange,
     answers_after_commits,
 )
+from purgatory_udf.rules.coordinator.group_requests import partitions_text
 from tests.support import recorded
 
 Event = dict[str, Any]
@@ -74,7 +76,11 @@ def rows(trace: GroupTrace, journal: GroupJournal) -> list[Row]:
         *map(_answer_row, answers),
         *map(_change_row, journal.changes),
         *map(_removal_row, removals(journal)),
-        *(_member_row(entry) for entry in journal.entries if isinstance(entry, MemberChange)),
+        *(
+            _member_row(entry)
+            for entry in journal.entries
+            if isinstance(entry, MemberChange) and entry.to_state != REMOVED
+        ),
         *(
             ("K", str(entry.at_us // 1000), entry.group, entry.protocol)
             for entry in journal.entries
@@ -164,7 +170,8 @@ def _change_row(change: StateChange) -> Row:
 
 
 def _member_row(change: MemberChange) -> Row:
-    cells = (change.to_state, str(change.epoch), change.assigned or "-", change.revoking or "-")
+    partitions = (partitions_text(each) or "-" for each in (change.assigned, change.revoking))
+    cells = (change.to_state, str(change.epoch), *partitions)
     row = ("M", str(change.at_us // 1000), change.group, change.member_id, *cells)
     return (*row, "classic") if change.is_classic else row
 

@@ -114,7 +114,7 @@ class ConsumerCoordinator:
                     self._classic.leave(request, group)
         except RefusedError as refused:
             self._journal.record_answer(request, refused.error, request.time_us)
-        self._recorder.record(group, _reason(request), request.time_us)
+        self._record(group, _reason(request), request.time_us)
 
     def adopt(self, group: ConsumerGroup, request: GroupRequest) -> None:
         """Take over a converted group: its classic members get new sessions."""
@@ -133,6 +133,7 @@ class ConsumerCoordinator:
 
     def drop(self, group: ConsumerGroup, now_us: int) -> None:
         """End a group, because its coordinator moves or stops."""
+        self._recorder.record_end(group, "the broker no longer coordinates the group", now_us)
         self.timers.cancel_group(group.name, "unloaded", now_us)
         del self.groups[group.name]
 
@@ -339,7 +340,13 @@ class ConsumerCoordinator:
         else:
             timer.expire(expired_us)
             self._fence(group, member, "rebalance" if kind == RECONCILIATION else kind, now_us)
-            self._recorder.record(group, f"{kind} of {member.member_id} expired", now_us)
+            self._record(group, f"{kind} of {member.member_id} expired", now_us)
+
+    def _record(self, group: ConsumerGroup, reason: str, now_us: int) -> None:
+        """Record what changed in the group, and its end if it became a classic group."""
+        self._recorder.record(group, reason, now_us)
+        if self.groups.get(group.name) is not group:
+            self._recorder.record_end(group, f"{reason}: the group became a classic one", now_us)
 
     def _fence(self, group: ConsumerGroup, member: ConsumerMember, cause: str, now_us: int) -> None:
         """Remove a member (`consumerGroupFenceMember`): the group epoch rises, or the group becomes a classic one."""

@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 
 from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.rules.coordinator.consumer_group import (
+    NO_PARTITIONS,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
+    Partitions,
 )
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState
 from purgatory_udf.rules.coordinator.group_operations import CoordinatedGroup, GroupOperation
-from purgatory_udf.rules.coordinator.group_requests import ConsumerHeartbeat, GroupRequest, JoinGroup, partitions_text
+from purgatory_udf.rules.coordinator.group_requests import ConsumerHeartbeat, GroupRequest, JoinGroup
 
 NONE = "NONE"
+# The state of a member that is no longer in its group.
+REMOVED = "REMOVED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +103,10 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """A member of a consumer group changed. The partitions are in the form `orders:0,1;users:3`, "" for none.
+    """A member of a consumer group changed.
 
-    `blocked_by` lists the partitions of its target that others still own: `orders:3 of c-1, orders:4 of c-2`.
+    `from_state` is None for a new member, `to_state` is `REMOVED` for one that left the group. `held_by` has the
+    partitions of its target that it waits for: topic, partition, and the member that has not given it up.
     """
 
     broker: int
@@ -111,10 +116,11 @@ class MemberChange:
     from_state: str | None
     to_state: str
     epoch: int
-    assigned: str
-    revoking: str
-    blocked_by: str
+    assigned: Partitions
+    revoking: Partitions
+    held_by: tuple[tuple[str, int, str], ...]
     is_classic: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +287,10 @@ class ChangeRecorder:
         for member in group.members.values():
             known = before.get(member.member_id)
             if known is None or _visible(known) != _visible(member):
-                self._journal.record_member(_change(group, known, member, now_us))
+                self._journal.record_member(_change(group, known, member, reason, now_us))
+        for gone in before.values():
+            if gone.member_id not in group.members:
+                self._journal.record_member(_removal(group, gone, reason, now_us))
         group.recorded_members = dict(group.members)
         after = (group.state.value, group.epoch, group.target_epoch, group.sorted_member_ids())
         if after == group.recorded or group.epoch == ConsumerGroup.FIRST_EPOCH:
@@ -302,12 +311,20 @@ class ChangeRecorder:
             group.target_epoch,
         )
 
+    def record_end(self, group: ConsumerGroup, reason: str, now_us: int) -> None:
+        """Record that the group ended as a consumer group, with the members it had."""
+        for member in group.recorded_members.values():
+            self._journal.record_member(_removal(group, member, reason, now_us))
+        group.recorded_members = {}
+
 
 def _visible(member: ConsumerMember) -> tuple[object, ...]:
     return (member.state, member.epoch, member.assigned, member.revoking, member.classic is not None)
 
 
-def _change(group: ConsumerGroup, before: ConsumerMember | None, member: ConsumerMember, now_us: int) -> MemberChange:
+def _change(
+    group: ConsumerGroup, before: ConsumerMember | None, member: ConsumerMember, reason: str, now_us: int
+) -> MemberChange:
     return MemberChange(
         broker=group.broker,
         group=group.name,
@@ -316,20 +333,38 @@ def _change(group: ConsumerGroup, before: ConsumerMember | None, member: Consume
         from_state=None if before is None else before.state.value,
         to_state=member.state.value,
         epoch=member.epoch,
-        assigned=partitions_text(member.assigned),
-        revoking=partitions_text(member.revoking),
-        blocked_by=_blocked_by(group, member),
+        assigned=member.assigned,
+        revoking=member.revoking,
+        held_by=_held_by(group, member),
         is_classic=member.classic is not None,
+        reason=reason,
     )
 
 
-def _blocked_by(group: ConsumerGroup, member: ConsumerMember) -> str:
-    """Return the owners of partitions that the member waits for: `c-1: orders:3,4;users:0`, one a line."""
+def _removal(group: ConsumerGroup, member: ConsumerMember, reason: str, now_us: int) -> MemberChange:
+    successor = group.static_member(member.instance_id) if member.instance_id is not None else None
+    if successor is not None and successor.member_id != member.member_id:
+        reason = f"replaced by {successor.member_id}, which has its instance id"
+    return MemberChange(
+        broker=group.broker,
+        group=group.name,
+        at_us=now_us,
+        member_id=member.member_id,
+        from_state=member.state.value,
+        to_state=REMOVED,
+        epoch=member.epoch,
+        assigned=NO_PARTITIONS,
+        revoking=NO_PARTITIONS,
+        held_by=(),
+        is_classic=member.classic is not None,
+        reason=reason,
+    )
+
+
+def _held_by(group: ConsumerGroup, member: ConsumerMember) -> tuple[tuple[str, int, str], ...]:
+    """Return the partitions that the member waits for, with their owners."""
     if member.state is not MemberState.UNRELEASED_PARTITIONS:
-        return ""
+        return ()
     owners = group.owners()
-    held: dict[str, list[tuple[str, int]]] = {}
-    for partition in group.target.get(member.member_id, frozenset()) - member.assigned:
-        if partition in owners:
-            held.setdefault(owners[partition], []).append(partition)
-    return "\n".join(f"{owner}: {partitions_text(held[owner])}" for owner in sorted(held))
+    wanted = group.target.get(member.member_id, NO_PARTITIONS) - member.assigned
+    return tuple((*partition, owners[partition]) for partition in sorted(wanted) if partition in owners)

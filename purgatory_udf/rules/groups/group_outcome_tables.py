@@ -12,7 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.contract.outcome import Transition
-from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EXPIRATIONS, GROUP_TRANSITIONS, TIMESTAMP
+from purgatory_udf.contract.tables import (
+    CANCELLATIONS,
+    COMPLETIONS,
+    EXPIRATIONS,
+    GROUP_TRANSITIONS,
+    MEMBER_TRANSITIONS,
+    TIMESTAMP,
+)
+from purgatory_udf.rules.coordinator.coordinator_journal import MemberChange
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_machine import ANSWERS
 from purgatory_udf.rules.groups.group_rows import ERRORS, FOREVER, KINDS, RULES, Api, split_group_key
@@ -22,11 +30,26 @@ from purgatory_udf.rules.groups.operation_timeline import CANCELLED, COMPLETED, 
 # `members` is a JSON list.
 TRANSITIONS = FrameLayout(numbers=("t", "generation"), texts=("from_state", "to_state", "reason", "members"))
 
+# Partitions are JSON lists.
+MEMBER_CHANGES = FrameLayout(
+    numbers=("t", "epoch", "classic"),
+    texts=("member_id", "from_state", "to_state", "reason", "assigned", "revoking", "held_by"),
+)
+
 # The tables of ended operations share one layout.
 _END_TABLES = {"completions": COMPLETED, "expirations": EXPIRED, "cancellations": CANCELLED}
-_LAYOUTS = {**dict.fromkeys(_END_TABLES, ENDED), "group_transitions": TRANSITIONS, "group_answers": ANSWERS}
+_LAYOUTS = {
+    **dict.fromkeys(_END_TABLES, ENDED),
+    "group_transitions": TRANSITIONS,
+    "member_transitions": MEMBER_CHANGES,
+    "group_answers": ANSWERS,
+}
 # The column with the time of a row.
-_TIME_COLUMN = {**dict.fromkeys(_END_TABLES, "end_t"), "group_transitions": "t", "group_answers": "at"}
+_TIME_COLUMN = {
+    **dict.fromkeys(_END_TABLES, "end_t"),
+    **dict.fromkeys(("group_transitions", "member_transitions"), "t"),
+    "group_answers": "at",
+}
 
 
 class GroupOutput(NamedTuple):
@@ -55,6 +78,7 @@ def group_outputs(by_group: Mapping[str, StepResult]) -> list[GroupOutput]:
                 for table, end in _END_TABLES.items()
             },
             "group_transitions": [TRANSITIONS.from_rows([_transition_row(change) for change in result.transitions])],
+            "member_transitions": [MEMBER_CHANGES.from_rows([_member_row(each) for each in result.member_changes])],
             "group_answers": result.answer_frames,
         }
         for table, table_parts in parts.items():
@@ -85,6 +109,12 @@ def concat_payloads(table: str, payloads: Iterable[bytes]) -> Frame:
 def _transition_row(change: Transition) -> tuple[int | str, ...]:
     members = json.dumps(change.members)
     return change.at_us, change.generation, change.from_state, change.to_state, change.reason, members
+
+
+def _member_row(change: MemberChange) -> tuple[int | str, ...]:
+    states = change.from_state or "", change.to_state
+    partitions = [json.dumps(sorted(each)) for each in (change.assigned, change.revoking, change.held_by)]
+    return change.at_us, change.epoch, int(change.is_classic), change.member_id, *states, change.reason, *partitions
 
 
 def _with_group_columns(layout: FrameLayout) -> FrameLayout:
@@ -125,6 +155,7 @@ SCHEMAS = {
     "expirations": EXPIRATIONS,
     "cancellations": CANCELLATIONS,
     "group_transitions": GROUP_TRANSITIONS,
+    "member_transitions": MEMBER_TRANSITIONS,
     "group_answers": GROUP_ANSWERS,
 }
 
@@ -144,6 +175,8 @@ class GroupTables:
         rows = concat_payloads(table, payloads)
         if table == "group_transitions":
             return self._transitions(rows)
+        if table == "member_transitions":
+            return self._members(rows)
         if table == "group_answers":
             return self._answers(rows)
         return self._outcomes(rows, SCHEMAS[table])
@@ -190,6 +223,20 @@ class GroupTables:
         }
         return pa.table([columns[name] for name in GROUP_TRANSITIONS.names], schema=GROUP_TRANSITIONS)
 
+    def _members(self, changes: Frame) -> pa.Table:
+        columns = {
+            "run_id": pa.repeat(self.run_id, len(changes)),
+            "broker": pa.array(changes.broker.astype(np.int32)),
+            "group": _texts(changes.group),
+            "at": _timestamps(changes.t),
+            **{name: _texts(changes.columns[name]) for name in ("member_id", "to_state", "reason")},
+            "from_state": _null_if_empty(changes.from_state),
+            "epoch": pa.array(changes.epoch.astype(np.int32)),
+            **{name: _partitions(name, changes.columns[name]) for name in ("assigned", "revoking", "held_by")},
+            "classic": pa.array(changes.classic > 0),
+        }
+        return pa.table([columns[name] for name in MEMBER_TRANSITIONS.names], schema=MEMBER_TRANSITIONS)
+
     def _answers(self, answers: Frame) -> pa.Table:
         columns = {
             "broker": pa.array(answers.broker.astype(np.int32)),
@@ -212,6 +259,13 @@ class GroupTables:
             "recorded_assignment": _null_if_empty(answers.recorded_assignment),
         }
         return pa.table([columns[name] for name in GROUP_ANSWERS.names], schema=GROUP_ANSWERS)
+
+
+def _partitions(name: str, column: Array) -> pa.Array:
+    """Return lists of partitions, for a column of `member_transitions`."""
+    kind = MEMBER_TRANSITIONS.field(name).type
+    names = [field.name for field in kind.value_type]
+    return pa.array([[dict(zip(names, each, strict=True)) for each in json.loads(text)] for text in column], kind)
 
 
 def _texts(column: Array) -> pa.Array:

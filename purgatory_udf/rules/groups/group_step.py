@@ -18,7 +18,7 @@ import numpy as np
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
-from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Entry, StateChange
+from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Entry, MemberChange, StateChange
 from purgatory_udf.rules.coordinator.group_coordinator import has_new_coordinator
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.rules.groups.frames import Frame
@@ -55,7 +55,8 @@ class StepResult:
 
     def __bool__(self) -> bool:
         """Return whether the call has any output."""
-        return bool(self.transitions) or any(map(len, (*self.ended, *self.answer_frames, *self.walks)))
+        changes = bool(self.transitions) or bool(self.member_changes)
+        return changes or any(map(len, (*self.ended, *self.answer_frames, *self.walks)))
 
     @property
     def operations(self) -> Frame:
@@ -64,6 +65,10 @@ class StepResult:
     @property
     def transitions(self) -> list[Transition]:
         return [entry.transition for entry in self.entries if isinstance(entry, StateChange)]
+
+    @property
+    def member_changes(self) -> list[MemberChange]:
+        return [entry for entry in self.entries if isinstance(entry, MemberChange)]
 
     def answers(self, key: str) -> Iterator[Answer]:
         """Yield all answers one by one, those decided on columns last."""

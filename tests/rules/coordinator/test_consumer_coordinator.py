@@ -34,7 +34,11 @@ def answers(group: GroupTimeline) -> list[str]:
 
 def states(group: GroupTimeline) -> list[str]:
     entries = [entry for entry in group.replay().groups.entries if isinstance(entry, MemberChange)]
-    return [f"{each.at_us // 1000} {each.member_id} {each.to_state} {each.epoch} {each.blocked_by}" for each in entries]
+    held = [" ".join(f"{topic}-{number} of {owner}" for topic, number, owner in each.held_by) for each in entries]
+    return [
+        f"{each.at_us // 1000} {each.member_id} {each.to_state} {each.epoch} {held_by}"
+        for each, held_by in zip(entries, held, strict=True)
+    ]
 
 
 def test_member_waits_until_partition_is_given_up() -> None:
@@ -52,7 +56,7 @@ def test_member_waits_until_partition_is_given_up() -> None:
     ]
     assert states(group) == [
         "1000 a STABLE 2 ",
-        f"2500 b UNRELEASED_PARTITIONS 3 a: orders:{given_up}",
+        f"2500 b UNRELEASED_PARTITIONS 3 orders-{given_up} of a",
         "3000 a UNREVOKED_PARTITIONS 2 ",
         "4000 a STABLE 3 ",
         "4500 b STABLE 3 ",
@@ -74,7 +78,7 @@ def test_silent_member_expires_after_session_timeout() -> None:
     group = two_members()
     group.consumer_heartbeat(3100, "a", -1)
     group.until(2500 + 45_000)
-    assert states(group)[-1] == "3000 a UNREVOKED_PARTITIONS 2 "
+    assert states(group)[-2:] == ["3100 a REMOVED 2 ", "47500 b REMOVED 3 "]
     assert group.operations()[1] == "session g-b: 2500 to 47500 of 47500, expired"
 
 
