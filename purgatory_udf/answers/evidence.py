@@ -49,7 +49,8 @@ class Evidence:
     """The rows about one operation. `end` is its completion, expiration or cancellation; None while it is open.
 
     `recorded` is the outcome that the broker logged, if its request log was imported. `reads_ended` has the times in
-    microseconds at which its reads or lookups in remote storage ended, even if later.
+    microseconds at which its reads or lookups in remote storage ended, even if later. `waits_as_requested`: remote
+    fetches wait for their own maximum, as up to Kafka 3.7, and not for `remote.fetch.max.wait.ms`.
     `pauses` has the times at which its broker, or a replica that it may have waited for, stood still in the meantime.
     """
 
@@ -64,11 +65,14 @@ class Evidence:
     reads_ended: dict[Place, int] = field(default_factory=dict)
     recorded: Mapping[str, Any] | None = None
     pauses: list[Mapping[str, Any]] = field(default_factory=list)
+    waits_as_requested: bool = False
 
 
 def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
     """Return the evidence about the operations in the order of `ids`; meant for dozens of operations, not thousands."""
-    by_id = {operation_id: Evidence(operation_id, None) for operation_id in ids}
+    remote_fetch = tables.run.configuration.get("remote_fetch")
+    waits_as_requested = remote_fetch is not None and remote_fetch["max_wait_ms"] is None
+    by_id = {operation_id: Evidence(operation_id, None, waits_as_requested=waits_as_requested) for operation_id in ids}
     tables.add_rows("wanted", pa.table([list(by_id)], schema=_WANTED))
     for end in tables.rows("explain/ends"):
         by_id[end["operation_id"]].end = end

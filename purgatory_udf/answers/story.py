@@ -356,7 +356,7 @@ def _expiry_reasons(evidence: Evidence, end: Row) -> Iterator[str]:
 def _unended_reads(evidence: Evidence, end: Row) -> Iterator[str]:
     """Yield what the operation still waited for at its deadline, and how long that took if it is known."""
     waited_ms = end["deadline_us"] // 1000 - end["started_us"] // 1000
-    setting = "remote.fetch.max.wait.ms" if end["kind"] == "remote_fetch" else "the timeout"
+    setting = _waiting_setting(evidence, end)
     places = [(watch["topic"], watch["partition"]) for watch in evidence.watches]
     late = [place for place in places if evidence.reads_ended.get(place, end["ended_us"]) >= end["ended_us"]]
     timed_out = {(part["topic"], part["partition"]) for part in end["partitions"] if part["error"] == PENDING}
@@ -366,6 +366,14 @@ def _unended_reads(evidence: Evidence, end: Row) -> Iterator[str]:
         ended_us = evidence.reads_ended.get(place)
         took = f"which took {_milliseconds(end, ended_us)}" if ended_us is not None else "which has no recorded end"
         yield f"waited for {_read(end)} of {_name(*place)}, {took}; {setting} is {waited_ms:,}"
+
+
+def _waiting_setting(evidence: Evidence, end: Row) -> str:
+    """Return the setting that the operation's maximum wait comes from."""
+    if end["kind"] == "remote_fetch":
+        return "fetch.max.wait.ms of the consumer" if evidence.waits_as_requested else "remote.fetch.max.wait.ms"
+    timeout_ms = evidence.request["timeout_ms"] if evidence.request else None
+    return "the request's timeout" if (timeout_ms or 0) > 0 else "remote.list.offsets.request.timeout.ms"
 
 
 def _read(end: Row) -> str:

@@ -66,6 +66,11 @@ def test_request_of_group_is_named() -> None:
     )
 
 
+def _list_offsets(timeout_ms: int) -> Mapping[str, Any]:
+    partitions = [{"topic": "t", "partition": 0, "timestamp": 5}]
+    return {"type": "list_offsets", "timeout_ms": timeout_ms, "partitions": partitions}
+
+
 def test_expired_remote_fetch_names_slow_read() -> None:
     end = _end(kind="remote_fetch", expired=True, completed_by="timeout", trigger=None)
     watches: list[Mapping[str, Any]] = [{"topic": "t", "partition": number} for number in range(3)]
@@ -75,6 +80,22 @@ def test_expired_remote_fetch_names_slow_read() -> None:
         "                   waited for the remote read of t-2, which has no recorded end; "
         "remote.fetch.max.wait.ms is 500",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "details", "setting"),
+    [
+        ("remote_fetch", {"waits_as_requested": True}, "fetch.max.wait.ms of the consumer"),
+        ("list_offsets", {}, "remote.list.offsets.request.timeout.ms"),
+        ("list_offsets", {"request": _list_offsets(0)}, "remote.list.offsets.request.timeout.ms"),
+        ("list_offsets", {"request": _list_offsets(500)}, "the request's timeout"),
+    ],
+)
+def test_expired_remote_wait_names_its_setting(kind: str, details: dict[str, Any], setting: str) -> None:
+    part = {"topic": "t", "partition": 0, "error": "REQUEST_TIMED_OUT", "bytes": None}
+    end = _end(kind=kind, expired=True, completed_by="timeout", trigger=None, partitions=[part])
+    lines = story(Evidence(7, end, watches=[{"topic": "t", "partition": 0}], **details))
+    assert lines[-1].endswith(f", which has no recorded end; {setting} is 500")
 
 
 def test_completed_lookup_shows_duration() -> None:
