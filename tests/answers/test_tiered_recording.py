@@ -29,7 +29,9 @@ def test_recorded_remote_waits_end_as_recorded(tmp_path: Path, capsys: pytest.Ca
     counters = str(recorded.data_file("traces", "W8-tiered", "jmx-after.json"))
     out = str(tmp_path)
     assert ingest.main.status(["--from", "request-log", *logs, "--topics", topics, "--out", out], open_local) == 0
-    assert "replay with --set remote_fetch.max_wait_ms=700" in capsys.readouterr().out
+    imported = capsys.readouterr().out
+    assert "replay with --set remote_fetch.max_wait_ms=700" in imported
+    assert "stood still" not in imported
     assert replay.main.status(["--events", f"{out}/events", "--out", out, *SETTINGS], open_local) == 0
     capsys.readouterr()
     assert fidelity.main.status(["--out", out, "--jmx-after", counters], open_local) == 0

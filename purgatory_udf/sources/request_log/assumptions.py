@@ -107,6 +107,7 @@ CAUSES = {
     "hidden_inferred": "appends that only a reader's offset shows: placed just before it",
     "coordinator_writes": "appends of coordinators that waited for replicas as produces do: operations of their own",
     "transaction_markers": "transaction markers that waited for replicas as produces do: operations of their own",
+    "broker_pauses": "times at which a broker stood still: it answered nothing, and operations became overdue",
     "isr_given": "partitions with an in-sync set from --isr",
     "isr_reported": "partitions with an in-sync set from METADATA responses or ALTER_PARTITION lines",
     "isr_supposed": "partitions without a known in-sync set: assumed to be every replica that fetched",

@@ -16,6 +16,7 @@ from purgatory_udf.sources.request_log.assumptions import SESSION_IDLE_US, Repor
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.importing import import_rows, log_reader
+from purgatory_udf.sources.request_log.importing.broker_pauses import silences
 from purgatory_udf.sources.request_log.importing.carried_state import (
     CARRIED_ROWS,
     CONVERTED,
@@ -36,6 +37,7 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     count_reads,
     counts,
     in_order,
+    overdue_operations,
     rejections,
     run_passes,
 )
@@ -301,8 +303,12 @@ class FollowStep:
         reads = None if passed.reads is None else _within(passed.reads, span)
         parts, timelines, operations = passed.parts, passed.timelines, self.keep("operations", passed.operations)
         due = operations.where_below("at_us", span.until_us)
-        sizes = self.backend.dataset_of(import_rows.topic_rows(carried.new_sizes(context, span), context.topic_ids()))
-        events = self.keep("events", in_order(due, timelines, reads, sizes, self.source))
+        overdue = overdue_operations(passed)
+        pauses = carried.pauses.due(overdue, silences(requests, overdue), span)
+        report.count("broker_pauses", sum(span.has(pause.paused_us) for pause in pauses))
+        sizes = carried.new_sizes(context, span)
+        of_cluster = self.backend.dataset_of(import_rows.cluster_rows(sizes, context.topic_ids(), pauses, span))
+        events = self.keep("events", in_order(due, timelines, reads, of_cluster, self.source))
         settled_parts = parts.where_in("settled", [True])
         rejected = rejections(read, settled_parts, events, self.run_id, self.source, {}, anonymised=False)
         topics = set(timelines.where_in("part", [SWEEP]).select("topic").collect().column("topic").to_pylist())

@@ -14,6 +14,7 @@ from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.internal_topics import has_classic_coordinator
+from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.log_files import open_text, zone_of
 from purgatory_udf.sources.trace_files.import_report import EVENTS_PER_FILE
 from purgatory_udf.sources.trace_files.input_files import InputFile, skipped_links
@@ -85,6 +86,9 @@ def anonymised(event: dict[str, Any], rename: Rename) -> dict[str, Any]:
         changed["protocols"] = [rename("protocol", name) for name in changed["protocols"]]
     return changed
 
+
+# Number of pauses that the summary lists.
+_MOST_PAUSES = 10
 
 # How long the requests of a growing log are held back, until later lines complete the facts.
 HOLD_MS = 60_000
@@ -163,7 +167,7 @@ class ImportReport:
     """Result of an import; `report` counts by cause the input, assumptions and omissions.
 
     `skipped` has the links that lead to files which are read by another name. `remote_wait_ms`
-    is the `remote.fetch.max.wait.ms` that the log shows, or None.
+    is the `remote.fetch.max.wait.ms` that the log shows, or None. `pauses` are times at which brokers stood still.
     """
 
     run_id: str
@@ -176,6 +180,7 @@ class ImportReport:
     recorded: str
     skipped: Sequence[str] = ()
     remote_wait_ms: int | None = None
+    pauses: Sequence[BrokerPause] = ()
 
     def counts(self) -> dict[str, Any]:
         """Return the counts for the `runs` table."""
@@ -197,8 +202,14 @@ class ImportReport:
             f"rejected  {self.rejected:,}  {self.rejected_events}",
             "",
             *self.report.sentences(),
+            *self._pauses(),
             *self._settings(),
         ]
+
+    def _pauses(self) -> list[str]:
+        more = len(self.pauses) - _MOST_PAUSES
+        lines = [pause.sentence() for pause in self.pauses[:_MOST_PAUSES]]
+        return [*([""] if lines else []), *lines, *([f"… and {counted(more, 'more pause')}"] if more > 0 else [])]
 
     def _settings(self) -> list[str]:
         if self.remote_wait_ms is None:

@@ -21,6 +21,7 @@ from purgatory_udf.backend.dataset import Dataset, Step
 from purgatory_udf.contract.tables import REJECTED_EVENTS
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
+from purgatory_udf.sources.request_log.importing.broker_pauses import OverdueOperation
 from purgatory_udf.sources.request_log.importing.import_options import Rename
 from purgatory_udf.sources.request_log.partitions.partition_status import ALL_TIME, TimeRange
 
@@ -121,7 +122,7 @@ def in_order(
     operations: Dataset,
     timelines: Dataset,
     reads: Dataset | None,
-    topics: Dataset,
+    of_cluster: Dataset,
     source: SourceName,
     rename: Rename | None = None,
 ) -> Dataset:
@@ -131,7 +132,7 @@ def in_order(
         operations: Dated operations.
         timelines: Events of partitions.
         reads: Remote reads with their ends; None without tiered topics.
-        topics: Rows of `import_rows.topic_rows`.
+        of_cluster: Rows of `import_rows.cluster_rows`.
         source: Returns the name of a file by its number.
         rename: Replaces names by pseudonyms, if given.
     """
@@ -139,7 +140,7 @@ def in_order(
     if reads is not None:
         changes = changes.union(reads.where_null("event", null=False).select(*_ORDER, "event"))
     names = ["at_us" if name == "time_us" else name for name in UNORDERED.names]
-    unordered = operations.select(*names).rename("at_us", "time_us").union(changes, topics)
+    unordered = operations.select(*names).rename("at_us", "time_us").union(changes, of_cluster)
     return unordered.map_in_order(_ORDER, import_tasks.finish_events(rename, source), import_rows.FINISHED, "task")
 
 
@@ -242,6 +243,25 @@ def counts(*datasets: Dataset) -> Counter[str]:
         for kind, numbers in zip(rows.column("kind").to_pylist(), rows.column("numbers").to_pylist(), strict=True):
             total[kind] += numbers[0]
     return total
+
+
+def overdue_operations(passed: Passed) -> list[OverdueOperation]:
+    """Return the operations that were answered too late, without fetches that waited for remote storage."""
+    late = passed.parts.where_in("part", [import_rows.OVERDUE]).select("broker", "file", "line", "numbers")
+    if passed.reads is not None:
+        late = late.sql(
+            """
+            SELECT o.broker, o.file, o.line, o.numbers FROM {rows} AS o
+            LEFT JOIN (SELECT DISTINCT file, line FROM {reads}) AS r ON r.file = o.file AND r.line = o.line
+            WHERE r.file IS NULL
+            """,
+            late.schema,
+            reads=passed.reads.select("file", "line"),
+        )
+    rows = late.collect()
+    places = zip(*(rows.column(name).to_pylist() for name in ("broker", "file", "line")), strict=True)
+    times = rows.column("numbers").to_pylist()
+    return [OverdueOperation(*place, *numbers) for place, numbers in zip(places, times, strict=True)]
 
 
 def count_reads(reads: Dataset | None, report: Report) -> None:

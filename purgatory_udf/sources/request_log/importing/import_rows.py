@@ -14,8 +14,10 @@ import pyarrow as pa
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import TopicSize
 from purgatory_udf.sources.request_log.fast_parser import parse_fetch
+from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.log_line import Place, Request
 from purgatory_udf.sources.request_log.partitions.event_sweep import REQUEST_RANK, STATE_RANK, TimedEvent
+from purgatory_udf.sources.request_log.partitions.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.request_bodies import decode_fetch, encode_fetch
 from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, FollowerCopy, ReaderPosition
 from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation
@@ -51,14 +53,22 @@ def order_of_operation(operation: LoggedOperation) -> Order:
     return Order(time_us, REQUEST_RANK, operation.broker, "", -1, *operation.place, operation.sub)
 
 
-def topic_rows(sizes: Iterable[TopicSize], topic_ids: Mapping[str, str]) -> pa.Table:
-    """Return the `topic` events of sizes of topics; `topic_ids` has the ids that are known."""
+def cluster_rows(
+    sizes: Iterable[TopicSize], topic_ids: Mapping[str, str], pauses: Iterable[BrokerPause], span: TimeRange = ALL_TIME
+) -> pa.Table:
+    """Return the events of sizes of topics, and those of pauses in a time range; `topic_ids` has the known ids."""
     rows = []
     for at_us, topic, partitions in sizes:
         event = {"time_us": at_us, "type": "topic", "topic": topic, "partition_count": partitions}
         event |= {"topic_id": topic_ids[topic]} if topic in topic_ids else {}
         order = Order(at_us, STATE_RANK, -1, topic, -1, *NO_REQUEST, 0)
         rows.append({**order._asdict(), "event": to_json(event).decode()})
+    for pause in pauses:
+        for at_us, kind in ((pause.paused_us, "paused"), (pause.resumed_us, "resumed")):
+            if span.has(at_us):
+                event = {"time_us": at_us, "type": kind, "broker": pause.broker}
+                order = Order(at_us, STATE_RANK, pause.broker, "", -1, *NO_REQUEST, 0)
+                rows.append({**order._asdict(), "event": to_json(event).decode()})
     return pa.Table.from_pylist(rows, schema=pa.schema([*ORDER, ("event", pa.string())]))
 
 
@@ -98,10 +108,10 @@ ORDER = [
 ]
 
 OPERATION, FACT, CHANGE, PRODUCED, BAD, COUNT = "operation", "fact", "change", "produced", "bad", "count"
-REMOTE_READ = "remote read"
+REMOTE_READ, OVERDUE = "remote read", "overdue"
 
-# Each row is an operation, facts of a partition, a bad line or a count. A bad line has its rule in `kind`, the reason
-# in `event` and the text in `recorded`.
+# Each row is an operation, facts of a partition, a bad line, the times of an overdue operation, or a count. A bad line
+# has its rule in `kind`, the reason in `event` and the text in `recorded`.
 PARTS = pa.schema(
     [
         ("part", pa.string()),

@@ -18,6 +18,7 @@ from purgatory_udf.contract import Rejection, read_row
 from purgatory_udf.contract.value_types import INT32
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
+from purgatory_udf.sources.request_log.importing.broker_pauses import overdue_operation
 from purgatory_udf.sources.request_log.importing.import_options import Rename, anonymised
 from purgatory_udf.sources.request_log.importing.import_rows import (
     BAD,
@@ -28,6 +29,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     FINISHED,
     OPERATION,
     OPERATION_FIELDS,
+    OVERDUE,
     PARTS,
     PRODUCED,
     REMOTE_READ,
@@ -298,6 +300,7 @@ def _parts(converted: Iterable[ConvertedRequest], report: Report) -> Batches:
         waiting += len(parts.facts)
         report.count("operations", len(parts.operations))
         operations += map(_row_of, parts.operations)
+        held += _overdue_rows(parts)
         held += _bad_row(parts, report)
         if len(operations) + len(held) >= ROWS or waiting >= FACTS:
             yield batch_of_part(OPERATION, OPERATION_FIELDS, operations, PARTS)
@@ -317,15 +320,24 @@ def _at_valid_places(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[
 
 
 def rows_of_parts(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
-    """Yield the operations and the bad line of a converted request."""
+    """Yield the operations, whether they are overdue, and the bad line of a converted request."""
     for operation in parts.operations:
         yield {"part": OPERATION, **dict(zip(OPERATION_FIELDS, _row_of(operation), strict=True))}
+    yield from _overdue_rows(parts)
     yield from _bad_row(parts, report)
 
 
 def _row_of(operation: LoggedOperation) -> tuple[Any, ...]:
     event = operation.event
     return *order_of_operation(operation), event["type"], to_json(event), to_json(operation.recorded)
+
+
+def _overdue_rows(parts: ConvertedRequest) -> Iterator[Row]:
+    for operation in parts.operations:
+        overdue = overdue_operation(operation)
+        if overdue is not None:
+            broker, file, line, *times = overdue
+            yield {"part": OVERDUE, "broker": broker, "file": file, "line": line, "numbers": times}
 
 
 def _bad_row(parts: ConvertedRequest, report: Report) -> Iterator[Row]:

@@ -41,6 +41,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_facts import (
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import ClusterMetadata, read_metadata_dump
 from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
+from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause, pauses_in, silences
 from purgatory_udf.sources.request_log.importing.import_options import (
     ImportReport,
     Rename,
@@ -56,6 +57,7 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     count_reads,
     counts,
     in_order,
+    overdue_operations,
     rejections,
     run_passes,
     shown_max_wait_ms,
@@ -135,6 +137,7 @@ def ingest_request_log(
             recorded,
             skipped,
             converted.remote_wait_ms,
+            converted.pauses,
         )
         run_records.save(backend, layout.table("runs"), run.finished(done.counts()))
     return done
@@ -142,11 +145,12 @@ def ingest_request_log(
 
 @dataclass(frozen=True)
 class ConvertedLog:
-    """Events of a whole log, counts by cause, and the `remote.fetch.max.wait.ms` that the log shows, or None."""
+    """Events of a whole log, counts by cause, the `remote.fetch.max.wait.ms` that the log shows or None, and pauses."""
 
     finished: Finished
     report: Report
     remote_wait_ms: int | None
+    pauses: Sequence[BrokerPause]
 
 
 @dataclass(frozen=True)
@@ -180,14 +184,19 @@ class WholeLog:
         self.report_phase("putting the events in order")
         # Only consumer groups depend on the sizes of topics.
         sizes = context.topic_sizes if overview.tally.consumer_brokers else []
-        topics = self.backend.dataset_of(import_rows.topic_rows(sizes, context.topic_ids()))
-        in_total_order = in_order(passed.operations, passed.timelines, passed.reads, topics, self.source, self.rename)
+        overdue = overdue_operations(passed)
+        pauses = pauses_in(silences(requests, overdue), overdue)
+        of_cluster = self.backend.dataset_of(import_rows.cluster_rows(sizes, context.topic_ids(), pauses))
+        in_total_order = in_order(
+            passed.operations, passed.timelines, passed.reads, of_cluster, self.source, self.rename
+        )
         events = self.keep("events", in_total_order)
         rejected = rejections(
             read, passed.parts, events, self.run_id, self.source, overview.lines_before, self.rename is not None
         )
         report = _report(overview.tally.counts, passed, context)
-        return ConvertedLog(Finished(events, rejected), report, shown_max_wait_ms(passed.reads))
+        report.count("broker_pauses", len(pauses))
+        return ConvertedLog(Finished(events, rejected), report, shown_max_wait_ms(passed.reads), pauses)
 
 
 def given_by(options: RequestLogOptions) -> GivenMetadata:

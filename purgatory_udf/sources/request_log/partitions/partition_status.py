@@ -136,6 +136,10 @@ class TimeRange(NamedTuple):
     from_us: int
     until_us: int
 
+    def has(self, at_us: int) -> bool:
+        """Whether a time is in this range."""
+        return self.from_us <= at_us < self.until_us
+
     def clamp(self, at_us: int) -> int:
         """Return the time of an event in this range; an event that was found too late gets the start of the range."""
         return max(at_us, self.from_us)
