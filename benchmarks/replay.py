@@ -38,7 +38,7 @@ from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.secrets import read_properties
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.engine.explode import READ_COLUMNS
-from purgatory_udf.storage.event_staging import content_version, staged, write_in_time_order
+from purgatory_udf.storage.event_staging import content_version, stage_events, write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.event_source import delta_stream
 from purgatory_udf.streaming.replay_run import run_replay
@@ -242,7 +242,7 @@ def _measure_floor(
 ) -> Floor:
     """Measure the floor once."""
     began = time.monotonic()
-    source, files = staged(SparkBackend(spark), events, Layout(str(out)), count, batch)
+    source, files = stage_events(SparkBackend(spark), events, Layout(str(out)), count, batch)
     stream = delta_stream(spark, source, files, content_version(spark, source)).select(*READ_COLUMNS)
     query = (
         stream.mapInArrow(_count_rows, from_arrow_schema(ROW_COUNT))

@@ -18,8 +18,8 @@ from purgatory_udf.launch.backend_choice import ANY_BYTES, REPLAYED_BYTES, OpenB
 from purgatory_udf.storage.output_folder import local_folder
 
 # Options of a simulation, and of a prediction, with their defaults.
-STAGE = {"seed": None, "duration": None, "scale": 1.0}
-PREDICTION = {"seeds": None, "json": None}
+CLOSED_LOOP_DEFAULTS = {"seed": None, "duration": None, "scale": 1.0}
+PREDICTION_DEFAULTS = {"seeds": None, "json": None}
 
 _recorded = partial(typer.Option, rich_help_panel="Recorded trace (--events)")
 _simulated = partial(typer.Option, rich_help_panel="Simulated cluster (--closed-loop)")
@@ -41,7 +41,7 @@ def _checks(
     settings: list[str] | None,
     html: Path | None,
     like: str | None = None,
-    **stage: Any,
+    **options: Any,
 ) -> None:
     from purgatory_udf.simulation.scenario import load_scenario, scenario_names
 
@@ -53,11 +53,11 @@ def _checks(
     if html is not None and html.is_dir():
         raise UserError(f"{html}: is a folder; --html names a file")
     if like is not None:
-        _check_prediction(like, variant, config, settings, stage)
+        _check_prediction(like, variant, config, settings, options)
         return
     if out is None:
         raise UserError("--out is missing; it names the folder of the table what_if")
-    misplaced = next((name for name, usual in PREDICTION.items() if stage.get(name) != usual), None)
+    misplaced = next((name for name, usual in PREDICTION_DEFAULTS.items() if options.get(name) != usual), None)
     if misplaced is not None:
         raise UserError(f"--{misplaced} needs --like")
     chosen = _variants(variant, config, settings)
@@ -69,7 +69,7 @@ def _checks(
                 f"{late}: max_disorder_ms: not supported with --closed-loop, because a simulated trace is in order"
             )
     else:
-        misplaced = next((name for name, usual in STAGE.items() if stage[name] != usual), None)
+        misplaced = next((name for name, usual in CLOSED_LOOP_DEFAULTS.items() if options[name] != usual), None)
         if misplaced is not None:
             raise UserError(f"--{misplaced} needs --closed-loop")
     if local_folder(out) is not None:
@@ -80,19 +80,19 @@ def _checks(
 
 
 def _check_prediction(
-    like: str, variant: list[str], config: Path | None, settings: list[str] | None, stage: dict[str, Any]
+    like: str, variant: list[str], config: Path | None, settings: list[str] | None, options: dict[str, Any]
 ) -> None:
     from purgatory_udf.prediction.prediction_commands import require_source
     from purgatory_udf.prediction.prediction_runs import parse_variants
 
     if config is not None or settings:
         raise UserError("--config and --set cannot be used with --like; edit the scenario that fit writes")
-    misplaced = next((name for name, usual in STAGE.items() if stage.get(name) != usual), None)
+    misplaced = next((name for name, usual in CLOSED_LOOP_DEFAULTS.items() if options.get(name) != usual), None)
     if misplaced is not None:
         raise UserError(f"--{misplaced} needs --closed-loop")
     parse_variants(variant)
     require_source(like)
-    json = stage.get("json")
+    json = options.get("json")
     if json is not None and json.is_dir():
         raise UserError(f"{json}: is a folder; --json names a file")
 
@@ -192,9 +192,9 @@ def main(
         comparison = what_if(backend, events, out, chosen, file)
     else:
         assert closed_loop is not None
-        stage = ScenarioOptions(load_scenario(closed_loop), seed, duration, scale)
+        options = ScenarioOptions(load_scenario(closed_loop), seed, duration, scale)
         with Phases(running_tasks(backend)) as report_phase:
-            comparison = what_if_simulated(backend, stage, out, chosen, file, report_phase)
+            comparison = what_if_simulated(backend, options, out, chosen, file, report_phase)
     print("\n".join(comparison.lines()))
     if file:
         print(f"Page: {file}")

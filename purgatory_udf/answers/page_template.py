@@ -155,13 +155,13 @@ def figure(name: str) -> str:
     return f"<figure id={name}></figure>"
 
 
-def table(of: Table) -> str:
+def table(data: Table) -> str:
     """Return the table as HTML; columns of numbers are right-aligned."""
-    numeric = [all(_is_number(row[at]) for row in of.rows) for at in range(len(of.columns))]
-    head = "".join(_cell("th", text, number) for text, number in zip(of.columns, numeric, strict=True))
+    numeric = [all(_is_number(row[at]) for row in data.rows) for at in range(len(data.columns))]
+    head = "".join(_cell("th", text, number) for text, number in zip(data.columns, numeric, strict=True))
     rows = "".join(
         f"<tr>{''.join(_cell('td', value, number) for value, number in zip(row, numeric, strict=True))}</tr>\n"
-        for row in of.rows
+        for row in data.rows
     )
     return f"<div class=scroll><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
 

@@ -166,10 +166,10 @@ class RunTables:
         return re.sub(rf"\b(FROM|JOIN) ({'|'.join(file.reads)})\b", rf"\1 {self._prefix}\2", file.text)
 
 
-def _require_all(path: str, written: int, there: int) -> None:
+def _require_all(path: str, written: int, present: int) -> None:
     """Raise if rows are missing. A Delta log without its last entries is a valid log of a smaller table."""
-    if there < written:
+    if present < written:
         raise UserError(
-            f"{path}: {written - there:,} of {written:,} rows are missing; restore the table, or rerun "
+            f"{path}: {written - present:,} of {written:,} rows are missing; restore the table, or rerun "
             "the replay with --overwrite"
         )

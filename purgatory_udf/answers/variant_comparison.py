@@ -117,9 +117,9 @@ def headline(variant: str, rows: list[Row]) -> str:
 def certainty_table(variant: str, rows: list[Row]) -> Table:
     """Return the number of certain outcomes by kind, for all operations and for the operations that differ."""
     cells = [
-        (row["kind"], which, *(row[f"{of}_{reason}"] for reason in CERTAINTY))
+        (row["kind"], which, *(row[f"{scope}_{reason}"] for reason in CERTAINTY))
         for row in rows
-        for of, which in (("all", "all"), ("differing", "different"))
+        for scope, which in (("all", "all"), ("differing", "different"))
     ]
     title = f"{variant}: certainty of outcomes, with arrivals as recorded"
     return Table(title, ("kind", "outcomes", *CERTAINTY.values()), cells)

@@ -124,13 +124,13 @@ class ScenarioOptions:
 
 
 def simulate_variants(
-    session: Session, stage: ScenarioOptions, out: str, variants: list[Variant], report_phase: ReportPhase
+    session: Session, options: ScenarioOptions, out: str, variants: list[Variant], report_phase: ReportPhase
 ) -> dict[str, str]:
     """Simulate and replay each variant; return the folder of each, which variants with equal settings share.
 
     Args:
         session: Spark session or backend that executes the replays.
-        stage: The scenario and its overrides.
+        options: The scenario and its overrides.
         out: Folder of the comparison, below which the folders are created.
         variants: The baseline and the variants.
         report_phase: Called with a line of text at the start of each phase.
@@ -143,7 +143,7 @@ def simulate_variants(
         if folder is None:
             folder = Layout(out).table(f"_what_if/{variant.name}")
             done.append((settings, folder))
-            _simulate_and_replay(session, stage.run_of(variant), folder, variant, report_phase)
+            _simulate_and_replay(session, options.run_of(variant), folder, variant, report_phase)
         folders[variant.name] = folder
     return folders
 
@@ -213,14 +213,14 @@ def what_if(session: Session, events: str, out: str, variants: list[Variant], ht
 
 def what_if_simulated(
     session: Session,
-    stage: ScenarioOptions,
+    options: ScenarioOptions,
     out: str,
     variants: list[Variant],
     html: Path | None,
     report_phase: ReportPhase,
 ) -> WhatIf:
     """Simulate the variants with reacting clients, write the table `what_if`, and draw the page."""
-    return _compare(session, out, simulate_variants(session, stage, out, variants, report_phase), html, reacting=True)
+    return _compare(session, out, simulate_variants(session, options, out, variants, report_phase), html, reacting=True)
 
 
 def _compare(session: Session, out: str, folders: dict[str, str], html: Path | None, reacting: bool) -> WhatIf:

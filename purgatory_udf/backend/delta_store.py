@@ -392,18 +392,20 @@ def _commented(struct: StructType, fields: Iterable[pa.Field]) -> StructType:
 
     return StructType(
         [
-            StructField(field.name, _commented_type(field.dataType, of.type), field.nullable, _metadata(of))
-            for field, of in zip(struct.fields, fields, strict=True)
+            StructField(
+                field.name, _commented_type(field.dataType, commented.type), field.nullable, _metadata(commented)
+            )
+            for field, commented in zip(struct.fields, fields, strict=True)
         ]
     )
 
 
-def _commented_type(kind: DataType, of: pa.DataType) -> DataType:
+def _commented_type(kind: DataType, commented: pa.DataType) -> DataType:
     from pyspark.sql.types import ArrayType, StructType
 
     if isinstance(kind, ArrayType):
-        return ArrayType(_commented_type(kind.elementType, of.value_type), kind.containsNull)
-    return _commented(kind, of) if isinstance(kind, StructType) else kind
+        return ArrayType(_commented_type(kind.elementType, commented.value_type), kind.containsNull)
+    return _commented(kind, commented) if isinstance(kind, StructType) else kind
 
 
 def _metadata(field: pa.Field) -> dict[str, str] | None:

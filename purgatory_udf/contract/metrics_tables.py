@@ -16,8 +16,8 @@ _FAILED = (
 _WINDOW_MS = column("window_ms", LONG, "Length of the window in milliseconds")
 
 
-def _quantiles(of: str) -> list[pa.Field]:
-    return [column(f"p{share}_ms", DOUBLE, f"{of}, {share}th percentile in milliseconds") for share in (50, 95, 99)]
+def _quantiles(figure: str) -> list[pa.Field]:
+    return [column(f"p{share}_ms", DOUBLE, f"{figure}, {share}th percentile in milliseconds") for share in (50, 95, 99)]
 
 
 _EXPIRES = table(

@@ -54,7 +54,7 @@ PASSWORD = "changeit"  # Not a secret: the password of a trust store only guards
 _MAGIC, _VERSION, _TRUSTED = 0xFEEDFEED, 2, 2
 
 
-def trust_store(file: Path) -> tuple[str, ...]:
+def write_trust_store(file: Path) -> tuple[str, ...]:
     """Write the certificates that Python trusts as a Java trust store; return the JVM options that use it."""
     file.write_bytes(encode_key_store(ssl.create_default_context().get_ca_certs(binary_form=True)))
     return (f"-Djavax.net.ssl.trustStore={file}", f"-Djavax.net.ssl.trustStorePassword={PASSWORD}")
@@ -77,7 +77,7 @@ def _text(text: str) -> bytes:
     return struct.pack(">H", len(text)) + text.encode("ascii")
 
 
-def verified(jars: Iterable[Path]) -> list[Path] | None:
+def verified_jars(jars: Iterable[Path]) -> list[Path] | None:
     """Return the jars, or None unless all exist and have the expected checksums."""
     given = list(jars)
     return None if any(map(find_problem, given)) else given
@@ -129,7 +129,7 @@ def fetch_jars(
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         done = _run_spark_submit(command, {**environ, **python})
         if "SSLHandshakeException" in done.stdout + done.stderr:
-            ours = (environ.get("SPARK_SUBMIT_OPTS", ""), *trust_store(Path(folder, "trust")))
+            ours = (environ.get("SPARK_SUBMIT_OPTS", ""), *write_trust_store(Path(folder, "trust")))
             done = _run_spark_submit(command, {**environ, **python, "SPARK_SUBMIT_OPTS": " ".join(ours)})
     if done.returncode != 0:
         raise fetch_error(what, ivy, done.stdout + done.stderr)
@@ -212,7 +212,7 @@ def ivy_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 def cached_delta_jars(spark_version: str, ivy: Path) -> list[Path] | None:
     """Return Delta's jars in an Ivy cache, or None unless all are present and verified."""
-    return verified(delta_jar_paths(spark_version, ivy))
+    return verified_jars(delta_jar_paths(spark_version, ivy))
 
 
 def delta_jar_paths(spark_version: str, ivy: Path) -> list[Path]:
@@ -242,7 +242,7 @@ _PROVIDED_BY_SPARK = "org.scala-lang*:*,com.*:*,at.*:*,org.xerial*:*,org.slf4j:*
 
 def cached_kafka_jars(spark_version: str, ivy: Path) -> list[Path] | None:
     """Return the connector's jars in an Ivy cache, or None unless all are present and verified."""
-    return verified(kafka_jar_paths(spark_version, ivy))
+    return verified_jars(kafka_jar_paths(spark_version, ivy))
 
 
 def kafka_jar_paths(spark_version: str, ivy: Path) -> list[Path]:

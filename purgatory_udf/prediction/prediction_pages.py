@@ -40,25 +40,25 @@ _EFFECTS = {
 }
 
 
-def client_charts(of: Mapping[str, Figures], ranges: Mapping[str, tuple[Figures, Figures]]) -> dict[str, Spec]:
+def client_charts(by_run: Mapping[str, Figures], ranges: Mapping[str, tuple[Figures, Figures]]) -> dict[str, Spec]:
     """Return the charts `rates`, `waits` (of fetches) and `produces` (waits of produces, which are much shorter).
 
-    Each client has one bar per entry of `of` (recorded, unchanged, variants), with the range over seeds as whiskers.
+    Each client has one bar per run in `by_run` (recorded, unchanged, variants), with the range over seeds as whiskers.
     """
-    drawn = busiest_clients(of)
+    drawn = busiest_clients(by_run)
     frames = {
-        "rates": _frame(of, ranges, drawn, _RATES),
-        "waits": _frame(of, ranges, [pair for pair in drawn if pair[1] == FETCH], _WAITS),
-        "produces": _frame(of, ranges, [pair for pair in drawn if pair[1] == PRODUCE], _WAITS),
+        "rates": _frame(by_run, ranges, drawn, _RATES),
+        "waits": _frame(by_run, ranges, [pair for pair in drawn if pair[1] == FETCH], _WAITS),
+        "produces": _frame(by_run, ranges, [pair for pair in drawn if pair[1] == PRODUCE], _WAITS),
     }
     with alt.data_transformers.disable_max_rows():
-        return {name: _bars(frame, _coloured(of)).to_dict() for name, frame in frames.items() if len(frame)}
+        return {name: _bars(frame, _coloured(by_run)).to_dict() for name, frame in frames.items() if len(frame)}
 
 
-def busiest_clients(of: Mapping[str, Figures]) -> list[tuple[str, str]]:
+def busiest_clients(by_run: Mapping[str, Figures]) -> list[tuple[str, str]]:
     """Return the (client, API) pairs with the highest rates, at most `MAX_CLIENTS_DRAWN`, sorted by name."""
     most: dict[tuple[str, str], float] = {}
-    for figures in of.values():
+    for figures in by_run.values():
         for client, apis in figures.items():
             for api, values in apis.items():
                 most[client, api] = max(values["per_s"], most.get((client, api), 0.0))
@@ -66,14 +66,14 @@ def busiest_clients(of: Mapping[str, Figures]) -> list[tuple[str, str]]:
 
 
 def _frame(
-    of: Mapping[str, Figures],
+    by_run: Mapping[str, Figures],
     ranges: Mapping[str, tuple[Figures, Figures]],
     drawn: Sequence[tuple[str, str]],
     titles: Mapping[str, str],
 ) -> pd.DataFrame:
     apis = {api for _, api in drawn}
     rows = []
-    for source, figures in of.items():
+    for source, figures in by_run.items():
         for client, api in drawn:
             values = figures.get(client, {}).get(api)
             if values is None:
@@ -84,8 +84,8 @@ def _frame(
     return pd.DataFrame(rows, columns=["client", "source", "figure", "value", "low", "high"])
 
 
-def _coloured(of: Iterable[str]) -> dict[str, str]:
-    return dict(zip(of, cycle(_COLOURS), strict=False))
+def _coloured(by_run: Iterable[str]) -> dict[str, str]:
+    return dict(zip(by_run, cycle(_COLOURS), strict=False))
 
 
 def _bars(frame: pd.DataFrame, colours: dict[str, str]) -> alt.Chart:
@@ -101,15 +101,17 @@ def _bars(frame: pd.DataFrame, colours: dict[str, str]) -> alt.Chart:
     return layered.facet(row=charts.rows_of("figure", frame)).resolve_scale(y="independent")
 
 
-def effect_charts(of: Mapping[str, Effects]) -> dict[str, Spec]:
-    """Return the chart `effects`: load, purgatories and latencies of each of `of`, coloured as in `client_charts`."""
+def effect_charts(by_run: Mapping[str, Effects]) -> dict[str, Spec]:
+    """Return the chart `effects`: load, purgatories and latencies of each run, coloured as in `client_charts`."""
     # The first colour belongs to the recorded figures, which have no effects.
-    colours = dict(list(_coloured(["recorded", *of]).items())[1:])
+    colours = dict(list(_coloured(["recorded", *by_run]).items())[1:])
     rows = []
     for end, title in _EFFECTS.items():
-        prefixes = sorted({name.removesuffix(end) for effects in of.values() for name in effects if name.endswith(end)})
+        prefixes = sorted(
+            {name.removesuffix(end) for effects in by_run.values() for name in effects if name.endswith(end)}
+        )
         for each in prefixes[:MAX_CLIENTS_DRAWN]:
-            rows += [(title, each, source, effects.get(f"{each}{end}")) for source, effects in of.items()]
+            rows += [(title, each, source, effects.get(f"{each}{end}")) for source, effects in by_run.items()]
     frame = pd.DataFrame(rows, columns=["figure", "client", "source", "value"])
     drawn = [_effect(of_figure, str(title), colours) for title, of_figure in frame.groupby("figure", sort=False)]
     with alt.data_transformers.disable_max_rows():
@@ -182,11 +184,11 @@ def fit_page(checked: FitCheck, summary: list[str]) -> str:
 
 def prediction_page(prediction: Prediction) -> str:
     """Return the page of a prediction."""
-    of = {
+    by_run = {
         RECORDED: prediction.checked.recorded,
         **{name: results.median for name, results in prediction.results.items()},
     }
-    specs = client_charts(of, {name: results.range for name, results in prediction.results.items()})
+    specs = client_charts(by_run, {name: results.range for name, results in prediction.results.items()})
     specs |= effect_charts({name: results.median_effects for name, results in prediction.results.items()})
     sections = [
         *_client_sections(specs, "Recorded, simulated without a change, and predicted; whiskers show the seeds."),

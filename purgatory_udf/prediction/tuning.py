@@ -214,9 +214,11 @@ def tune(
     plan, groups = build_plan(scenario), consumer_groups(scenario)
     short = replace(plan, duration_ms=min(plan.duration_ms, SEARCH_MS))
 
-    def simulated(of: ClusterPlan, points: Sequence[tuple[int, ...]], seeds: int) -> dict[tuple[int, ...], SeedResults]:
+    def simulated(
+        base: ClusterPlan, points: Sequence[tuple[int, ...]], seeds: int
+    ) -> dict[tuple[int, ...], SeedResults]:
         plans = {
-            str(at): apply_settings(of, map(parse_variant_setting, _settings_of(over, at)), groups) for at in points
+            str(at): apply_settings(base, map(parse_variant_setting, _settings_of(over, at)), groups) for at in points
         }
         by_name = simulate_all(plans, seeds)
         return {at: by_name[str(at)] for at in points}

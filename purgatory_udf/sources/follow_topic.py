@@ -48,8 +48,8 @@ from purgatory_udf.sources.request_log.log_files import zone_of
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS, decode_lines
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.checkpoints import Snapshots, prepared
-from purgatory_udf.storage.event_staging import append_dataset, in_files, write_files
+from purgatory_udf.storage.checkpoints import Snapshots, prepare_checkpoint
+from purgatory_udf.storage.event_staging import append_dataset, partition_by_file, write_files
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
@@ -373,7 +373,7 @@ def _followed(backend: SparkBackend, topic: KafkaTopic, options: Options) -> tup
     else:
         steps = EventSteps(backend, layout, run, topic, options, f"{folder}/steps")
     messages = read_stream(backend.spark, topic).writeStream.foreachBatch(shorten_errors(steps.write))
-    return messages.option("checkpointLocation", prepared(backend, checkpoint)).start(), steps
+    return messages.option("checkpointLocation", prepare_checkpoint(backend, checkpoint)).start(), steps
 
 
 def _prepare(backend: SparkBackend, layout: Layout, topic: KafkaTopic, options: Options, checkpoint: str) -> Run:
@@ -405,7 +405,7 @@ def _prepare(backend: SparkBackend, layout: Layout, topic: KafkaTopic, options: 
     store = backend.delta(events)
     if not store.is_table(events):
         empty = backend.spark.createDataFrame([], spark_schema(COMMENTED_TABLES[EVENTS]))
-        write_files(in_files(empty, 0, options.events_per_file), events, **LOG_PROPERTIES)
+        write_files(partition_by_file(empty, 0, options.events_per_file), events, **LOG_PROPERTIES)
     elif not files.exists(checkpoint) and store.count(events):
         raise UserError(f"{checkpoint}: is missing, so the offsets of the topic are unknown; restart with --overwrite")
     return run

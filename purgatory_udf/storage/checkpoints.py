@@ -19,7 +19,7 @@ _DISK_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyst
 _SNAPSHOTS_KEPT = 2
 
 
-def prepared(session: Session, path: str) -> str:
+def prepare_checkpoint(session: Session, path: str) -> str:
     """Return the checkpoint's path, ready for a query that is about to start.
 
     Chooses the fast file manager for local disks, unless the user configured one, and removes an unfinished first

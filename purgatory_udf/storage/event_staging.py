@@ -60,7 +60,7 @@ def write_in_time_order(
         mode: Spark's save mode.
         transaction: Id of the write; None for a write that is never repeated.
     """
-    write_files(in_files(events, count, per_file), path, mode, **transaction_options(transaction))
+    write_files(partition_by_file(events, count, per_file), path, mode, **transaction_options(transaction))
 
 
 def write_dataset(
@@ -81,7 +81,7 @@ def write_dataset(
     assert isinstance(events, SparkDataset)
     if before is not None:
         before()
-    write_files(in_files(events.frame, count, per_file), path)
+    write_files(partition_by_file(events.frame, count, per_file), path)
 
 
 def append_dataset(events: Dataset, path: str, count: int, per_file: int, transaction: Transaction | None) -> None:
@@ -90,7 +90,7 @@ def append_dataset(events: Dataset, path: str, count: int, per_file: int, transa
         append_parts(_sorted(events.collect()), path, per_file, transaction)
         return
     assert isinstance(events, SparkDataset)
-    write_files(in_files(events.frame, count, per_file), path, "append", **transaction_options(transaction))
+    write_files(partition_by_file(events.frame, count, per_file), path, "append", **transaction_options(transaction))
 
 
 def _sorted(events: pa.Table) -> pa.Table:
@@ -120,7 +120,7 @@ def append_parts(events: pa.Table, path: str, per_file: int, transaction: Transa
     append_files(parts, path, _INDEXED, {"userMetadata": TIME_ORDER}, events.schema, transaction)
 
 
-def in_files(events: DataFrame, count: int, per_file: int) -> DataFrame:
+def partition_by_file(events: DataFrame, count: int, per_file: int) -> DataFrame:
     """Range-partition events by whole millisecond, so that each millisecond is in one file, in order."""
     from pyspark.sql import functions as sf
 
@@ -148,7 +148,7 @@ def is_in_time_order(session: Session, path: str) -> bool:
     return bool(commits) and all(each.metadata == TIME_ORDER for each in commits if each.operation in _ADDING)
 
 
-def staged(backend: SparkBackend, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:
+def stage_events(backend: SparkBackend, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:
     """Return the table to stream, which is a staged copy if needed, and the number of its files per micro-batch.
 
     Args:

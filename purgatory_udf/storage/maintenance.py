@@ -40,7 +40,7 @@ _LARGE_ENOUGH, _LARGEST = 32 << 20, 128 << 20
 
 
 @dataclass(frozen=True)
-class Maintained:
+class TableMaintenance:
     """A table's size before and after."""
 
     name: str
@@ -50,7 +50,7 @@ class Maintained:
 
 def maintain(
     session: SparkSession | Backend, out: str, keep_hours: int = KEEP_HOURS
-) -> tuple[list[Maintained], list[str]]:
+) -> tuple[list[TableMaintenance], list[str]]:
     """Compact and vacuum the tables below `out`; return their sizes, and the deleted working files."""
     backend, layout = backend_of(session), Layout(out)
     store = backend.delta(out)
@@ -59,11 +59,11 @@ def maintain(
         tables.append(EVENTS)
     if not tables:
         raise UserError(f"{out}: has no table of a replay or an import")
-    maintained = [_maintained(store, layout.table(name), name, keep_hours) for name in tables]
+    maintained = [_maintain_table(store, layout.table(name), name, keep_hours) for name in tables]
     return maintained, list(_delete_working_files(backend, layout))
 
 
-def report(maintained: list[Maintained], deleted: list[str]) -> list[str]:
+def report(maintained: list[TableMaintenance], deleted: list[str]) -> list[str]:
     """Return the sizes of the tables and the deleted files as lines of text."""
     rows = [(each.name, each.before.files, each.after.files, round(each.after.bytes / 1e6, 1)) for each in maintained]
     lines = Table("Tables", ("table", "files before", "files now", "MB now"), rows).lines()
@@ -79,12 +79,12 @@ def _grows(backend: Backend, layout: Layout) -> bool:
     return ingest is not None and ingest.status == run_records.RUNNING and "kafka" in ingest.trace
 
 
-def _maintained(store: DeltaStore, path: str, name: str, keep_hours: int) -> Maintained:
+def _maintain_table(store: DeltaStore, path: str, name: str, keep_hours: int) -> TableMaintenance:
     before = store.size(path)
     if before.files > 1:
         store.compact(path, _LARGE_ENOUGH, _LARGEST)
     store.vacuum(path, keep_hours)
-    return Maintained(name, before, store.size(path))
+    return TableMaintenance(name, before, store.size(path))
 
 
 def _delete_working_files(backend: Backend, layout: Layout) -> Iterator[str]:

@@ -22,7 +22,15 @@ from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage.checkpoints import Snapshots
 from purgatory_udf.storage.event_staging import UNTIL
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.streaming.stateful_adapter import INPUT_SCHEMA, RELAY, STATUS, WAITS, AnyRules, closing_ms, until
+from purgatory_udf.streaming.stateful_adapter import (
+    INPUT_SCHEMA,
+    RELAY,
+    STATUS,
+    WAITS,
+    AnyRules,
+    closing_ms,
+    rows_until,
+)
 from purgatory_udf.streaming.status_file import StatusFiles
 
 if TYPE_CHECKING:
@@ -231,7 +239,7 @@ class Sink:
         horizon_ms = max(head["time_us"] for head in waits) // 1000
         readings = self.gauges.readings(number, [bytes(head["report"]) for head in waits if head["report"]], horizon_ms)
         end_ms = self._end_ms(GAUGES)
-        kept = readings if end_ms is None else until(readings, GAUGES, end_ms)
+        kept = readings if end_ms is None else rows_until(readings, GAUGES, end_ms)
         return kept if len(kept) else None
 
     @property
@@ -246,7 +254,7 @@ class Sink:
             if table == RELAY:
                 self._append(_relayed(chunks), table, number)
                 return
-            unpack = unpacked(self.rules, table, self._end_ms(table))
+            unpack = table_unpacker(self.rules, table, self._end_ms(table))
             rows = pa.Table.from_batches(unpack(iter(chunks.to_batches())), self.rules.schema(table))
             self._append(rows, table, number)
 
@@ -279,7 +287,7 @@ class Sink:
             partitioned_by = (UNTIL,)
         else:
             payloads = of_table.select("payload").coalesce(max(1, -(-count // _ROWS_PER_TASK)))
-            unpack = freeze_in_workers(unpacked(self.rules, table, self._end_ms(table)))
+            unpack = freeze_in_workers(table_unpacker(self.rules, table, self._end_ms(table)))
             rows = payloads.mapInArrow(unpack, from_arrow_schema(self.rules.schema(table)))
         store = SparkDelta(batch.frame.sparkSession)
         path, transaction = self.layout.path_of(table), self._transaction(table, number)
@@ -313,7 +321,7 @@ def _relayed(chunks: pa.Table) -> pa.Table:
     return pa.table([*columns, until_ms], names=[*INPUT_SCHEMA.names, UNTIL])
 
 
-def unpacked(
+def table_unpacker(
     rules: AnyRules, table: str, end_ms: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` that unpacks a table's rows from their chunks.
@@ -327,6 +335,6 @@ def unpacked(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for rows in rules.decode_table(table, (payload.as_buffer() for payload in batch.column("payload"))):
-                yield rows if end_ms is None else until(rows, table, end_ms)
+                yield rows if end_ms is None else rows_until(rows, table, end_ms)
 
     return run

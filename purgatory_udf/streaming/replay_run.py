@@ -28,7 +28,7 @@ from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
 from purgatory_udf.rules.groups.group_rows import KINDS
 from purgatory_udf.rules.purgatory.clock import Pauses
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.event_staging import staged
+from purgatory_udf.storage.event_staging import stage_events
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_sink import Sink
@@ -156,7 +156,7 @@ def _source(backend: Backend, options: ReplayOptions, layout: Layout, run: Run, 
     if is_one_batch(run):
         return TraceSource(options.events)
     assert isinstance(backend, SparkBackend)
-    return TraceSource(*staged(backend, options.events, layout, survey.events, options.config.batch_events))
+    return TraceSource(*stage_events(backend, options.events, layout, survey.events, options.config.batch_events))
 
 
 def _queries(

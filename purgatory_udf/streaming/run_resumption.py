@@ -153,8 +153,8 @@ def _identity(backend: Backend, options: ReplayOptions) -> dict[str, Any]:
     return {"table": known.table} | ({} if options.follow else {"version": known.version})
 
 
-def _fingerprint(of: Any) -> str:
-    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
+def _fingerprint(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _same_run(known: Run, run_id: str, identity: Mapping[str, Any], options: ReplayOptions) -> None:

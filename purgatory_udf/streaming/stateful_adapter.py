@@ -247,7 +247,7 @@ _TIME = {
 }
 
 
-def until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
+def rows_until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
     """Return the rows that happened by the end of this millisecond."""
     by_then = pc.less(rows.column(_TIME[table]).cast(pa.int64()), (end_ms + 1) * 1000)
     if table == "watches":

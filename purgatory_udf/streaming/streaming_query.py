@@ -35,7 +35,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.partition_engine import engine_settings
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage import event_staging
-from purgatory_udf.storage.checkpoints import Snapshots, next_watermark_ms, prepared
+from purgatory_udf.storage.checkpoints import Snapshots, next_watermark_ms, prepare_checkpoint
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_sink import CoordinatorGauges, Sink
@@ -68,7 +68,7 @@ _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 QUERIES = (PARTITIONS, BROKERS, GROUPS, SHARES) = ("partitions", event_staging.READER, "groups", "shares")
 
 
-def packed(events: DataFrame, rules: AnyRules) -> DataFrame:
+def pack_events(events: DataFrame, rules: AnyRules) -> DataFrame:
     """Return events as one value per group and Arrow batch."""
     work = freeze_in_workers(input_chunk_function(rules))
     return events.select(*rules.input_columns(events.columns)).mapInArrow(work, from_arrow_schema(INPUT_SCHEMA))
@@ -156,7 +156,7 @@ class Query:
         self.backend.delta(self._control).append(self._control, row)
 
     def _writer(self) -> DataStreamWriter:
-        checkpoint = prepared(self.backend, self.sink.layout.checkpoint(self.name))
+        checkpoint = prepare_checkpoint(self.backend, self.sink.layout.checkpoint(self.name))
         return (
             self._by_group()
             .writeStream.foreachBatch(shorten_errors(self.sink.write))
@@ -256,7 +256,7 @@ def stream_queries(
         if sink.name == BROKERS:
             arriving = lambda: delta_stream(backend.spark, sink.layout.relay, since=0, shrinks=True)  # noqa: E731
         else:
-            arriving = lambda: packed(events(), sink.rules)  # noqa: E731
+            arriving = lambda: pack_events(events(), sink.rules)  # noqa: E731
         return Query(backend, title, arriving, config.max_disorder_ms, sink)
 
     return make

@@ -146,7 +146,7 @@ def _waits(statuses: list[QueryStatus], at_ms: int, limit: int) -> Table:
 
 def _rebalances(statuses: list[QueryStatus], at_ms: int, limit: int) -> Table:
     rebalances = [rebalance for status in statuses for rebalance in status.rebalances.values()]
-    rebalances.sort(key=lambda of: (of["since_us"] is None, of["since_us"], of["broker"], of["group"]))
+    rebalances.sort(key=lambda row: (row["since_us"] is None, row["since_us"], row["broker"], row["group"]))
     rows = [
         (
             rebalance["group"],
@@ -164,6 +164,6 @@ def _rebalances(statuses: list[QueryStatus], at_ms: int, limit: int) -> Table:
     return Table(f"Groups in rebalance{more}", columns, rows)
 
 
-def _named(names: Iterable[str], of: int) -> str:
+def _named(names: Iterable[str], total: int) -> str:
     named = list(names)
-    return ", ".join(named) + (f", {of - len(named):,} more" if of > len(named) else "") if named else "-"
+    return ", ".join(named) + (f", {total - len(named):,} more" if total > len(named) else "") if named else "-"

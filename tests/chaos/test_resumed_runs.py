@@ -162,7 +162,7 @@ def test_unfinished_first_entry_is_removed(spark: SparkSession, tmp_path: Path) 
         place = tmp_path / query / file
         place.parent.mkdir(parents=True)
         place.touch()
-        assert checkpoints.prepared(spark, str(tmp_path / query)) == str(tmp_path / query)
+        assert checkpoints.prepare_checkpoint(spark, str(tmp_path / query)) == str(tmp_path / query)
     assert not (tmp_path / "unfinished" / "offsets").exists()
     assert (tmp_path / "finished" / "offsets" / "0").exists()
 
@@ -172,7 +172,7 @@ def test_commit_without_offsets_is_damaged_checkpoint(spark: SparkSession, tmp_p
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     with pytest.raises(FileNotFoundError, match=r"/offsets/1 does not exist, and the batch is done$"):
-        checkpoints.prepared(spark, str(tmp_path))
+        checkpoints.prepare_checkpoint(spark, str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import event_table, purge_intervals
 from purgatory_udf.rules.purgatory.clock import Pauses
-from purgatory_udf.streaming.batch_sink import unpacked
+from purgatory_udf.streaming.batch_sink import table_unpacker
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
 from purgatory_udf.streaming.stateful_adapter import CLOCK, RELAY, STATUS, Plan, input_chunk_function, state_function
 from tests.rules.engine.loop.loop_gauges import loop_gauges
@@ -80,7 +80,7 @@ def _input_rows(batch: list[Event], rules: PartitionRules) -> list[Row]:
 
 def _table(rules: PartitionRules, name: str, rows: list[Row]) -> pa.Table:
     payloads = pa.array([payload for table, _, _, _, payload in rows if table == name], pa.binary())
-    batches = unpacked(rules, name, None)(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
+    batches = table_unpacker(rules, name, None)(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
     return pa.Table.from_batches(list(batches), schema=rules.schema(name))
 
 

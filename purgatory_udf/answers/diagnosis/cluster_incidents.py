@@ -9,7 +9,7 @@ from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING
 
-from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, listed, seconds
+from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, join_names, seconds
 from purgatory_udf.answers.diagnosis.trace_facts import Period, Row, in_groups, merged
 from purgatory_udf.answers.metrics import BYTES_PER_WATCH
 from purgatory_udf.common.console import counted
@@ -43,12 +43,12 @@ def with_leader_moves(facts: TraceFacts, found: Sequence[Finding]) -> list[Findi
     result = []
     for finding in found:
         is_short = finding.kind.startswith("follower_") and finding.end_us - finding.start_us < _SHORT_LAG_US
-        near = [place for place, move in enumerate(moves) if is_short and _is_near(finding, move)]
-        if not near:
+        nearby = [place for place, move in enumerate(moves) if is_short and _is_near(finding, move)]
+        if not nearby:
             result.append(finding)
             continue
-        move = moves[near[0]]
-        moves[near[0]] = replace(
+        move = moves[nearby[0]]
+        moves[nearby[0]] = replace(
             move,
             end_us=max(move.end_us, finding.end_us),
             operations=move.operations + finding.operations,
@@ -111,10 +111,10 @@ def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
             partition=places[0][1] if len(places) == 1 else None,
             operations=count,
             confidence=0.95,
-            summary=f"The leaders of {listed(names)} moved from broker {former} to "
-            f"{listed(sorted({row['leader'] for row in group} - {former}))} from {clock_time(start_us)}{why}"
+            summary=f"The leaders of {join_names(names)} moved from broker {former} to "
+            f"{join_names(sorted({row['leader'] for row in group} - {former}))} from {clock_time(start_us)}{why}"
             f"{', and back' if back else ''}. {counted(count, 'request')} of "
-            f"{listed(clients)} {how}.",
+            f"{join_names(clients)} {how}.",
             suggestions=(
                 "Clients retry these errors; look for the reason of the move: a restart, a reassignment, an election.",
             ),

@@ -124,12 +124,12 @@ def diagnose(session: Session, out: str) -> Diagnosis:
     with tables.kept(*KEPT_VIEWS):
         tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})
         tables.add_table("blame", tables.layout.table("blame"), TABLES["blame"])
-        diagnosis = find(tables)
+        diagnosis = find_incidents(tables)
     _save(tables, diagnosis.findings)
     return diagnosis
 
 
-def find(tables: RunTables) -> Diagnosis:
+def find_incidents(tables: RunTables) -> Diagnosis:
     """Return the findings of a replay; its table `blame` must have been written."""
     facts = TraceFacts(tables)
     found = with_leader_moves(facts, replica_incidents(facts))

@@ -126,7 +126,7 @@ def seconds(microseconds: float) -> str:
     return f"{microseconds / 1_000_000:,.1f} s" if microseconds >= 1_000_000 else f"{microseconds / 1000:,.0f} ms"
 
 
-def listed(names: Iterable[object], most: int = 3) -> str:
+def join_names(names: Iterable[object], most: int = 3) -> str:
     """Return names such as `a, b and c` or `a, b, c and 4 more`."""
     texts = [str(name) for name in names]
     if len(texts) > most:

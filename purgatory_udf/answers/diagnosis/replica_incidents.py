@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from purgatory_udf.answers.diagnosis.cluster_incidents import START_US
-from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, listed, seconds
+from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, join_names, seconds
 from purgatory_udf.answers.diagnosis.trace_facts import SAME_INCIDENT_US, Period, Row, in_groups, merged
 from purgatory_udf.common.console import counted
 
@@ -167,9 +167,9 @@ def _without_common_cause(facts: TraceFacts, found: Sequence[Finding]) -> list[F
                 excess_wait_s=sum(each.excess_wait_s for each in together),
                 # Connections, caches and compiled code are cold at the start of a cluster.
                 confidence=0.4 if start_us < facts.start_us + START_US else 0.6,
-                summary=f"Brokers {listed(sorted({each.broker for each in together}, key=str))} all replicated slowly "
-                f"from {clock_time(start_us)} for {seconds(end_us - start_us)}: no single broker is at fault, but what "
-                "they share, such as a host, a disk or the network.",
+                summary=f"Brokers {join_names(sorted({each.broker for each in together}, key=str))} all "
+                f"replicated slowly from {clock_time(start_us)} for {seconds(end_us - start_us)}: no single broker is "
+                "at fault, but what they share, such as a host, a disk or the network.",
                 suggestions=("Look at what these brokers share: host, storage, network, a burst of load.",),
                 clients=together[0].clients,
                 evidence=together[0].evidence,
@@ -246,12 +246,12 @@ def _summary(
                 f"Broker {broker} replicated slowly from {when} for {seconds(period.length_us)}: it went on "
                 "fetching, but lagged behind the leaders."
             )
-    return text + _effect_sentence(effect) + _hung_sentence(facts, kind, broker, pauses)
+    return text + _effect_sentence(effect) + _delay_sentence(facts, kind, broker, pauses)
 
 
 def _lengths(pauses: Sequence[Period]) -> str:
     lengths = [seconds(pause.length_us) for pause in pauses]
-    return f"for {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} times ({listed(lengths, 6)})"
+    return f"for {lengths[0]}" if len(lengths) == 1 else f"{len(lengths)} times ({join_names(lengths, 6)})"
 
 
 def _effect_sentence(effect: _Effect) -> str:
@@ -261,22 +261,22 @@ def _effect_sentence(effect: _Effect) -> str:
         return ""
     expired = f"; {counted(effect.expired, 'produce')} timed out" if effect.expired else ""
     return (
-        f" {' and '.join(what)} of {listed(effect.clients)} waited for its replicas, up to "
+        f" {' and '.join(what)} of {join_names(effect.clients)} waited for its replicas, up to "
         f"{seconds(effect.longest_ms * 1000)}{expired}."
     )
 
 
-def _hung_sentence(facts: TraceFacts, kind: str, broker: int, pauses: Sequence[Period]) -> str:
+def _delay_sentence(facts: TraceFacts, kind: str, broker: int, pauses: Sequence[Period]) -> str:
     if kind != "broker_frozen" or not facts.tables.has("recorded"):
         return ""
-    hung, longest_ms = 0, 0.0
+    delayed, longest_ms = 0, 0.0
     for pause in pauses:
         rows = facts.tables.rows("diagnosis/hung", broker=broker, from_us=pause.start_us, until_us=pause.end_us)
-        hung += sum(row["requests"] for row in rows)
+        delayed += sum(row["requests"] for row in rows)
         longest_ms = max([longest_ms, *(row["longest_ms"] for row in rows)])
-    if not hung:
+    if not delayed:
         return ""
-    return f" {counted(hung, 'request')} at broker {broker} hung up to {seconds(longest_ms * 1000)}."
+    return f" {counted(delayed, 'request')} at broker {broker} hung up to {seconds(longest_ms * 1000)}."
 
 
 def _periods_below_minimum(facts: TraceFacts, broker: int, start_us: int, end_us: int) -> list[Row]:
@@ -315,7 +315,7 @@ def _below_minimum_sentence(low: Sequence[Row], topics: Sequence[str], refused: 
     count = sum(row["operations"] for row in refused)
     errors = f"; {counted(count, 'produce')} got {refused[0]['error']}" if refused else ""
     return (
-        f" At {clock_time(since)} it left the in-sync set, and {listed(topics) or 'partitions'} had fewer in-sync "
+        f" At {clock_time(since)} it left the in-sync set, and {join_names(topics) or 'partitions'} had fewer in-sync "
         f"replicas than min.insync.replicas={minimum}{lasted}{errors}."
     )
 
@@ -357,7 +357,7 @@ def _below_minimum(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
             topic=topics[0] if len(topics) == 1 else None,
             operations=count,
             confidence=0.9,
-            summary=f"{counted(count, 'produce')} to {listed(topics)} got {group[0]['error']} from "
+            summary=f"{counted(count, 'produce')} to {join_names(topics)} got {group[0]['error']} from "
             f"{clock_time(start_us)}: fewer in-sync replicas than min.insync.replicas"
             + (f"; broker {broker} was out of sync." if broker is not None else "."),
             suggestions=_suggestions("below_min_isr", broker, topics[0]),
@@ -373,15 +373,15 @@ def _silent_brokers(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Fin
             known = any(each.broker == broker and each.overlap_us(period.start_us, period.end_us) for each in found)
             if known or period.length_us < _LEAST_SILENCE_US or period.start_us >= facts.shutdown_us - 10_000_000:
                 continue
-            hung = _hung_sentence(facts, "broker_frozen", broker, [period])
+            delay = _delay_sentence(facts, "broker_frozen", broker, [period])
             yield Finding(
                 kind="broker_frozen",
                 start_us=period.start_us,
                 end_us=period.end_us,
                 broker=broker,
-                confidence=0.9 if hung else 0.6,
+                confidence=0.9 if delay else 0.6,
                 summary=f"Broker {broker} neither fetched nor answered for {seconds(period.length_us)} from "
-                f"{clock_time(period.start_us)}.{hung}",
+                f"{clock_time(period.start_us)}.{delay}",
                 suggestions=_suggestions("broker_frozen", broker, None),
             )
 

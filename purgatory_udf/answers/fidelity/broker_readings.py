@@ -42,7 +42,7 @@ COUNTERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class ExpirationCount:
     """The number of expirations of `kind` at a broker, after `since_us` and up to `until_us`."""
 
     broker: int
@@ -58,7 +58,7 @@ class _Reading:
     at_us: int
 
 
-def counted(before: str | Path | None, after: str | Path) -> list[Counted]:
+def count_expirations(before: str | Path | None, after: str | Path) -> list[ExpirationCount]:
     """Return the increase of each counter between two readings, or since the broker started.
 
     A broker creates a counter with its first event, so a counter without an earlier reading started at 0.
@@ -76,7 +76,7 @@ def counted(before: str | Path | None, after: str | Path) -> list[Counted]:
                 f"{after}: {kind} of broker {broker}: the counter fell from {start.count} to {reading.count}, so the "
                 "broker was restarted between the readings"
             )
-        increases.append(Counted(broker, kind, reading.count - start.count, start.at_us, reading.at_us))
+        increases.append(ExpirationCount(broker, kind, reading.count - start.count, start.at_us, reading.at_us))
     return increases
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 
-from purgatory_udf.answers.fidelity.broker_readings import Counted, Fact, counted, facts_in_logs
+from purgatory_udf.answers.fidelity.broker_readings import ExpirationCount, Fact, count_expirations, facts_in_logs
 from purgatory_udf.answers.fidelity.coordinator_comparison import logged_groups
 from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, figures, write_comparison
 from purgatory_udf.answers.page_template import POLICY_TAG
@@ -129,10 +129,10 @@ class FidelityOptions:
     def logged(self) -> list[Fact]:
         return facts_in_logs(self.server_logs, self.zone) if self.server_logs else []
 
-    def counted(self) -> list[Counted]:
+    def counted(self) -> list[ExpirationCount]:
         if self.jmx_before and not self.jmx_after:
             raise UserError("--jmx-before requires --jmx-after, because increases are compared")
-        return counted(self.jmx_before, self.jmx_after) if self.jmx_after else []
+        return count_expirations(self.jmx_before, self.jmx_after) if self.jmx_after else []
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from purgatory_udf.answers.fidelity.broker_readings import Counted
+from purgatory_udf.answers.fidelity.broker_readings import ExpirationCount
 from purgatory_udf.common.console import Table, request_label
 from purgatory_udf.contract.tables import COMMENTED_TABLES, FIDELITY, TABLES
 
@@ -155,7 +155,7 @@ def timer_phases(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
     return estimates
 
 
-def figures(tables: RunTables, phases: Mapping[int, float], counted: Iterable[Counted]) -> list[Table]:
+def figures(tables: RunTables, phases: Mapping[int, float], counted: Iterable[ExpirationCount]) -> list[Table]:
     """Return all tables that need no server log, in the order of the report.
 
     Args:
@@ -166,10 +166,10 @@ def figures(tables: RunTables, phases: Mapping[int, float], counted: Iterable[Co
     counts = tables.rows("fidelity/counts")
     return [
         agreement(counts),
-        two_way(counts),
+        outcome_matrix(counts),
         waits(tables.rows("fidelity/waits")),
         lateness(tables.rows("fidelity/lateness"), phases),
-        worst(tables.rows("fidelity/worst", of_each=WORST)),
+        largest_differences(tables.rows("fidelity/worst", of_each=WORST)),
         causes(counts),
         expirations(tables, counted),
         group_answers(counts),
@@ -204,7 +204,7 @@ def agreement(counts: Rows) -> Table:
     )
 
 
-def two_way(counts: Rows) -> Table:
+def outcome_matrix(counts: Rows) -> Table:
     """Return the number of operations by recorded and replayed outcome."""
     totals = _sums(counts, "kind", "recorded_outcome", "replayed_outcome")
     keys = {(kind, recorded) for kind, recorded, _ in totals if kind in BY_ID}
@@ -256,7 +256,7 @@ def lateness(rows: Rows, phases: Mapping[int, float]) -> Table:
     )
 
 
-def worst(rows: Rows) -> Table:
+def largest_differences(rows: Rows) -> Table:
     """Return the operations with the largest differences of waits; `rows` are those of `fidelity/worst`."""
     return Table(
         "Largest differences of waits",
@@ -292,7 +292,7 @@ def causes(counts: Rows) -> Table:
     )
 
 
-def expirations(tables: RunTables, counted: Iterable[Counted]) -> Table:
+def expirations(tables: RunTables, counted: Iterable[ExpirationCount]) -> Table:
     """Return the number of expirations: recorded, replayed, and counted by the broker if a reading is given."""
     schema = pa.schema(
         [

@@ -248,18 +248,18 @@ class CoordinatorPurgatory:
         for name in _field_names(PURGATORY):
             record[name] = frames["record"].columns[name]
         queued["bits"] = frames["queued"].bits
-        of = {name: int(values[0]) for name, values in frames["of"].columns.items()}
+        scalars = {name: int(values[0]) for name, values in frames["of"].columns.items()}
         return cls(
-            Code(of["code"]),
-            of["interval"],
-            of["began_ms"],
+            Code(scalars["code"]),
+            scalars["interval"],
+            scalars["began_ms"],
             int(record["broker"][0]),
             frames["names"].name.tolist(),
             frames["names"].dead.copy(),
             frames["waiting"],
             frames["later"],
             queued,
-            of["now_ms"],
+            scalars["now_ms"],
             record,
         )
 

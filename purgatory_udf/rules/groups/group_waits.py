@@ -89,16 +89,16 @@ class GroupWaits:
         joined = {name: Frame.concat([_LAYOUTS[name].empty(), *frames]) for name, frames in self.frames.items()}
         return pack({"lists": _LISTS.from_rows(list(self.lists)), **joined})
 
-    def _started(self, broker: int, group: str, of: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
-        list_ = self._list(broker, group, _LIST_BY_KIND.get(of.kind, WatcherList.JOINS), "")
-        return list_, of.operation_id, of.started_us, of.seq, of.sub, of.deadline_ms
+    def _started(self, broker: int, group: str, operation: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
+        list_ = self._list(broker, group, _LIST_BY_KIND.get(operation.kind, WatcherList.JOINS), "")
+        return list_, operation.operation_id, operation.started_us, operation.seq, operation.sub, operation.deadline_ms
 
     def _add(self, name: str, frame: Frame) -> None:
         self.frames[name].append(frame.select(_LAYOUTS[name].names))
 
-    def _list(self, broker: int, group: str, of: int, member_id: str) -> int:
-        code = Code.HEARTBEAT if of == WatcherList.SESSIONS else Code.REBALANCE
-        return self._number(broker, code, f"{_list_name_prefix(group)}{int(of)}/{member_id}")
+    def _list(self, broker: int, group: str, kind: int, member_id: str) -> int:
+        code = Code.HEARTBEAT if kind == WatcherList.SESSIONS else Code.REBALANCE
+        return self._number(broker, code, f"{_list_name_prefix(group)}{int(kind)}/{member_id}")
 
     def _number(self, broker: int, code: Code, name: str) -> int:
         return self.lists.setdefault((broker, int(code), name), len(self.lists))
@@ -106,10 +106,10 @@ class GroupWaits:
     def _session_lists(self, broker: int, group: str, members: Array) -> Array:
         return self._lists(broker, group, np.full(len(members), int(WatcherList.SESSIONS)), members)
 
-    def _lists(self, broker: int, group: str, of: Array, members: Array) -> Array:
+    def _lists(self, broker: int, group: str, kinds: Array, members: Array) -> Array:
         known: dict[tuple[int, str], int] = {}
         numbers = []
-        for pair in zip(of.tolist(), members.tolist(), strict=True):
+        for pair in zip(kinds.tolist(), members.tolist(), strict=True):
             number = known.get(pair)
             if number is None:
                 number = known[pair] = self._list(broker, group, *pair)

@@ -43,7 +43,7 @@ from purgatory_udf.sources.trace_files.line_validation import PLACE, PieceTotals
 from purgatory_udf.sources.trace_files.text_lines import FileLimits
 from purgatory_udf.sources.trace_files.trace_reader import Source, make_source
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.event_staging import in_files, write_files, write_parts
+from purgatory_udf.storage.event_staging import partition_by_file, write_files, write_parts
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 
@@ -159,7 +159,7 @@ def decide_rows(
         compared = without_repeated_seq(compared, sources)
     counts = _counted(compared, totals)
     taken = compared.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
-    events = in_files(taken.select(*TABLES["events"].names), counts.accepted, options.events_per_file)
+    events = partition_by_file(taken.select(*TABLES["events"].names), counts.accepted, options.events_per_file)
     texts = _with_text(backend, compared, totals, source).select(*REJECTED_EVENTS.names)
     return ImportDecision(counts, partial(write_files, events), rejected.union(SparkDataset(texts, REJECTED_EVENTS)))
 

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from purgatory_udf.answers.fidelity.broker_readings import CONSUMERS, FOLLOWERS, PRODUCES, Counted, counted
+from purgatory_udf.answers.fidelity.broker_readings import (
+    CONSUMERS,
+    FOLLOWERS,
+    PRODUCES,
+    ExpirationCount,
+    count_expirations,
+)
 from purgatory_udf.common.errors import UserError
 
 
@@ -22,11 +28,11 @@ def test_count_is_increase_between_readings(tmp_path: Path) -> None:
         tmp_path / "after",
         {CONSUMERS: {"Count": 9, "readAtMs": 400}, FOLLOWERS: {"Count": 2, "readAtMs": 401}},
     )
-    assert counted(before, after) == [
-        Counted(1, "consumer fetch", 4, 100_000, 400_000),
-        Counted(1, "follower fetch", 2, 90_000, 401_000),
+    assert count_expirations(before, after) == [
+        ExpirationCount(1, "consumer fetch", 4, 100_000, 400_000),
+        ExpirationCount(1, "follower fetch", 2, 90_000, 401_000),
     ]
-    assert counted(None, after)[0] == Counted(1, "consumer fetch", 9, 0, 400_000)
+    assert count_expirations(None, after)[0] == ExpirationCount(1, "consumer fetch", 9, 0, 400_000)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +50,7 @@ def test_invalid_reading_is_user_error(text: str, sentence: str, tmp_path: Path)
     file = tmp_path / "after"
     file.write_text(text)
     with pytest.raises(UserError) as raised:
-        counted(None, file)
+        count_expirations(None, file)
     assert str(raised.value).startswith(f"{file}: {sentence}")
 
 
@@ -52,4 +58,4 @@ def test_decreased_counter_is_user_error(tmp_path: Path) -> None:
     before = _reading(tmp_path / "before", {PRODUCES: {"Count": 5, "readAtMs": 100}})
     after = _reading(tmp_path / "after", {PRODUCES: {"Count": 3, "readAtMs": 400}})
     with pytest.raises(UserError, match="produce acks=-1 of broker 1: the counter fell from 5 to 3, so the broker was"):
-        counted(before, after)
+        count_expirations(before, after)

@@ -18,7 +18,7 @@ from purgatory_udf.rules.coordinator.coordinator_journal import StateChange
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS
 from purgatory_udf.rules.purgatory.clock import Pauses
-from purgatory_udf.streaming.batch_sink import unpacked
+from purgatory_udf.streaming.batch_sink import table_unpacker
 from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.stateful_adapter import CLOCK, WAITS, Plan, input_chunk_function, state_function
 from tests.rules.groups.batches import Event, reference_of
@@ -77,7 +77,7 @@ def _tables(rules: GroupRules, chunks: list[Row], end_us: int) -> dict[str, pa.T
     tables = {}
     for name in SCHEMAS:
         payloads = pa.array([payload for table, *_, payload in chunks if table == name], pa.binary())
-        unpack = unpacked(rules, name, None if rules.config.drain else end_us // 1000)
+        unpack = table_unpacker(rules, name, None if rules.config.drain else end_us // 1000)
         rows = unpack(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
         tables[name] = pa.Table.from_batches(list(rows), schema=rules.schema(name))
     return tables
