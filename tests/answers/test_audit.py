@@ -164,7 +164,7 @@ def test_folder_without_a_run_is_reported(without_spark: SparkSession, tmp_path:
         audit(without_spark, str(tmp_path))
 
 
-def test_report_is_a_table_and_a_violation_an_error() -> None:
+def test_report_is_table_and_violation_is_error() -> None:
     findings = [InvariantCheck(OPEN, 1, 0, note="1 open"), InvariantCheck(NO_ID_TWICE, 12345, 2, (3, 4))]
     assert report(findings) == [
         "Invariants",

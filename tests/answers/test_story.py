@@ -49,7 +49,7 @@ def test_expired_fetch_names_missing_bytes() -> None:
     assert story(on_time)[-1] == "                   recorded by the broker: answered at once"
 
 
-def test_line_of_request_log_is_named_by_its_file() -> None:
+def test_request_log_line_is_named_by_file() -> None:
     end = _end(request_id="/srv/logs/broker 2/request-2.log.gz:1869", broker=2)
     assert story(Evidence(7, end))[0] == (
         "fetch of c at broker 2, line 1869 of request-2.log.gz (operation 7): completed after 500 ms"

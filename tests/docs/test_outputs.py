@@ -54,7 +54,7 @@ def test_tables_have_the_titles_of_the_code(page: str) -> None:
     assert [part for part in parts if part not in _literals()[1]] == []
 
 
-def test_top_and_prometheus_have_the_texts_of_the_code() -> None:
+def test_top_and_prometheus_texts_equal_code() -> None:
     lines = "".join(pages.blocks(pages.text("docs/following.md"), "text")).splitlines()
     heads = [part for line in lines if line.startswith("Run ") for part in re.split(r"run-\w+|\d[\d,.:-]*|·", line)]
     helps = [line.split(" ", 3)[3] for line in lines if line.startswith("# HELP ")]

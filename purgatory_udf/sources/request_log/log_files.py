@@ -122,7 +122,7 @@ class _CheckedStream(io.RawIOBase):
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             # Python's modules raise EOFError at the end of truncated data; Arrow has it in the error's message.
             if isinstance(error, EOFError) or "Truncated" in str(error):
-                raise UserError(f"{self._path}: truncated {self._codec}: the data breaks off") from None
+                raise UserError(f"{self._path}: truncated {self._codec}: its end is missing") from None
             raise UserError(f"{self._path}: damaged {self._codec}: {error}") from None
         return count
 

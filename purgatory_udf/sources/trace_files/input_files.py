@@ -61,7 +61,7 @@ def find_files(
     for name in given:
         files = list(_files_of(str(name), endings, skipped))
         if not files:
-            raise UserError(f"{name}: no {', '.join(f'*{ending}' for ending in endings)} in it")
+            raise UserError(f"{name}: contains no {', '.join(f'*{ending}' for ending in endings if ending) or 'files'}")
         for file in filter(lambda file: wanted(file.name), files):
             by_path.setdefault(f"{file.filesystem.type_name}:{file.path}", file)
     # The name that is not a link takes precedence.
@@ -233,7 +233,7 @@ def require_applicable_options(form: InputFormat, paths: Sequence[str] | None, g
             raise UserError(f"{_option(name)} requires --from {' or '.join(sorted(forms))}, not --from {form}")
     if form is InputFormat.KAFKA:
         if paths:
-            raise UserError(f"{paths[0]}: a topic is read by --bootstrap and --topic, without files")
+            raise UserError(f"{paths[0]}: --from kafka reads no files; use --bootstrap and --topic")
         for name in ("bootstrap", "topic"):
             if given.get(name) is None:
                 raise UserError(f"--from kafka needs {_option(name)}")

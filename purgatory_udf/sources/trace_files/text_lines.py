@@ -280,7 +280,7 @@ class DecompressedFile:
                 block += byte
         except _BROKEN as error:
             cut = isinstance(error, EOFError) or "Truncated" in str(error)
-            self.broken = f"truncated {self._codec}: the data breaks off" if cut else f"damaged {self._codec}: {error}"
+            self.broken = f"truncated {self._codec}: its end is missing" if cut else f"damaged {self._codec}: {error}"
         return bytes(block)
 
     def _open(self) -> Any:

@@ -230,7 +230,7 @@ def ingest(
         lines = sum(piece.rows for piece in totals)
         if not lines:
             raise UserError(f"{', '.join(map(str, options.paths))}: no events: the input has no lines")
-        report_phase(f"putting {counted(lines, 'line')} in order")
+        report_phase(f"sorting {counted(lines, 'line')}")
         decision = decide_rows(backend, staged, totals, source, run.run_id, options)
         tables = layout.table("events"), layout.table("rejected_events")
         report = IngestReport(

@@ -88,7 +88,7 @@ def test_last_follower_is_charged_from_the_one_before(out: Path) -> None:
     assert timeline.blame(out)["p"] == [("follower_behind", 2, 2), ("follower_behind", 3, 28)]
 
 
-def test_missing_follower_has_the_rest_of_an_expired_wait(out: Path) -> None:
+def test_missing_follower_has_rest_of_expired_wait(out: Path) -> None:
     timeline = Timeline()
     timeline.produce(10, "p", 104, timeout_ms=100)
     timeline.replicated(12, 2, 105)
@@ -96,7 +96,7 @@ def test_missing_follower_has_the_rest_of_an_expired_wait(out: Path) -> None:
     assert timeline.blame(out)["p"] == [("follower_behind", 2, 2), ("follower_behind", 3, 98)]
 
 
-def test_follower_that_arrives_last_is_charged_if_two_are_missing(out: Path) -> None:
+def test_last_of_two_missing_followers_is_charged(out: Path) -> None:
     timeline = Timeline()
     timeline.produce(10, "p", 104, timeout_ms=100)
     timeline.replicated(200, 2, 105)
@@ -104,7 +104,7 @@ def test_follower_that_arrives_last_is_charged_if_two_are_missing(out: Path) -> 
     assert timeline.blame(out)["p"] == [("follower_behind", 3, 100)]
 
 
-def test_partitions_are_charged_in_the_order_of_their_arrival(out: Path) -> None:
+def test_partitions_are_charged_in_order_of_arrival(out: Path) -> None:
     timeline = Timeline()
     timeline.produce(10, "p", 104, 101)
     timeline.replicated(12, 2, 105)
@@ -116,7 +116,7 @@ def test_partitions_are_charged_in_the_order_of_their_arrival(out: Path) -> None
     ]  # fmt: skip
 
 
-def test_follower_is_charged_until_it_leaves_the_in_sync_set(out: Path) -> None:
+def test_follower_is_charged_until_it_leaves_isr(out: Path) -> None:
     timeline = Timeline(min_isr=3)
     timeline.produce(10, "p", 104, timeout_ms=200)
     timeline.replicated(10, 2, 105)
@@ -125,7 +125,7 @@ def test_follower_is_charged_until_it_leaves_the_in_sync_set(out: Path) -> None:
     assert timeline.blame(out)["p"] == [("follower_behind", 3, 50), ("below_min_isr", 3, 150)]
 
 
-def test_fetch_waits_for_data_then_for_bytes_then_for_followers(out: Path) -> None:
+def test_fetch_waits_for_data_then_bytes_then_followers(out: Path) -> None:
     timeline = Timeline()
     timeline.fetch(10, "f", min_bytes=300, partitions=2)
     timeline.change(30, "log_end", offset=101, bytes=100)

@@ -294,7 +294,7 @@ def test_unreachable_broker_is_reported_first() -> None:
         ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "x.jsonl"],
-            "x.jsonl: a topic is read by --bootstrap and --topic, without files",
+            "x.jsonl: --from kafka reads no files; use --bootstrap and --topic",
         ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "--anonymise"],

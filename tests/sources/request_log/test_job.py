@@ -29,7 +29,7 @@ from tests.sources.request_log.log_lines import T, fetch_line
         ),
         (["--from", "request-log"], "--from request-log needs the PATH of a file or folder"),
         (["--from", "request-log", "b.log"], "b.log: no such file or folder"),
-        (["--from", "request-log", "empty"], "empty: no * in it"),
+        (["--from", "request-log", "empty"], "empty: contains no files"),
         (["--from", "request-log", "--isr", "none", "a.log"], "--isr none: cannot be read: No such file or directory"),
         (["--from", "request-log", "--anonymise-key", "k", "a.log"], "--anonymise-key needs --anonymise"),
         (

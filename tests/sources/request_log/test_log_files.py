@@ -73,7 +73,7 @@ def test_truncated_log_is_reported(tmp_path: Path, codec: str, part: float) -> N
     path = written(tmp_path, compressed[: int(len(compressed) * part)])
     with pytest.raises(UserError) as raised:
         read_text(path)
-    assert str(raised.value) == f"{path}: truncated {codec.split()[0]}: the data breaks off"
+    assert str(raised.value) == f"{path}: truncated {codec.split()[0]}: its end is missing"
 
 
 @pytest.mark.parametrize("codec", COMPRESS)

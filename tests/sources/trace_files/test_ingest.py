@@ -129,7 +129,7 @@ def test_bad_lines_are_rejected_with_reasons(run_ingest: Ingest, tmp_path: Path,
         ),
     ]
     assert of_packed["line"] == last - 3_000 + 2
-    assert of_packed["reason"] == "truncated gzip: the data breaks off"
+    assert of_packed["reason"] == "truncated gzip: its end is missing"
     assert as_lines([clock(last + 1)]).decode().startswith(of_packed["raw"])
     assert of_packed["source"] == f"{tmp_path}/in/c.ndjson.gz"
     assert report.by_rule == {

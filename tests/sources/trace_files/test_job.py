@@ -42,7 +42,7 @@ def test_too_many_rejections_exit_with_status_1(
     [
         (["nothing.jsonl"], "ingest: nothing.jsonl: no such file or folder"),
         (["a.jsonl", "*.json"], "ingest: *.json: no file matches"),
-        (["--from", "parquet", "."], "ingest: .: no *.parquet in it"),
+        (["--from", "parquet", "."], "ingest: .: contains no *.parquet"),
         (["--max-rejected", "101", "a.jsonl"], "ingest: --set max_rejected=101.0: max_rejected: Input should be less"),
         (["--max-disorder-ms", "-1", "a.jsonl"], "ingest: --set max_disorder_ms=-1: max_disorder_ms: Input should be"),
         (["--config", "none.yaml", "a.jsonl"], "ingest: --config none.yaml: cannot be read: No such file or directory"),

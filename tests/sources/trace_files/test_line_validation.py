@@ -85,7 +85,7 @@ def test_truncated_file_keeps_complete_lines(tmp_path: Path) -> None:
     assert [row["time_us"] for row in good] == [START + us for us in range(len(good))]
     assert len(good) > 1000
     assert (broken["line"], broken["rule"]) == (len(good) + 1, "broken file")
-    assert broken["reason"] == "truncated gzip: the data breaks off"
+    assert broken["reason"] == "truncated gzip: its end is missing"
     assert as_lines([clock(len(good))]).decode().startswith(broken["raw"])
     assert (end["line"], end["rows"], end["events"]) == (len(good) + 1, len(good) + 1, len(good))
 

@@ -101,7 +101,7 @@ def test_truncated_file_keeps_complete_lines(tmp_path: Path, ending: str, part: 
     assert [chunk.broken is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
     codec = CODECS[ending]
     assert chunks[-1].broken is not None
-    assert chunks[-1].broken.reason == f"truncated {codec}: the data breaks off"
+    assert chunks[-1].broken.reason == f"truncated {codec}: its end is missing"
 
 
 def test_gzip_without_trailer_keeps_all_lines(tmp_path: Path) -> None:

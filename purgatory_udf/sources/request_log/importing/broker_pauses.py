@@ -1,12 +1,12 @@
-"""Recognition of pauses: times at which a broker stood still, and none of its timers fired.
+"""Recognition of pauses: periods in which a broker stood still, and none of its timers fired.
 
-A pause is a time in which the log has no time of any request at a broker, in which several operations passed their
-deadlines by more than `OVERDUE_US`, and at whose end these were answered:
+A period is a pause if no request of the broker has a time in it, if several operations became overdue in it by more
+than `OVERDUE_US`, and if these were answered at its end:
 
     last time of a request ─┬─ deadline 1 ── deadline 2 ──────────┬─ next one ── 1 and 2 are answered
                           paused                                  └─ resumed: when the first of them expires
 
-On a busy host some request is handled meanwhile, and on a quiet one operations end at their deadlines.
+On a busy host, requests are handled in such a period; on a quiet host, operations end at their deadlines.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import EXPIRE
 # An operation is overdue if it was not answered this long after its deadline. Timers of busy brokers were up to tens of
 # milliseconds late in recordings.
 OVERDUE_US = 200_000
-# Fewest requests with overdue operations in a pause. A single one may be late for a reason of its own, such as a read
-# from disk.
+# Minimum number of requests with overdue operations in a pause. A single one may be late for another reason, such as a
+# read from disk.
 _FEWEST_OVERDUE = 2
 # Longest time from the end of the silence to the answers of overdue operations.
 _ANSWERS_US = 500_000
@@ -50,7 +50,7 @@ class OverdueOperation(NamedTuple):
 
 
 class Silence(NamedTuple):
-    """A time of more than `OVERDUE_US` without any time of a request at the broker."""
+    """A period of more than `OVERDUE_US` in which no request of the broker has a time."""
 
     broker: int
     from_us: int
@@ -67,7 +67,7 @@ class Silence(NamedTuple):
 
 
 class BrokerPause(NamedTuple):
-    """A time at which a broker stood still; operations that were due meanwhile expired at `resumed_us`."""
+    """A period in which a broker stood still; operations that were due in it expired at `resumed_us`."""
 
     broker: int
     paused_us: int
@@ -136,7 +136,7 @@ def _paused_us(silence: Silence, late: Sequence[OverdueOperation]) -> int:
 def _resumed_us(late: Sequence[OverdueOperation]) -> int:
     """Return the time at which timers fired again: that of the first expiration.
 
-    What was completed before was overdue, too, but does not expire: its millisecond is a part of the pause.
+    Overdue operations that completed before it do not expire, so their milliseconds are part of the pause.
     """
     expired_us = min((each.answered_us for each in late if each.expired), default=0)
     completed_us = [each.answered_us for each in late if not each.expired]
@@ -205,7 +205,7 @@ class FollowedPauses:
 
 
 def _intersected(known: Sequence[Silence], found: Iterable[Silence]) -> Iterator[Silence]:
-    """Yield the silences; those that overlap are one, because each step lacks some of the times of requests."""
+    """Yield the silences that remain when overlapping ones are intersected: each step lacks some requests."""
     rest = list(known)
     for silence in found:
         for other in [each for each in rest if each.broker == silence.broker]:

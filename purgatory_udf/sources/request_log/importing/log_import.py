@@ -181,7 +181,7 @@ class WholeLog:
         self.report_phase("converting requests, and rebuilding the logs of the partitions")
         requests = read.where_in("row", [log_reader.REQUEST]).select("piece", *import_rows.REQUESTS.names)
         passed = run_passes(requests, _steps(self.backend, context, overview.lines_before), self.keep)
-        self.report_phase("putting the events in order")
+        self.report_phase("sorting the events")
         # Only consumer groups depend on the sizes of topics.
         sizes = context.topic_sizes if overview.tally.consumer_brokers else []
         overdue = overdue_operations(passed)
