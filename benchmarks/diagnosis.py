@@ -105,7 +105,13 @@ def _findings(scenario: Scenario) -> tuple[Finding, ...]:
 
 
 def scores(shapes: Sequence[str], seeds: int, processes: int) -> Iterator[Score]:
-    """Yield the score of each shape, over the seeds 1 to `seeds`."""
+    """Yield the score of each shape, over the seeds 1 to `seeds`.
+
+    Args:
+        shapes: Names of the shapes.
+        seeds: Number of traces of each shape.
+        processes: Number of processes.
+    """
     # Processes are spawned: Delta's threads do not survive a fork.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         submitted = {shape: [pool.submit(score, shape, seed) for seed in range(1, seeds + 1)] for shape in shapes}

@@ -79,6 +79,11 @@ def interleaved_medians(
     """Return the median seconds of each function.
 
     The runs are interleaved, so that other load on the machine affects every function equally.
+
+    Args:
+        measured: The functions.
+        runs: Number of runs of each function.
+        clock: Returns the time in seconds; by default, CPU time of this process.
     """
     seconds: list[list[float]] = [[] for _ in measured]
     for _ in range(runs):

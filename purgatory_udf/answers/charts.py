@@ -130,7 +130,13 @@ def charts(data: ChartData) -> dict[str, Spec]:
 
 
 def draw_incidents(findings: Sequence[Finding], start_us: int, end_us: int) -> dict[str, Spec]:
-    """Return the timeline of a trace as `incidents`: a bar per finding, in the order of their weight."""
+    """Return the timeline of a trace as `incidents`: a bar per finding, in the order of their weight.
+
+    Args:
+        findings: The findings, the heaviest first.
+        start_us: Start of the trace, in epoch microseconds.
+        end_us: End of the trace, in epoch microseconds.
+    """
     import pandas as pd
 
     if not findings:

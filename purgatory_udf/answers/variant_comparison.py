@@ -59,7 +59,13 @@ class VariantChanges:
         return self.rows("certainty")
 
     def save(self, path: str, variant: str, *, append: bool) -> None:
-        """Write the operations that differ to the table `what_if`."""
+        """Write the operations that differ to the table `what_if`.
+
+        Args:
+            path: Folder of the table.
+            variant: Name of the variant.
+            append: Whether to append to the table instead of replacing it.
+        """
         constants = {"run_id": self._baseline.run.run_id, "variant": variant}
         query = sql_file("what_if/differing").text
         self._database.save(query, path, COMMENTED_WHAT_IF, constants=constants, append=append)

@@ -74,9 +74,15 @@ def draw_wheel(steps: pd.DataFrame) -> alt.LayerChart:
 
 
 def list_steps(operations: int = 60, keys: int = 3, purge_interval: int = 20, expired_of: int = 4) -> pd.DataFrame:
-    """Return a purgatory's gauges over time: one in `expired_of` operations expires, events complete the others.
+    """Return a purgatory's gauges over time while operations arrive, complete and expire.
 
     No event checks the watcher lists, so entries of ended operations stay until the purge.
+
+    Args:
+        operations: Number of operations; one arrives every 10 ms.
+        keys: Number of keys on which each operation is watched.
+        purge_interval: The purge interval, in operations.
+        expired_of: One in this number of operations expires; events complete the others.
     """
     purgatory = DelayedOperationPurgatory[_Waiting]("Fetch", SystemTimer(0), purge_interval)
     rows = list(_live(purgatory, operations, keys, expired_of))

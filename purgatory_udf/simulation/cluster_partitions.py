@@ -138,7 +138,15 @@ class InSyncReplicas:
     def record_fetch(
         self, replica_id: int, fetch_offset: int, leader_end: int, high_watermark: int, now_ms: int
     ) -> bool:
-        """Note a follower's fetch; return whether it rejoins the in-sync set by reaching the high watermark."""
+        """Note a follower's fetch; return whether it rejoins the in-sync set by reaching the high watermark.
+
+        Args:
+            replica_id: The follower.
+            fetch_offset: The offset from which it fetches; it has everything before it.
+            leader_end: The leader's log end offset.
+            high_watermark: The high watermark.
+            now_ms: The time.
+        """
         self._followers[replica_id].record_fetch(fetch_offset, leader_end, now_ms)
         if replica_id in self.isr or fetch_offset < high_watermark:
             return False

@@ -103,8 +103,11 @@ class CoordinatorPurgatory:
     def advance(self, waits: PurgatoryWaits | None, horizon_ms: int, pauses: Records | None = None) -> Frame:
         """Add the changes of a batch and return the `READINGS` up to the horizon.
 
-        No change before the horizon may follow in a later batch. With `FOREVER` the readings extend until the gauges
-        have settled.
+        Args:
+            waits: The changes; None if the batch has none.
+            horizon_ms: A time before which no later batch has changes, in epoch milliseconds. With `FOREVER`, readings
+                extend until the gauges have settled.
+            pauses: The times at which brokers stood still, as the engine's records.
         """
         moments = self._moments(waits)
         known = moments.t // 1000 < horizon_ms

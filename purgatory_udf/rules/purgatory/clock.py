@@ -254,7 +254,12 @@ class Clock:
     ) -> DelayedOperationPurgatory[Any]:
         """Create a purgatory with a reaper and gauges. At one time, the purgatory created first expires first.
 
-        With a `timer`, it represents the timers of Kafka's new group coordinator, which has no gauges.
+        Args:
+            broker_id: Id of the purgatory's broker.
+            name: Name of the purgatory.
+            purge_interval: The purge interval, in operations.
+            timer: A shared timer of Kafka's new group coordinator, which has no gauges; None for a timer of the
+                purgatory alone.
         """
         purgatory: DelayedOperationPurgatory[Any] = DelayedOperationPurgatory(
             name, SystemTimer(self.start_ms) if timer is None else timer, purge_interval

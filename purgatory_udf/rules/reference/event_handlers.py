@@ -14,6 +14,9 @@
 | `local_log_start` | none |
 | `throttled`, `unthrottled` | none: seen at the next check, too |
 | `stopped` | none: operations that wait for the partition end without an answer |
+
+Handlers of requests return the operation. They call `respond`, if it is given, with the operation once it is answered:
+at once, or when a later event or a deadline completes it.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ SHARE_GROUP_SETTINGS = ShareGroupLimits._fields
 
 
 def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedProduce:
-    """Apply a produce request. `respond` is called with the operation once it is answered."""
+    """Apply a produce request."""
     broker = cluster.broker(_broker_id(event))
     statuses = [
         ProducePartitionStatus(

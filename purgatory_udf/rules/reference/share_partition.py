@@ -237,6 +237,12 @@ class SharePartition:
     ) -> str:
         """Process a member's acknowledgements; the records are in transition until the state is written.
 
+        Args:
+            member_id: The member.
+            acknowledgements: Acknowledged ranges, in the order of the request.
+            now_us: The time.
+            request: Passed on to the state write, so that its answer can be matched to the request.
+
         Returns:
             The error, or NONE. With an error, no acknowledgement takes effect.
         """

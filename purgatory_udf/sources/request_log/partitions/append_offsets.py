@@ -32,7 +32,14 @@ from purgatory_udf.sources.request_log.requests.partition_facts import Append, P
 def unlogged_appends_from_batches(
     batches: Iterable[StoredBatch], facts: PartitionFacts, classic: bool, transactions: TransactionFacts
 ) -> Iterator[Append]:
-    """Yield an append for each batch of an unlogged append. `classic`: the group coordinator is a classic one."""
+    """Yield an append for each batch of an unlogged append.
+
+    Args:
+        batches: Batches on disk without a PRODUCE line, in offset order.
+        facts: Facts of the partition at the broker.
+        classic: Whether the broker's group coordinator is a classic one.
+        transactions: Transactions that the log shows.
+    """
     writers, markers = _writers(facts), _marker_writers(facts)
     for batch in batches:
         ended = transactions.transaction_of(batch.producer_id) if batch.control else None
@@ -119,7 +126,14 @@ def _append_after(started_us: int) -> Append:
 def unlogged_appends(
     appends: Sequence[Append], facts: PartitionFacts, classic: bool, report: Report
 ) -> Iterator[Append]:
-    """Yield the appends that followers' offsets show in addition to `appends`, which are in offset order."""
+    """Yield the appends that followers' offsets show in addition to the known ones.
+
+    Args:
+        appends: The known appends, in offset order.
+        facts: Facts of the partition at the broker.
+        classic: Whether the broker's group coordinator is a classic one.
+        report: Counts what could not be derived.
+    """
     followers = sorted(
         (position for position in facts.positions if position.replica >= 0),
         key=lambda position: (position.proven_us, position.offset),
@@ -200,7 +214,13 @@ def appends_from_batches(
 ) -> list[Append]:
     """Return all appends in offset order, with their offsets from `--batches`.
 
-    Batches with timestamps outside `span_us`, the time of the log, are ignored.
+    Args:
+        facts: Facts of the partition at the broker.
+        batches: Batches of the partition on disk.
+        span_us: First arrival and last response of the log; batches with other timestamps are ignored.
+        classic: Whether the broker's group coordinator is a classic one.
+        transactions: Transactions that the log shows.
+        report: Counts what could not be derived.
     """
     index = BatchIndex(batches)
     appends = _with_base_offset(facts, report)

@@ -41,6 +41,12 @@ def with_inferred_leadership(
     """Add inferred leadership to reported changes, and drop reported losses that are already known from a refusal.
 
     Returns the changes in time order.
+
+    Args:
+        states: Reported changes, in time order.
+        facts: Facts of the partition at the broker.
+        history: In-sync sets in time order, for the fields of inferred leadership.
+        min_isr: `min.insync.replicas` of the topic; None if it is unknown.
     """
     served = [
         (max(position.start_us, 0) or position.at_us, 1, position)
@@ -156,6 +162,12 @@ def isr_change_us(
     """Return when the leader applied a change of the in-sync set.
 
     An extended set counts from the leader's own request (ALTER_PARTITION) on, a shrunken one from the response on.
+
+    Args:
+        facts: Facts of the partition at the leader.
+        change: The change.
+        before: The in-sync set before the change; None if it is unknown.
+        granted: Changes that the controller granted by ALTER_PARTITION.
     """
     grows = set(change.isr or ()) > set(before or ())
     if change.source == GIVEN:

@@ -90,7 +90,14 @@ def first_slot(sub: int) -> int:
 
 
 def logged_operation(request: Request, event: Event, recorded: RecordedOutcome, sub: int = 0) -> LoggedOperation:
-    """Build an operation; sets the broker and the client id of the event."""
+    """Build an operation; sets the broker and the client id of the event.
+
+    Args:
+        request: The request of the log.
+        event: Fields of the event, to which broker and client id are added.
+        recorded: What the broker recorded.
+        sub: Number of the event among those of the request's line, from 0.
+    """
     event["broker"] = request.broker
     if request.client_id is not None:
         event["client_id"] = request.client_id
@@ -176,7 +183,13 @@ def _expired_if_timed_out(recorded: RecordedOutcome) -> RecordedOutcome:
 
 
 def append_times(start_us: int, local_us: int, acks: int) -> tuple[int, int]:
-    """Return when a produce's records are in the log, and when the fetches that wait for them are checked."""
+    """Return when a produce's records are in the log, and when the fetches that wait for them are checked.
+
+    Args:
+        start_us: S of the request.
+        local_us: L of the request.
+        acks: The produce's `acks`.
+    """
     handling = local_us - start_us
     if acks == -1:
         return start_us + min(round(handling * APPEND_FRACTION), MAX_APPEND_US), local_us
@@ -186,7 +199,11 @@ def append_times(start_us: int, local_us: int, acks: int) -> tuple[int, int]:
 def follower_read_times(start_us: int, local_us: int, number: int, moved: int) -> tuple[int, int]:
     """Return when the broker records a follower's new offset, and when the operations that waited for it are completed.
 
-    The fetch has `moved` partitions with a new offset; `number` is the position of this one among them, from 0.
+    Args:
+        start_us: S of the fetch.
+        local_us: L of the fetch.
+        number: Position of the partition among those with a new offset, from 0.
+        moved: Number of partitions of the fetch with a new offset.
     """
     handling = local_us - start_us
     slot = handling * READS_FRACTION / moved
