@@ -34,7 +34,16 @@ if TYPE_CHECKING:
 # Findings below this confidence are written to the table, and not reported.
 LEAST_CONFIDENCE = 0.5
 # Views that several queries read, in the order of their dependencies.
-KEPT_VIEWS = ("waited", "appends", "fetch_data", "in_sync_versions", "replica_needs", "replica_arrivals", "rebalances")
+KEPT_VIEWS = (
+    "waited",
+    "appends",
+    "first_data",
+    "fetch_data",
+    "in_sync_versions",
+    "replica_needs",
+    "replica_arrivals",
+    "rebalances",
+)
 # Kinds whose excess waiting is not for replicas, so that it is not in the sum of slow waits for them.
 _NOT_FOR_REPLICAS = (
     "min_bytes_out_of_reach",

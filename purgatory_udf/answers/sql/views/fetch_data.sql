@@ -4,55 +4,19 @@
 -- anything was appended by the end of the wait; for a fetch that one record satisfies, only the partition that ended it.
 --
 -- A fetch with `min_bytes` of 0 or 1 has enough with the first append behind one of its offsets. For others, the bytes of
--- all partitions add up. Followers' fetches are excluded unless a partition of theirs is throttled: they read what is
--- appended, so all of their wait is without data.
+-- all partitions add up.
 --
--- Reads:    events, waited, appends
+-- Reads:    first_data, appends
 -- Columns:  operation_id; first_us, when the first of these records was appended; enough_us, when `min_bytes` had been
 --           appended, or null; topic, partition and needed: a partition with such records, and the offset at which the
 --           high watermark exposes them
 
-WITH fetches AS (
-    SELECT e.seq AS operation_id, w.broker, w.start_us, w.end_us, w.trigger, e.min_bytes, explode(e.partitions) AS part
-    FROM events e
-    JOIN waited w ON w.operation_id = e.seq
-    -- A remote fetch waits for remote storage only.
-    WHERE e.type = 'fetch' AND w.kind = 'fetch'
-),
-parts AS (
-    SELECT operation_id, broker, start_us, end_us, trigger, min_bytes, part.topic AS topic, part.partition AS partition,
-        part.fetch_offset AS fetch_offset, part.max_bytes AS max_bytes, w.replica_id
-    FROM fetches f
-    JOIN (SELECT seq, replica_id FROM events WHERE type = 'fetch') w ON w.seq = f.operation_id
-    WHERE w.replica_id < 0 OR part.throttled
-),
--- The first append behind each offset: the append that reaches it first, among those that reach it or more.
-marks AS (
-    SELECT broker, topic, partition, reached, time_us, CAST(NULL AS BIGINT) AS operation_id FROM appends
-    UNION ALL
-    SELECT broker, topic, partition, fetch_offset + 1, NULL, operation_id FROM parts
-),
-appended AS (
-    SELECT operation_id, topic, partition,
-        min(time_us) OVER (PARTITION BY broker, topic, partition ORDER BY reached DESC) AS appended_us
-    FROM marks
-),
-firsts AS (
-    SELECT p.*, greatest(a.appended_us, p.start_us) AS first_us,
-        row_number() OVER (
-            PARTITION BY p.operation_id
-            ORDER BY CASE WHEN p.topic || '-' || CAST(p.partition AS STRING) = p.trigger THEN 0 ELSE 1 END,
-                a.appended_us, p.topic, p.partition
-        ) AS place
-    FROM parts p
-    JOIN appended a ON a.operation_id = p.operation_id AND a.topic = p.topic AND a.partition = p.partition
-    WHERE a.appended_us <= p.end_us
-),
+WITH
 -- Bytes up to the fetch offset, and up to the log end when the fetch started.
 positions AS (
     SELECT broker, topic, partition, reached, time_us, position, CAST(NULL AS BIGINT) AS operation_id FROM appends
     UNION ALL
-    SELECT broker, topic, partition, fetch_offset, start_us, CAST(NULL AS BIGINT), operation_id FROM firsts WHERE min_bytes > 1
+    SELECT broker, topic, partition, fetch_offset, start_us, CAST(NULL AS BIGINT), operation_id FROM first_data WHERE min_bytes > 1
 ),
 known_positions AS (
     SELECT operation_id, topic, partition,
@@ -63,7 +27,7 @@ known_positions AS (
 ),
 summed_parts AS (
     SELECT f.*, k.offset_position, k.start_position, k.start_reached
-    FROM firsts f
+    FROM first_data f
     JOIN known_positions k ON k.operation_id = f.operation_id AND k.topic = f.topic AND k.partition = f.partition
 ),
 -- An equality join by tenths of a second; a join by ranges alone would compare all fetches with all appends.
@@ -107,10 +71,10 @@ summed AS (
     GROUP BY s.operation_id, e.enough_us, s.topic, s.partition
 ),
 begun AS (
-    SELECT operation_id, min(first_us) AS first_us FROM firsts WHERE min_bytes > 1 GROUP BY operation_id
+    SELECT operation_id, min(first_us) AS first_us FROM first_data WHERE min_bytes > 1 GROUP BY operation_id
 )
 SELECT operation_id, first_us, first_us AS enough_us, topic, partition, fetch_offset + 1 AS needed
-FROM firsts
+FROM first_data
 WHERE place = 1 AND min_bytes <= 1
 UNION ALL
 SELECT b.operation_id, b.first_us, s.enough_us, s.topic, s.partition, s.needed
