@@ -31,14 +31,14 @@ from purgatory_udf.launch.backend_choice import FOLLOWED_BYTES
 from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic, Messages, connect, read_stream
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing import log_reader
-from purgatory_udf.sources.request_log.importing.carried_state import Carried, StepFiles, step_folder
+from purgatory_udf.sources.request_log.importing.carried_state import CarriedState, StepFiles, step_folder
 from purgatory_udf.sources.request_log.importing.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.import_tables import (
     EVENTS_TABLE,
     RECORDED_TABLE,
     REJECTED_TABLE,
-    Finished,
+    FinishedEvents,
     event_rows,
     recorded_rows,
     task_sizes,
@@ -283,7 +283,7 @@ class LogSteps(TopicSteps):
         self._options = options
         self._given = given_by(options)
         self._topic = topic.topic
-        self._carried: Carried | None = None
+        self._carried: CarriedState | None = None
 
     def inputs(self, step: int) -> Sequence[str]:
         """Return the files of the step before."""
@@ -326,7 +326,7 @@ class LogSteps(TopicSteps):
         path = self._layout.table(EVENTS_TABLE)
         return [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
 
-    def _append(self, finished: Finished, first: int, step: int, source: Any) -> tuple[int, int]:
+    def _append(self, finished: FinishedEvents, first: int, step: int, source: Any) -> tuple[int, int]:
         """Append the rows of a step; return the numbers of events written and of all events, numbered from `first`."""
         tasks = task_sizes(finished.events)
         total = sum(task.size for task in tasks)

@@ -113,7 +113,7 @@ REBALANCE, GENERATION, SESSION, JOIN, SYNC = "rebalance", "generation", "session
 KINDS = (REBALANCE, GENERATION, SESSION, JOIN, SYNC)
 
 
-class Fact(NamedTuple):
+class LoggedGroupEvent(NamedTuple):
     """An event of a group.
 
     `detail` is the old generation of a rebalance, the number of a generation, or the member of a session.
@@ -144,24 +144,24 @@ _SENTENCES = (
 _SYNC_EXPIRED = "on pending sync request expiration"
 
 
-def facts_in_logs(paths: Sequence[str], zone: tzinfo = UTC) -> list[Fact]:
+def group_events_in_logs(paths: Sequence[str], zone: tzinfo = UTC) -> list[LoggedGroupEvent]:
     """Return the events of the files in the order of time.
 
     Raises:
         UserError: No file has a line of a group coordinator.
     """
-    facts: list[Fact] = []
+    events: list[LoggedGroupEvent] = []
     for file in find_logs(paths):
         with open_text(file.path) as lines:
-            facts += facts_in(lines, zone)
-    if not facts:
+            events += group_events_in(lines, zone)
+    if not events:
         raise UserError(
             f"{', '.join(paths)}: no line of a group coordinator found; expected a server.log at level INFO"
         )
-    return sorted(facts, key=lambda fact: fact.at_us)
+    return sorted(events, key=lambda event: event.at_us)
 
 
-def facts_in(lines: Iterable[str], zone: tzinfo = UTC) -> Iterator[Fact]:
+def group_events_in(lines: Iterable[str], zone: tzinfo = UTC) -> Iterator[LoggedGroupEvent]:
     """Yield the events in the lines of one log; `zone` applies to times without a time zone."""
     for line in lines:
         coordinator = _BROKER.search(line)
@@ -172,7 +172,7 @@ def facts_in(lines: Iterable[str], zone: tzinfo = UTC) -> Iterator[Fact]:
             continue
         for kind, sentence in _SENTENCES:
             if match := sentence.match(message):
-                yield Fact(broker, match["group"], kind, match["detail"], at_us)
+                yield LoggedGroupEvent(broker, match["group"], kind, match["detail"], at_us)
                 if kind == REBALANCE and _SYNC_EXPIRED in message:
-                    yield Fact(broker, match["group"], SYNC, "", at_us)
+                    yield LoggedGroupEvent(broker, match["group"], SYNC, "", at_us)
                 break

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from purgatory_udf.answers.fidelity.broker_readings import GENERATION, JOIN, KINDS, REBALANCE, SESSION, SYNC, Fact
+from purgatory_udf.answers.fidelity.broker_readings import (
+    GENERATION,
+    JOIN,
+    KINDS,
+    REBALANCE,
+    SESSION,
+    SYNC,
+    LoggedGroupEvent,
+)
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.contract.outcome import Transition
 
@@ -33,7 +41,7 @@ HEADS = {
 }
 
 
-class Expired(NamedTuple):
+class ExpiredGroupOperation(NamedTuple):
     """An expired heartbeat, join or sync. Its key is the group, or `group-member` for a heartbeat."""
 
     broker: int
@@ -68,26 +76,32 @@ class ComparedGroup:
         return all(self.logged[kind] == self.replayed[kind] == len(self.differences_ms[kind]) for kind in KINDS)
 
 
-def facts_of(transitions: Iterable[Transition], expired: Iterable[Expired]) -> Iterator[Fact]:
+def group_events_of(
+    transitions: Iterable[Transition], expired: Iterable[ExpiredGroupOperation]
+) -> Iterator[LoggedGroupEvent]:
     """Yield the events that a coordinator would have logged in the replay."""
     groups: dict[int, set[str]] = defaultdict(set)
     lossy: set[tuple[int, str, int]] = set()
     for transition in transitions:
         groups[transition.broker].add(transition.group)
         if transition.to_state == PREPARING:
-            yield Fact(transition.broker, transition.group, REBALANCE, str(transition.generation), transition.at_us)
+            yield LoggedGroupEvent(
+                transition.broker, transition.group, REBALANCE, str(transition.generation), transition.at_us
+            )
         elif transition.from_state == PREPARING and transition.to_state in (COMPLETING, EMPTY):
-            yield Fact(transition.broker, transition.group, GENERATION, str(transition.generation), transition.at_us)
+            yield LoggedGroupEvent(
+                transition.broker, transition.group, GENERATION, str(transition.generation), transition.at_us
+            )
             if _has_lost_members(transition):
                 lossy.add((transition.broker, transition.group, transition.at_us))
     for end in expired:
         if end.kind == "heartbeat":
             group = _group_of(end.key, groups[end.broker])
-            yield Fact(end.broker, group, SESSION, end.key[len(group) + 1 :], end.at_us)
+            yield LoggedGroupEvent(end.broker, group, SESSION, end.key[len(group) + 1 :], end.at_us)
         elif end.kind == "sync":
-            yield Fact(end.broker, end.key, SYNC, "", end.at_us)
+            yield LoggedGroupEvent(end.broker, end.key, SYNC, "", end.at_us)
         elif end.kind == "join" and (end.broker, end.key, end.at_us) in lossy:
-            yield Fact(end.broker, end.key, JOIN, "", end.at_us)
+            yield LoggedGroupEvent(end.broker, end.key, JOIN, "", end.at_us)
 
 
 def _has_lost_members(generation: Transition) -> bool:
@@ -101,7 +115,9 @@ def _group_of(key: str, groups: Iterable[str]) -> str:
     return max((group for group in groups if key.startswith(f"{group}-")), key=len, default=key)
 
 
-def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int, Span]) -> list[ComparedGroup]:
+def compare(
+    logged: Iterable[LoggedGroupEvent], replayed: Iterable[LoggedGroupEvent], spans: Mapping[int, Span]
+) -> list[ComparedGroup]:
     """Return the groups by broker and name, with the events within the span of their broker.
 
     A log line follows its event with a short delay, so the line of the last request may be after the span.
@@ -112,35 +128,35 @@ def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int
         spans: By broker id, the times of its first and last recorded request.
     """
     groups: dict[tuple[int, str], ComparedGroup] = {}
-    replayed_at = _moments(fact for fact in replayed if _within(fact, spans))
-    logged_at = _moments(fact for fact in logged if _within(fact, spans, LATEST_US))
+    replayed_at = _moments(event for event in replayed if _within(event, spans))
+    logged_at = _moments(event for event in logged if _within(event, spans, LATEST_US))
     logged_at = {
         name: at_us for name, at_us in logged_at.items() if at_us <= spans[name[0].broker].to_us or name in replayed_at
     }
     for side, moments in (("logged", logged_at), ("replayed", replayed_at)):
-        for fact, _ in moments:
-            group = groups.setdefault((fact.broker, fact.group), ComparedGroup(fact.broker, fact.group))
-            getattr(group, side)[fact.kind] += 1
+        for event, _ in moments:
+            group = groups.setdefault((event.broker, event.group), ComparedGroup(event.broker, event.group))
+            getattr(group, side)[event.kind] += 1
     for name, at_us in logged_at.items():
         if name in replayed_at:
-            fact, _ = name
-            groups[fact.broker, fact.group].differences_ms[fact.kind].append((at_us - replayed_at[name]) / 1000)
+            event, _ = name
+            groups[event.broker, event.group].differences_ms[event.kind].append((at_us - replayed_at[name]) / 1000)
     return [groups[place] for place in sorted(groups)]
 
 
-def _within(fact: Fact, spans: Mapping[int, Span], late_us: int = 0) -> bool:
-    span = spans.get(fact.broker)
-    return span is not None and span.from_us <= fact.at_us <= span.to_us + late_us
+def _within(event: LoggedGroupEvent, spans: Mapping[int, Span], late_us: int = 0) -> bool:
+    span = spans.get(event.broker)
+    return span is not None and span.from_us <= event.at_us <= span.to_us + late_us
 
 
-def _moments(facts: Iterable[Fact]) -> dict[tuple[Fact, int], int]:
+def _moments(events: Iterable[LoggedGroupEvent]) -> dict[tuple[LoggedGroupEvent, int], int]:
     """Return the time of each event, by the event without its time and its number among equal events."""
-    seen: Counter[Fact] = Counter()
+    seen: Counter[LoggedGroupEvent] = Counter()
     moments = {}
-    for fact in sorted(facts, key=lambda fact: fact.at_us):
-        timeless = fact._replace(at_us=0)
+    for event in sorted(events, key=lambda event: event.at_us):
+        timeless = event._replace(at_us=0)
         seen[timeless] += 1
-        moments[timeless, seen[timeless]] = fact.at_us
+        moments[timeless, seen[timeless]] = event.at_us
     return moments
 
 
@@ -161,11 +177,11 @@ def _row(group: ComparedGroup) -> Iterator[Cell]:
     yield from (round(median(differences), 1), round(max(differences), 1)) if differences else (None, None)
 
 
-def logged_groups(tables: RunTables, logged: Iterable[Fact]) -> Table:
+def logged_groups(tables: RunTables, logged: Iterable[LoggedGroupEvent]) -> Table:
     """Compare the replayed groups with the coordinators' logs between the first and last request of each broker."""
     spans = {row["broker"]: Span(row["from_us"], row["to_us"]) for row in tables.rows("fidelity/log_spans")}
-    expired = (Expired(**row) for row in tables.rows("fidelity/group_expirations"))
-    return table(compare(logged, facts_of(_transitions(tables), expired), spans))
+    expired = (ExpiredGroupOperation(**row) for row in tables.rows("fidelity/group_expirations"))
+    return table(compare(logged, group_events_of(_transitions(tables), expired), spans))
 
 
 def _transitions(tables: RunTables) -> Iterator[Transition]:

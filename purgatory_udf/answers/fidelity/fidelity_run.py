@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 
-from purgatory_udf.answers.fidelity.broker_readings import ExpirationCount, Fact, count_expirations, facts_in_logs
+from purgatory_udf.answers.fidelity.broker_readings import (
+    ExpirationCount,
+    LoggedGroupEvent,
+    count_expirations,
+    group_events_in_logs,
+)
 from purgatory_udf.answers.fidelity.coordinator_comparison import logged_groups
 from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, figures, write_comparison
 from purgatory_udf.answers.page_template import POLICY_TAG
@@ -126,8 +131,8 @@ class FidelityOptions:
     server_logs: Sequence[str] = ()
     zone: tzinfo = UTC
 
-    def logged(self) -> list[Fact]:
-        return facts_in_logs(self.server_logs, self.zone) if self.server_logs else []
+    def logged(self) -> list[LoggedGroupEvent]:
+        return group_events_in_logs(self.server_logs, self.zone) if self.server_logs else []
 
     def counted(self) -> list[ExpirationCount]:
         if self.jmx_before and not self.jmx_after:

@@ -10,8 +10,21 @@ from statistics import median
 
 import pytest
 
-from purgatory_udf.answers.fidelity.broker_readings import KINDS, SESSION, Fact, facts_in, facts_in_logs
-from purgatory_udf.answers.fidelity.coordinator_comparison import ComparedGroup, Expired, Span, compare, facts_of, table
+from purgatory_udf.answers.fidelity.broker_readings import (
+    KINDS,
+    SESSION,
+    LoggedGroupEvent,
+    group_events_in,
+    group_events_in_logs,
+)
+from purgatory_udf.answers.fidelity.coordinator_comparison import (
+    ComparedGroup,
+    ExpiredGroupOperation,
+    Span,
+    compare,
+    group_events_of,
+    table,
+)
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import read_row
@@ -74,14 +87,14 @@ def replayed(request: pytest.FixtureRequest) -> Replayed:
     histories = list(batches.records.values())
     transitions = [entry.transition for group in histories for entry in group.journal if isinstance(entry, StateChange)]
     ends = [
-        Expired(outcome.broker, outcome.kind, outcome.key or "", outcome.ended_us)
+        ExpiredGroupOperation(outcome.broker, outcome.kind, outcome.key or "", outcome.ended_us)
         for group in histories
         for outcome in group.outcomes
         if outcome.expired
     ]
-    logged = facts_in_logs([str(recorded.existing_path(folder / f"server-{broker}.log")) for broker in brokers])
+    logged = group_events_in_logs([str(recorded.existing_path(folder / f"server-{broker}.log")) for broker in brokers])
     span = Span(translation.events[0]["time_us"], translation.events[-1]["time_us"])
-    groups = compare(logged, facts_of(transitions, ends), dict.fromkeys(brokers, span))
+    groups = compare(logged, group_events_of(transitions, ends), dict.fromkeys(brokers, span))
     return Replayed(
         request.param,
         meta["kafka"],
@@ -151,15 +164,17 @@ BEGIN_US = 1_795_231_020_000_000
 
 
 def test_lines_of_both_coordinators_are_read() -> None:
-    assert [fact._replace(at_us=(fact.at_us - BEGIN_US) // 1_000_000) for fact in facts_in(LINES.splitlines())] == [
-        Fact(2, "g h", "rebalance", "0", 0),
-        Fact(2, "g h", "generation", "1", 3),
-        Fact(2, "g h", "rebalance", "1", 4),
-        Fact(2, "g h", "sync", "", 4),
-        Fact(2, "g h", "session", "m", 5),
-        Fact(2, "g h", "session", "p", 6),
-        Fact(2, "g h", "join", "", 7),
-        Fact(2, "g h", "generation", "2", 8),
+    assert [
+        event._replace(at_us=(event.at_us - BEGIN_US) // 1_000_000) for event in group_events_in(LINES.splitlines())
+    ] == [
+        LoggedGroupEvent(2, "g h", "rebalance", "0", 0),
+        LoggedGroupEvent(2, "g h", "generation", "1", 3),
+        LoggedGroupEvent(2, "g h", "rebalance", "1", 4),
+        LoggedGroupEvent(2, "g h", "sync", "", 4),
+        LoggedGroupEvent(2, "g h", "session", "m", 5),
+        LoggedGroupEvent(2, "g h", "session", "p", 6),
+        LoggedGroupEvent(2, "g h", "join", "", 7),
+        LoggedGroupEvent(2, "g h", "generation", "2", 8),
     ]
 
 
@@ -168,7 +183,7 @@ def test_log_without_coordinators_is_user_error(tmp_path: object) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write("[2026-11-21 03:17:00,000] INFO started (kafka.server.KafkaServer)\n")
     with pytest.raises(UserError, match=r"server\.log: no line of a group coordinator found"):
-        facts_in_logs([path])
+        group_events_in_logs([path])
 
 
 PREPARING, COMPLETING, EMPTY = "PreparingRebalance", "CompletingRebalance", "Empty"
@@ -189,22 +204,24 @@ def test_expired_join_counts_if_members_are_removed() -> None:
         _into(10, PREPARING, 6, "m joined", "m", "static"),
         _into(14, EMPTY, 7, "no members left"),
     ]
-    ends = [Expired(1, "join", "g", at) for at in (5, 9, 14)] + [Expired(1, "heartbeat", "g-m", 12)]
-    assert [fact for fact in facts_of(rounds, ends) if fact.kind in ("join", SESSION)] == [
-        Fact(1, "g", "join", "", 9),
-        Fact(1, "g", "join", "", 14),
-        Fact(1, "g", "session", "m", 12),
+    ends = [ExpiredGroupOperation(1, "join", "g", at) for at in (5, 9, 14)] + [
+        ExpiredGroupOperation(1, "heartbeat", "g-m", 12)
+    ]
+    assert [event for event in group_events_of(rounds, ends) if event.kind in ("join", SESSION)] == [
+        LoggedGroupEvent(1, "g", "join", "", 9),
+        LoggedGroupEvent(1, "g", "join", "", 14),
+        LoggedGroupEvent(1, "g", "session", "m", 12),
     ]
 
 
 def test_table_has_counts_and_time_differences() -> None:
-    replayed = [Fact(1, "g", "generation", "1", 2_000), Fact(1, "g", "generation", "2", 9_000)]
+    replayed = [LoggedGroupEvent(1, "g", "generation", "1", 2_000), LoggedGroupEvent(1, "g", "generation", "2", 9_000)]
     logged = [
-        Fact(1, "g", "generation", "0", 1_000),
-        Fact(1, "g", "generation", "1", 3_500),
-        Fact(1, "g", "generation", "2", 9_700),
-        Fact(1, "g", "generation", "3", 9_800),
-        Fact(1, "h", "session", "m", 5_000),
+        LoggedGroupEvent(1, "g", "generation", "0", 1_000),
+        LoggedGroupEvent(1, "g", "generation", "1", 3_500),
+        LoggedGroupEvent(1, "g", "generation", "2", 9_700),
+        LoggedGroupEvent(1, "g", "generation", "3", 9_800),
+        LoggedGroupEvent(1, "h", "session", "m", 5_000),
     ]
     g, h = compare(logged, replayed, {1: Span(2_000, 9_000)})
     assert (g.agrees, g.differences_ms["generation"]) == (True, [1.5, 0.7])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.importing.carried_state import CARRIED_ROWS, Carried, StepState
+from purgatory_udf.sources.request_log.importing.carried_state import CARRIED_ROWS, CarriedState, StepState
 from purgatory_udf.sources.request_log.importing.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
 from purgatory_udf.sources.request_log.log_line import Request
@@ -24,7 +24,7 @@ class FollowedLog:
 
     hold_us: int
     given: GivenMetadata = field(default_factory=GivenMetadata)
-    carried: Carried = field(default_factory=Carried)
+    carried: CarriedState = field(default_factory=CarriedState)
     _requests: pa.Table = field(default_factory=REQUESTS.empty_table)
     _rows: pa.Table = field(default_factory=CARRIED_ROWS.empty_table)
 
@@ -40,5 +40,5 @@ class FollowedLog:
         result = step.run(state, LocalDataset.of(read_rows(requests, self.carried.until_us)))
         events = [event_of(row) for row in number_rows(result.finished.events) if row["rule"] is None]
         self._requests, self._rows = result.state.requests.collect(), result.state.rows.collect()
-        self.carried = Carried.resumed(json.loads(json.dumps(result.state.carried.snapshot())))
+        self.carried = CarriedState.resumed(json.loads(json.dumps(result.state.carried.snapshot())))
         return events

@@ -13,7 +13,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.importing.carried_state import (
     CARRIED_ROWS,
     FORMAT,
-    Carried,
+    CarriedState,
     StepFiles,
     StepState,
 )
@@ -21,21 +21,21 @@ from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
 
 
 def _write_first_step(files: StepFiles) -> None:
-    carried = Carried(until_us=7, seq=3, heartbeats={1: (2, 5)}, fetched_counts={"t": 4})
+    carried = CarriedState(until_us=7, seq=3, heartbeats={1: (2, 5)}, fetched_counts={"t": 4})
     files.end(0, StepState(carried, *(LocalDataset.of(rows.empty_table()) for rows in (REQUESTS, CARRIED_ROWS))))
 
 
 def test_state_survives_step(tmp_path: Path) -> None:
     files = StepFiles(LocalBackend(), str(tmp_path))
     _write_first_step(files)
-    assert files.start(1).carried == Carried(until_us=7, seq=3, heartbeats={1: (2, 5)}, fetched_counts={"t": 4})
+    assert files.start(1).carried == CarriedState(until_us=7, seq=3, heartbeats={1: (2, 5)}, fetched_counts={"t": 4})
 
 
 @pytest.mark.parametrize("other", [None, FORMAT + 1])
 def test_state_of_other_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: int | None) -> None:
     files = StepFiles(LocalBackend(), str(tmp_path))
-    snapshot = Carried().snapshot() | {"format": other}
-    monkeypatch.setattr(Carried, "snapshot", lambda _: json.loads(json.dumps(snapshot)))
+    snapshot = CarriedState().snapshot() | {"format": other}
+    monkeypatch.setattr(CarriedState, "snapshot", lambda _: json.loads(json.dumps(snapshot)))
     _write_first_step(files)
     with pytest.raises(UserError, match=rf"step-0: the state is in another format than this version's \({FORMAT}\)"):
         files.start(1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.importing.carried_state import Carried
+from purgatory_udf.sources.request_log.importing.carried_state import CarriedState
 from purgatory_udf.sources.request_log.importing.import_options import anonymised, pseudonyms
 from purgatory_udf.sources.request_log.importing.log_reader import Tally
 from purgatory_udf.sources.request_log.log_line import Request
@@ -163,11 +163,11 @@ def test_facts_of_pieces_are_merged() -> None:
 def test_followed_topics_are_written_once() -> None:
     created = {"topics": [{"name": "t", "topicId": T, "errorCode": 0, "numPartitions": 3}]}
     log = parse([log_line(5, message("CREATE_TOPICS", {"topics": []}, created, version=7)), _consumer(10)])
-    carried = Carried(first_us=us(0), last_us=us(60), has_consumer_groups=True, fetched_counts={"t": 3})
+    carried = CarriedState(first_us=us(0), last_us=us(60), has_consumer_groups=True, fetched_counts={"t": 3})
     context = carried.context(log[:1], GivenMetadata(), {}, follower_reads=False)
     span = carried.time_range(us(60), hold_us=0)
     assert [size.partitions for size in carried.new_sizes(context, span)] == [3]
-    resumed = Carried.resumed(carried.snapshot())
+    resumed = CarriedState.resumed(carried.snapshot())
     assert resumed.new_sizes(context, span._replace(from_us=span.until_us)) == []
 
 

@@ -43,7 +43,7 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     RemoteLookup,
 )
 
-# Format of the state between steps. Increase it with every change of `Carried` or of the rows.
+# Format of the state between steps. Increase it with every change of `CarriedState` or of the rows.
 FORMAT = 4
 
 # Longest time from an event back to a fact that the conversion rules use for it.
@@ -129,7 +129,7 @@ HeartbeatCounts = Mapping[int, tuple[int, int]]
 
 
 @dataclass(slots=True)
-class Carried:
+class CarriedState:
     """State after a step.
 
     Attributes:
@@ -270,7 +270,7 @@ class Carried:
         }
 
     @classmethod
-    def resumed(cls, state: dict[str, Any]) -> Carried:
+    def resumed(cls, state: dict[str, Any]) -> CarriedState:
         """Return the state of a `snapshot`."""
         fields = {name: value for name, value in state.items() if name != "format"}
         heartbeats = {broker: (own_thread, total) for broker, own_thread, total in state["heartbeats"]}
@@ -308,7 +308,7 @@ def step_folder(folder: str, step: int) -> str:
 class StepState:
     """Input of the next step: the carried state, `requests` that are not settled yet, and other rows (CARRIED_ROWS)."""
 
-    carried: Carried
+    carried: CarriedState
     requests: Dataset
     rows: Dataset
 
@@ -325,14 +325,14 @@ class StepFiles:
         self._files.remove(self._of(step))
         if not step:
             empty = self._backend.dataset_of
-            return StepState(Carried(), empty(REQUESTS.empty_table()), empty(CARRIED_ROWS.empty_table()))
+            return StepState(CarriedState(), empty(REQUESTS.empty_table()), empty(CARRIED_ROWS.empty_table()))
         before = self._of(step - 1)
         if not self._files.exists(f"{before}/{_CARRIED}"):
             raise UserError(f"{before}: the rows held back by the last step are gone; restart with --overwrite")
         requests = self._backend.read_rows(f"{before}/{_REQUESTS}", REQUESTS)
         return StepState(self.carried(step - 1), requests, self._backend.read_rows(f"{before}/{_ROWS}", CARRIED_ROWS))
 
-    def carried(self, step: int) -> Carried:
+    def carried(self, step: int) -> CarriedState:
         """Return the state after a step. Raises `UserError` if it has another format."""
         text = self._backend.read_rows(f"{self._of(step)}/{_CARRIED}", _STATE).collect().column("json")[0].as_py()
         state = json.loads(text)
@@ -341,7 +341,7 @@ class StepFiles:
                 f"{self._of(step)}: the state is in another format than this version's ({FORMAT}): continue with the "
                 "version that started the import, or restart it with --overwrite"
             )
-        return Carried.resumed(state)
+        return CarriedState.resumed(state)
 
     def stage(self, step: int, name: str, rows: Dataset) -> Dataset:
         """Store rows, so that several uses within a step compute them once."""

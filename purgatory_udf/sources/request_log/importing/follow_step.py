@@ -50,7 +50,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     request_of,
     request_rows_in,
 )
-from purgatory_udf.sources.request_log.importing.import_tables import Finished
+from purgatory_udf.sources.request_log.importing.import_tables import FinishedEvents
 from purgatory_udf.sources.request_log.importing.import_tasks import (
     Batches,
     RequestFacts,
@@ -254,7 +254,7 @@ class FollowedStep:
     An event that the contract rejects has a `rule` in `finished` and is not written, but keeps its number.
     """
 
-    finished: Finished
+    finished: FinishedEvents
     state: StepState
 
 
@@ -319,7 +319,7 @@ class FollowStep:
         waiting = operations.where_in("settled", [True]).where_below("at_us", span.until_us, below=False)
         remaining = _remaining(parts, timelines, waiting)
         later = requests.where_below("start_us", span.until_us, below=False)
-        return FollowedStep(Finished(events, rejected), StepState(carried, later, remaining))
+        return FollowedStep(FinishedEvents(events, rejected), StepState(carried, later, remaining))
 
 
 def _span(requests: Dataset) -> tuple[int | None, int | None]:

@@ -91,7 +91,7 @@ class PreviousStep:
 
 
 @dataclass(frozen=True)
-class Passed:
+class PassResults:
     """Results of the passes; `operations` are not written yet, and `at_us` is the time at which each is first tried."""
 
     parts: Dataset
@@ -102,7 +102,7 @@ class Passed:
 
 def run_passes(
     requests: Dataset, steps: Steps, keep: Keep, span: TimeRange = ALL_TIME, previous: PreviousStep | None = None
-) -> Passed:
+) -> PassResults:
     """Convert requests, build timelines and date operations.
 
     Args:
@@ -115,7 +115,7 @@ def run_passes(
     parts = keep("parts", _parts(requests, steps, previous))
     timelines = keep("timelines", _timelines(parts, steps, previous))
     reads = keep("reads", _remote_reads(timelines)) if steps.tiered else None
-    return Passed(parts, timelines, _dated(parts, timelines, reads, span, previous), reads)
+    return PassResults(parts, timelines, _dated(parts, timelines, reads, span, previous), reads)
 
 
 def in_order(
@@ -245,7 +245,7 @@ def counts(*datasets: Dataset) -> Counter[str]:
     return total
 
 
-def overdue_operations(passed: Passed) -> list[OverdueOperation]:
+def overdue_operations(passed: PassResults) -> list[OverdueOperation]:
     """Return the operations that were answered too late, without fetches that waited for remote storage."""
     late = passed.parts.where_in("part", [import_rows.OVERDUE]).select("broker", "file", "line", "numbers")
     if passed.reads is not None:

@@ -43,7 +43,7 @@ _TASKS = pa.schema([("task", pa.int32()), ("last", pa.int64()), ("refused", pa.i
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedEvents:
     """Events in their total order (FINISHED, with their `task`), and the rows of `rejected_events`."""
 
     events: Dataset
@@ -81,7 +81,13 @@ def require_room(backend: Backend, layout: Layout, overwrite: bool, staging: str
 
 
 def write_tables(
-    backend: Backend, layout: Layout, run_id: str, finished: Finished, source: SourceName, bad_lines: int, per_file: int
+    backend: Backend,
+    layout: Layout,
+    run_id: str,
+    finished: FinishedEvents,
+    source: SourceName,
+    bad_lines: int,
+    per_file: int,
 ) -> tuple[int, int]:
     """Write the tables, `events` last.
 

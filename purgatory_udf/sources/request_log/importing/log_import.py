@@ -51,7 +51,7 @@ from purgatory_udf.sources.request_log.importing.import_options import (
 from purgatory_udf.sources.request_log.importing.import_passes import (
     Keep,
     LinesBefore,
-    Passed,
+    PassResults,
     SourceName,
     Steps,
     count_reads,
@@ -63,7 +63,7 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     shown_max_wait_ms,
     with_lines,
 )
-from purgatory_udf.sources.request_log.importing.import_tables import NAMES, Finished, require_room, write_tables
+from purgatory_udf.sources.request_log.importing.import_tables import NAMES, FinishedEvents, require_room, write_tables
 from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.trace_files.input_files import InputFile
@@ -147,7 +147,7 @@ def ingest_request_log(
 class ConvertedLog:
     """Events of a whole log, counts by cause, the `remote.fetch.max.wait.ms` that the log shows or None, and pauses."""
 
-    finished: Finished
+    finished: FinishedEvents
     report: Report
     remote_wait_ms: int | None
     pauses: Sequence[BrokerPause]
@@ -196,7 +196,7 @@ class WholeLog:
         )
         report = _report(overview.tally.counts, passed, context)
         report.count("broker_pauses", len(pauses))
-        return ConvertedLog(Finished(events, rejected), report, shown_max_wait_ms(passed.reads), pauses)
+        return ConvertedLog(FinishedEvents(events, rejected), report, shown_max_wait_ms(passed.reads), pauses)
 
 
 def given_by(options: RequestLogOptions) -> GivenMetadata:
@@ -312,7 +312,7 @@ def _steps(backend: Backend, context: Context, lines_before: LinesBefore) -> Ste
     )
 
 
-def _report(counted: Mapping[str, int], passed: Passed, context: Context) -> Report:
+def _report(counted: Mapping[str, int], passed: PassResults, context: Context) -> Report:
     report = Report(dict(counted))
     for cause, number in counts(passed.parts, passed.timelines).items():
         report.count(cause, number)
