@@ -171,7 +171,7 @@ def _member_name(change: dict[str, Any]) -> str:
 
 
 def _member_changes(changes: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield what happened to each member: its state, its partitions, and what it waits for."""
+    """Yield a description of each change: state, epoch, partitions, and the members that hold partitions back."""
     owned: dict[tuple[int, str, str], set[str]] = {}
     for change in changes:
         key = change["broker"], change["group"], change["member_id"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,11 +10,12 @@ from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.reference.delayed_admin import DelayedCreateTopics
 from purgatory_udf.rules.reference.delayed_fetch import DelayedFetch
 from purgatory_udf.rules.reference.delayed_produce import DelayedProduce
+from purgatory_udf.rules.reference.delayed_remote import DelayedRemoteFetch
 from purgatory_udf.rules.reference.partition import Partition
 from purgatory_udf.simulation.client_network import Connection, Exchange, Reply
 from purgatory_udf.simulation.controller import Controller
 from purgatory_udf.simulation.coordinators import GroupCoordinators, TransactionCoordinators
-from purgatory_udf.simulation.environment import Environment
+from purgatory_udf.simulation.environment import Environment, ProcessGenerator
 from purgatory_udf.simulation.messages import (
     FETCH_SESSION_NOT_FOUND,
     NO_SESSION,
@@ -44,6 +46,76 @@ from purgatory_udf.simulation.scenario import Brokers
 ACKS_ALL = -1
 
 
+class RemoteReaders:
+    """A broker's pool of threads that read remote storage (Kafka: `RemoteLogManager.remoteStorageReaderThreadPool`).
+
+    A read that waits for a thread when its fetch expires is skipped. A running read continues, and its result is
+    discarded.
+    """
+
+    def __init__(self, environment: Environment, server: BrokerServer, settings: Brokers) -> None:
+        self._environment = environment
+        self._server = server
+        self._settings = settings
+        self._random = environment.random_stream("remote-reader", str(server.broker))
+        self._pending: deque[tuple[DelayedRemoteFetch, TopicPartition, int, int]] = deque()
+        self._busy = 0
+        self._is_full = False
+        self._process = 0
+
+    def submit(self, operation: DelayedRemoteFetch, offsets: list[int]) -> None:
+        """Read the remote partitions of a fetch, from these offsets of its partitions."""
+        for part, limit, offset in zip(operation.partitions, operation.limits, offsets, strict=True):
+            if limit:
+                self._pending.append((operation, part.replica.key, offset, limit))
+        self._start_reads()
+
+    def stop(self) -> None:
+        """Forget all reads, because the broker's process ends."""
+        self._pending.clear()
+        self._busy, self._process = 0, self._process + 1
+        self._record_queue()
+
+    def _start_reads(self) -> None:
+        while self._pending and self._busy < self._settings.remote_reader_threads:
+            operation, key, offset, limit = self._pending.popleft()
+            if not operation.completed:
+                self._busy += 1
+                self._environment.env.process(self._read(operation, key, offset, limit))
+        self._record_queue()
+
+    def _record_queue(self) -> None:
+        """Record whether the pool takes a further read, if that has changed."""
+        is_full = len(self._pending) >= self._settings.remote_reader_max_pending
+        if is_full != self._is_full:
+            self._is_full = is_full
+            self._environment.record("reader_queue", self._server.broker, full=is_full)
+
+    def _read(
+        self, operation: DelayedRemoteFetch, key: TopicPartition, offset: int, limit: int
+    ) -> ProcessGenerator[None]:
+        process = self._process
+        yield self._environment.sleep_us(self._random.delay_us(self._settings.remote_read))
+        while self._server.frozen_until_us > self._environment.now_us:
+            yield self._environment.sleep_us(self._server.frozen_until_us - self._environment.now_us)
+        if process != self._process:
+            return
+        self._busy -= 1
+        broker = self._server.broker
+        replica = self._environment.engine.cluster.broker(broker).replica(key)
+        mark = replica.high_watermark
+        size = replica.log.read(offset, mark, limit, min_one_message=True)[0] if mark is not None else 0
+        self._environment.record(
+            "remote_read",
+            broker,
+            request_id=operation.request.request_id,
+            topic=key.topic,
+            partition=key.partition,
+            bytes=size,
+        )
+        self._start_reads()
+
+
 class BrokerServer:
     """One broker. Only requests that may wait become events; lookups are answered immediately."""
 
@@ -69,6 +141,7 @@ class BrokerServer:
         self._quotas = BrokerQuotas(client_entities, settings.handling_us)
         self._sessions = FetchSessionCache()
         self._connections: dict[Connection, None] = {}
+        self._remote_readers = RemoteReaders(environment, self, settings)
 
     def accept(self, connection: Connection) -> None:
         self._connections = {known: None for known in self._connections if not known.closed}
@@ -81,6 +154,7 @@ class BrokerServer:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+        self._remote_readers.stop()
         self._groups.stop(self.broker)
 
     def unload_groups(self) -> None:
@@ -152,8 +226,13 @@ class BrokerServer:
         end = self._replica(batch.key).log.end
         offset, position = (0, 0) if end is None else (end.offset, end.position)
         if position - state.segment_start >= state.segment_bytes:
-            state.segment_start = position
+            moves_local_start = state.roll(offset, position)
             self._environment.record("partition", self.broker, change="segment_roll", offset=offset, **place)
+            if moves_local_start:
+                local_start = state.local_log_start
+                self._environment.record(
+                    "partition", self.broker, change="local_log_start", offset=local_start, **place
+                )
         last = offset + batch.records - 1
         return {**place, "base_offset": offset, "last_offset": last, "bytes": batch.bytes, "error": NONE}
 
@@ -163,9 +242,13 @@ class BrokerServer:
             reply(FetchResponse(NO_SESSION, [], FETCH_SESSION_NOT_FOUND), 0)
             return None
         session, partitions = session_partitions
+        offsets = [partition.offset for partition in partitions.values()]
 
-        def respond(operation: DelayedFetch) -> None:
-            response = self._fetch_response(session, operation)
+        def respond(operation: DelayedFetch | DelayedRemoteFetch) -> None:
+            if isinstance(operation, DelayedRemoteFetch):
+                response = self._remote_fetch_response(session, operation, offsets)
+            else:
+                response = self._fetch_response(session, operation)
             size = sum(part.bytes for part in response.partitions)
             reply(response, self._throttle_ms("fetch", fetch.client_id, fetch.quota, size))
 
@@ -193,6 +276,9 @@ class BrokerServer:
                 for key, partition in partitions.items()
             ],
         )
+        operation = self._environment.engine.operations[-1]
+        if isinstance(operation, DelayedRemoteFetch) and not operation.completed:
+            self._remote_readers.submit(operation, offsets)
         for key in joins_isr:
             self._controller.record_isr(key)
         return seq
@@ -236,6 +322,20 @@ class BrokerServer:
             partitions.append(response)
             if read.bytes and operation.request.fetcher == "follower":
                 self._replication_quota.record_sent(part.replica.key, read.bytes, self._environment.now_ms)
+        self._sessions.move_to_end(session, [part.key for part in partitions if part.bytes])
+        return FetchResponse(session, partitions)
+
+    def _remote_fetch_response(self, session: int, operation: DelayedRemoteFetch, offsets: list[int]) -> FetchResponse:
+        """Return the data read so far. The next offsets come from the log, which still has the remote batches."""
+        partitions = []
+        for part, offset in zip(operation.partitions, offsets, strict=True):
+            mark, next_offset = part.replica.high_watermark, offset
+            if part.bytes and mark is not None:
+                _, next_offset = part.replica.log.read(offset, mark, part.bytes, min_one_message=True)
+            key, error = part.replica.key, part.error or NONE
+            partitions.append(
+                FetchResponsePartition(key, error, offset, next_offset, part.bytes, mark.offset if mark else 0)
+            )
         self._sessions.move_to_end(session, [part.key for part in partitions if part.bytes])
         return FetchResponse(session, partitions)
 

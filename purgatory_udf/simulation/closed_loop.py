@@ -190,7 +190,8 @@ class ClosedLoop:
         for number in range(1, consumers.count + 1):
             instance = ConsumerInstance(f"{consumers.name}-{number}", consumers, self._new_client)
             self.instances.setdefault(consumers.name, []).append(instance)
-            self.environment.schedule(round(random.uniform(0, consumers.start_within_s) * 1_000_000), instance.start)
+            start_s = consumers.start_after_s + random.uniform(0, consumers.start_within_s)
+            self.environment.schedule(round(start_s * 1_000_000), instance.start)
 
     def _new_client(self, name: str, run_number: int = 1) -> Client:
         return Client(self.environment, name, self.servers, self.scenario.brokers.network, self.exchanges, run_number)

@@ -216,11 +216,38 @@ class PartitionState:
     in_sync: InSyncReplicas
     replica_logs: dict[int, ReplicaLog]
     segment_start: int = 0
+    # With tiered storage: the local retention, and base offset and position of each segment of the leader's local log.
+    local_retention_bytes: int | None = None
+    local_segments: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     transactions: PartitionTransactions = field(default_factory=PartitionTransactions)
 
     @property
     def isr(self) -> tuple[int, ...]:
         return self.in_sync.isr
+
+    @property
+    def local_log_start(self) -> int:
+        """The first offset of the local log; records before it are only in remote storage."""
+        return self.local_segments[0][0]
+
+    def roll(self, offset: int, position: int) -> bool:
+        """Start a segment at the log end; return whether the local log start offset moves.
+
+        Closed segments are in remote storage at once. Segments leave the local log while the rest is at least the local
+        retention (Kafka: `UnifiedLog.deleteRetentionSizeBreachedSegments`), and every follower has them.
+        """
+        self.segment_start = position
+        self.local_segments.append((offset, position))
+        before, retention = self.local_log_start, self.local_retention_bytes
+        replicated = min(
+            (log.end for broker, log in self.replica_logs.items() if broker != self.leader), default=offset
+        )
+        while retention is not None and len(self.local_segments) > 1:
+            next_offset, next_position = self.local_segments[1]
+            if position - next_position < retention or next_offset > replicated:
+                break
+            del self.local_segments[0]
+        return self.local_log_start > before
 
     def followed_by(self, broker: int) -> bool:
         """Whether this broker fetches the partition from its leader."""

@@ -58,6 +58,7 @@ class Controller:
                     replicas=replicas,
                     min_isr=min(topic.min_isr, topic.replication),
                     segment_bytes=topic.segment_bytes,
+                    local_retention_bytes=topic.local_retention_bytes,
                     leader=None,
                     epoch=-1,
                     in_sync=self._in_sync_replicas(replicas[0], replicas, replicas),
@@ -176,6 +177,10 @@ class Controller:
         state.leader, state.epoch = leader, state.epoch + 1
         state.in_sync = self._in_sync_replicas(leader, state.replicas, isr)
         state.segment_start = log.end.position if log.end else 0
+        if state.local_retention_bytes is not None:
+            local_start = state.local_log_start
+            state.local_segments = [(local_start, log.position(local_start)), (replica_log.end, state.segment_start)]
+            self._record(state, leader, "local_log_start", offset=local_start)
         for broker, other in state.replica_logs.items():
             other.truncate(replica_log.end)
             if broker != leader and self._is_up(broker):

@@ -20,7 +20,14 @@ from purgatory_udf.rules.coordinator.group_coordinator import GroupCoordinator
 from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS, group_request
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest
 from purgatory_udf.rules.reference.broker import Cluster
-from purgatory_udf.rules.reference.event_handlers import apply_change, create_topics, delete_records, fetch, produce
+from purgatory_udf.rules.reference.event_handlers import (
+    REMOTE_STORAGE_EVENTS,
+    apply_change,
+    create_topics,
+    delete_records,
+    fetch,
+    produce,
+)
 from purgatory_udf.rules.reference.reference_replay import Event, Replayer
 
 # The 75th percentile of the normal distribution.
@@ -112,6 +119,8 @@ class LiveReference(Replayer):
             self._due_now = True
         elif kind == "partition":
             apply_change(self.cluster, event)
+        elif kind in REMOTE_STORAGE_EVENTS:
+            REMOTE_STORAGE_EVENTS[kind](self.cluster, event)
         self.advance_to(now_ms)
 
     def advance_to(self, now_ms: int) -> None:

@@ -62,6 +62,10 @@ class Brokers(_Section):
     replica_fetch_wait_max_ms: Millis = 500
     replica_fetch_min_bytes: Size = 1
     replication_quota: ReplicationQuotaSettings | None = None
+    # The time of a read of remote storage, and the pool of threads that reads (`remote.log.reader.*`).
+    remote_read: Delay = Delay(median_ms=80, p75_ms=150)
+    remote_reader_threads: Count = 10
+    remote_reader_max_pending: Count = 100
     # Thread time per request in microseconds; only request quotas use it.
     handling_us: Annotated[float, Field(gt=0, le=60_000_000)] = 200
 
@@ -74,6 +78,8 @@ class Topic(_Section):
     replication: Count = 3
     min_isr: Count = 2
     segment_bytes: Size = 2**30
+    # With tiered storage: at least this many bytes of a partition stay in the local log (`local.retention.bytes`).
+    local_retention_bytes: Size | None = None
 
 
 class Producers(_Section):
@@ -126,6 +132,7 @@ class Consumers(_Section):
     pattern: Annotated[str | None, AfterValidator(_regular_expression)] = None
     assign: dict[Name, list[Annotated[int, Field(ge=0)]]] | None = None
     static_members: bool = False
+    start_after_s: Seconds = 0
     start_within_s: Seconds = 1
     # The group uses the first assignor that all its members support.
     assignors: Annotated[list[Literal["range", "roundrobin"]], Field(min_length=1)] = ["range"]

@@ -20,6 +20,7 @@ SMALL = {
     "create-topics": (1.0, 0.3, 30),
     "purgatory-leak": (1.0, 1.0, 10),
     "open-transactions": (1.0, 1.0, 12),
+    "cold-consumers": (1.0, 0.5, 16),
 }
 
 

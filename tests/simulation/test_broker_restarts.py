@@ -126,6 +126,46 @@ def test_admin_continues_after_broker_crash() -> None:
     assert replay(crashed.events, Config()).outcomes == crashed.truth.outcomes
 
 
+def test_reads_of_remote_storage_survive_faults() -> None:
+    """One reader per broker, a short queue, a moved leader, a crash and a freeze while consumers read tiered data."""
+    consumers = {"name": "backfill", "count": 3, "assign": {"clicks": [0, 1, 2]}, "reset": "earliest"}
+    scenario = Scenario.model_validate(
+        {
+            "shows": "Faults during reads of remote storage.",
+            "duration_s": 5,
+            "brokers": {
+                "remote_read": {"median_ms": 120, "p75_ms": 300},
+                "remote_reader_threads": 1,
+                "remote_reader_max_pending": 2,
+                "failure_detection_ms": 300,
+            },
+            "topics": [{"name": "clicks", "partitions": 3, "segment_bytes": 16_384, "local_retention_bytes": 32_768}],
+            "producers": [{"name": "web", "count": 2, "topics": ["clicks"], "rate": 60, "record_bytes": 1000}],
+            "consumers": [{**consumers, "start_after_s": 2, "commit": "never", "max_partition_fetch_bytes": 16_384}],
+            "incidents": [
+                {"what": "move-leader", "topic": "clicks", "partition": 0, "to": 2, "at_s": 2.8},
+                {"what": "crash-broker", "broker": 3, "at_s": 3.2, "for_s": 0.5, "preferred_again_after_s": 0.3},
+                {"what": "freeze-broker", "broker": 1, "at_s": 4.4, "for_s": 0.4},
+            ],
+        }
+    )
+    simulated = ClosedLoop(scenario).run()
+    assert replay(simulated.events, Config()).outcomes == simulated.truth.outcomes
+    ends = {
+        (outcome.expired, outcome.completed_by, part.error)
+        for outcome in simulated.truth.outcomes
+        if outcome.kind == "remote_fetch"
+        for part in outcome.partitions
+    }
+    assert {(True, "timeout", "NONE"), (False, "remote_reads", "NONE")} <= ends
+    assert (False, "remote_reads", "UNKNOWN_SERVER_ERROR") in ends, "the queue was full"
+    moved = [event["broker"] for event in simulated.events if event.get("change") == "local_log_start"]
+    assert set(moved) == {1, 2, 3}
+    looped = loop_replay([event_table(simulated.events)], Engine(Config()))
+    core = outcomes_of(looped.completions, looped.expirations, looped.cancellations)
+    assert core == sorted(map(_as_in_tables, simulated.truth.outcomes), key=lambda outcome: outcome.operation_id)
+
+
 def test_restart_needs_consumer_or_brokers() -> None:
     with pytest.raises(ValueError, match="expected exactly one of consumer, brokers"):
         Scenario.model_validate({"shows": "x", "incidents": [{"what": "rolling-restart", "at_s": 1}]})

@@ -79,7 +79,7 @@ def test_invalid_file_is_named(tmp_path: Path) -> None:
 
 
 def test_unknown_name_lists_scenarios() -> None:
-    with pytest.raises(UserError, match="--scenario stedy: not a file and not one of create-topics, hot-partition, "):
+    with pytest.raises(UserError, match="--scenario stedy: not a file and not one of cold-consumers, create-topics, "):
         load_scenario("stedy")
 
 

@@ -209,3 +209,18 @@ def test_purgatory_leak_keeps_completed_entries() -> None:
     assert max(reading.delayed for reading in fetch.changes) <= 6
     assert max(reading.watched for reading in fetch.changes) > 30_000
     assert sum(reading.purged for reading in fetch.changes) > 30_000
+
+
+def test_cold_consumers_wait_for_remote_storage() -> None:
+    """Consumers at the end of the log do not; a read that ends after its fetch expired is repeated."""
+    simulated = simulated_scenario("cold-consumers")
+    fetches = outcomes_of_kind(simulated, "remote_fetch")
+    assert {(outcome.client_id or "").rpartition("-")[0] for outcome in fetches} == {"backfill"}
+    expired = [outcome for outcome in fetches if outcome.expired]
+    assert {outcome.wait_ms for outcome in expired} == {500}
+    assert 0.2 < len(expired) / len(fetches) < 0.8
+    reads = sum(event["type"] == "remote_read" for event in simulated.events)
+    useful = sum(part.bytes > 0 for outcome in fetches for part in outcome.partitions)
+    assert reads > useful, "some were read for nothing"
+    records = {instance.client_id: instance.records for instance in simulated.instances}
+    assert all(count > 500 for count in records.values()), records

@@ -343,7 +343,7 @@ class ConsumerCoordinator:
             self._record(group, f"{kind} of {member.member_id} expired", now_us)
 
     def _record(self, group: ConsumerGroup, reason: str, now_us: int) -> None:
-        """Record what changed in the group, and its end if it became a classic group."""
+        """Record the changes of the group, and its end if it became a classic group."""
         self._recorder.record(group, reason, now_us)
         if self.groups.get(group.name) is not group:
             self._recorder.record_end(group, f"{reason}: the group became a classic one", now_us)

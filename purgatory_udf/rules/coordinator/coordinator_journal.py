@@ -105,8 +105,8 @@ class StateChange:
 class MemberChange:
     """A member of a consumer group changed.
 
-    `from_state` is None for a new member, `to_state` is `REMOVED` for one that left the group. `held_by` has the
-    partitions of its target that it waits for: topic, partition, and the member that has not given it up.
+    `from_state` is None for a new member, `to_state` is `REMOVED` after a member has left. `held_by` lists the
+    partitions of its target that other members have not given up: topic, partition, and owner.
     """
 
     broker: int
