@@ -61,7 +61,7 @@ class Transaction(NamedTuple):
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit of a table's log; `mode` is Append or Overwrite for writes, `metadata` a remark of the writer."""
+    """One commit of a table's log; `mode` is Append or Overwrite for writes, `metadata` the writer's user metadata."""
 
     version: int
     operation: str

@@ -46,7 +46,7 @@ class Goal:
         return f"{self.figure} {self.percent:+g} %"
 
     def wanted(self, before: float) -> float:
-        """Return the value to reach, from that of the unchanged cluster."""
+        """Return the value to reach, given the value in the unchanged cluster."""
         return before * (1 + self.percent / 100)
 
 

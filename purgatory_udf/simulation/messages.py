@@ -269,7 +269,7 @@ class FetchSessionHandler:
         self._known: FetchPartitions = {}
 
     def build_request(self, partitions: FetchPartitions, **fields: Any) -> FetchRequest:
-        """Return the request after which the session covers exactly `partitions`."""
+        """Return the next request of the session, after which it has exactly these partitions."""
         known = self._known if self._session != NO_SESSION else {}
         self._known = dict(partitions)
         return FetchRequest(

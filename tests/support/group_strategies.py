@@ -178,7 +178,7 @@ class _Clients:
                     self._act(replace(step, slot=slot), other.next, other)
 
     def resume(self) -> None:
-        """Record what is left of the times at which brokers stand still, after the last step."""
+        """Record the remaining times at which brokers stand still, after the last step."""
         self._record_boundaries(2**62)
 
     def _record_boundaries(self, until_us: int) -> None:

@@ -83,7 +83,7 @@ def _shown(rows: list[Row]) -> _Shown:
 def _target(
     shown: _Shown, group: str, epoch: int, subscribed: dict[str, list[str]], counts: dict[str, int]
 ) -> dict[str, Partitions]:
-    """Return the target of every member. What no row shows goes to the members in turn, up to an equal share."""
+    """Return the target of every member. Partitions without a row go to the members in turn, up to an equal share."""
     target = {member: set(shown.whole.get((group, epoch, member), ())) for member in subscribed}
     unknown = [member for member in subscribed if (group, epoch, member) not in shown.whole]
     for member in unknown:

@@ -150,7 +150,7 @@ def _within(event: LoggedGroupEvent, spans: Mapping[int, Span], late_us: int = 0
 
 
 def _moments(events: Iterable[LoggedGroupEvent]) -> dict[tuple[LoggedGroupEvent, int], int]:
-    """Return the time of each event, by the event without its time and its number among equal events."""
+    """Return the time of each event; the key is the event without its time, and its number among equal events."""
     seen: Counter[LoggedGroupEvent] = Counter()
     moments = {}
     for event in sorted(events, key=lambda event: event.at_us):

@@ -98,7 +98,7 @@ def _senders(group: Group, rows: Frame) -> tuple[Array, Array]:
 
 
 def _other_timers(snapshot: GroupSnapshot, session_of: Array) -> int:
-    """Return the earliest deadline of any other operation than the members' current sessions."""
+    """Return the earliest deadline of an operation that is not a member's current session."""
     others = np.ones(len(snapshot.sessions), dtype=bool)
     others[session_of] = False
     deadlines = snapshot.sessions.deadline[others].tolist()
@@ -159,7 +159,7 @@ _TEXTS = ("member_id", "request_id", "client_id")
 def _renew(
     snapshot: GroupSnapshot, rows: Frame, order: Array, member: Array, timeout: Array, session_of: Array
 ) -> None:
-    """Replace the session of each member with heartbeats in the run by the one that its last heartbeat started."""
+    """Give each member with heartbeats in the run the session that its last heartbeat started."""
     sender = member[order]
     last = np.sort(order[np.concatenate([sender[1:] != sender[:-1], [True]])[: len(order)]])
     if not len(last):

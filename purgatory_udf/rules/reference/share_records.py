@@ -99,7 +99,7 @@ class StateBatch(NamedTuple):
 
 
 class PersistedState:
-    """What the share coordinator holds of a share partition. A `start` of None is not initialized."""
+    """The state of a share partition at the share coordinator; `start` is None until it is initialized."""
 
     def __init__(self, start: int | None = None, batches: Sequence[StateBatch] = ()) -> None:
         self.start = start

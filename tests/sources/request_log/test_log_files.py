@@ -53,7 +53,7 @@ def test_compressed_log_is_read_whole(tmp_path: Path, codec: str) -> None:
 
 @pytest.mark.parametrize("codec", COMPRESS)
 def test_concatenated_streams_are_all_read(tmp_path: Path, codec: str) -> None:
-    """The second stream begins within a line, the third is empty."""
+    """The second stream starts within a line, the third is empty."""
     compress = COMPRESS[codec]
     content = TEXT.encode()
     streams = compress(content[:1000]) + compress(content[1000:]) + compress(b"") + compress(b"last\n")
