@@ -60,7 +60,7 @@ def test_table_has_members_transitions(out: str) -> None:
 
 
 def test_metrics_show_who_held_partitions_back(out: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Kafka's server log has the expired reconciliation too: 7,000 ms after the first member had to revoke partitions."""
+    """Kafka's server log has the expired reconciliation too: 7,000 ms after the first member had to revoke."""
     assert metrics.main.status(["--out", out], open_local) == 0
     lines = capsys.readouterr().out.split("Members that held partitions back\n")[1].split("\n\n")[0].splitlines()
     assert [line.split()[:7] for line in lines[1:]] == [
