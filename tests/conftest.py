@@ -108,6 +108,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(autouse=True)
+def no_running_queries(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Stop the streaming queries that a failed test left running: later tests would wait for them."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    streams = request.getfixturevalue("spark").streams
+    # Fixtures of modules were set up before.
+    before = {query.id for query in streams.active}
+    yield
+    for query in streams.active:
+        if query.id not in before:
+            query.stop()
+
+
+@pytest.fixture(autouse=True)
 def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the secrets of earlier tests, which the process would otherwise redact until it exits."""
     monkeypatch.setattr(secrets, "_known_secrets", set())
