@@ -115,7 +115,7 @@ def _columns(shape: StructFields, events: list[Any]) -> tuple[dict[str, pa.Array
 
 def _scalars(field: Field, values: Sequence[Any], type_: pa.DataType, invalid: np.ndarray) -> pa.Array:
     if field.check is label:
-        values = [value if type(value) is str else str(value) for value in values]
+        values = [value if value is None or type(value) is str else str(value) for value in values]
     column = pa.array(values, type_)
     if column.null_count and field.default is REQUIRED:
         invalid |= column.is_null().to_numpy(zero_copy_only=False)

@@ -64,6 +64,8 @@ def changed_events(draw: st.DrawFn) -> bytes:
 # Lines that JSON writers do not write: repeated keys, constants, unusual numbers, deep nesting, invalid text.
 _UNUSUAL = [
     b'{"time_us":1,"time_us":2,"type":"clock"}',
+    # A request id that may be missing.
+    b'{"time_us":1,"type":"share_release","group":"g","member_id":"m"}',
     b'{"time_us":1,"type":"fetch","type":"clock"}',
     b'{"time_us":1,"type":"clock","x":NaN}',
     b'{"time_us":1,"type":"clock","x":-Infinity}',
