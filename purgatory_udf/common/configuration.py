@@ -163,8 +163,13 @@ class CreateTopicsSettings(_Section):
 
 
 class ConsumerGroupSettings(_Section):
-    """Settings of groups of the consumer protocol (Kafka's `group.consumer.*`)."""
+    """Settings of groups of the consumer protocol (Kafka's `group.consumer.*`).
 
+    `default_session_timeout_ms` is `group.consumer.session.timeout.ms` of the brokers, for groups without a recorded
+    session timeout; `session_timeout_ms` replaces or scales the session timeouts of all groups.
+    """
+
+    default_session_timeout_ms: Millis = 45_000
     session_timeout_ms: Override = None
     assignment_interval_ms: Millis = 1000
     max_size: Annotated[int, Field(ge=1, le=INT32_MAX)] = INT32_MAX

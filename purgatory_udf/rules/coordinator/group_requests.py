@@ -10,8 +10,6 @@ from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.contract.overrides import RequestContext, apply_override
 
 DEFAULT_API_VERSION = 5
-# Kafka's default of `group.consumer.session.timeout.ms`.
-DEFAULT_CONSUMER_SESSION_MS = 45_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +230,7 @@ def _consumer_heartbeat(event: Mapping[str, Any], common: dict[str, Any], config
     if rebalance_ms is not None and rebalance_ms >= 0:
         rebalance_ms = apply_override(rebalance_ms, config.setting("rebalance_timeout_ms", subject))
     session_ms = event.get("session_timeout_ms")
-    session_ms = DEFAULT_CONSUMER_SESSION_MS if session_ms is None else session_ms
+    session_ms = config.consumer.default_session_timeout_ms if session_ms is None else session_ms
     return ConsumerHeartbeat(
         **common,
         member_epoch=event["member_epoch"],
