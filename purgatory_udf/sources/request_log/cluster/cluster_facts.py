@@ -68,7 +68,7 @@ class GroupHistory:
         elif request.api == "SYNC_GROUP" and request.body.get("assignments"):
             self._store_assignment(group, request)
         elif request.api == "LEAVE_GROUP":
-            for member_id in _leaving_members(request.body, answer):
+            for member_id in leaving_members(request.body, answer):
                 self._remove_member(group, member_id, request.start_us)
 
     def at(self, group: str, at_us: int) -> GroupRecord | None:
@@ -147,7 +147,7 @@ def _is_earlier_id(known: Mapping[str, Any], member: Mapping[str, Any]) -> bool:
     )
 
 
-def _leaving_members(body: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[str]:
+def leaving_members(body: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield the ids of members that a LEAVE_GROUP request removed; from version 3 on it may have several."""
     if body.get("members") is None:
         yield str(body.get("memberId") or "")

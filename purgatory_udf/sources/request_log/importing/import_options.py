@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from purgatory_udf.common import secrets
@@ -19,6 +19,7 @@ from purgatory_udf.sources.request_log.log_files import open_text, zone_of
 from purgatory_udf.sources.trace_files.import_report import EVENTS_PER_FILE
 from purgatory_udf.sources.trace_files.input_files import InputFile, skipped_links
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, USUAL, FileLimits
+from purgatory_udf.storage.recorded_settings import RecordedSetting
 
 # Stable pseudonyms for topics, groups, clients and members: the same name has the same pseudonym in every import.
 #
@@ -166,8 +167,8 @@ class RequestLogOptions:
 class ImportReport:
     """Result of an import; `report` counts by cause the input, assumptions and omissions.
 
-    `skipped` has the links that lead to files which are read by another name. `remote_wait_ms`
-    is the `remote.fetch.max.wait.ms` that the log shows, or None. `pauses` are times at which brokers stood still.
+    `skipped` has the links that lead to files which are read by another name, `settings` the brokers' settings that the
+    log shows, and `pauses` the times at which brokers stood still.
     """
 
     run_id: str
@@ -179,7 +180,7 @@ class ImportReport:
     rejected_events: str
     recorded: str
     skipped: Sequence[str] = ()
-    remote_wait_ms: int | None = None
+    settings: Sequence[RecordedSetting] = ()
     pauses: Sequence[BrokerPause] = ()
 
     def counts(self) -> dict[str, Any]:
@@ -189,6 +190,7 @@ class ImportReport:
             "events": self.accepted,
             "rejected": self.rejected,
             "causes": dict(sorted(self.report.counts.items())),
+            "settings": [asdict(setting) for setting in self.settings],
         }
 
     def summary(self) -> list[str]:
@@ -212,13 +214,9 @@ class ImportReport:
         return [*([""] if lines else []), *lines, *([f"… and {counted(more, 'more pause')}"] if more > 0 else [])]
 
     def _settings(self) -> list[str]:
-        if self.remote_wait_ms is None:
+        if not self.settings:
             return []
-        return [
-            "",
-            f"Fetches from remote storage expired after about {self.remote_wait_ms:,} ms: replay with "
-            f"--set remote_fetch.max_wait_ms={self.remote_wait_ms}, or with the brokers' remote.fetch.max.wait.ms",
-        ]
+        return ["", "Settings that the log shows:", *(f"  {setting}" for setting in self.settings)]
 
     def require_few_rejected(self, max_rejected: float) -> None:
         """Raise `CheckFailedError` if more than `max_rejected` percent of the requests were rejected."""

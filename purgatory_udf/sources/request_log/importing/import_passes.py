@@ -24,6 +24,8 @@ from purgatory_udf.sources.request_log.importing import import_rows, import_task
 from purgatory_udf.sources.request_log.importing.broker_pauses import OverdueOperation
 from purgatory_udf.sources.request_log.importing.import_options import Rename
 from purgatory_udf.sources.request_log.partitions.partition_status import ALL_TIME, TimeRange
+from purgatory_udf.sources.request_log.shown_settings import remote_fetch_wait
+from purgatory_udf.storage.recorded_settings import RecordedSetting
 
 PARTITION = ("broker", "topic", "partition")
 SESSION = ("broker", "session")
@@ -286,16 +288,22 @@ def count_reads(reads: Dataset | None, report: Report) -> None:
     report.count("remote_reads", row["total"])
 
 
-def shown_max_wait_ms(reads: Dataset | None) -> int | None:
-    """Return the `remote.fetch.max.wait.ms` that expired fetches show; None if none expired."""
+def remote_fetch_wait_shown(reads: Dataset | None) -> list[RecordedSetting]:
+    """Return the `remote.fetch.max.wait.ms` that expired fetches show, if any expired."""
     if reads is None:
-        return None
-    shown = reads.select("expired", "waited_us").sql(
-        "SELECT percentile_disc(0.1) WITHIN GROUP (ORDER BY r.waited_us) AS us FROM {rows} AS r WHERE r.expired = 1",
-        pa.schema([("us", pa.int64())]),
+        return []
+    expired = reads.where_in("expired", [1]).select("file", "line", "waited_us")
+    shown = expired.sql(
+        """
+        SELECT percentile_disc(0.1) WITHIN GROUP (ORDER BY f.us) / 1e3 AS low,
+            percentile_disc(0.5) WITHIN GROUP (ORDER BY f.us) / 1e3 AS median, count(*) AS fetches
+        FROM (SELECT max(r.waited_us) AS us FROM {rows} AS r GROUP BY r.file, r.line) AS f
+        """,
+        pa.schema([("low", pa.float64()), ("median", pa.float64()), ("fetches", pa.int64())]),
     )
-    us = shown.collect().column("us")[0].as_py()
-    return None if us is None else round(us / 1000)
+    (row,) = shown.collect().to_pylist()
+    setting = remote_fetch_wait(row["low"], row["median"], row["fetches"]) if row["fetches"] else None
+    return [setting] if setting else []
 
 
 def _parts(requests: Dataset, steps: Steps, previous: PreviousStep | None) -> Dataset:

@@ -59,17 +59,24 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     in_order,
     overdue_operations,
     rejections,
+    remote_fetch_wait_shown,
     run_passes,
-    shown_max_wait_ms,
     with_lines,
 )
 from purgatory_udf.sources.request_log.importing.import_tables import NAMES, FinishedEvents, require_room, write_tables
 from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
 from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.shown_settings import (
+    evidence_in,
+    follower_settings,
+    settings_of_evidence,
+    settings_of_joins,
+)
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks, lines_of
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.recorded_settings import RecordedSetting
 from purgatory_udf.storage.run_records import Run
 
 if TYPE_CHECKING:
@@ -136,7 +143,7 @@ def ingest_request_log(
             rejected_events,
             recorded,
             skipped,
-            converted.remote_wait_ms,
+            converted.settings,
             converted.pauses,
         )
         run_records.save(backend, layout.table("runs"), run.finished(done.counts()))
@@ -145,11 +152,11 @@ def ingest_request_log(
 
 @dataclass(frozen=True)
 class ConvertedLog:
-    """Events of a whole log, counts by cause, the `remote.fetch.max.wait.ms` that the log shows or None, and pauses."""
+    """Events of a whole log, counts by cause, the brokers' settings that the log shows, and their pauses."""
 
     finished: FinishedEvents
     report: Report
-    remote_wait_ms: int | None
+    settings: list[RecordedSetting]
     pauses: Sequence[BrokerPause]
 
 
@@ -196,7 +203,8 @@ class WholeLog:
         )
         report = _report(overview.tally.counts, passed, context)
         report.count("broker_pauses", len(pauses))
-        return ConvertedLog(FinishedEvents(events, rejected), report, shown_max_wait_ms(passed.reads), pauses)
+        settings = [*overview.settings(requests, context), *remote_fetch_wait_shown(passed.reads)]
+        return ConvertedLog(FinishedEvents(events, rejected), report, settings, pauses)
 
 
 def given_by(options: RequestLogOptions) -> GivenMetadata:
@@ -244,6 +252,15 @@ class Overview:
             self.tally.new_brokers,
             self.tally.remote_waits,
         )
+
+    def settings(self, requests: Dataset, context: Context) -> list[RecordedSetting]:
+        """Return the brokers' settings that the requests show, without those of remote fetches."""
+        evidence = evidence_in(requests).collect().to_pylist()
+        return [
+            *settings_of_joins(self.cluster_requests, context.has_new_coordinator),
+            *settings_of_evidence(evidence, context.group_sessions, [size.at_us for size in context.topic_sizes]),
+            *follower_settings(self.tally.follower_fetches),
+        ]
 
 
 def overview_of(read: Dataset) -> Overview:

@@ -98,6 +98,7 @@ class Tally:
         span_us: First arrival and last response.
         heartbeats: By broker, the heartbeats answered by the thread that handled them, and the number of heartbeats.
         remote_waits: Topics of requests that waited for remote storage.
+        follower_fetches: Number of fetches of followers by maximum wait and minimum bytes.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -108,6 +109,7 @@ class Tally:
     span_us: tuple[int, int] | None = None
     heartbeats: dict[int, tuple[int, int]] = field(default_factory=dict)
     remote_waits: RemoteWaits = NO_REMOTE_WAITS
+    follower_fetches: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def count_skipped(self, request: Request) -> None:
         """Count a request that never waits in a purgatory of a broker."""
@@ -138,6 +140,7 @@ class Tally:
         if request.remote_us and fetch.replica_id < 0 and not response.bytes and fetch.isolation != READ_COMMITTED:
             self._count_wait(fetch, response)
         if fetch.replica_id >= 0:
+            self.follower_fetches[fetch.max_wait_ms, fetch.min_bytes] += 1
             for part in fetch.partitions:
                 self.partitions[part.topic] = max(part.partition + 1, self.partitions.get(part.topic, 0))
 
@@ -171,6 +174,7 @@ class Tally:
             "span_us": self.span_us,
             "heartbeats": list(self.heartbeats.items()),
             "remote_waits": self.remote_waits.snapshot(),
+            "follower_fetches": [[*limits, number] for limits, number in self.follower_fetches.items()],
         }
         row = {"row": END, **place, "counts": json.dumps(self.counts), "body": json.dumps(totals)}
         return pa.RecordBatch.from_pylist([row], schema=READ)
@@ -185,6 +189,8 @@ class Tally:
             total.partitions = most_partitions([total.partitions, totals["partitions"]])
             total.modern_groups.update(totals["modern_groups"])
             total.remote_waits |= RemoteWaits.resumed(totals["remote_waits"])
+            for wait_ms, size, number in totals["follower_fetches"]:
+                total.follower_fetches[wait_ms, size] += number
             total.consumer_brokers.update(totals["consumer_brokers"])
             total.new_brokers.update(totals["new_brokers"])
             spans = [span for span in (total.span_us, totals["span_us"]) if span]

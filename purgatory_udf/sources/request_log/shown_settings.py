@@ -1,0 +1,398 @@
+"""Settings of the brokers that a request log reveals, each with the number of requests that show it.
+
+A log contains no settings, but their effects: the first join of an empty group is answered after
+`group.initial.rebalance.delay.ms`, and a member of a consumer group that is silent disappears after
+`group.consumer.session.timeout.ms`. Each effect bounds a setting:
+
+    joins of a new group      first join ─────────────── 2,001 ms ─────────────── answers         at most 2,002 ms
+    a member that is silent   last heartbeat ── 6,871 ms ── epoch 4 ── 1,222 ms ── epoch 5        6,871 to 8,093 ms
+
+The bounds of all requests are intersected. Operators choose round values, so the roundest value between the bounds is
+taken; it is certain if no other one is as round, or if the bounds are close.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from purgatory_udf.backend.dataset import Dataset
+from purgatory_udf.contract.value_types import INT32
+from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log.cluster.cluster_facts import leaving_members
+from purgatory_udf.sources.request_log.importing.import_rows import RequestRow, from_json, request_rows_in
+from purgatory_udf.sources.request_log.log_line import MALFORMED, Request
+from purgatory_udf.storage import recorded_settings as names
+from purgatory_udf.storage.recorded_settings import RecordedSetting
+
+# Timers fire late rather than early, within a millisecond; this is how late the earliest of them fires, in ms.
+_LATE_MS, _EARLY_MS = 15, 1
+# Steps of values that operators choose, and the smallest step at which one observation makes a value certain.
+_ROUND = (60_000, 30_000, 10_000, 5_000, 1_000, 500, 100, 50, 10, 5, 1)
+_ROUND_ENOUGH = 100
+# Bounds that are this close, relative to the value, make any value between them certain.
+_CLOSE = 0.02
+
+
+def roundest(low: float, high: float) -> tuple[int, bool] | None:
+    """Return the roundest whole number in [low, high], and whether it is certain; None if there is none."""
+    for step in _ROUND:
+        first, last = -int(-low // step) * step, int(high // step) * step
+        if first <= last:
+            is_only = first == last and step >= _ROUND_ENOUGH
+            return first, is_only or high - low <= _CLOSE * high
+    return None
+
+
+def timeout_shown(name: str, waits_ms: Sequence[float]) -> RecordedSetting | None:
+    """Return the timeout after which waits ended; None without waits.
+
+    The shortest wait decides. It is certain if it is near a round value, or if another wait is as short, and if not
+    most waits are much longer.
+    """
+    if not waits_ms:
+        return None
+    ordered = sorted(waits_ms)
+    found = roundest(max(0.0, ordered[0] - _LATE_MS), ordered[0] + _EARLY_MS)
+    if found is None:
+        return None
+    value = found[0]
+    confirmed = value % _ROUND_ENOUGH == 0 or bisect_right(ordered, ordered[0] + _LATE_MS) > 1
+    near = bisect_right(ordered, value + max(100, value // 10))
+    high = max(value, round(ordered[0]))
+    return RecordedSetting(name, value, high, value, confirmed and near * 2 > len(ordered), len(ordered))
+
+
+# Joins of classic groups.
+
+# Answers to the joins of a rebalance are at most this far apart.
+_SAME_ANSWER_US = 200_000
+
+
+class _Join(NamedTuple):
+    start_us: int
+    answered_us: int
+    member: str
+    rebalance_ms: int
+
+
+@dataclass
+class _ClassicGroup:
+    """The joins of a group at a broker: the round that is being read, and members since the last one."""
+
+    generation: int = -1
+    joins: list[_Join] = field(default_factory=list)
+    members: set[str] | None = None
+    was_empty: bool = False
+
+
+def settings_of_joins(requests: Iterable[Request], is_new: Callable[[int], bool]) -> list[RecordedSetting]:
+    """Return the settings that joins show.
+
+    Args:
+        requests: Requests in time order; only JOIN_GROUP and LEAVE_GROUP matter.
+        is_new: Whether a broker has the group coordinator of Kafka 4.0.
+    """
+    groups: dict[tuple[int, str], _ClassicGroup] = defaultdict(_ClassicGroup)
+    waits, accepted, refused = list[float](), list[int](), list[int]()
+    for request in requests:
+        if request.api not in ("JOIN_GROUP", "LEAVE_GROUP"):
+            continue
+        try:
+            body, answer = request.body, request.answer or {}
+            group = groups[request.broker, str(body["groupId"])]
+            if request.api == "LEAVE_GROUP":
+                if not answer.get("errorCode") and group.members is not None:
+                    group.members -= set(leaving_members(body, answer))
+                continue
+            code, session_ms = int(answer.get("errorCode", 0)), int(body["sessionTimeoutMs"])
+            if code == errors.INVALID_SESSION_TIMEOUT:
+                refused.append(session_ms)
+            elif code in (errors.NONE, errors.MEMBER_ID_REQUIRED) and request.answer is not None:
+                accepted.append(session_ms)
+            if code == errors.NONE and request.answer is not None:
+                generation = int(answer["generationId"])
+                rebalance_ms = int(body.get("rebalanceTimeoutMs", session_ms))
+                join = _Join(request.start_us, request.answered_us, str(answer["memberId"]), rebalance_ms)
+                waits += _add_join(group, generation, join, is_new(request.broker))
+        except MALFORMED:
+            # It is rejected when it is converted.
+            continue
+    for (broker, _), group in groups.items():
+        waits += _initial_delay(group, is_new(broker))
+    delay = timeout_shown(names.INITIAL_DELAY, waits)
+    return [*([delay] if delay else []), *_session_limits(accepted, refused)]
+
+
+def _add_join(group: _ClassicGroup, generation: int, join: _Join, is_new: bool) -> Iterator[float]:
+    """Add a join; yield the initial delay that the former round shows if the join starts another one."""
+    if generation == group.generation:
+        if abs(join.answered_us - group.joins[0].answered_us) <= _SAME_ANSWER_US:
+            group.joins.append(join)
+        if group.members is not None:
+            group.members.add(join.member)
+        return
+    yield from _initial_delay(group, is_new)
+    group.was_empty = generation == 1 or (group.members is not None and not group.members)
+    group.generation, group.joins, group.members = generation, [join], {join.member}
+
+
+def _initial_delay(group: _ClassicGroup, is_new: bool) -> Iterator[float]:
+    """Yield the initial rebalance delay in ms that a round of joins of an empty group shows, if it is unambiguous."""
+    if not group.was_empty or not group.joins:
+        return
+    first, *later = sorted(group.joins)
+    waited_ms = (first.answered_us - first.start_us) / 1000
+    joined_ms = [(join.start_us - first.start_us) / 1000 for join in later]
+    extends = is_new or group.generation == 1
+    found = [
+        waited_ms / times
+        for times in range(1, (len(later) if extends else 0) + 2)
+        if abs(_end_of_initial_ms(waited_ms / times, joined_ms, first.rebalance_ms, extends) - waited_ms) < 1
+    ]
+    if len(found) == 1:
+        yield found[0]
+
+
+def _end_of_initial_ms(delay_ms: float, joined_ms: Sequence[float], rebalance_ms: int, extends: bool) -> float:
+    """Return when the join phase of an empty group ends after its first join, as `InitialDelayedJoin` extends it."""
+    since_ms, end_ms, remaining_ms = 0.0, delay_ms, max(rebalance_ms - delay_ms, 0)
+    while extends and remaining_ms > 0 and any(since_ms < at_ms <= end_ms for at_ms in joined_ms):
+        more_ms = min(delay_ms, remaining_ms)
+        since_ms, end_ms, remaining_ms = end_ms, end_ms + more_ms, remaining_ms - more_ms
+    return end_ms
+
+
+# Kafka's defaults of the limits of a member's session timeout.
+_LEAST_SESSION_MS, _MOST_SESSION_MS = 6_000, 1_800_000
+
+
+def _session_limits(accepted: Sequence[int], refused: Sequence[int]) -> Iterator[RecordedSetting]:
+    """Yield the limits of session timeouts that joins show to differ from the defaults, or that refused joins show.
+
+    Every value between the bounds accepts and refuses the same joins.
+    """
+    if not accepted:
+        return
+    least, most = min(accepted), max(accepted)
+    below, above = [each for each in refused if each < least], [each for each in refused if each > most]
+    if least < _LEAST_SESSION_MS or below:
+        low = max(below, default=-1) + 1
+        value = _LEAST_SESSION_MS if low <= _LEAST_SESSION_MS <= least else least
+        shown = len(below) + sum(each < _LEAST_SESSION_MS for each in accepted)
+        yield RecordedSetting(names.MIN_SESSION, low, least, value, True, shown)
+    if most > _MOST_SESSION_MS or above:
+        high = min(above, default=INT32 + 1) - 1
+        value = _MOST_SESSION_MS if most <= _MOST_SESSION_MS <= high else most
+        shown = len(above) + sum(each > _MOST_SESSION_MS for each in accepted)
+        yield RecordedSetting(names.MAX_SESSION, most, high, value, True, shown)
+
+
+# Consumer groups, lookups and commits: evidence from requests that are too many to collect.
+
+CONSUMER_HEARTBEAT, LIST_OFFSETS, OFFSET_COMMIT = "CONSUMER_GROUP_HEARTBEAT", "LIST_OFFSETS", "OFFSET_COMMIT"
+# Shorter waits of commits and lookups are not timeouts.
+_SHORT_US = 100_000
+
+# A bound of a setting in ms, or null, and the number of requests that show it. The times are those of the last
+# heartbeat of a removed member, and of the first one without it.
+_TIMES = [("since_us", pa.int64()), ("until_us", pa.int64())]
+_BOUNDS = [("low", pa.float64()), ("high", pa.float64()), ("requests", pa.int64())]
+EVIDENCE = pa.schema([("name", pa.string()), ("group", pa.string()), *_TIMES, *_BOUNDS])
+
+
+def evidence_in(requests: Dataset) -> Dataset:
+    """Return EVIDENCE from REQUESTS rows of a whole log."""
+    heartbeats = requests.where_in("api", [CONSUMER_HEARTBEAT])
+    waited = requests.where_in("api", [LIST_OFFSETS, OFFSET_COMMIT]).where_below("remote_us", _SHORT_US, below=False)
+    order = [name for name in ("start_us", "file", "piece", "line") if name in requests.schema.names]
+    return heartbeats.union(waited).map_groups(("broker",), order, _evidence, EVIDENCE)
+
+
+def _evidence(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield EVIDENCE of REQUESTS rows in the order of broker and start."""
+    groups: dict[tuple[int, str], list[_Heartbeat]] = defaultdict(list)
+    intervals: Counter[int] = Counter()
+    rows: list[dict[str, Any]] = []
+    for row in request_rows_in(batches):
+        if row.answer is None:
+            continue
+        try:
+            if row.api == CONSUMER_HEARTBEAT:
+                group, heartbeat, interval_ms = _heartbeat(row)
+                groups[row.broker, group].append(heartbeat)
+                if heartbeat.code == errors.NONE and heartbeat.sent_epoch >= 0:
+                    intervals[interval_ms] += 1
+            elif (name := _timed_out(row)) is not None:
+                rows.append({"name": name, "high": row.remote_us / 1000, "requests": 1})
+        except MALFORMED:
+            continue
+    for interval_ms, number in intervals.items():
+        rows.append({"name": names.CONSUMER_INTERVAL, "low": interval_ms, "high": interval_ms, "requests": number})
+    longest_ms = max(intervals, default=0)
+    for (_, group), heartbeats in groups.items():
+        rows += ({"group": group, **bound} for bound in _session_bounds(heartbeats, 2_000 * longest_ms))
+    yield pa.RecordBatch.from_pylist(rows, schema=EVIDENCE)
+
+
+def _timed_out(row: RequestRow) -> str | None:
+    """Return the setting that limited the wait of a lookup or a commit; None if it did not time out."""
+    body, answer = from_json(row.body), from_json(row.answer or "{}")
+    listed = [part for topic in answer.get("topics") or [] for part in topic["partitions"]]
+    codes = {int(part["errorCode"]) for part in listed}
+    if row.api == LIST_OFFSETS:
+        has_timeout = int(body.get("timeoutMs") or 0) > 0
+        return names.LOOKUP_TIMEOUT if errors.REQUEST_TIMED_OUT in codes and not has_timeout else None
+    return names.COMMIT_TIMEOUT if codes & {errors.REQUEST_TIMED_OUT, errors.COORDINATOR_NOT_AVAILABLE} else None
+
+
+class _Heartbeat(NamedTuple):
+    """A heartbeat of a consumer group; `changes`: it may start a rebalance by itself."""
+
+    at_us: int
+    member: str
+    sent_epoch: int
+    epoch: int
+    code: int
+    changes: bool
+
+
+def _heartbeat(row: RequestRow) -> tuple[str, _Heartbeat, int]:
+    body, answer = from_json(row.body), from_json(row.answer or "{}")
+    code, epoch = int(answer["errorCode"]), int(body["memberEpoch"])
+    changes = epoch <= 0 or body.get("subscribedTopicNames") is not None or bool(body.get("subscribedTopicRegex"))
+    member = str(body.get("memberId") or answer.get("memberId") or "")
+    given = int(answer.get("memberEpoch", -1))
+    heartbeat = _Heartbeat(row.start_us, member, epoch, given, code, changes)
+    return str(body["groupId"]), heartbeat, int(answer.get("heartbeatIntervalMs", 0))
+
+
+def _session_bounds(heartbeats: Sequence[_Heartbeat], silent_us: int) -> Iterator[dict[str, Any]]:
+    """Yield bounds of the session timeout from the heartbeats of a group at a broker, in time order.
+
+    A member that was in the epoch of the group, and is never heard again, has been removed when the others get another
+    epoch: its session expired after their last heartbeat without it, and before the first with it. A member with
+    another epoch may have been removed because it did not give up partitions in time.
+
+    Args:
+        heartbeats: The heartbeats of the group.
+        silent_us: A member without a heartbeat for that long is silent.
+    """
+    last_us = {each.member: each.at_us for each in heartbeats if each.code == errors.NONE}
+    members: dict[str, tuple[int, bool]] = {}
+    top, unchanged_us, changed_us, gap_us = 0, 0, 0, 0
+    static_left = False
+    for each in heartbeats:
+        before = members.get(each.member)
+        if each.code == errors.UNKNOWN_MEMBER_ID and before is not None:
+            del members[each.member]
+            if before[1] and not static_left:
+                yield _bound(0, each.at_us - before[0])
+        if each.code != errors.NONE:
+            continue
+        if before is not None and each.sent_epoch > 0:
+            gap_us = max(gap_us, each.at_us - before[0])
+        if each.epoch > top and each.sent_epoch > 0 and not each.changes:
+            silent = {
+                member: (at_us, in_epoch)
+                for member, (at_us, in_epoch) in members.items()
+                if last_us[member] == at_us and at_us < each.at_us - silent_us
+            }
+            for at_us, in_epoch in silent.values():
+                if len(silent) == 1 and in_epoch and changed_us < max(unchanged_us, at_us) and not static_left:
+                    times = {"since_us": at_us, "until_us": each.at_us}
+                    yield {**_bound(max(0, unchanged_us - at_us), each.at_us - at_us), **times}
+            members = {member: known for member, known in members.items() if member not in silent}
+        elif each.sent_epoch == each.epoch == top:
+            unchanged_us = each.at_us
+        if each.changes:
+            changed_us = each.at_us
+        top = max(top, each.epoch)
+        # A static member that leaves (-2) keeps its place until it returns, or its session expires.
+        static_left = each.sent_epoch == _LEFT_STATIC or (static_left and each.sent_epoch != 0)
+        if each.sent_epoch < 0:
+            members.pop(each.member, None)
+        else:
+            members[each.member] = (each.at_us, each.epoch == top)
+    if gap_us:
+        yield {"name": names.CONSUMER_SESSION, "low": gap_us / 1000, "requests": 0}
+
+
+# Epoch of a static member that leaves.
+_LEFT_STATIC = -2
+
+
+def _bound(low_us: int, high_us: int) -> dict[str, Any]:
+    return {"name": names.CONSUMER_SESSION, "low": low_us / 1000, "high": high_us / 1000, "requests": 1}
+
+
+def settings_of_evidence(
+    rows: Iterable[Mapping[str, Any]], own_sessions: Container[str], resized_us: Sequence[int]
+) -> list[RecordedSetting]:
+    """Return the settings that EVIDENCE shows.
+
+    Args:
+        rows: EVIDENCE.
+        own_sessions: Groups with a session timeout of their own.
+        resized_us: When topics were created, enlarged or deleted, which also starts rebalances.
+    """
+    by_name: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        since_us, until_us = row["since_us"], row["until_us"]
+        is_resized = since_us is not None and any(since_us < at_us <= until_us for at_us in resized_us)
+        if not is_resized and (row["group"] is None or row["group"] not in own_sessions):
+            by_name[row["name"]].append(row)
+    timeouts = {name: [row["high"] for row in by_name[name]] for name in (names.LOOKUP_TIMEOUT, names.COMMIT_TIMEOUT)}
+    intervals = Counter[int]()
+    for row in by_name[names.CONSUMER_INTERVAL]:
+        intervals[round(row["low"])] += row["requests"]
+    found = [
+        *(timeout_shown(name, waits) for name, waits in timeouts.items()),
+        _reported(names.CONSUMER_INTERVAL, intervals) if intervals else None,
+        _session(by_name[names.CONSUMER_SESSION]),
+    ]
+    return [setting for setting in found if setting is not None]
+
+
+def _reported(name: str, counted: Mapping[int, int]) -> RecordedSetting:
+    """Return a setting that requests or responses carry: the most frequent value."""
+    value = max(sorted(counted), key=lambda each: counted[each])
+    return RecordedSetting(name, min(counted), max(counted), value, len(counted) == 1, sum(counted.values()))
+
+
+def _session(rows: Sequence[Mapping[str, Any]]) -> RecordedSetting | None:
+    high = min((row["high"] for row in rows if row["high"] is not None), default=None)
+    if high is None:
+        return None
+    low = max((row["low"] for row in rows if row["low"] is not None), default=0.0)
+    found = roundest(low, high) if low <= high else None
+    if found is None:
+        return None
+    value, certain = found
+    requests = sum(row["requests"] for row in rows)
+    return RecordedSetting(names.CONSUMER_SESSION, round(low), round(high), value, certain, requests)
+
+
+def remote_fetch_wait(low_ms: float, median_ms: float, fetches: int) -> RecordedSetting | None:
+    """Return `remote.fetch.max.wait.ms`, given the shortest and the median wait of expired fetches, and their number.
+
+    Up to Kafka 3.7 each fetch has its own limit, so that waits differ.
+    """
+    shown = timeout_shown(names.REMOTE_FETCH_WAIT, [low_ms, median_ms])
+    return shown and replace(shown, requests=fetches)
+
+
+def follower_settings(fetches: Mapping[tuple[int, int], int]) -> list[RecordedSetting]:
+    """Return the settings of followers; `fetches` counts their fetches by maximum wait and minimum bytes."""
+    if not fetches:
+        return []
+    waits, sizes = Counter[int](), Counter[int]()
+    for (wait_ms, size), number in fetches.items():
+        waits[wait_ms] += number
+        sizes[size] += number
+    return [_reported(names.FOLLOWER_WAIT, waits), _reported(names.FOLLOWER_BYTES, sizes)]
