@@ -106,6 +106,7 @@ def main(
     """Replay the events of a trace: completions, expirations and watches, as Delta tables."""
     from purgatory_udf.answers.replay_summary import summary
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
+    from purgatory_udf.storage.recorded_settings import recorded_settings, warn_of_contradictions, with_recorded
     from purgatory_udf.streaming.group_answer_check import explained
     from purgatory_udf.streaming.replay_run import run_replay
     from purgatory_udf.streaming.run_resumption import ReplayOptions
@@ -121,8 +122,11 @@ def main(
         if trace:
             events, ingested = ingest_trace(backend, [*trace, *(more or [])], out, chosen, overwrite)
         assert events is not None
+        recorded = recorded_settings(backend, events)
+        chosen = with_recorded(chosen, recorded)
+        warn_of_contradictions(chosen, recorded)
         run = run_replay(backend, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
-    print("\n".join(summary(backend, out, run)))
+    print("\n".join(summary(backend, out, run, recorded)))
     if explain is not None:
         print("\n".join(["", *explained(backend, out, explain)]))
 

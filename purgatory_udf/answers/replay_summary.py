@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.common.console import Table, request_label
+from purgatory_udf.storage.recorded_settings import KEYS, RecordedSetting
 
 if TYPE_CHECKING:
     import altair as alt
@@ -25,8 +26,15 @@ MAX_POINTS = 5_000
 COLOURS = {"completed on arrival": "#999999", "completed after a wait": "#0072b2", "expired": "#d55e00"}
 
 
-def summary(session: Session, out: str, run: Run) -> list[str]:
-    """Return the lines that a replay prints at its end; `run` is its record, `out` the folder of its tables."""
+def summary(session: Session, out: str, run: Run, recorded: Iterable[RecordedSetting] = ()) -> list[str]:
+    """Return the lines that a replay prints at its end.
+
+    Args:
+        session: Session of the tables.
+        out: Folder of the tables.
+        run: Record of the replay.
+        recorded: The brokers' settings that the recording shows.
+    """
     tables = RunTables(session, out)
     causes, counts = tables.rows("summary/causes"), run.counts
     time = f" in {run.wall_seconds:,.1f} s" if run.wall_seconds is not None else ""
@@ -37,9 +45,15 @@ def summary(session: Session, out: str, run: Run) -> list[str]:
         _by_kind(causes, counts.get("open", 0), counts.get("cancellations", 0)).lines(),
         _by_cause(causes).lines(),
         _slowest(tables.rows("summary/slowest", top=SLOWEST)).lines(),
+        _settings(recorded),
         [f"Tables: completions, expirations, cancellations, watches, runs in {out.removeprefix('file://')}"],
     ]
-    return [line for block in blocks for line in ["", *block]][1:]
+    return [line for block in blocks if block for line in ["", *block]][1:]
+
+
+def _settings(recorded: Iterable[RecordedSetting]) -> list[str]:
+    used = [f"  {setting}" for setting in recorded if setting.name in KEYS]
+    return ["Settings that the recording shows, used unless others are given", *used] if used else []
 
 
 def _by_kind(causes: list[Row], still_open: int, cancelled: int) -> Table:

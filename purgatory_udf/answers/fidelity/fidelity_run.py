@@ -18,7 +18,7 @@ from purgatory_udf.answers.fidelity.broker_readings import (
     group_events_in_logs,
 )
 from purgatory_udf.answers.fidelity.coordinator_comparison import logged_groups
-from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, figures, write_comparison
+from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, figures, settings_table, write_comparison
 from purgatory_udf.answers.page_template import POLICY_TAG
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.backend import backend_of
@@ -27,6 +27,8 @@ from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import local_path
 from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.recorded_settings import contradictions, recorded_settings
+from purgatory_udf.streaming.run_resumption import with_current_defaults
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,7 +163,9 @@ def run_fidelity(session: Session, options: FidelityOptions) -> Fidelity:
             raise UserError(f"{layout.table(name)}: no such table; run `{maker}` first")
     tables = RunTables(session, options.out, require_all_rows=False)
     backend_of(session).files.remove(layout.table("fidelity"))
-    report = figures(tables, write_comparison(tables), beans)
+    recorded = recorded_settings(session, layout.table("events"))
+    others = contradictions(with_current_defaults(tables.run.configuration), recorded)
+    report = [settings_table(others), *figures(tables, write_comparison(tables, others), beans)]
     if logged and tables.has("group_transitions"):
         report.append(logged_groups(tables, logged))
     return Fidelity(report, _write_page(options, tables, report))

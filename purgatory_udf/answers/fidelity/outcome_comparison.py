@@ -35,6 +35,15 @@ import pyarrow as pa
 from purgatory_udf.answers.fidelity.broker_readings import ExpirationCount
 from purgatory_udf.common.console import Table, request_label
 from purgatory_udf.contract.tables import COMMENTED_TABLES, FIDELITY, TABLES
+from purgatory_udf.storage.recorded_settings import (
+    CONSUMER_SESSION,
+    INITIAL_DELAY,
+    LOOKUP_TIMEOUT,
+    MAX_SESSION,
+    MIN_SESSION,
+    REMOTE_FETCH_WAIT,
+    Contradiction,
+)
 
 if TYPE_CHECKING:
     from purgatory_udf.answers.run_tables import RunTables
@@ -58,6 +67,7 @@ CAUSES = {
     "dated_apart": "the deciding change and the first check differ by a few milliseconds, within the log's precision",
     "change_unseen": "the log does not contain the deciding change, or has another time for it",
     "other_coordinator": "answered by the coordinator of Kafka 4, but replayed by the rules of the old one",
+    "other_setting": "replayed with another setting than the recording shows",
     "group_state": "the group was in another state when the request arrived",
 }
 
@@ -83,8 +93,34 @@ CLASSES = (AT_ONCE, COMPLETED, EXPIRED)
 WORST = 3
 
 
-def write_comparison(tables: RunTables) -> dict[int, float]:
+# The kinds of operations that a setting decides.
+_CLASSIC_GROUPS = ("join_group", "sync_group", "heartbeat", "leave_group", "offset_commit")
+_DECIDES = {
+    INITIAL_DELAY: _CLASSIC_GROUPS,
+    MIN_SESSION: _CLASSIC_GROUPS,
+    MAX_SESSION: _CLASSIC_GROUPS,
+    CONSUMER_SESSION: ("consumer_group_heartbeat", "offset_commit"),
+    REMOTE_FETCH_WAIT: ("remote fetch",),
+    LOOKUP_TIMEOUT: ("list_offsets",),
+}
+
+
+def settings_table(others: Iterable[Contradiction]) -> Table:
+    """Return the settings of the replay that contradict the recording."""
+    return Table(
+        "Settings of the replay that contradict the recording",
+        ("setting", "replayed with", "recorded", "requests"),
+        [(each.key, str(each.value), str(each.recorded.value), each.recorded.requests) for each in others],
+    )
+
+
+def write_comparison(tables: RunTables, others: Iterable[Contradiction] = ()) -> dict[int, float]:
     """Write the table `fidelity` and make it available to queries.
+
+    Args:
+        tables: Tables of the replay.
+        others: Settings of the replay that contradict the recording; they explain disagreements of the kinds of
+            operations that they decide.
 
     Returns:
         The phase of each broker's timer in milliseconds, for brokers with a clear one.
@@ -98,12 +134,20 @@ def write_comparison(tables: RunTables) -> dict[int, float]:
         queries.append("fidelity/groups")
     if tables.has("group_disagreements"):
         queries.append("fidelity/new_coordinator")
-    rows = " UNION ALL ".join(f"(SELECT {', '.join(_COLUMNS)} FROM ({tables.text(name)}) rows)" for name in queries)
+    kinds = sorted({kind for each in others for kind in _DECIDES[each.recorded.name]})
+    columns = ", ".join(_with_other_setting(kinds) if name == "cause" and kinds else name for name in _COLUMNS)
+    rows = " UNION ALL ".join(f"(SELECT {columns} FROM ({tables.text(name)}) rows)" for name in queries)
     path = tables.layout.table("fidelity")
     run_id = {"run_id": tables.run.run_id}
     tables.database.save(rows, path, COMMENTED_TABLES["fidelity"], constants=run_id)
     tables.add_table("fidelity", path, FIDELITY)
     return phases
+
+
+def _with_other_setting(kinds: Sequence[str]) -> str:
+    """Return the column `cause`, replaced for disagreements of these kinds."""
+    listed = ", ".join(f"'{kind}'" for kind in kinds)
+    return f"CASE WHEN cause IS NOT NULL AND kind IN ({listed}) THEN 'other_setting' ELSE cause END AS cause"
 
 
 _COLUMNS = [name for name in FIDELITY.names if name != "run_id"]

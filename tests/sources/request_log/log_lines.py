@@ -19,8 +19,10 @@ KEYS = {
     "OFFSET_COMMIT": 8,
     "JOIN_GROUP": 11,
     "HEARTBEAT": 12,
+    "LEAVE_GROUP": 13,
     "SYNC_GROUP": 14,
     "ADD_PARTITIONS_TO_TXN": 24,
+    "CONSUMER_GROUP_HEARTBEAT": 68,
 }
 T = "w1aw1aw1aw1aw1aw1aw1aw"
 

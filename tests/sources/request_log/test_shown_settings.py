@@ -1,0 +1,177 @@
+"""A log reveals settings of the brokers; replays use the certain ones, and `fidelity` names wrong ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from jobs.fidelity import main as fidelity
+from jobs.ingest import main as ingest
+from jobs.replay import main as replay
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.common.configuration import load_config
+from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, request_batch, request_row
+from purgatory_udf.sources.request_log.shown_settings import (
+    evidence_in,
+    roundest,
+    settings_of_evidence,
+    settings_of_joins,
+    timeout_shown,
+)
+from purgatory_udf.storage.recorded_settings import RecordedSetting, contradictions, with_recorded
+from tests.sources.request_log.log_lines import log_line, message, parse
+
+DELAY, SESSION = "group.initial.rebalance.delay.ms", "group.consumer.session.timeout.ms"
+
+
+def join(
+    at: float, until: float, generation: int = 1, *, member: str = "m", error: int = 0, session: int = 10_000
+) -> str:
+    """Return the line of a join from `at` to `until`."""
+    request = {
+        "groupId": "g",
+        "memberId": "",
+        "sessionTimeoutMs": session,
+        "rebalanceTimeoutMs": 60_000,
+        "protocolType": "consumer",
+        "protocols": [{"name": "range", "metadata": ""}],
+    }
+    answer = {"errorCode": error, "generationId": generation, "memberId": member, "leader": "m", "members": []}
+    return log_line(until, message("JOIN_GROUP", request, answer, version=3, remote=until - at - 1))
+
+
+def member_line(api: str, at: float, error: int = 0, until: float | None = None, **fields: Any) -> str:
+    """Return the line of another request of the member."""
+    request = {"groupId": "g", "memberId": "m", "generationId": 1, **fields}
+    remote = 0 if until is None else until - at - 1
+    end = at + 1 if until is None else until
+    return log_line(end, message(api, request, {"errorCode": error, "assignment": ""}, version=4, remote=remote))
+
+
+def shown(lines: Iterable[str], is_new: bool = False) -> list[str]:
+    requests = sorted(parse(lines), key=lambda request: request.start_us)
+    return [str(setting) for setting in settings_of_joins(requests, lambda broker: is_new)]
+
+
+@pytest.mark.parametrize(
+    ("joins", "delay"),
+    [
+        ([(0, 2_001)], 2_000),
+        ([(0, 3)], 0),
+        # The second member extends the wait.
+        ([(0, 4_001), (500, 4_001)], 2_000),
+        # A third member may have extended a wait of 2 s twice, or one of 3 s once.
+        ([(0, 6_002), (500, 6_002), (2_500, 6_002)], None),
+    ],
+)
+def test_first_joins_show_initial_delay(joins: list[tuple[float, float]], delay: int | None) -> None:
+    lines = [join(at, until, member=f"m{number}") for number, (at, until) in enumerate(joins)]
+    assert shown(lines) == ([] if delay is None else [f"{DELAY}={delay}, from 1 first joins of empty groups"])
+
+
+def test_only_groups_known_to_be_empty_count() -> None:
+    """The second generation waits for members; the fourth starts after all have left."""
+    lines = [join(0, 901, 2), member_line("LEAVE_GROUP", 1_000), join(2_000, 3_251, 4)]
+    assert shown(lines) == [f"{DELAY}=1250 (not certain: 1,250 to 1,251), from 1 first joins of empty groups"]
+
+
+def test_refused_joins_show_session_limits() -> None:
+    lines = [join(0, 1, session=2_000, error=26), join(10, 11, 3, session=4_000), join(20, 21, 3, session=9_000_000)]
+    assert shown([*lines, join(30, 31, session=10_000_000, error=26)]) == [
+        "group.min.session.timeout.ms=4000, from 2 joins",
+        "group.max.session.timeout.ms=9000000, from 2 joins",
+    ]
+
+
+def heartbeat(at: float, member: str, sent: int, epoch: int, error: int = 0) -> str:
+    request = {
+        "groupId": "g",
+        "memberId": member,
+        "memberEpoch": sent,
+        "subscribedTopicNames": [] if not sent else None,
+    }
+    answer = {"errorCode": error, "memberId": member, "memberEpoch": epoch, "heartbeatIntervalMs": 1_000}
+    return log_line(at, message("CONSUMER_GROUP_HEARTBEAT", request, answer, version=1))
+
+
+def consumer_session(lines: Iterable[str], resized_us: list[int] | None = None) -> RecordedSetting | None:
+    rows = [request_row(request, None) for request in parse(lines)]
+    requests = LocalBackend().dataset_of(pa.Table.from_batches([request_batch(rows, {}, REQUESTS)]))
+    evidence = evidence_in(requests).collect().to_pylist()
+    found = settings_of_evidence(evidence, (), resized_us or [])
+    return next((setting for setting in found if setting.name == SESSION), None)
+
+
+def silent_member(sent_epoch_of_silent: int = 2, join_at: float | None = None) -> list[str]:
+    """Return heartbeats every second of member a; b, in the same epoch, is silent since 3.5 s and gone at 11 s."""
+    lines = [heartbeat(0, "a", 0, 1), heartbeat(500, "b", 0, 2)]
+    lines += [heartbeat(1_000 * at, "a", 1 if at == 1 else 2, 2) for at in range(1, 11)]
+    lines += [heartbeat(500 + 1_000 * at, "b", 2, sent_epoch_of_silent) for at in range(1, 4)]
+    lines += [heartbeat(join_at, "c", 0, 2)] if join_at is not None else []
+    return [*lines, heartbeat(11_000, "a", 2, 3)]
+
+
+def test_silent_member_shows_consumer_session() -> None:
+    assert consumer_session(silent_member()) == RecordedSetting(SESSION, 6_500, 7_500, 7_000, True, 1)
+
+
+def test_other_causes_of_rebalances_show_nothing() -> None:
+    """A member in an older epoch may have kept partitions too long; a join or a new topic starts a rebalance, too."""
+    resized_us = parse([heartbeat(8_000, "a", 2, 2)])[0].start_us
+    assert consumer_session(silent_member(sent_epoch_of_silent=1)) is None
+    assert consumer_session(silent_member(join_at=10_500)) is None
+    assert consumer_session(silent_member(), [resized_us]) is None
+
+
+def test_value_is_certain_if_round_or_confirmed() -> None:
+    assert roundest(6_871, 7_623) == (7_000, True)
+    assert roundest(3_100, 9_000) == (5_000, True) and roundest(1_100, 3_900) == (2_000, False)
+    assert roundest(7.2, 7.9) is None
+    for waits, certain in (([703.0], True), ([737.0], False), ([737.0, 739.0], True), ([703.0, 900.0, 950.0], False)):
+        setting = timeout_shown(DELAY, waits)
+        assert setting is not None and setting.certain is certain
+
+
+def test_given_settings_win_and_factors_scale() -> None:
+    recorded = [RecordedSetting("remote.fetch.max.wait.ms", 700, 701, 700, True, 9)]
+    unset, factor = load_config(), load_config(settings=["remote_fetch.max_wait_ms=x2"])
+    given = load_config(settings=["remote_fetch.max_wait_ms=500", "produce.timeout_ms[topic=t]=7"])
+    applied = [with_recorded(each, recorded) for each in (unset, factor, given)]
+    assert [each.remote_fetch.max_wait_ms for each in applied] == [700, 1400, 500]
+    assert applied[2] == given and applied[2].group._rules == given.what_if
+    found = [str(each) for each in contradictions(given.model_dump(), recorded)]
+    shown_by = "remote.fetch.max.wait.ms=700, from 9 expired fetches"
+    assert found == [f"remote_fetch.max_wait_ms=500 contradicts the recording: {shown_by}"]
+
+
+def test_replay_uses_recorded_delay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the default delay of 3 s, the group would still wait for members at 2.5 s."""
+    log, out = tmp_path / "request-1.log", str(tmp_path / "out")
+    sync = member_line("SYNC_GROUP", 2_010, until=2_020, assignments=[{"memberId": "m", "assignment": ""}])
+    beats = [member_line("HEARTBEAT", at) for at in (2_300, 2_500, 4_000)]
+    log.write_text("\n".join([join(0, 2_001), sync, *beats]) + "\n")
+    sentence = f"{DELAY}=2000, from 1 first joins of empty groups"
+    assert ingest.status(["--from", "request-log", str(log), "--out", out], open_local) == 0
+    (counts,) = DeltaTable(f"{out}/runs").to_pyarrow_table().column("counts").to_pylist()
+    assert {setting["name"]: setting["value"] for setting in json.loads(counts)["settings"]} == {DELAY: 2_000}
+    words = ["--events", f"{out}/events", "--out", out]
+    assert replay.status([*words, "--set", "group.initial_rebalance_delay_ms=3000"], open_local) == 0
+    assert f"group.initial_rebalance_delay_ms=3000 contradicts the recording: {sentence}" in caplog.messages
+    assert fidelity.status(["--out", out], open_local) == 0
+    printed = capsys.readouterr().out
+    assert printed.count(f"  {sentence}") == 2
+    assert ["group.initial_rebalance_delay_ms", "3000", "2000", "1"] in map(str.split, printed.splitlines())
+    causes = DeltaTable(f"{out}/fidelity").to_pyarrow_table().column("cause").to_pylist()
+    assert set(causes) == {None, "other_setting"}
+    assert replay.status([*words, "--overwrite"], open_local) == 0
+    configurations = DeltaTable(f"{out}/runs").to_pyarrow_table().sort_by("job").column("configuration").to_pylist()
+    assert json.loads(configurations[-1])["group"]["initial_rebalance_delay_ms"] == 2_000
