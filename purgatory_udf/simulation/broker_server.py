@@ -132,6 +132,7 @@ class BrokerServer:
         self.broker = broker
         self.up = True
         self.shutting_down = False
+        self.frozen = False
         self.frozen_until_us = 0
         self._environment = environment
         self._controller = controller

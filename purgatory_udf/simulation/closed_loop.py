@@ -119,7 +119,7 @@ class ClosedLoop:
         share.
         """
         started = time.perf_counter()
-        length_us = round(self.scenario.duration_s * 1_000_000)
+        length_us = self.last_us + 1 - START_US
         for elapsed_us in [*range(PROGRESS_INTERVAL_US, length_us, PROGRESS_INTERVAL_US), length_us]:
             self.environment.run(START_US + elapsed_us)
             if report is not None:
@@ -134,6 +134,11 @@ class ClosedLoop:
             instances=[instance for instances in self.instances.values() for instance in instances],
             seconds=time.perf_counter() - started,
         )
+
+    @property
+    def last_us(self) -> int:
+        """The last microsecond of the simulation."""
+        return START_US + round(self.scenario.duration_s * 1_000_000) - 1
 
     def consumers(self, name: str) -> list[ConsumerInstance]:
         """Return the consumer instance `name-N`, or all instances of the consumer set `name`."""
@@ -221,8 +226,7 @@ class IncidentProcess:
             case StallFollower(broker=broker, for_s=for_s):
                 self._cluster.fetcher_managers[broker].stalled_until_us = self._from_now_us(for_s)
             case FreezeBroker(broker=broker, for_s=for_s):
-                self._cluster.fetcher_managers[broker].stalled_until_us = self._from_now_us(for_s)
-                self._cluster.servers[broker].frozen_until_us = self._from_now_us(for_s)
+                yield from self._freeze_broker(broker, self._from_now_us(for_s))
             case CrashBroker() as crash:
                 yield from self._crash_broker(crash)
             case MoveLeader(topic=topic, partition=partition, to=to):
@@ -251,6 +255,25 @@ class IncidentProcess:
     def _select_consumer(self, name: str, occurrence: int) -> ConsumerInstance:
         candidates = self._cluster.consumers(name)
         return candidates[occurrence % len(candidates)]
+
+    def _freeze_broker(self, broker: int, until_us: int) -> ProcessGenerator[None]:
+        """Let a broker stand still until then, or longer if it does already, but not beyond the simulation."""
+        server, fetcher_manager = self._cluster.servers[broker], self._cluster.fetcher_managers[broker]
+        until_us = max(self._environment.now_us, min(until_us, self._cluster.last_us))
+        while server.frozen and server.frozen_until_us // 1000 <= self._environment.now_ms:
+            # Its timers run already; the process that froze it is about to record the end.
+            yield self._environment.sleep_us(server.frozen_until_us - self._environment.now_us)
+        server.frozen_until_us = until_us = max(until_us, server.frozen_until_us)
+        fetcher_manager.stalled_until_us = max(until_us, fetcher_manager.stalled_until_us)
+        if server.frozen:
+            self._environment.extend_pause(broker, until_us)
+            return
+        server.frozen = True
+        self._environment.pause_broker(broker, until_us)
+        while server.frozen_until_us > self._environment.now_us:
+            yield self._environment.sleep_us(server.frozen_until_us - self._environment.now_us)
+        server.frozen = False
+        self._environment.record("resumed", broker)
 
     def _crash_broker(self, crash: CrashBroker) -> ProcessGenerator[None]:
         yield from self._crash_and_restart(crash.broker, crash.for_s)

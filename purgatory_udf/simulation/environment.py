@@ -18,6 +18,7 @@ import simpy
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.coordinator.group_coordinator import GroupCoordinator
 from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS, group_request
+from purgatory_udf.rules.purgatory.clock import Pause
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest
 from purgatory_udf.rules.reference.broker import Cluster
 from purgatory_udf.rules.reference.event_handlers import (
@@ -190,6 +191,15 @@ class Environment:
         self.engine.submit(event, respond)
         self._schedule_wake()
         return seq
+
+    def pause_broker(self, broker: int, until_us: int) -> None:
+        """Record that the broker stands still: none of its timers fires before `until_us`."""
+        self.record("paused", broker)
+        self.engine.cluster.clock.pauses.add(Pause(broker, self.now_ms, until_us // 1000))
+
+    def extend_pause(self, broker: int, until_us: int) -> None:
+        """Let the broker, which stands still, resume at another time."""
+        self.engine.cluster.clock.pauses.end_last(broker, until_us // 1000)
 
     def schedule(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:
         """Call `action(*arguments)` after `delay_us`."""

@@ -204,7 +204,10 @@ class StallFollower(_Incident):
 
 
 class FreezeBroker(_Incident):
-    """A broker stands still, as in a long garbage collection: it neither fetches nor handles or answers requests."""
+    """A broker stands still, as in a long garbage collection: it neither fetches nor handles or answers requests.
+
+    None of its timers fires, either.
+    """
 
     what: Literal["freeze-broker"]
     broker: int

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.purgatory.clock import PAUSE_EVENTS, Pauses
+from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.scenario import Scenario
 from tests.support.oracle_groups import removals
@@ -260,3 +263,31 @@ def test_frozen_broker_handles_and_answers_nothing() -> None:
     received = [each.received_us for each in simulated.exchanges if brokers.get(each.operation_id or -1) == 1]
     # A response that left before the freeze may be received a little later.
     assert [time_us for time_us in received if time_us in frozen[100_000:]] == []
+    pauses = [
+        (event["type"], event["broker"], event["time_us"])
+        for event in simulated.events
+        if event["type"] in PAUSE_EVENTS
+    ]
+    assert pauses == [("paused", 1, frozen.start), ("resumed", 1, frozen.stop)]
+
+
+def test_replay_reproduces_frozen_brokers() -> None:
+    """Broker 1 freezes again while it stands still and when it resumes; broker 2 stands still at the end."""
+    freezes: list[dict[str, Any]] = [
+        {"broker": 1, "at_s": 1, "for_s": 1},
+        {"broker": 1, "at_s": 1.5, "for_s": 1},
+        {"broker": 1, "at_s": 2.5, "for_s": 0.7},
+        {"broker": 2, "at_s": 3, "for_s": 20},
+    ]
+    simulated = run_scenario(
+        producers=[{**WRITER, "rate": 60, "request_timeout_ms": 900}],
+        consumers=[{"name": "reader", "count": 2, "topics": ["orders"]}],
+        incidents=[{"what": "freeze-broker", **freeze} for freeze in freezes],
+    )
+    pauses = Pauses.from_events(simulated.events)
+    lengths = [(pause.broker, pause.resumed_ms - pause.paused_ms) for pause in pauses]
+    assert lengths == [(1, 1_500), (1, 700), (2, 2_999)]
+    late = [each for each in simulated.truth.outcomes if each.expired and each.ended_us > each.deadline_us]
+    assert {each.broker for each in late} == {1, 2}
+    again = replay(simulated.events, Config())
+    assert (again.outcomes, again.transitions) == (simulated.truth.outcomes, simulated.truth.transitions)

@@ -57,6 +57,10 @@ class Pauses:
         """Add a pause that is later than all others of its broker."""
         self._of.setdefault(pause.broker, []).append(pause)
 
+    def end_last(self, broker: int, resumed_ms: int) -> None:
+        """Let the last pause of the broker end at another time, which has not been reached."""
+        self._of[broker][-1] = self._of[broker][-1]._replace(resumed_ms=resumed_ms)
+
     def of(self, broker: int) -> list[Pause]:
         """Return the pauses of the broker."""
         return self._of.get(broker, [])
