@@ -1,6 +1,6 @@
 """Answers without Spark equal those with Spark: printed text and tables.
 
-The report consists of such answers; `test_sql_on_both_engines` compares every query.
+`test_sql_on_both_engines` compares every query; here two jobs print and write what they return.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs import audit, explain, metrics
+from jobs import explain, metrics
 from purgatory_udf.launch.job import Job
 from tests.answers.test_hostile_names import EVIL
 from tests.answers.test_hostile_names import folder as folder
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 BY = ["--by", "broker,topic,partition,client,group", "--window-ms", "500"]
 QUESTIONS: dict[str, tuple[Job, list[str]]] = {
     "metrics": (metrics.main, BY),
-    "audit": (audit.main, []),
     "a request": (explain.main, ["--request-id", f"{EVIL}checkout-web-672"]),
-    "a group": (explain.main, ["--group", f"{EVIL}g"]),
 }
 
 
