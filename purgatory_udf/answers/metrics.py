@@ -184,6 +184,7 @@ def overview(metrics: Metrics, totals: Totals) -> list[Table]:
         *(_by(metrics.rows("overview/waits", by=by, top=top), by) for by in metrics.options.by),
         _expirations(metrics.rows("overview/expirations", top=top), totals.kinds),
         _rebalances(metrics.rows("overview/rebalances", top=top)),
+        _consumer_rebalances(metrics.rows("overview/consumer_rebalances", top=top)),
         _held_back(metrics.rows("overview/held_back", top=top)),
     ]
 
@@ -336,6 +337,24 @@ def _rebalances(longest: list[Row]) -> Table:
     ]
     columns = ("group", "broker", "generation", "started", "ms", "because", "joined as", "ended", "last to join")
     return Table("Rebalances", (*columns, "missing"), rows)
+
+
+def _consumer_rebalances(longest: list[Row]) -> Table:
+    rows = [
+        (
+            row["group"],
+            row["broker"],
+            row["generation"],
+            _text(row["started_at"], f"{_TIME}.%f")[:-3],
+            row["length_ms"],
+            row["reason"],
+            row["ended_as"] + (" after the trace's end" if row["after_end"] else ""),
+            ", ".join(row["missing"] or []) or None,
+        )
+        for row in longest
+    ]
+    columns = ("group", "broker", "group epoch", "started", "ms", "because", "ended", "missing")
+    return Table("Rebalances of consumer groups (KIP-848)", columns, rows)
 
 
 def _held_back(longest: list[Row]) -> Table:

@@ -62,7 +62,16 @@ def test_table_has_members_transitions(out: str) -> None:
 def test_metrics_show_who_held_partitions_back(out: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Kafka's server log has the expired reconciliation too: 7,000 ms after the first member had to revoke."""
     assert metrics.main.status(["--out", out], open_local) == 0
-    lines = capsys.readouterr().out.split("Members that held partitions back\n")[1].split("\n\n")[0].splitlines()
+    printed = capsys.readouterr().out
+    rebalances = [
+        line.split() for line in printed.split("consumer groups (KIP-848)\n")[1].split("\n\n")[0].splitlines()
+    ]
+    assert [row[:5] + row[7:8] for row in rebalances if row[0] == "kC"] == [
+        ["kC", "1", "4", "04:53:22.151", "7,673", "Stable"],
+        ["kC", "1", "5", "04:53:38.147", "1,488", "Stable"],
+        ["kC", "1", "6", "04:54:30.165", "518", "Stable"],
+    ]
+    lines = printed.split("Members that held partitions back\n")[1].split("\n\n")[0].splitlines()
     assert [line.split()[:7] for line in lines[1:]] == [
         ["kC", "1", "kC-1", "3", "kC-2", "04:53:22.151", "7,097"],
         ["kM", "2", "kM-2", "1", "kM-3", "04:53:36.143", "1,332"],

@@ -78,6 +78,8 @@ WITHOUT_ROWS = (
     "explain/pauses",
     "views/pauses",
     "overview/held_back",
+    "overview/consumer_rebalances",
+    "views/consumer_rebalances",
 )
 # Queries of two runs.
 OF_CHANGES = ["certainty", "changes", "counts", "differing"]
