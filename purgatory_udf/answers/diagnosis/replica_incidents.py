@@ -230,7 +230,7 @@ def _summary(
     when = clock_time(period.start_us)
     match kind:
         case "broker_frozen":
-            text = f"Broker {broker} neither fetched nor answered {_lengths(pauses)} from {when}."
+            text = _silence_sentence(facts, broker, pauses)
         case "follower_stalled":
             text = f"Broker {broker} did not fetch from the leaders {_lengths(pauses)} from {when}."
         case "replication_throttled":
@@ -247,6 +247,13 @@ def _summary(
                 "fetching, but lagged behind the leaders."
             )
     return text + _effect_sentence(effect) + _delay_sentence(facts, kind, broker, pauses)
+
+
+def _silence_sentence(facts: TraceFacts, broker: int, silences: Sequence[Period]) -> str:
+    when = f"{_lengths(silences)} from {clock_time(silences[0].start_us)}"
+    if facts.stood_still(broker, silences):
+        return f"Broker {broker} stood still {when}: it neither fetched nor answered, and its timers did not run."
+    return f"Broker {broker} neither fetched nor answered {when}."
 
 
 def _lengths(pauses: Sequence[Period]) -> str:
@@ -380,8 +387,7 @@ def _silent_brokers(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Fin
                 end_us=period.end_us,
                 broker=broker,
                 confidence=0.9 if delay else 0.6,
-                summary=f"Broker {broker} neither fetched nor answered for {seconds(period.length_us)} from "
-                f"{clock_time(period.start_us)}.{delay}",
+                summary=f"{_silence_sentence(facts, broker, [period])}{delay}",
                 suggestions=_suggestions("broker_frozen", broker, None),
             )
 

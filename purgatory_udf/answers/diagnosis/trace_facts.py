@@ -117,6 +117,14 @@ class TraceFacts:
         }
 
     @cached_property
+    def pauses(self) -> dict[int, list[Period]]:
+        """By broker, the times at which it stood still, as the events record them."""
+        return {
+            broker: [Period(row["paused_us"], row["resumed_us"]) for row in found]
+            for (broker,), found in _grouped(self.tables.rows("explain/pauses"), "broker")
+        }
+
+    @cached_property
     def stalls(self) -> dict[tuple[int, int], list[Period]]:
         """By replica and leader, the times without a fetch to a leader that was handling requests."""
         found: dict[tuple[int, int], list[Period]] = {}
@@ -142,6 +150,14 @@ class TraceFacts:
         """Return whether the broker handled nothing for most of a time."""
         silent = sum(each.overlap_us(period.start_us, period.end_us) for each in self.silences.get(broker, ()))
         return 2 * silent >= period.length_us
+
+    def stood_still(self, broker: int, silences: Iterable[Period]) -> bool:
+        """Return whether the events record that the broker stood still for most of each of these times."""
+        pauses = self.pauses.get(broker, [])
+        return all(
+            2 * sum(pause.overlap_us(each.start_us, each.end_us) for pause in pauses) > each.length_us
+            for each in silences
+        )
 
     def is_down(self, broker: int, period: Period) -> bool:
         """Return whether the broker's process had ended during a time."""

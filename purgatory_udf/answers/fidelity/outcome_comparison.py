@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from purgatory_udf.answers.fidelity.broker_readings import ExpirationCount
+from purgatory_udf.answers.story import moment
 from purgatory_udf.common.console import Table, request_label
 from purgatory_udf.contract.tables import COMMENTED_TABLES, FIDELITY, TABLES
 from purgatory_udf.storage.recorded_settings import (
@@ -215,6 +216,7 @@ def figures(tables: RunTables, phases: Mapping[int, float], counted: Iterable[Ex
         lateness(tables.rows("fidelity/lateness"), phases),
         largest_differences(tables.rows("fidelity/worst", of_each=WORST)),
         causes(counts),
+        pauses(tables.rows("fidelity/pauses")),
         expirations(tables, counted),
         group_answers(counts),
     ]
@@ -332,6 +334,27 @@ def causes(counts: Rows) -> Table:
             for (kind, recorded, replayed, cause), operations in sorted(
                 totals.items(), key=lambda item: (item[0][0], -item[1], *item[0][1:])
             )
+        ],
+    )
+
+
+def pauses(rows: Rows) -> Table:
+    """Return the times at which brokers stood still, with the operations that waited there meanwhile.
+
+    `rows` are those of `fidelity/pauses`.
+    """
+    return Table(
+        "Brokers that stood still: operations that waited there meanwhile",
+        ("broker", "since", "for s", "operations", "same"),
+        [
+            (
+                str(row["broker"]),
+                moment(row["paused_us"]),
+                round((row["resumed_us"] - row["paused_us"]) / 1e6, 1),
+                row["operations"],
+                row["same"],
+            )
+            for row in rows
         ],
     )
 

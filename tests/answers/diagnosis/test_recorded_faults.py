@@ -78,6 +78,8 @@ def test_import_recognizes_frozen_leader(faults: Diagnosis, faults_folder: Path)
     assert pause.broker == fault["culprit"]["broker"]
     assert 0 <= fault["startMs"] - pause.paused_ms < 200
     assert 0 <= pause.resumed_ms - fault["endMs"] < 10
+    (frozen,) = [finding for finding in faults.findings if finding.kind == "broker_frozen"]
+    assert frozen.summary.startswith("Broker 3 stood still for 7.1 s from 06:30:13.1: it neither fetched nor answered")
 
 
 @pytest.mark.parametrize("recording", ["W5-base", "W6-follower-reads"])
