@@ -13,19 +13,28 @@ from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 
 
-def _checks(out: str) -> None:
-    """Reject a missing local folder before Spark is started."""
+def _checks(out: str, json: Path | None) -> None:
+    """Reject unusable paths before Spark is started."""
+    job.require_file("--json", json)
     if "://" not in out and not os.environ.get("HADOOP_CONF_DIR") and not Path(out).is_dir():
         raise UserError(f"{out}: no such folder")
 
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES)
-def main(open_backend: OpenBackend, out: Annotated[str, typer.Option(help="Folder of a replay's tables.")]) -> None:
+def main(
+    open_backend: OpenBackend,
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables.")],
+    json: job.JsonFile = None,
+) -> None:
     """Check the invariants of a replay's tables; exit status 1 if one is violated."""
-    from purgatory_udf.answers.audit import audit, report, require_all
+    from purgatory_udf.answers.audit import as_json, audit, report, require_all
+    from purgatory_udf.backend.file_system import write_json
 
     findings = audit(open_backend(), out)
-    print("\n".join(report(findings)))
+    if json != Path("-"):
+        print("\n".join(report(findings)))
+    if json is not None:
+        write_json(json, as_json(findings))
     require_all(findings)
 
 

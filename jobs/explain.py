@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,8 +21,10 @@ def _checks(
     group: str | None,
     client: str | None,
     member: str | None,
+    json: Path | None,
     **_: object,
 ) -> None:
+    job.require_file("--json", json)
     Question(operation, request_id, group, client, member)
     require_folder(out)
 
@@ -39,13 +43,20 @@ def main(
         str | None, typer.Option(help="Member of a consumer group (KIP-848) to explain: its member ID or client ID.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Maximum number of operations, or of changes of a group.")] = 20,
+    json: job.JsonFile = None,
 ) -> None:
     """Explain an operation, a group or a member: what it waited for, what ended the wait, and why not earlier."""
     from purgatory_udf.answers.explain import explain
+    from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.common.console import printable
 
     question = Question(operation, request_id, group, client, member)
-    print("\n".join(map(printable, explain(open_backend(), out, question, top))))
+    lines = explain(open_backend(), out, question, top)
+    if json != Path("-"):
+        print("\n".join(map(printable, lines)))
+    if json is not None:
+        asked = {name: value for name, value in asdict(question).items() if value is not None}
+        write_json(json, {"question": asked, "lines": lines})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from purgatory_udf.answers.metrics import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
-from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import is_small_and_local
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import ANY_BYTES, DIAGNOSED_BYTES, OpenBackend
@@ -23,11 +22,17 @@ def _options(window_ms: int, by: list[str] | None, bytes_per_watch: int, top: in
 
 
 def _checks(
-    out: str, window_ms: int, by: list[str] | None, bytes_per_watch: int, top: int, prometheus: Path | None
+    out: str,
+    window_ms: int,
+    by: list[str] | None,
+    bytes_per_watch: int,
+    top: int,
+    prometheus: Path | None,
+    json: Path | None,
 ) -> None:
     _options(window_ms, by, bytes_per_watch, top)
-    if prometheus is not None and prometheus.is_dir():
-        raise UserError(f"{prometheus}: is a folder; --prometheus names a file")
+    job.require_file("--prometheus", prometheus)
+    job.require_file("--json", json)
     require_folder(out)
 
 
@@ -59,19 +64,26 @@ def main(
             metavar="FILE", help="File for the metrics in the text format of Prometheus, for a node exporter."
         ),
     ] = None,
+    json: job.JsonFile = None,
 ) -> None:
     """Compute Kafka's meters, waits and causes, purgatory sizes and rebalances; write tables and a summary."""
     from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
-    from purgatory_udf.answers.metrics import summary, write_metrics
+    from purgatory_udf.answers.metrics import as_json, summary, write_metrics
     from purgatory_udf.answers.prometheus import write_prometheus
+    from purgatory_udf.backend.file_system import write_json
 
     options = _options(window_ms, by, bytes_per_watch, top)
     backend = open_backend()
     metrics = write_metrics(backend, out, options)
-    print("\n".join(summary(metrics)))
+    is_text = json != Path("-")
+    if is_text:
+        print("\n".join(summary(metrics)))
     if prometheus is not None:
         write_prometheus(metrics, prometheus, diagnose(backend, out).findings)
-        print(f"Prometheus: {prometheus}")
+        if is_text:
+            print(f"Prometheus: {prometheus}")
+    if json is not None:
+        write_json(json, as_json(metrics))
 
 
 if __name__ == "__main__":

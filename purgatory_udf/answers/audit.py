@@ -65,6 +65,23 @@ def report(findings: list[InvariantCheck]) -> list[str]:
     return Table("Invariants", ("invariant", "checked", "violated", "examples"), rows).lines()
 
 
+def as_json(findings: list[InvariantCheck]) -> dict[str, Any]:
+    """Return the findings as JSON; `examples` are ids of operations that violate the invariant."""
+    return {
+        "violated": sum(1 for finding in findings if finding.broken),
+        "invariants": [
+            {
+                "invariant": finding.invariant,
+                "checked": finding.checked,
+                "violations": finding.broken,
+                "examples": list(finding.examples),
+                "note": finding.note or None,
+            }
+            for finding in findings
+        ],
+    }
+
+
 def require_all(findings: list[InvariantCheck]) -> None:
     """Raise `CheckFailedError` if an invariant is violated."""
     broken = [finding for finding in findings if finding.broken]

@@ -406,6 +406,27 @@ def summary(metrics: Metrics) -> list[str]:
     return [line for block in blocks for line in ["", *block]][1:]
 
 
+def as_json(metrics: Metrics) -> dict[str, Any]:
+    """Return the figures of the summary as JSON: rows of the queries in `sql/overview`, each list with `top` rows."""
+    sums, top, tables = totals(metrics), metrics.options.top, metrics.tables
+    ranked = ("meters", "purgatories", "expirations", "rebalances", "consumer_rebalances", "held_back")
+    return {
+        "run_id": tables.run.run_id,
+        "finished": tables.finished,
+        "operations": sums.operations,
+        "waited": sums.waited,
+        "expired": sums.expired,
+        "failed": sums.failed,
+        "seconds": sums.seconds,
+        "warnings": warnings(sums),
+        "kinds": sums.kinds,
+        "recorded": sums.recorded,
+        "causes": metrics.rows("overview/causes"),
+        **{name: metrics.rows(f"overview/{name}", top=top) for name in ranked},
+        "waits": {by: metrics.rows("overview/waits", by=by, top=top) for by in metrics.options.by},
+    }
+
+
 def _head(metrics: Metrics, totals: Totals) -> str:
     tables = metrics.tables
     state = "" if tables.finished else " (still running or interrupted; its output so far)"

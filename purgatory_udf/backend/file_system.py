@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -136,6 +139,21 @@ class HadoopFiles:
     def _at(self, path: str) -> tuple[Any, Any]:
         place = self._jvm.org.apache.hadoop.fs.Path(path)
         return place.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()), place
+
+
+def write_json(file: Path, document: Mapping[str, Any]) -> None:
+    """Write a document as JSON to a file, or print it if the file is `-`. Times are in ISO 8601, in UTC."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, default=_as_json) + "\n"
+    if file == Path("-"):
+        print(text, end="")
+    else:
+        replace_file(file, text)
+
+
+def _as_json(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 def replace_file(file: Path, text: str, for_all: bool = False) -> None:

@@ -22,7 +22,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import Annotated, Any, TypeAlias, overload
 
 import typer
 from typer.core import TyperCommand
@@ -33,6 +33,12 @@ from purgatory_udf.launch import submission
 from purgatory_udf.launch.backend_choice import TINY, OpenBackend, settings_for, spark_opener
 
 Run = Callable[..., None]
+
+# The option of jobs that can write their answer as JSON.
+JsonFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="File for the answer as JSON; - for standard output, without text."),
+]
 
 DONE, CHECK_FAILED, USER_ERROR, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -147,6 +153,12 @@ def _with_backend(run: Run, open_backend: OpenBackend | None) -> Run:
     others = [each for name, each in signature.parameters.items() if name != "open_backend"]
     bound.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
     return bound
+
+
+def require_file(option: str, path: Path | None) -> None:
+    """Raise UserError if the path that is given by the option is a folder."""
+    if path is not None and path.is_dir():
+        raise UserError(f"{path}: is a folder; {option} names a file")
 
 
 def _input_paths(options: Mapping[str, Any], reads: Iterable[str]) -> list[str]:
