@@ -304,7 +304,7 @@ class ClusterTopics:
         return cls(positions, counts, ids)
 
     def before(self, time_us: int, seq: int) -> TopicSizes:
-        """Return the topics at the position of an event."""
+        """Return the topics at the event `seq` of `time_us` (epoch microseconds), including a change by that event."""
         known = {}
         for topic, positions in self.positions.items():
             at = bisect_right(positions, (time_us, seq))

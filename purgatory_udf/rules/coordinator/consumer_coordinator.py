@@ -128,7 +128,10 @@ class ConsumerCoordinator:
     def timer(
         self, kind: str, group: ConsumerGroup, member_id: str, start: OperationStart, timeout_ms: int, epoch: int
     ) -> MemberTimer:
-        """Return a timer of an earlier call, which is not armed yet."""
+        """Return a timer of an earlier call, which is not armed yet.
+
+        `epoch` is the member's epoch when the timer was first armed.
+        """
         return MemberTimer(kind, group, member_id, start, timeout_ms, epoch, self._on_deadline)
 
     def drop(self, group: ConsumerGroup, now_us: int) -> None:
@@ -233,6 +236,16 @@ class ConsumerCoordinator:
 
         `is_recorded` returns whether a member has the recorded answer. The recorded answer shows whether the
         coordinator computed a target: when it last did is not known to the millisecond.
+
+        Args:
+            request: The heartbeat, or the join of a classic member.
+            group: The group, which is updated.
+            before: The member as the group had it before the request, or a new one. The difference shows whether the
+                subscription changes.
+            member: The member with the fields of the request.
+            reported: The owned partitions in the request, or None if it has none.
+            is_recorded: Returns whether a member has the recorded answer; None without a recording. The recorded answer
+                shows whether the coordinator computed a target: when it last did is not known to the millisecond.
         """
         now_us = request.time_us
         replaced_id = self._replaced_id(group, member)

@@ -159,7 +159,15 @@ class GroupJournal:
         member_id: str | None = None,
         awaits_commits: bool = False,
     ) -> None:
-        """Record an answer that carries an error code only. It names the sender unless `member_id` is given."""
+        """Record an answer that carries an error code only.
+
+        Args:
+            request: The request that is answered.
+            error: The error code, NONE for success.
+            now_us: The time of the decision.
+            member_id: The id in the answer, "" for none; the sender's if it is not given.
+            awaits_commits: See `Answer`.
+        """
         generation = -1 if isinstance(request, JoinGroup) else None
         member_id = request.member_id if member_id is None else member_id
         self._record_answer(request, error, now_us, member_id, generation, None, awaits_commits)
@@ -173,7 +181,16 @@ class GroupJournal:
         now_us: int,
         awaits_commits: bool = False,
     ) -> None:
-        """Record the answer to a successful join: the member is in the group's current generation."""
+        """Record the answer to a successful join: the member is in the group's current generation.
+
+        Args:
+            request: The join, which may have waited.
+            group: The group, already in the generation of the answer.
+            member_id: The id in the answer; a new member learns its id from it.
+            leader: The leader in the answer.
+            now_us: The time of the decision.
+            awaits_commits: See `Answer`.
+        """
         self._record_answer(request, NONE, now_us, member_id, group.generation, leader, awaits_commits)
 
     def record_member(self, change: MemberChange) -> None:
@@ -215,13 +232,24 @@ class GroupJournal:
                     return
 
     def record_classic_join(self, request: JoinGroup, member_id: str, epoch: int, now_us: int) -> None:
-        """Record the answer to a join of a classic member of a consumer group. The group has no leader."""
+        """Record the answer to a join of a classic member of a consumer group.
+
+        The group has no leader; the member epoch is the answer's generation.
+        """
         self._record_answer(request, NONE, now_us, member_id, epoch, None, True)
 
     def record_epoch(
         self, request: ConsumerHeartbeat, member_id: str, epoch: int, now_us: int, assignment: str | None
     ) -> None:
-        """Record the answer to a heartbeat of the consumer protocol."""
+        """Record the answer to a heartbeat of the consumer protocol.
+
+        Args:
+            request: The heartbeat.
+            member_id: The id in the answer.
+            epoch: The member epoch in the answer; the one in the request when the member leaves.
+            now_us: The time of the decision.
+            assignment: Partitions in the form `orders:0,1;users:3`; None if the answer has none.
+        """
         self._record_answer(request, NONE, now_us, member_id, epoch, None, True, assignment)
 
     def _record_answer(

@@ -26,7 +26,8 @@ from purgatory_udf.rules.purgatory.timing_wheel import TICK_MS, WHEEL_SIZE, Alar
 def wheel_order(start_ms: int, deadline_ms: int) -> tuple[int, ...]:
     """Return when a task enters its buckets, finest wheel first. The last one is its start.
 
-    Entries from a coarser bucket precede the tasks that are started in the same millisecond.
+    Times of entry are doubled, so that a start can be odd: entries from a coarser bucket precede the tasks that are
+    started in the same millisecond. `start_ms` and `deadline_ms` are epoch milliseconds.
     """
     entered = [2 * start_ms + 1]
     at_ms = start_ms
@@ -155,7 +156,17 @@ class MemberTimers:
         rule: str,
         epoch: int = 0,
     ) -> None:
-        """Arm a timer. One of the same kind that still runs ends by `rule`."""
+        """Arm a timer; it replaces a running one of the same kind.
+
+        Args:
+            kind: The kind of operation, for example `session`; a member has at most one timer of each.
+            group: The group.
+            member_id: The member.
+            start: The request or event from which the timeout counts.
+            timeout_ms: The timeout.
+            rule: The rule by which a running timer of the same kind is completed.
+            epoch: The member's epoch. A reconciliation's deadline has no effect at a later one.
+        """
         self.cancel(kind, group, member_id, rule, start.at_us)
         timer = MemberTimer(kind, group, member_id, start, timeout_ms, epoch, self._on_deadline)
         self._journal.operations.append(timer)
@@ -170,13 +181,13 @@ class MemberTimers:
         return (kind, group.name, member_id) in self._running
 
     def cancel(self, kind: str, group: CoordinatedGroup, member_id: str, rule: str, now_us: int) -> None:
-        """End a timer by `rule`, if it runs."""
+        """Complete a member's timer of this kind by `rule`, if one is running."""
         timer = self._running.pop((kind, group.name, member_id), None)
         if timer is not None:
             timer.complete_by(rule, now_us)
 
     def cancel_all(self, group: CoordinatedGroup, member_id: str, rule: str, now_us: int) -> None:
-        """End the timers of a member."""
+        """Complete all running timers of a member by `rule`."""
         for kind in (SESSION, RECONCILIATION, JOIN, SYNC):
             self.cancel(kind, group, member_id, rule, now_us)
 

@@ -32,7 +32,7 @@ class Member:
 
     @classmethod
     def joining(cls, request: JoinGroup, member_id: str) -> Member:
-        """Return a new member that waits for the answer to its first join."""
+        """Return a new member with the id `member_id`, which waits for the answer to its first join, `request`."""
         member = cls(member_id, request.instance_id, request.client_id, 0, 0, ())
         member.update(request)
         return member
@@ -177,7 +177,10 @@ class Group:
         return self._static_members.get(instance_id)
 
     def validate_member(self, member_id: str, instance_id: str | None) -> str | None:
-        """Return the error for a request of this member (`validateCurrentMember`), or None if it is valid."""
+        """Return the error for a request of this member (`validateCurrentMember`), or None if it is valid.
+
+        A static member, with an `instance_id`, must send the member id that the instance has now.
+        """
         if instance_id is not None:
             current_id = self._static_members.get(instance_id)
             if current_id is not None and current_id != member_id:

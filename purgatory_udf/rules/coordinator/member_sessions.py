@@ -204,7 +204,10 @@ class MemberSessions:
         self._complete_and_schedule_next(group, member, join.api, start, timeout_ms)
 
     def start_pending(self, group: Group, pending_id: str, join: JoinGroup) -> None:
-        """Start the session of an assigned id (`addPendingMemberExpiration`). It lasts one session timeout."""
+        """Start the session of an id that was assigned in answer to `join` (`addPendingMemberExpiration`).
+
+        It lasts one session timeout of that join.
+        """
         timeout_ms = join.session_timeout_ms
         start = OperationStart.from_request(join)
         self._start(PendingHeartbeat(group, pending_id, start, timeout_ms, self, next(self._order)))

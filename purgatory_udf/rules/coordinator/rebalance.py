@@ -65,12 +65,20 @@ class Rebalancer:
     def maybe_prepare_rebalance(
         self, group: Group, reason: str, now_us: int, request: GroupRequest | None = None
     ) -> None:
-        """Start a rebalance unless one is in progress, which then covers the change."""
+        """Start a rebalance unless one is in progress, which then covers the change. See `prepare_rebalance`."""
         if group.can_rebalance():
             self.prepare_rebalance(group, reason, now_us, request)
 
     def prepare_rebalance(self, group: Group, reason: str, now_us: int, request: GroupRequest | None = None) -> None:
-        """Start a rebalance: answer waiting syncs, complete the sync phase, and start the join phase."""
+        """Start a rebalance: answer waiting syncs, complete the sync phase, and start the join phase.
+
+        Args:
+            group: The group.
+            reason: Text for the group's transition.
+            now_us: The time.
+            request: The request that caused the rebalance, from which the join operation starts; None if no
+                request did.
+        """
         if group.state is GroupState.COMPLETING_REBALANCE:
             self._answer_syncs(group, "REBALANCE_IN_PROGRESS", "rebalance", now_us)
         from_state = group.state
@@ -226,6 +234,14 @@ class Rebalancer:
 
         A waiting join is answered UNKNOWN_MEMBER_ID, as its client may still be alive. A waiting sync is never
         answered.
+
+        Args:
+            group: The group.
+            member: A member of the group.
+            cause: The reason in the `Removal`, for example `session`.
+            reason: The text of the transition if a rebalance starts.
+            now_us: The time.
+            request: The request that removes the member; None for a deadline.
         """
         waiting = member.awaiting_join
         if waiting is not None:
@@ -244,6 +260,13 @@ class Rebalancer:
         """Drop a pending id (`removePendingMemberAndUpdateGroup`).
 
         At the new coordinator, a leave of a pending id starts a rebalance (`classicGroupLeaveToClassicGroup`).
+
+        Args:
+            group: The group.
+            pending_id: The id.
+            cause: The reason in the `Removal`, `pending` or `leave`.
+            now_us: The time.
+            request: The leave; None for a deadline, which starts no rebalance.
         """
         group.remove(pending_id)
         self._journal.record_removal(group, pending_id, cause, now_us)

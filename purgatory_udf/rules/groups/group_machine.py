@@ -87,7 +87,7 @@ class AnswerJournal(GroupJournal):
     def record_epoch(
         self, request: ConsumerHeartbeat, member_id: str, epoch: int, now_us: int, assignment: str | None
     ) -> None:
-        """Record the answer to a heartbeat, and keep it if it differs from the recorded one."""
+        """Record the answer to a heartbeat, and keep it if its epoch or assignment differs from the recorded answer."""
         super().record_epoch(request, member_id, epoch, now_us, assignment)
         recorded = _recorded_assignment(request)
         if request.recorded_epoch not in (None, epoch) or recorded not in ("", _assignment_cell(assignment)):

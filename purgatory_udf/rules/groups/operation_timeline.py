@@ -134,7 +134,7 @@ class GroupClock(Clock):
         return min((self._wake_ms(purgatory) for purgatory in self.purgatories), default=FOREVER)
 
     def on_event(self, t: int, seq: int) -> None:
-        """Record that an event has just been applied."""
+        """Record that the event at `t` (epoch microseconds) with the number `seq` has just been applied."""
         self._event = Moment(t, seq, 0)
         self._on_step(self._event)
 

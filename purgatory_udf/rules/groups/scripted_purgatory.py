@@ -39,7 +39,15 @@ _PURGATORY = int64(0)  # the only purgatory of its arena
 
 @entry_point
 def run_script(arenas: Records, moments: Records, dead: Records, turn: int, until_ms: int) -> None:
-    """Apply all moments, then advance the clock to `until_ms`."""
+    """Apply all moments, then advance the clock to `until_ms`.
+
+    Args:
+        arenas: One record: the arena of the purgatory, the only one in it.
+        moments: The script (`MOMENT`), in the order of the module's table.
+        dead: The lists (`LIST`), by the `key` of moments; updated.
+        turn: The turn of this purgatory's reaper, 0 or 1.
+        until_ms: Epoch milliseconds. Nothing happens if the clock is later already.
+    """
     arena = arenas[0]
     count = len(moments)
     at = 0
