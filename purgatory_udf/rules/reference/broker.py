@@ -71,7 +71,7 @@ class ReplicaBroker:
             self._shares.check_partition(replica.key, now_us)
 
     def check_after_append(self, replica: Partition, change: LeaderHwChange, now_us: int) -> None:
-        """Check the purgatories with operations that an append with this effect may complete."""
+        """Check the purgatories with operations that an append to `replica` with this effect may complete."""
         if change is LeaderHwChange.INCREASED:
             self.check_replica(replica, now_us)
             if self._shares is not None:
@@ -214,7 +214,15 @@ class Broker(ReplicaBroker):
         return operation
 
     def end_remote_read(self, replica: Partition, request_id: str, error: str, size: int, now_us: int) -> None:
-        """Take the end of a fetch's read of remote storage, and check the fetches that wait for the partition."""
+        """Record the end of a fetch's read of remote storage, and check the fetches that wait for the partition.
+
+        Args:
+            replica: The partition that was read.
+            request_id: The fetch, an open one if several had this id.
+            error: NONE if the read succeeded.
+            size: The bytes read; ignored after an error.
+            now_us: The time.
+        """
         operation: DelayedRemoteFetch | None = self._reads.end(replica.key, request_id, now_us)
         if operation is not None:
             operation.end_read(replica.key, error, size)
@@ -236,7 +244,10 @@ class Broker(ReplicaBroker):
         self.remote_list_offsets_purgatory.try_complete_else_watch(request, keys, now_us)
 
     def end_remote_lookup(self, replica: Partition, request_id: str, error: str, now_us: int) -> None:
-        """Take the end of a lookup in remote storage, and check the requests that wait for the partition."""
+        """Record the end of a lookup in remote storage, and check the requests that wait for the partition.
+
+        `request_id` names the list-offsets request; `error` is NONE if an offset was found or none exists.
+        """
         operation: DelayedRemoteListOffsets | None = self._lookups.end(replica.key, request_id, now_us)
         if operation is not None:
             operation.end_lookup(replica.key, error)

@@ -132,6 +132,11 @@ def read_from_log(statuses: list[FetchPartitionStatus], isolation: FetchIsolatio
     The bytes read from a partition reduce the request's limit for those after it. The first partition with data returns
     at least one batch, however large, so that a consumer can make progress. A remote read counts as many bytes as it
     requests (since 4.2, KAFKA-14915).
+
+    Args:
+        statuses: The partitions in the order of the request.
+        isolation: The end up to which the reader may read.
+        limits: The byte limits of the whole fetch.
     """
     limit_bytes, min_one_message, reads_remote = limits.max_bytes, not limits.hard_max_bytes, True
     reads = []
@@ -158,7 +163,10 @@ def read_from_log(statuses: list[FetchPartitionStatus], isolation: FetchIsolatio
 
 
 def start_offset_metadata(replica: Partition, fetch_offset: int, isolation: FetchIsolation) -> OffsetMetadata:
-    """Return the metadata of a fetch offset. An offset equal to the end reuses the end's, which may be stale."""
+    """Return the metadata of a fetch offset. An offset equal to the end reuses the end's, which may be stale.
+
+    The end is the one that `isolation` allows to read up to.
+    """
     end = isolation.end(replica)
     return end if end is not None and fetch_offset == end.offset else replica.log.offset_metadata(fetch_offset)
 

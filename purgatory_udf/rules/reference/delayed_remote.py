@@ -82,7 +82,10 @@ class DelayedRemoteFetch(DelayedRequest):
         )
 
     def end_read(self, key: TopicPartition, error: str, size: int) -> None:
-        """Take the result of a read."""
+        """Set the result of the pending read of a partition.
+
+        A completed fetch ignores it. `size` is ignored unless `error` is NONE.
+        """
         for partition in () if self.completed else self.partitions:
             if partition.replica.key == key and partition.state is ReadState.PENDING:
                 partition.state, partition.error = ReadState.ENDED, error
@@ -146,7 +149,7 @@ class DelayedRemoteListOffsets(PerPartitionRequest[ListOffsetsPartitionStatus]):
         return None if replica.is_hosted else PartitionResult(replica.error, replica.rule)  # Case A
 
     def end_lookup(self, key: TopicPartition, error: str) -> None:
-        """Take the result of a lookup."""
+        """Set the result of the pending lookup in a partition: NONE, or the error that the answer will have."""
         for status in self.statuses:
             if status.replica.key == key and status.pending:
                 status.found = error
@@ -167,7 +170,10 @@ class RemoteReads:
             self._begun.setdefault((key, str(operation.request.request_id)), []).append(operation)
 
     def end(self, key: TopicPartition, request_id: str, now_us: int) -> Any | None:
-        """Remove a read and return its operation, an open one first; None if there is no such read."""
+        """Remove a read of the partition `key` and return its operation; None if there is no such read.
+
+        If several operations share the request id, the read of an open one ends first.
+        """
         operations = self._begun.get((key, request_id), [])
         remembered = [operation for operation in operations if _is_remembered(operation, now_us)]
         if not remembered:

@@ -76,7 +76,14 @@ class ShareLog(Protocol):
     def cuts_reads(self) -> bool: ...
 
     def read(self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool) -> ShareRead:
-        """Read from a partition's log."""
+        """Read from a partition's log, up to the high watermark.
+
+        Args:
+            key: The partition.
+            offset: The first offset to read; the result has an error if the log does not have it.
+            max_bytes: The limit in bytes.
+            min_one_message: Whether the first batch is returned even if it exceeds `max_bytes`.
+        """
 
     def end(self, key: TopicPartition) -> OffsetMetadata | None:
         """Return the end up to which share groups read."""
@@ -179,7 +186,11 @@ class DelayedShareFetch(DelayedRequest):
     def completion_rule(
         self, offsets: Mapping[TopicPartition, int], reads: Mapping[TopicPartition, ShareRead]
     ) -> str | None:
-        """Return the rule of case D or E that holds for the locked partitions, or None."""
+        """Return the rule of case D or E that holds for the locked partitions, or None.
+
+        `offsets` has the fetch offset of each locked partition; `reads` the partitions whose offset had no metadata
+        yet.
+        """
         if any(read.error != NONE for read in reads.values()):  # Case D
             return "read_error"
         accumulated = 0

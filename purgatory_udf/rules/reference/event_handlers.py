@@ -202,7 +202,7 @@ REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
 
 
 def share_acknowledge(cluster: ReplicaCluster, event: Event) -> None:
-    """Apply acknowledgements of a member of a share group."""
+    """Apply the event's acknowledgements by a member of a share group, each partition's ranges in their order."""
     acknowledgements: dict[TopicPartition, list[Acknowledgement]] = {}
     for each in event["acknowledgements"]:
         acknowledgement = Acknowledgement(each["first_offset"], each["last_offset"], tuple(each["types"]))

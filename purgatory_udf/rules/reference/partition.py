@@ -261,7 +261,10 @@ class Partition:
         return self.isr is not None and self.min_isr is not None and len(self.isr) < self.min_isr
 
     def append(self, end_offset: int, size: int, one_batch: bool = False) -> LeaderHwChange:
-        """Append to the log as the leader, and increment the high watermark if the append allows it."""
+        """Append to the log as the leader, and increment the high watermark if the append allows it.
+
+        For the arguments see `PartitionLog.append`.
+        """
         if not self.log.append(end_offset, size, one_batch):
             return LeaderHwChange.NONE
         return LeaderHwChange.INCREASED if self._maybe_increment_leader_hw() else LeaderHwChange.SAME
@@ -286,7 +289,10 @@ class Partition:
             self._reported_last_stable_offset = self.log.offset_metadata(offset)
 
     def make_leader(self, leader_epoch: int | None, isr: tuple[int, ...] | None, min_isr: int | None) -> None:
-        """Make this broker the leader of the partition. A None argument leaves the known value in place."""
+        """Make this broker the leader of the partition. A None argument leaves the known value in place.
+
+        The high watermark may rise, as a smaller `isr` has fewer replicas to wait for.
+        """
         self.status = ReplicaStatus.ONLINE
         self.leader_epoch = self.leader_epoch if leader_epoch is None else leader_epoch
         self.min_isr = self.min_isr if min_isr is None else min_isr

@@ -218,7 +218,16 @@ class ShareBroker:
         acknowledgements: Mapping[TopicPartition, Sequence[Acknowledgement]],
         now_us: int,
     ) -> None:
-        """Process acknowledgements, and check the fetches that wait for their partitions."""
+        """Process acknowledgements, and check the fetches that wait for their partitions.
+
+        Args:
+            answer: Receives the error of each partition. It is complete when the share coordinator has written the
+                states.
+            group: The share group.
+            member_id: The member, which must have acquired the records.
+            acknowledgements: The ranges of each partition, in the order of the request.
+            now_us: The time.
+        """
 
         def apply(partition: SharePartition) -> str:
             return partition.acknowledge(member_id, acknowledgements[partition.key], now_us, answer)
@@ -226,7 +235,10 @@ class ShareBroker:
         self._end_deliveries(answer, group, acknowledgements, apply, "acknowledgement", now_us)
 
     def release_session(self, answer: ShareAnswer, group: str, member_id: str, now_us: int) -> None:
-        """End a member's session: release its records, and check the fetches that wait for their partitions."""
+        """End a member's session: release its records, and check the fetches that wait for their partitions.
+
+        `answer` is complete when the share coordinator has written the states.
+        """
 
         def apply(partition: SharePartition) -> str:
             partition.release(member_id, now_us, answer)
@@ -342,7 +354,7 @@ class ShareBroker:
         return self._host.replica(key).log.start or 0
 
     def read(self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool) -> ShareRead:
-        """Read from a partition's log."""
+        """Read from a partition's log; see `ShareLog.read`."""
         replica = self._host.replica(key)
         log, end = replica.log, replica.high_watermark
         if replica.status is not ReplicaStatus.ONLINE:

@@ -226,7 +226,10 @@ class SharePartition:
         self.end_offset = max(self.end_offset, log_start)
 
     def lock(self, state: InFlightState, first: int, last: int, deadline_ms: int) -> None:
-        """Start the acquisition lock of a batch or offset."""
+        """Start the acquisition lock of the batch or offset with this state: offsets `first` to `last`, inclusive.
+
+        `deadline_ms` is in epoch milliseconds.
+        """
         state.lock = AcquisitionLock(deadline_ms, self, first, last)
         self._server.lock_timer.add(state.lock)
 
@@ -305,7 +308,7 @@ class SharePartition:
             transitions.append(StateTransition(state, first, last, END_OF_TYPE[kind], now_us))
 
     def release(self, member_id: str, now_us: int, request: object = None) -> None:
-        """Release all records of a member, because its session has ended."""
+        """Release all records of a member, because its session has ended. `request` is passed on to the state write."""
         limit, transitions = self.limits.delivery_count_limit, list[StateTransition]()
         for batch in self.batches:
             whole = batch.whole

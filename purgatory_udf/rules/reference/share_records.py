@@ -211,7 +211,11 @@ class InFlightState:
         return True
 
     def complete_transition(self, commit: bool, limit: int) -> None:
-        """Take the result of the state write: keep the new state, or return to the former one."""
+        """End a transition: keep the new state if `commit`, otherwise return to the former one.
+
+        If the write failed and the lock has expired, records with `limit` deliveries are archived, others become
+        available.
+        """
         former, self.former = self.former, None
         if commit or self.is_final or former is None:
             self.clear_lock()
@@ -271,7 +275,10 @@ class InFlightBatch:
         self.whole = None
 
     def split_at(self, last_acquired: int, lock: Lock, deadline_ms: int) -> None:
-        """Give each offset a state; those after `last_acquired` become available."""
+        """Give each offset a state; those after `last_acquired` become available.
+
+        `lock` is called for each of the others, to start its own lock until `deadline_ms`.
+        """
         state = self.whole
         assert state is not None
         for offset in range(self.first, self.last + 1):
