@@ -80,7 +80,7 @@ class Backend(ABC):
         """Return the rows of a query on Delta tables, given by their names in the query and their paths."""
 
     def query(self, sql: str, tables: Mapping[str, str]) -> pa.Table:
-        """Return the rows of a query as an Arrow table; see `select`."""
+        """Return the rows of a query as an Arrow table. `tables` has a path for each table name in the query."""
         return self.select(sql, tables).collect()
 
     @abstractmethod

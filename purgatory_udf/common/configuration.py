@@ -194,7 +194,7 @@ class GroupSettings(_Section):
     _rules: tuple[ScopeRule, ...] = PrivateAttr(())
 
     def setting(self, key: str, subject: RequestContext) -> int | str | None:
-        """Return the what-if value for this field of a group's request, or None."""
+        """Return the value for the field `key` of a request: of the first matching rule, otherwise the plain one."""
         found, value = first_override(self._rules, (f"group.{key}",), subject)
         section, _, field = key.rpartition(".")
         plain: int | str | None = getattr(getattr(self, section) if section else self, field)

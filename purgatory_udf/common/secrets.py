@@ -59,7 +59,10 @@ def resolve_environment(text: str, environ: Mapping[str, str] = os.environ) -> s
 
 
 def require_no_secret(option: str, key: str, value: str) -> None:
-    """Raise UserError if an option contains a secret instead of a reference to one."""
+    """Raise UserError if an option contains a secret instead of a reference to one.
+
+    `key` and `value` are those of `option KEY=VALUE`; the key shows whether the value is secret.
+    """
     if _SECRET.search(key) and not _FROM_ENVIRONMENT.search(value):
         raise UserError(
             f"{option} {key}: a secret on the command line is visible to all users of this machine; put it into a file "

@@ -121,7 +121,10 @@ def append_parts(events: pa.Table, path: str, per_file: int, transaction: Transa
 
 
 def partition_by_file(events: DataFrame, count: int, per_file: int) -> DataFrame:
-    """Range-partition events by whole millisecond, so that each millisecond is in one file, in order."""
+    """Range-partition events by whole millisecond, so that each millisecond is in one file, in order.
+
+    `count` is the number of events, `per_file` the number that a file should have.
+    """
     from pyspark.sql import functions as sf
 
     files = max(1, -(-count // per_file))

@@ -39,7 +39,10 @@ class Run:
         return replace(self, status=FINISHED, counts=counts, finished_at=now, wall_seconds=wall)
 
     def step(self, table: str, number: int) -> Transaction:
-        """Return the transaction id of a step of this run, so that a repeated step is written once."""
+        """Return the transaction id of a step of this run, so that a repeated step is written once.
+
+        Steps of a table have rising numbers: one at or below the last written number is skipped.
+        """
         return Transaction(f"{self.run_id}/{self.started_at.isoformat()}/{table}", number)
 
 

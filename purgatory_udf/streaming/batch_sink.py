@@ -182,7 +182,7 @@ class Sink:
     rows: Counter[str] | None = None
 
     def write(self, frame: DataFrame, number: int) -> None:
-        """Write a micro-batch; the function for `foreachBatch`."""
+        """Write the micro-batch `number`, which a restarted query may repeat; the function for `foreachBatch`."""
         assert isinstance(self.backend, SparkBackend)
         # A write that Delta skips leaves the frame unread, which Spark would take for lost state.
         frame = frame.persist()

@@ -76,7 +76,10 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
     def step(
         self, group: str, state: GroupStateStore, rows: RequestBatch, horizon_ms: int
     ) -> tuple[GroupStateStore, Iterator[OutputChunk]]:
-        """Decide the consumer groups that have requests or due timers. The others stay serialized."""
+        """Decide the consumer groups that have requests or due timers. The others stay serialized.
+
+        `state` is updated and returned. `rows` may be empty; then only timers that are due by `horizon_ms` run.
+        """
         waits, update = GroupWaits(), GroupStatusUpdate()
         by_key: dict[str, StepResult] = {}
         rows_of = dict(rows.by_group())

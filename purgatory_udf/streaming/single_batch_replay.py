@@ -40,7 +40,10 @@ _CHUNKS = pa.schema(
 
 
 def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layout, trace: TraceSurvey) -> None:
-    """Raise `NeedsSparkError` for a run that this process cannot replay: it needs a stream, or too much memory."""
+    """Raise `NeedsSparkError` for a run that this process cannot replay: it needs a stream, or too much memory.
+
+    `trace` has the totals of the events; `layout` may have tables of an interrupted run.
+    """
     known = None if options.overwrite else run_records.load(backend, layout.table("runs"), "replay")
     if options.follow or options.config.grouping not in ("auto", SINGLE_BATCH_GROUPING):
         raise NeedsSparkError("a stream")

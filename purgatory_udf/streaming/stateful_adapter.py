@@ -248,7 +248,10 @@ _TIME = {
 
 
 def rows_until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
-    """Return the rows that happened by the end of this millisecond."""
+    """Return the rows of an output table that happened by the end of the millisecond `end_ms`.
+
+    Watches that ended without expiring are all kept.
+    """
     by_then = pc.less(rows.column(_TIME[table]).cast(pa.int64()), (end_ms + 1) * 1000)
     if table == "watches":
         by_then = pc.or_(by_then, pc.not_equal(rows.column("status"), "expired"))
@@ -256,7 +259,11 @@ def rows_until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
 
 
 def closing_ms(last_us: int, latest_us: int | None) -> int:
-    """Return the time of the first gauge reading after the trace and every operation have ended."""
+    """Return the time of the first gauge reading after the trace and every operation have ended.
+
+    `last_us` is the time of the last event, `latest_us` that of the latest end of an operation, None without
+    operations.
+    """
     return -(-max((latest_us or 0) // 1000, last_us // 1000 + 1) // STEP_MS) * STEP_MS
 
 

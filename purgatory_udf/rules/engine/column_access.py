@@ -98,7 +98,7 @@ def string_value(column: Column, row: int) -> tuple[int, int]:
 
 @inlined
 def strings_equal(left: int, right: int, length: int) -> bool:
-    """Return whether two strings of the same length are equal."""
+    """Return whether two strings of the same length in bytes are equal. `left` and `right` are their addresses."""
     at = 0
     while at + _WORD_BYTES <= length:
         if load_int64(left + at, 0) != load_int64(right + at, 0):

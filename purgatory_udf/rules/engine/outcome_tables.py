@@ -150,7 +150,16 @@ def _first_key(operation: Any, parts: Records) -> int:
 def flatten_watches(
     operations: Records, parts: Records, ended: Records, longs: Records, ints: Records, is_key: Records
 ) -> None:
-    """Write the columns of the ended operations' watches; `is_key`: whether the operation is watched on the part."""
+    """Write the columns of the ended operations' watches.
+
+    Args:
+        operations: All operations of the batch.
+        parts: The parts of all operations; those of one operation are consecutive.
+        ended: Places of the ended operations.
+        longs: Filled: a row for each `WatchInt64Field`, a column for each watch.
+        ints: Filled: a row for each `WatchInt32Field`, a column for each watch.
+        is_key: Filled: whether the operation is watched on the part.
+    """
     at = 0
     for o in range(len(ended)):
         operation = operations[ended[o]]
@@ -376,7 +385,11 @@ class OutcomeColumns:
 
 
 def outcome_tables(decided: Decisions, run_id: str, trace_end_us: int | None) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Return the tables of completions, expirations and cancellations."""
+    """Return the tables of completions, expirations and cancellations.
+
+    `trace_end_us` is the time of the trace's last event, None if it is not known. Later expirations are marked as
+    `after_end`.
+    """
     return OutcomeColumns(decided, run_id, trace_end_us).outcomes()
 
 

@@ -338,7 +338,10 @@ def repeat_record(row: Records, count: int) -> Records:
 
 
 def move_rows(rows: Records, start: int, to: int, count: int) -> None:
-    """Move rows to an earlier place. The two ranges may overlap, which numpy would copy twice for."""
+    """Move `count` rows from `start` to an earlier place.
+
+    The two ranges may overlap, for which numpy would copy twice.
+    """
     size = rows.itemsize
     ctypes.memmove(rows.ctypes.data + to * size, rows.ctypes.data + start * size, count * size)
 
