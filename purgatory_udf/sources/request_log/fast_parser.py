@@ -252,7 +252,8 @@ _decode_response = msgspec.json.Decoder(_FetchResponse).decode
 def parse_fetch(body: str, answer: str | None) -> tuple[FetchRequestBody, FetchResponseBody] | None:
     """Decode a fetch and its response from JSON text, or return None if they need the complete decoders.
 
-    The result equals that of `request_bodies.decode_fetch_request` and `decode_fetch_response`.
+    `answer` is None if the log has no response. The result equals that of `request_bodies.decode_fetch_request` and
+    `decode_fetch_response`.
     """
     if answer is not None and ("recordSet" in answer or "partitionHeader" in answer):
         return None

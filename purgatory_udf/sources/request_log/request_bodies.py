@@ -218,7 +218,10 @@ def decode_fetch_response(answer: dict[str, Any] | None) -> FetchResponseBody:
 
 
 def decode_produce(body: dict[str, Any], answer: dict[str, Any] | None) -> DecodedProduce:
-    """Decode a PRODUCE request of any version and its response. Raises one of `log_line.MALFORMED`."""
+    """Decode a PRODUCE request of any version and its response. Raises one of `log_line.MALFORMED`.
+
+    `answer` is None if the log has no response.
+    """
     answers: dict[Key, tuple[int, int]] = {}
     for topic in (answer or {}).get("responses") or []:
         name = topic_of(topic)

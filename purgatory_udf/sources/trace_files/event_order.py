@@ -163,7 +163,10 @@ def may_be_late(totals: Sequence[PieceTotals], max_disorder_ms: int) -> bool:
 
 
 def file_start_times(totals: Sequence[PieceTotals], per_file: int) -> list[int] | None:
-    """Return the start times of files after the first, in whole milliseconds; None if a file would be too large."""
+    """Return the start times of files after the first, in whole milliseconds; None if a file would be too large.
+
+    `per_file` is the number of events that a file should have. Times are cut by the samples in `totals`.
+    """
     times = sorted(time for piece in totals for time in piece.times)
     count = sum(piece.events for piece in totals)
     files = max(1, -(-count // per_file))

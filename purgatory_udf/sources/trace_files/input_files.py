@@ -226,7 +226,13 @@ _ONLY_WITH = {
 
 
 def require_applicable_options(form: InputFormat, paths: Sequence[str] | None, given: Mapping[str, object]) -> None:
-    """Raise `UserError` if an option does not apply to the format; options that are not given are None or False."""
+    """Raise `UserError` if an option does not apply to the format.
+
+    Args:
+        form: The format of the input.
+        paths: The paths of the command line; Kafka has none, other formats need one.
+        given: The options by parameter name; those that are not given are None or False.
+    """
     for name, value in given.items():
         forms = _ONLY_WITH.get(name)
         if forms is not None and form not in forms and value is not None and value is not False:

@@ -21,7 +21,10 @@ FOOTER = pa.schema([("file", pa.int32()), ("row_group", pa.int32()), ("bytes", p
 
 
 def footer_of(place: int, source: InputFile) -> pa.RecordBatch:
-    """Yield a row for each row group of a file, or one row with the reason why the file cannot be read."""
+    """Return a row for each row group of a file, or one row with the reason why the file cannot be read.
+
+    `place` is the number of the file in the input.
+    """
     try:
         with source.filesystem.open_input_file(source.path) as file:
             parquet = pq.ParquetFile(file)

@@ -74,7 +74,11 @@ def without_late(placed: DataFrame, max_disorder_ms: int) -> DataFrame:
 
 
 def without_repeated_seq(placed: DataFrame, sources: Sequence[str]) -> DataFrame:
-    """Set `rule` and `reason` of events with the `seq` of an earlier event in input order."""
+    """Set `rule` and `reason` of events with the `seq` of an earlier event in input order.
+
+    `sources` has the name of each file, by the number in the column `file`. Lines that are rejected already do not
+    count.
+    """
     shared = (
         placed.where("rule IS NULL")
         .groupBy("seq")

@@ -148,7 +148,10 @@ def _is_earlier_id(known: Mapping[str, Any], member: Mapping[str, Any]) -> bool:
 
 
 def leaving_members(body: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the ids of members that a LEAVE_GROUP request removed; from version 3 on it may have several."""
+    """Yield the ids of members that a LEAVE_GROUP request removed; from version 3 on it may have several.
+
+    `answer` may be empty; with one, members with an error are left out.
+    """
     if body.get("members") is None:
         yield str(body.get("memberId") or "")
         return

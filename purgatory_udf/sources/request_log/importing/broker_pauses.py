@@ -116,7 +116,10 @@ def silences(requests: Dataset, overdue: Sequence[OverdueOperation]) -> list[Sil
 
 
 def pauses_in(silent: Iterable[Silence], overdue: Iterable[OverdueOperation]) -> list[BrokerPause]:
-    """Return the silences that are pauses, by broker and time."""
+    """Return the silences that are pauses, by broker and time: those that kept enough requests waiting.
+
+    `overdue` may have several operations of one request, which count once.
+    """
     # A request may have several operations.
     by_request = {(each.file, each.line): each for each in overdue}
     pauses = []

@@ -79,7 +79,10 @@ IN_SYNC_CAUSES = ("isr_given", "isr_reported", "isr_supposed")
 
 
 def request_step(context: Callable[[], Context], until_us: int) -> Work:
-    """Return the step that converts requests other than fetches, in any order, to CONVERTED."""
+    """Return the step that converts requests other than fetches, in any order, to CONVERTED.
+
+    Requests that started before `until_us` are settled. Others are counted when a later step converts them again.
+    """
 
     def work(batches: Batches) -> Batches:
         yield from batches_of(converted_requests(request_rows_in(batches), context(), until_us), CONVERTED)

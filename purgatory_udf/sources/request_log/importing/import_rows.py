@@ -317,7 +317,14 @@ CHANGE_FIELDS = (*Order._fields, "event")
 def batch_of_part(
     part: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return a batch of rows with the same columns; faster than rows as dictionaries."""
+    """Return a batch of rows with the same columns; faster than rows as dictionaries.
+
+    Args:
+        part: The value of the column `part`.
+        names: The columns that the rows have, in their order; the other columns are null.
+        rows: The values; may be empty.
+        schema: The columns of the batch.
+    """
     columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
     columns["part"] = [part] * len(rows)
     arrays = [

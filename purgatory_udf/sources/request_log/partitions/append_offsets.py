@@ -251,7 +251,10 @@ def appends_from_batches(
 
 
 def appends_from_offsets(facts: PartitionFacts, classic: bool, report: Report) -> list[Append]:
-    """Return all appends in offset order, with offsets from responses and followers' fetches alone."""
+    """Return all appends in offset order, with offsets from responses and followers' fetches alone.
+
+    `classic`: whether the broker's group coordinator is a classic one.
+    """
     appends = _with_base_offset(facts, report)
     appends.extend(_place_unanswered(appends, facts, report))
     appends.sort(key=lambda append: append.base)

@@ -176,7 +176,7 @@ class EventSweep:
 
     @classmethod
     def resumed(cls, facts: PartitionFacts, report: Report, time_range: TimeRange, state: dict[str, Any]) -> EventSweep:
-        """Restore the state from a `snapshot`."""
+        """Restore the state from a `snapshot`, to continue with the events in `time_range`."""
         sweep = cls(facts, report, time_range)
         sweep._replica = TrackedReplica.resumed(facts.broker, state["replica"])
         sweep._status = state["standing"]

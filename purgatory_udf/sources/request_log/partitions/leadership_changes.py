@@ -97,7 +97,10 @@ NOT_YET_LEADER = frozenset(
 
 
 def first_leadership_us(facts: PartitionFacts, first_us: int) -> int:
-    """Return when the broker first became the leader: after the last request that it refused before."""
+    """Return when the broker first became the leader: after the last request that it refused before.
+
+    It is never before `first_us`.
+    """
     appended = (append.start_us for append in facts.appends if append.base >= 0)
     served = min([*appended, *(position.at_us for position in facts.positions)], default=2**62)
     early = [

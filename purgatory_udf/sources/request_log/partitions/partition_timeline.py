@@ -109,6 +109,12 @@ def group_moves(
     """Yield the events by which groups are loaded, unloaded, or lost because the broker stopped.
 
     Only groups with a stored record are known; a broker that leads from the start of the log has none to load.
+
+    Args:
+        facts: Facts of a partition of the offsets topic; any other has no groups.
+        context: The groups of the log, and the partition of each.
+        leadership: Leadership of the partition at the broker, in the order of time.
+        time_range: The events to yield.
     """
     if facts.topic != OFFSETS_TOPIC or not context.groups.stored:
         return
@@ -173,7 +179,10 @@ def correct_copy_times(copies: Sequence[FollowerCopy], high_watermarks: Sequence
 def follower_appends(
     facts: PartitionFacts, batches: Collection[StoredBatch], transactions: TransactionFacts
 ) -> Iterator[Append]:
-    """Yield the appends of a broker that never leads, as single batches if `--batches` has them."""
+    """Yield the appends of a broker that never leads, as single batches if `--batches` has them.
+
+    `batches` may be empty. `transactions` names the transaction of a producer's batch.
+    """
     index = BatchIndex(batches)
     for copied in facts.copies:
         at = copied.at_us

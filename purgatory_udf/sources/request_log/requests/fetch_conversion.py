@@ -95,7 +95,13 @@ class FollowerTracker:
     def advance(
         self, request: Request, partitions: Iterable[FetchRequestPartition], response: FetchResponseBody
     ) -> Iterator[tuple[tuple[str, int], FollowerCopy]]:
-        """Yield what the follower had appended before its next fetch, in order of handling."""
+        """Yield what the follower had appended before its next fetch, in order of handling.
+
+        Args:
+            request: The next fetch of the follower, in order of handling.
+            partitions: The partitions of the fetch. Their offsets show what the follower has appended.
+            response: Its response. The next fetch shows which of its records the follower has appended.
+        """
         ends = {(partition.topic, partition.partition): partition.offset for partition in partitions}
         at = self._at_us + round((request.arrival_us - self._at_us) * FOLLOWER_APPEND_FRACTION)
         for sent in self._sent:
@@ -245,7 +251,7 @@ class SessionConverter:
 
     @classmethod
     def resumed(cls, context: Context, report: Report, state: dict[str, Any]) -> SessionConverter:
-        """Restore the state from a `snapshot`."""
+        """Restore the state of a session from a `snapshot`. `report` counts what this step converts."""
         converter = cls(context, report)
         listed = (FetchRequestPartition(*fields) for fields in state["partitions"])
         converter._session = FetchSession(

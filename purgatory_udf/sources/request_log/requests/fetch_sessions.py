@@ -69,7 +69,10 @@ class FetchSession:
     complete: bool = False
 
     def resolve(self, request: FetchRequestBody, response: FetchResponseBody) -> ResolvedFetch:
-        """Apply the next fetch of the session, in order of handling, and return it with all its partitions."""
+        """Apply the next fetch of the session, in order of handling, and return it with all its partitions.
+
+        After an error in `response` the broker has read nothing.
+        """
         listed = {(partition.topic, partition.partition) for partition in request.partitions}
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             # As in the broker's map, a partition listed twice counts once.

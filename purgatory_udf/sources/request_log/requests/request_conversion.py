@@ -292,7 +292,7 @@ class ConvertedRequest(NamedTuple):
 
 
 def convert_requests(requests: Iterable[Request], context: Context, report: Report) -> Iterator[ConvertedRequest]:
-    """Convert requests other than fetches, in any order."""
+    """Convert requests other than fetches, in any order. A malformed request yields its line and no error."""
     for request in requests:
         try:
             operations, facts = convert_request(request, context, report)
