@@ -86,7 +86,10 @@ def bin_ms_of(metrics: Metrics) -> int:
 
 
 def round_bin_ms(span_ms: int, window_ms: int) -> int:
-    """Return the least round multiple of the window that divides the span into at most `MAX_BINS` bins."""
+    """Return the least round multiple of the window that divides the span into at most `MAX_BINS` bins.
+
+    Beyond the largest round width, it is the least multiple of `window_ms`.
+    """
     widths = [width for width in _ROUND_MS if width % window_ms == 0 and span_ms / width <= MAX_BINS]
     return widths[0] if widths else -(-span_ms // (MAX_BINS * window_ms)) * window_ms
 

@@ -113,7 +113,7 @@ def _add_group_changes(tables: RunTables, evidence: Evidence) -> None:
 def group_story(tables: RunTables, group: str, most: int) -> list[str]:
     """Return the story of a group: a title for each broker, its state changes, and its longest rebalance.
 
-    Changes of the members of a consumer group (KIP-848) follow those of the group.
+    Changes of the members of a consumer group (KIP-848) follow those of the group. There are at most `most` changes.
     """
     changes = tables.rows("explain/group_changes", group=group, top=most + 1, **_ALL_TIMES)
     of_members = tables.rows("explain/member_changes", group=group, member="", top=most + 1)
@@ -147,7 +147,7 @@ def group_story(tables: RunTables, group: str, most: int) -> list[str]:
 def member_story(tables: RunTables, group: str, member: str, most: int) -> list[str]:
     """Return the story of a member of a consumer group (KIP-848), by its member ID or client ID.
 
-    That is a title for each member, its changes, and the members that waited for its partitions.
+    That is a title for each member, at most `most` changes, and the members that waited for its partitions.
     """
     changes = tables.rows("explain/member_changes", group=group, member=member, top=most + 1)
     lines: list[str] = []

@@ -129,6 +129,7 @@ def waits(frame: pd.DataFrame, total: int) -> alt.Chart:
     """Return a chart with one point per operation: its start, its wait, and how it ended.
 
     There is a row for each kind, the most frequent first. The square-root scale shows short waits next to long ones.
+    The title names the `total` of operations if the frame is a sample.
     """
     # Loading it takes longer than the rest of a summary, which every replay prints.
     import altair as alt

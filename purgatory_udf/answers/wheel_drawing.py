@@ -41,6 +41,10 @@ def wheel_steps(deadlines_ms: Sequence[int], start_ms: int = 1000) -> pd.DataFra
 
     `bucket_begins_ms` is the time at which the bucket expires and its tasks move to a finer wheel. It is never later
     than the task's deadline.
+
+    Args:
+        deadlines_ms: Deadlines of the tasks, in milliseconds of the clock; equal ones count once.
+        start_ms: The clock at which all tasks are added.
     """
     timer = SystemTimer(start_ms)
     tasks = {deadline: _Alarm(deadline) for deadline in sorted(deadlines_ms)}

@@ -33,7 +33,10 @@ _SECOND_US = 1_000_000
 
 
 def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the producers with requests that time out while other producers only wait longer at the same time."""
+    """Yield the producers with requests that time out while other producers only wait longer at the same time.
+
+    `found` are the findings at brokers: timeouts while one stood still are not the producer's fault.
+    """
     producers = facts.tables.rows("diagnosis/producers")
     expired = facts.tables.rows("diagnosis/timeouts")
     for (client, timeout_ms), rows in groupby(
@@ -109,7 +112,8 @@ def unreachable_minimums(facts: TraceFacts) -> Iterator[Finding]:
 def large_batches(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the producers that for a part of the trace sent far larger requests than others, which took longer.
 
-    A producer that sends large requests all the time is normal for the trace.
+    A producer that sends large requests all the time is normal for the trace. `found` are the findings so far: waits
+    for a stalled replica are not the producer's fault.
     """
     producers = facts.tables.rows("diagnosis/producers")
     for row in producers:

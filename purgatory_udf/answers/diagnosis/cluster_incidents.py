@@ -38,7 +38,10 @@ _GAUGE_PARAMETERS = {"window_ms": 1000, "step_ms": STEP_MS, "bytes_per_watch": B
 
 
 def with_leader_moves(facts: TraceFacts, found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings and the moves of leaders. A short lag of a follower at a move is a part of the move."""
+    """Return the findings and the moves of leaders. A short lag of a follower at a move is a part of the move.
+
+    `found` are the findings at replicas.
+    """
     moves = list(_leader_moves(facts))
     result = []
     for finding in found:
@@ -124,7 +127,10 @@ def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def busy_hosts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the brokers at which everything was slower for some seconds, as leader and as follower, without a pause."""
+    """Yield the brokers at which everything was slower for some seconds, as leader and as follower, without a pause.
+
+    `found` are the findings so far: the seconds around them do not count.
+    """
     rows = [
         row
         for row in facts.replication

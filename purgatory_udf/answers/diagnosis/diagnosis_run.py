@@ -110,7 +110,7 @@ class Diagnosis:
         return max(1, self.end_us - self.start_us) / 60_000_000
 
     def within(self, from_us: int | None, until_us: int | None) -> Diagnosis:
-        """Return the diagnosis with only the findings that overlap a time."""
+        """Return the diagnosis with only the findings that overlap a time. None leaves an end of it open."""
         chosen = [
             each
             for each in self.findings
@@ -229,7 +229,10 @@ def as_text(diagnosis: Diagnosis, **more: Any) -> str:
 
 
 def heavier_findings(now: Diagnosis, then: Diagnosis) -> list[tuple[Finding, float]]:
-    """Return the findings that are new or heavier, and how many times as heavy each is; infinity for new ones."""
+    """Return the findings that are new or heavier, and how many times as heavy each is; infinity for new ones.
+
+    Weights are excess waiting per minute, so that `now` and `then` may be of different length.
+    """
     before: dict[tuple[str, str], float] = {}
     for finding in then.findings:
         key = (finding.kind, culprit_of(finding))
@@ -259,7 +262,7 @@ def longer_waits(now: Diagnosis, then: Diagnosis) -> list[tuple[UsualWait, Usual
 
 
 def comparison(now: Diagnosis, then: Diagnosis) -> Iterator[str]:
-    """Yield the lines that `diagnose --baseline` prints."""
+    """Yield the lines that `diagnose --baseline` prints; `then` is the diagnosis of the baseline."""
     heavier, longer = heavier_findings(now, then), longer_waits(now, then)
     yield (
         f"Compared with {then.run_id}: {now.excess_wait_s / now.minutes:,.1f} s of excess waiting a minute, "
@@ -275,7 +278,7 @@ def comparison(now: Diagnosis, then: Diagnosis) -> Iterator[str]:
 
 
 def as_json(now: Diagnosis, then: Diagnosis) -> dict[str, Any]:
-    """Return the comparison as the object `baseline` in the JSON of `diagnose`."""
+    """Return the comparison as the object `baseline` in the JSON of `diagnose`; `then` is the baseline's diagnosis."""
     return {
         "run_id": then.run_id,
         "excess_wait_s": round(then.excess_wait_s, 3),

@@ -62,6 +62,10 @@ def count_expirations(before: str | Path | None, after: str | Path) -> list[Expi
     """Return the increase of each counter between two readings, or since the broker started.
 
     A broker creates a counter with its first event, so a counter without an earlier reading started at 0.
+
+    Args:
+        before: File with the first reading; None to count from the start of the brokers.
+        after: File with the last reading.
     """
     last = _readings(after)
     if not last:
@@ -146,6 +150,8 @@ _SYNC_EXPIRED = "on pending sync request expiration"
 
 def group_events_in_logs(paths: Sequence[str], zone: tzinfo = UTC) -> list[LoggedGroupEvent]:
     """Return the events of the files in the order of time.
+
+    `zone` applies to times without a time zone.
 
     Raises:
         UserError: No file has a line of a group coordinator.

@@ -79,7 +79,10 @@ class ComparedGroup:
 def group_events_of(
     transitions: Iterable[Transition], expired: Iterable[ExpiredGroupOperation]
 ) -> Iterator[LoggedGroupEvent]:
-    """Yield the events that a coordinator would have logged in the replay."""
+    """Yield the events that a coordinator would have logged in the replay.
+
+    `transitions` and `expired` are those of all groups; the transitions are read first.
+    """
     groups: dict[int, set[str]] = defaultdict(set)
     lossy: set[tuple[int, str, int]] = set()
     for transition in transitions:
@@ -178,7 +181,10 @@ def _row(group: ComparedGroup) -> Iterator[Cell]:
 
 
 def logged_groups(tables: RunTables, logged: Iterable[LoggedGroupEvent]) -> Table:
-    """Compare the replayed groups with the coordinators' logs between the first and last request of each broker."""
+    """Compare the replayed groups with the coordinators' logs between the first and last request of each broker.
+
+    `logged` are the events of all logs, in the order of time.
+    """
     spans = {row["broker"]: Span(row["from_us"], row["to_us"]) for row in tables.rows("fidelity/log_spans")}
     expired = (ExpiredGroupOperation(**row) for row in tables.rows("fidelity/group_expirations"))
     return table(compare(logged, group_events_of(_transitions(tables), expired), spans))

@@ -79,7 +79,10 @@ COLOURS = {SAME: "#0072b2", DIFFERENT: "#d55e00"}
 
 
 def points(tables: RunTables, most: int = MOST_POINTS) -> pd.DataFrame:
-    """Return the operations of the chart: all disagreements if they fit, and a sample of the others."""
+    """Return the operations of the chart: all disagreements if they fit, and a sample of the others.
+
+    There are at most `most` operations.
+    """
     frame = tables.query("fidelity/points", most=most).to_pandas()
     frame["end"] = frame["agrees"].map({True: SAME, False: DIFFERENT})
     return frame[["kind", "recorded_ms", "replayed_ms", "end", "request_id"]]
