@@ -136,7 +136,10 @@ def fetch_jars(
 
 
 def require_verified(what: str, jars: list[Path], ivy: Path) -> list[Path]:
-    """Return the jars; raise UserError unless all have the expected checksums."""
+    """Return the jars; raise UserError unless all have the expected checksums.
+
+    The message names `what`, and the cache `ivy` to delete.
+    """
     for jar in jars:
         wrong = find_problem(jar)
         if wrong:
@@ -224,7 +227,7 @@ def delta_jar_paths(spark_version: str, ivy: Path) -> list[Path]:
 def fetch_delta(
     spark_home: Path, spark_version: str, ivy: Path, environ: Mapping[str, str], options: Sequence[str] = ()
 ) -> list[Path]:
-    """Fetch Delta into the cache; raise UserError if that fails."""
+    """Fetch Delta into the cache `ivy`; raise UserError if that fails. For the other arguments see `fetch_jars`."""
     what = f"Delta Lake {DELTA_VERSION} for Spark {spark_version}"
     fetch_jars(what, delta_coordinate(spark_version), _DELTA_EXCLUDED, spark_home, ivy, environ, options)
     return require_verified(what, delta_jar_paths(spark_version, ivy), ivy)
@@ -257,7 +260,10 @@ def kafka_jar_paths(spark_version: str, ivy: Path) -> list[Path]:
 
 
 def fetch_kafka(spark_home: Path, spark_version: str, ivy: Path, environ: Mapping[str, str]) -> list[Path]:
-    """Fetch the connector into the cache; raise UserError if that fails."""
+    """Fetch the connector into the cache `ivy`; raise UserError if that fails.
+
+    `environ` is the environment of spark-submit.
+    """
     what = f"Spark's Kafka connector {spark_version}"
     # In two steps, because an artifact that is excluded from one coordinate cannot be requested as another.
     fetch_jars(

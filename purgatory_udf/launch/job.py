@@ -91,7 +91,10 @@ class Job:
         sys.exit(self.status(sys.argv[1:] if arguments is None else arguments))
 
     def status(self, arguments: Sequence[str], open_backend: OpenBackend | None = None) -> int:
-        """Run on the given backend, or on Spark; report an error on stderr, and return the exit status."""
+        """Run the job with the `arguments` of a command line; report an error on stderr, and return the exit status.
+
+        `open_backend` opens the backend; None for Spark's.
+        """
         chosen = open_backend or spark_opener(f"purgatory-{self.name}")
         return _run_command(self.name, _with_backend(self._run, chosen), arguments)
 

@@ -81,7 +81,10 @@ _jvm: _Jvm | None = None
 
 
 def start(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Start the JVM of this process and return."""
+    """Start the JVM of this process and return.
+
+    `environ` is the environment of the JVM; this process takes it over, too.
+    """
     global _jvm
     # Before the JVM starts, so that a signal during its start stops the job in the same order.
     atexit.register(_shut_down)

@@ -128,7 +128,7 @@ def create_archive(root: Path, file: Path) -> Path:
 
 
 def copy_environment(root: Path, environment: Path) -> None:
-    """Copy the archive's files into a folder."""
+    """Copy the archive's files into a folder: the packages that `root`, the source tree, pins, and its own."""
     lib = environment / "lib"
     lib.mkdir(parents=True)
     for name in _pinned_packages(root / "requirements.txt"):
@@ -145,7 +145,7 @@ def copy_environment(root: Path, environment: Path) -> None:
 def compile_engine(root: Path, environment: Path) -> bool:
     """Compile the engine in the folder that is to be packed; return False if the tree has no engine.
 
-    The tree's own compiled code is copied if its sources are the same, which saves half a minute.
+    The compiled code of `root`, the source tree, is copied if its sources are the same, which saves half a minute.
     """
     lib = environment / "lib"
     if not (lib / Path(*WARM_UP_MODULE.split("."))).with_suffix(".py").is_file():

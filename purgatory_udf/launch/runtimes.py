@@ -156,6 +156,6 @@ def has_delta(home: Path) -> bool:
 
 
 def spark_defaults(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings in Spark's spark-defaults.conf."""
+    """Return the settings in spark-defaults.conf, in SPARK_CONF_DIR of `environ` or `conf` of Spark's `home`."""
     file = Path(environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
     return read_properties(file) if file.is_file() else {}

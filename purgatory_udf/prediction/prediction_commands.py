@@ -41,7 +41,10 @@ def is_scenario_file(like: str) -> bool:
 
 
 def load_or_fit_scenario(open_backend: OpenBackend, like: str) -> Scenario:
-    """Read the scenario file, or fit a scenario to the tables of a folder."""
+    """Read the scenario file, or fit a scenario to the tables of a folder.
+
+    `like` is the path of either. A backend is opened for a folder only.
+    """
     if is_scenario_file(like):
         scenario = read_scenario(Path(like))
         require_fitted(scenario)

@@ -40,7 +40,7 @@ class CoreSharing:
     _worked: Floats
 
     def work(self, begin: pd.Series[float], end: pd.Series[float]) -> Floats:
-        """Return the work of each step, in milliseconds of a core."""
+        """Return the work of each step, in milliseconds of a core. `begin` and `end` are in milliseconds, too."""
         if self.cores is None:
             return np.asarray(end - begin, dtype=float)
         return np.asarray(np.interp(end, self._times, self._worked) - np.interp(begin, self._times, self._worked))

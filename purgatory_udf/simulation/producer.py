@@ -44,7 +44,7 @@ class RecordAccumulator:
         return self.bytes >= self._buffer_bytes
 
     def append(self, key: TopicPartition, size: int, now_us: int) -> bool:
-        """Add a record; return whether a batch may have become ready."""
+        """Add a record of `size` bytes; return whether a batch may have become ready."""
         queue = self._queues.setdefault(key, deque())
         last = queue[-1] if queue else None
         starts_batch = last is None or last.attempts > 0 or last.bytes + size > self._batch_bytes

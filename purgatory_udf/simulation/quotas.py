@@ -142,5 +142,5 @@ class LeaderQuota:
             self._quota.record(size, now_ms)
 
     def is_throttled(self, key: TopicPartition, in_sync: bool, now_ms: int) -> bool:
-        """Whether a follower's fetch returns nothing for the partition now."""
+        """Whether a follower's fetch returns nothing for the partition now; an in-sync follower is never throttled."""
         return self._quota is not None and key.topic in self._topics and not in_sync and self._quota.is_exceeded(now_ms)

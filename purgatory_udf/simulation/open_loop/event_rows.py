@@ -96,7 +96,7 @@ def creations(workload: Workload, number: int) -> Creations:
 
 
 def completed_in_slice(workload: Workload, number: int, t: Numbers) -> Flags:
-    """Return which times are in the slice; the last slice also has all later ones."""
+    """Return which times are in the slice `number`; the last slice also has all later ones."""
     ends_in_slice = (
         t < workload.slice_start_us(number + 1) if number < workload.slices - 1 else np.ones_like(t, dtype=np.bool_)
     )

@@ -167,11 +167,14 @@ class GroupMembers:
         )
 
     def draw(self, below: int, purpose: Purpose, index: Numbers | int = 0) -> Numbers:
-        """Draw a number in [0, below) for each member."""
+        """Draw a number in [0, below) for each member, a different one for each purpose and `index`."""
         return draw(below, self.plan.seed, purpose, self.group << 20 | self.member, index)
 
     def reaction_us(self, purpose: Purpose, index: Numbers | int, within_us: int = MAX_REACTION_US) -> Numbers:
-        """Draw the time between a response and the next request, at least 1 ms."""
+        """Draw the time between a response and the next request, from 1 ms to below `within_us`.
+
+        `index` distinguishes the reactions of a member.
+        """
         return US_PER_MS + self.draw(within_us - US_PER_MS, purpose, index)
 
     def group_max(self, t: Numbers) -> Numbers:

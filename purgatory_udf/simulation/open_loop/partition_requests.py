@@ -164,7 +164,7 @@ def produces(workload: Workload, number: int) -> Produces:
 
 
 def high_watermark_rises(workload: Workload, number: int, now: Produces) -> HighWatermarkRises:
-    """Return the rises of high watermarks in a slice.
+    """Return the rises of high watermarks in a slice. `now` are its produces.
 
     No latency is longer than a slice, so they belong to produces of this slice or the one before.
     """
@@ -187,7 +187,7 @@ def high_watermark_rises(workload: Workload, number: int, now: Produces) -> High
 
 
 def fetches(workload: Workload, number: int, now: Produces, rises: HighWatermarkRises) -> Fetches:
-    """Return the fetches of a slice."""
+    """Return the fetches of a slice. Their offsets are those that its produces, `now`, and `rises` have reached."""
     size = arrivals(workload, number).fetches
     random = stream(workload.seed, Purpose.FETCHES, number)
     t = random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), size)
@@ -272,7 +272,7 @@ class TransactionEnds:
 
 
 def transaction_ends(workload: Workload, number: int, rises: HighWatermarkRises) -> TransactionEnds:
-    """Return the transaction ends of a slice."""
+    """Return the transaction ends of a slice. Their offsets are the high watermarks by the `rises` of the slice."""
     start_us, until = workload.slice_start_us(number), workload.slice_start_us(number + 1)
     partitions = np.flatnonzero(workload.transactional)
     each, first = workload.transaction_us, workload.first_ends_us[partitions]
