@@ -172,7 +172,7 @@ _MOMENT, _TIME = "%Y-%m-%d %H:%M:%S", "%H:%M:%S"
 
 
 def overview(metrics: Metrics, totals: Totals) -> list[Table]:
-    """Return the tables, each with at most `top` rows; some may have none."""
+    """Return the tables, each with at most `top` rows; some may have none. `totals` are those of the same metrics."""
     top = metrics.options.top
     rows = [(row["kind"], *_wait(row)) for row in totals.kinds]
     return [

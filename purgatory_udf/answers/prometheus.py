@@ -56,7 +56,10 @@ def exposition(metrics: Metrics, findings: Sequence[Finding] = ()) -> str:
 
 
 def write_prometheus(metrics: Metrics, file: Path, findings: Sequence[Finding] = ()) -> None:
-    """Replace the file atomically; all users can read it, as the collector must."""
+    """Replace the file atomically; all users can read it, as the collector must.
+
+    `findings` are those of a diagnosis; empty if there was none.
+    """
     replace_file(file, exposition(metrics, findings), for_all=True)
 
 

@@ -150,7 +150,7 @@ class InitialJoinCompletion(JoinCompletion, Protocol):
     """The callbacks of an initial join."""
 
     def extend(self, group: Group, ended: DelayWindow, now_us: int) -> None:
-        """Wait for another window."""
+        """Wait for another window, because members joined during the one that has `ended`."""
 
 
 class InitialDelayedJoin(DelayedJoin):

@@ -153,9 +153,9 @@ def flatten_watches(
     """Write the columns of the ended operations' watches.
 
     Args:
-        operations: All operations of the batch.
+        operations: Operations, ended or open.
         parts: The parts of all operations; those of one operation are consecutive.
-        ended: Places of the ended operations.
+        ended: Rows of `operations`.
         longs: Filled: a row for each `WatchInt64Field`, a column for each watch.
         ints: Filled: a row for each `WatchInt32Field`, a column for each watch.
         is_key: Filled: whether the operation is watched on the part.

@@ -156,7 +156,7 @@ class Tables:
 
     @staticmethod
     def of(decided: Iterable[Decisions], run_id: str = "loop", trace_end_us: int | None = None) -> Tables:
-        """Build the tables of these decisions."""
+        """Build the tables of these decisions, in their order. For `trace_end_us` see `outcome_tables`."""
         tables = []
         for each in decided:
             ended = OutcomeColumns(each, run_id, trace_end_us)

@@ -189,7 +189,7 @@ class InFlightState:
         return self.state is RecordState.AVAILABLE and self.former is None
 
     def try_acquire(self, acquirer: Acquirer, now_us: int) -> None:
-        """Acquire available records."""
+        """Deliver the records to the share fetch `acquirer`. The caller has checked that they are available."""
         self.state, self.member_id = RecordState.ACQUIRED, acquirer.member_id
         self.delivery_count += 1
         self.acquirer, self.acquired_us = acquirer, now_us

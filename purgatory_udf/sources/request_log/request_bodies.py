@@ -83,7 +83,7 @@ def encode_fetch(request: FetchRequestBody, response: FetchResponseBody) -> tupl
 
 
 def decode_fetch(request: str, response: str | None) -> tuple[FetchRequestBody, FetchResponseBody] | None:
-    """Decode texts made by `encode_fetch`; return None for the broker's own JSON."""
+    """Decode texts made by `encode_fetch`; return None for the broker's own JSON, or without a response."""
     if response is None or not request.startswith("["):
         return None
     return _decode_request_text(request), _decode_response_text(response)

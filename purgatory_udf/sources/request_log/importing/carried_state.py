@@ -207,7 +207,10 @@ class CarriedState:
         )
 
     def new_sizes(self, context: Context, span: TimeRange) -> list[TopicSize]:
-        """Return the sizes of topics that are not written yet, and note them as written."""
+        """Return the sizes of topics that are to be written in `span`, and note them as written.
+
+        A size that was found too late gets the start of the span.
+        """
         sizes = []
         for at_us, topic, partitions in context.topic_sizes if self.has_consumer_groups else ():
             if at_us < span.until_us and (span.clamp(at_us) == at_us or self.topic_sizes.get(topic, 0) < partitions):

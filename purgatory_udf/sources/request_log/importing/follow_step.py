@@ -112,7 +112,10 @@ def timeline_step(context: Callable[[], Context], time_range: TimeRange) -> Work
 
 
 def converted_requests(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[RequestFacts | Row]:
-    """Yield the rows and facts of requests other than fetches; only settled requests are counted."""
+    """Yield the rows and facts of requests other than fetches; only settled requests are counted.
+
+    Those that started before `until_us` are settled.
+    """
     report = Report()
     for row in rows:
         request = request_of(row)

@@ -50,7 +50,10 @@ _APPENDED_CODES = (errors.NONE, errors.REQUEST_TIMED_OUT, errors.NOT_ENOUGH_REPL
 def convert_produce(
     request: Request, context: Context, report: Report
 ) -> tuple[LoggedOperation, list[tuple[Key, Fact]]]:
-    """Convert a PRODUCE request into its operation and facts. Raises one of `log_line.MALFORMED`."""
+    """Convert a PRODUCE request into its operation and facts. Raises one of `log_line.MALFORMED`.
+
+    Each fact comes with the name and number of its partition.
+    """
     produced = decode_produce(request.body, request.answer)
     at, check = append_times(request.start_us, request.local_us, produced.acks)
     report.count("acks_zero_errors", int(not produced.answered))
