@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +12,8 @@ from purgatory_udf.launch import job
 from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 
-def _checks(out: str, **_: object) -> None:
+def _checks(out: str, json: Path | None, **_: object) -> None:
+    job.require_file("--json", json)
     if local_folder(out) is None:
         raise UserError(f"{out}: is not on this machine; top reads local files only")
     require_folder(out)
@@ -23,12 +25,19 @@ def main(
     once: Annotated[bool, typer.Option("--once", help="Print the status once and exit, for scripts.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Interval between updates, in seconds.")] = 1.0,
     rows: Annotated[int, typer.Option(min=1, help="Maximum number of waiting operations, and of groups.")] = 10,
+    json: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the status once, as JSON, to this file; - for standard output."),
+    ] = None,
 ) -> None:
     """Show the status of a followed replay: purgatories, longest waits and their reasons, rebalancing groups."""
-    from purgatory_udf.streaming.top_screen import show_top
+    from purgatory_udf.streaming.top_screen import show_top, write_status
 
-    _checks(out)
-    show_top(out, once, every, rows)
+    _checks(out, json)
+    if json is not None:
+        write_status(out, rows, json)
+    else:
+        show_top(out, once, every, rows)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from purgatory_udf.backend.file_system import write_json
 from purgatory_udf.common.console import Cell, Table, request_label
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.storage.output_folder import is_locked
@@ -45,14 +47,54 @@ def show_top(out: str, once: bool, every: float, rows: int) -> None:
                 time.sleep(every)
 
 
-def _lines(out: str, rows: int, terminal: bool) -> tuple[list[str], bool]:
-    """Return a frame, and whether the replay has ended."""
+def write_status(out: str, rows: int, file: Path) -> None:
+    """Write the status as JSON; `-` prints it. `rows` is the maximum number of waits and of rebalances."""
+    statuses, ended = _read(out)
+    write_json(file, as_json(statuses, rows, int(time.time() * 1000), ended))
+
+
+def _read(out: str) -> tuple[dict[str, QueryStatus], bool]:
+    """Return the status of each query, and whether the replay has ended."""
     # Checked before the files are read: the last frame must show the replay's last status.
     ended = not is_locked(out, "replay")
     statuses = read_status_files(out)
     if not statuses:
         raise UserError(f"{out}: no followed replay has written there yet (replay --follow --out {out} does)")
+    return statuses, ended
+
+
+def _lines(out: str, rows: int, terminal: bool) -> tuple[list[str], bool]:
+    """Return a frame, and whether the replay has ended."""
+    statuses, ended = _read(out)
     return render_frame(statuses, rows, terminal, int(time.time() * 1000), ended), ended
+
+
+def as_json(statuses: Mapping[str, QueryStatus], rows: int, now_ms: int, ended: bool) -> dict[str, Any]:
+    """Return a frame as JSON: its tables are lists of objects with the columns' names. See `render_frame`."""
+    every = list(statuses.values())
+    at_ms = max(status.at_ms for status in every)
+    tables = {
+        "purgatories": _purgatories(every, at_ms),
+        "waits": _waits(every, at_ms, rows),
+        "rebalances": _rebalances(every, at_ms, rows),
+    }
+    return {
+        "run_id": every[0].run_id,
+        "time": datetime.fromtimestamp(at_ms / 1000, UTC),
+        "events": sum(status.counts["events"] for status in every),
+        "open": sum(status.open for status in every),
+        "has_ended": ended,
+        "age_ms": max(0, now_ms - max(status.written_ms for status in every)),
+        "lagging_replicas": [
+            {"replica": replica, "since": start, "waited_ms": waited_ms}
+            for replica, start, waited_ms in _lags(every, at_ms)
+        ],
+        **{name: [dict(zip(_keys(table), row, strict=True)) for row in table.rows] for name, table in tables.items()},
+    }
+
+
+def _keys(table: Table) -> list[str]:
+    return [column.replace("/", "_per_").replace(" ", "_") for column in table.columns]
 
 
 def render_frame(statuses: Mapping[str, QueryStatus], rows: int, terminal: bool, now_ms: int, ended: bool) -> list[str]:
@@ -87,18 +129,24 @@ def _head(statuses: list[QueryStatus], at_ms: int, now_ms: int, ended: bool) -> 
 
 
 def _lagging_replicas(statuses: list[QueryStatus], at_ms: int) -> list[str]:
-    """Return a line for each follower that the oldest produces wait for, the one with the longest wait first."""
+    return [
+        f"Broker {replica} is behind: produces wait for it since {start:%H:%M:%S.%f}"[:-3] + f", {waited_ms:,} ms"
+        for replica, start, waited_ms in _lags(statuses, at_ms)
+    ]
+
+
+def _lags(statuses: list[QueryStatus], at_ms: int) -> list[tuple[int, datetime, int]]:
+    """Return the followers that the oldest produces wait for, since when, and how many ms; the longest wait first."""
     since: dict[int, list[int]] = {}
     for operation in longest_waits(statuses):
         for replica in operation.get("replicas", ()):
             since.setdefault(replica, []).append(operation["since_us"])
-    lines = []
+    lags = []
     for replica, starts in sorted(since.items(), key=lambda item: (min(item[1]), item[0])):
         waited_ms = at_ms - min(starts) // 1000
         if waited_ms >= _LAG_MS:
-            start = datetime.fromtimestamp(min(starts) / 1_000_000, UTC).strftime("%H:%M:%S.%f")[:-3]
-            lines.append(f"Broker {replica} is behind: produces wait for it since {start}, {waited_ms:,} ms")
-    return lines
+            lags.append((replica, datetime.fromtimestamp(min(starts) / 1_000_000, UTC), waited_ms))
+    return lags
 
 
 def _purgatories(statuses: list[QueryStatus], at_ms: int) -> Table:

@@ -18,7 +18,7 @@ from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.group_step import step
 from purgatory_udf.streaming.status_file import QueryStatus
 from purgatory_udf.streaming.status_update import GroupStatusUpdate, event_count_update, partition_update
-from purgatory_udf.streaming.top_screen import render_frame
+from purgatory_udf.streaming.top_screen import as_json, render_frame
 from tests.rules.reference.timeline import Timeline
 from tests.support.group_timeline import GroupTimeline
 
@@ -143,6 +143,11 @@ def test_frame_shows_purgatories_waits_and_rebalances() -> None:
         "  group  broker  state               since ms  ms left  missing  members",
         "  g           0  PreparingRebalance         0    5,000  1 of 2   b",
     ]
+    told = as_json(statuses, rows=10, now_ms=103_000, ended=False)
+    assert told["lagging_replicas"][0] | {"since": None} == {"replica": 1, "since": None, "waited_ms": 6_990}
+    assert told["purgatories"][0]["expired_per_s"] == 0.1 and told["age_ms"] == 3_000
+    assert [row["request"] for row in told["waits"]] == ["p-1"]
+    assert [row["ms_left"] for row in told["rebalances"]] == [5_000]
 
 
 def test_repeated_batch_counts_once() -> None:
@@ -176,6 +181,13 @@ def test_once_prints_frame_without_slow_imports(tmp_path: Path) -> None:
     folder = tmp_path / "_replay" / "live"
     folder.mkdir(parents=True)
     (folder / "partitions.json").write_text(status.to_json())
+    told = json.loads(top(tmp_path, "--json", "-").stdout)
+    assert (told["run_id"], told["time"], told["events"], told["has_ended"]) == (
+        "run-1",
+        "1970-01-01T00:00:00Z",
+        5,
+        True,
+    )
     ended = top(tmp_path, "--once")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == (
