@@ -30,7 +30,7 @@ def test_recorded_remote_waits_end_as_recorded(tmp_path: Path, capsys: pytest.Ca
     out = str(tmp_path)
     assert ingest.main.status(["--from", "request-log", *logs, "--topics", topics, "--out", out], open_local) == 0
     imported = capsys.readouterr().out
-    assert "replay with --set remote_fetch.max_wait_ms=700" in imported
+    assert "remote.fetch.max.wait.ms=700, from 203 expired fetches" in imported
     assert "stood still" not in imported
     assert replay.main.status(["--events", f"{out}/events", "--out", out, *SETTINGS], open_local) == 0
     capsys.readouterr()

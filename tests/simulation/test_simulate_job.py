@@ -10,8 +10,8 @@ from jobs.simulate import main
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "simulate: give --open-loop, or --scenario NAME or a file (names: create-topics, hot-partition, "),
-        (["--scenario", "nothing"], "simulate: --scenario nothing: not a file and not one of create-topics, "),
+        ([], "simulate: give --open-loop, or --scenario NAME or a file (names: cold-consumers, create-topics, "),
+        (["--scenario", "nothing"], "simulate: --scenario nothing: not a file and not one of cold-consumers, "),
         (["--scenario", "steady", "--rate", "5"], "simulate: --rate needs --open-loop\n"),
         (["--open-loop", "--check"], "simulate: --check needs --scenario\n"),
         (["--open-loop", "--scenario", "steady"], "simulate: give --scenario or --open-loop, not both\n"),
