@@ -32,7 +32,9 @@ def main(
     events: Annotated[
         str | None, typer.Option(help="Delta table of events.  [default: events in the folder]", show_default=False)
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of simulations of the check.", min=1, max=1000)] = 5,
+    seeds: Annotated[
+        int, typer.Option(help="Number of simulations for the check, each with its own seed.", min=1, max=1000)
+    ] = 5,
     html: Annotated[
         Path | None, typer.Option(help="File of the HTML page.  [default: fit.html in the folder]", show_default=False)
     ] = None,

@@ -183,7 +183,9 @@ def main(
     topic: Annotated[str | None, _kafka(help="Topic to read.")] = None,
     messages: Annotated[
         Messages | None,
-        _kafka(help="Content of the messages, one line each.  [default: events]", show_default=False),
+        _kafka(
+            help="What a message holds: one event, or one line of a request log.  [default: events]", show_default=False
+        ),
     ] = None,
     client: Annotated[
         list[str] | None,

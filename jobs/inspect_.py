@@ -11,7 +11,9 @@ from purgatory_udf.launch import job
 
 @job.job(reads=("checkpoint",))
 def main(
-    checkpoint: Annotated[str, typer.Option(help="Folder of a replay, or its checkpoint of partitions.")],
+    checkpoint: Annotated[
+        str, typer.Option(help="Folder of a replay's tables, or the checkpoint folder of its partition query.")
+    ],
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of keys, those with most open watches first.")] = 50,
 ) -> None:
     """List the state in a checkpoint by key: open operations, oldest, next deadline, bytes."""

@@ -32,6 +32,9 @@ _ROUND_MS = tuple(
     for step in steps
 ) + tuple(minutes * 60_000 for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440))
 
+# Length of a trace in microseconds below which the ticks of its time axis are less than two seconds apart.
+_SHORT_US = 20_000_000
+
 # More do not fit on a page.
 MAX_PURGATORIES = 8
 MAX_TOPICS = 25
@@ -157,12 +160,13 @@ def draw_incidents(findings: Sequence[Finding], start_us: int, end_us: int) -> d
     frame = pd.DataFrame(rows)
     # The axis shows the whole trace: a domain for `x` conflicts with that of `x2` in Vega-Lite.
     trace = pd.DataFrame({"t": [start_us / 1000, end_us / 1000]})
-    whole = alt.Chart(trace).mark_rule(opacity=0).encode(x=_axis("t", 1000))
+    step_ms = 1000 if end_us - start_us >= _SHORT_US else 1
+    whole = alt.Chart(trace).mark_rule(opacity=0).encode(x=_axis("t", step_ms))
     bars = (
         alt.Chart(frame, width=WIDTH - 220, height=alt.Step(20))
         .mark_bar(color=VERMILLION, minBandSize=3, cornerRadius=2)
         .encode(
-            x=_axis("t", 1000),
+            x=_axis("t", step_ms),
             x2="t2:T",
             y=alt.Y("incident:N", title=None, sort=list(frame["incident"])).axis(labelLimit=320),
             tooltip=["incident:N", "excess waiting, s:Q", "summary:N"],

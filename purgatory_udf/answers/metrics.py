@@ -241,7 +241,7 @@ def _warning(broker: int, rows: list[Row]) -> str:
 
 
 def _meters(meters: list[Row], seconds: float, window_ms: int) -> Table:
-    """Return the expiration meters; `per second` is the mean rate of the whole trace, then that of a window."""
+    """Return the expiration meters: total, mean rate over all windows, and rate in the busiest window."""
     rows = [
         (
             row["mbean"],

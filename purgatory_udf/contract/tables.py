@@ -334,7 +334,11 @@ _COMPLETIONS = table(
 
 _EXPIRATIONS = table(
     *_OUTCOME_HEAD,
-    column("expired_at", TIMESTAMP, "When the operation expired: its deadline"),
+    column(
+        "expired_at",
+        TIMESTAMP,
+        "When the operation expired: its deadline, or if the broker was paused then, when it resumed",
+    ),
     _DEADLINE,
     _WAIT_MS,
     column("watched", BOOL, "Whether the operation was in the purgatory"),

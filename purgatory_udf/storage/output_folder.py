@@ -48,7 +48,7 @@ class Layout:
         return {"relay": self.relay, "group_answers": self.answers}.get(table) or self.table(table)
 
     def control(self, query: str) -> str:
-        """Return the table of the row that advances a query's clock past the end of a finished trace."""
+        """Return the path of the table with the drain row, which moves a watermark past the end of a finished trace."""
         return f"{self.internal}/control/{query}"
 
     @property

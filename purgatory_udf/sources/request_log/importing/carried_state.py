@@ -103,7 +103,7 @@ def _split_runs(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
 
 
 def _retention_key(fact: Single) -> tuple[object, ...] | None:
-    """Return the key of which only the latest old fact is carried; None if the next step needs no old one."""
+    """Return the key per which only the latest old fact is carried over; None if old facts of this type are dropped."""
     match fact:
         case ReaderPosition() | FetchAttempt():
             return type(fact), fact.replica
