@@ -30,8 +30,7 @@ def _checks(out: str, start: str | None, end: str | None, json: Path | None, bas
     first, last = _moment("--from", start), _moment("--to", end)
     if first is not None and last is not None and first > last:
         raise UserError(f"--from {start} is later than --to {end}")
-    if json is not None and json.is_dir():
-        raise UserError(f"{json}: is a folder; --json names a file")
+    job.require_file("--json", json)
     for folder in (out, *([baseline] if baseline else [])):
         require_folder(folder)
 

@@ -321,18 +321,7 @@ def _expirations(worst: list[Row], kinds: list[Row]) -> Table:
 
 def _rebalances(longest: list[Row]) -> Table:
     rows = [
-        (
-            row["group"],
-            row["broker"],
-            row["generation"],
-            _text(row["started_at"], f"{_TIME}.%f")[:-3],
-            row["length_ms"],
-            row["reason"],
-            row["joined_because"],
-            row["ended_as"] + (" after the trace's end" if row["after_end"] else ""),
-            row["last_to_join"],
-            ", ".join(row["missing"] or []) or None,
-        )
+        (*_rebalance_start(row), row["joined_because"], _rebalance_end(row), row["last_to_join"], _missing(row))
         for row in longest
     ]
     columns = ("group", "broker", "generation", "started", "ms", "because", "joined as", "ended", "last to join")
@@ -340,21 +329,22 @@ def _rebalances(longest: list[Row]) -> Table:
 
 
 def _consumer_rebalances(longest: list[Row]) -> Table:
-    rows = [
-        (
-            row["group"],
-            row["broker"],
-            row["generation"],
-            _text(row["started_at"], f"{_TIME}.%f")[:-3],
-            row["length_ms"],
-            row["reason"],
-            row["ended_as"] + (" after the trace's end" if row["after_end"] else ""),
-            ", ".join(row["missing"] or []) or None,
-        )
-        for row in longest
-    ]
+    rows = [(*_rebalance_start(row), _rebalance_end(row), _missing(row)) for row in longest]
     columns = ("group", "broker", "group epoch", "started", "ms", "because", "ended", "missing")
     return Table("Rebalances of consumer groups (KIP-848)", columns, rows)
+
+
+def _rebalance_start(row: Row) -> tuple[Cell, ...]:
+    started = _text(row["started_at"], f"{_TIME}.%f")[:-3]
+    return row["group"], row["broker"], row["generation"], started, row["length_ms"], row["reason"]
+
+
+def _rebalance_end(row: Row) -> str:
+    return f"{row['ended_as']} after the trace's end" if row["after_end"] else str(row["ended_as"])
+
+
+def _missing(row: Row) -> str | None:
+    return ", ".join(row["missing"] or []) or None
 
 
 def _held_back(longest: list[Row]) -> Table:
