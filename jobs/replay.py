@@ -106,7 +106,7 @@ def main(
     """Replay the events of a trace: completions, expirations and watches, as Delta tables."""
     from purgatory_udf.answers.replay_summary import summary
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
-    from purgatory_udf.storage.recorded_settings import recorded_settings, warn_of_contradictions, with_recorded
+    from purgatory_udf.storage.run_records import recorded_settings, warn_of_contradictions, with_recorded
     from purgatory_udf.streaming.group_answer_check import explained
     from purgatory_udf.streaming.replay_run import run_replay
     from purgatory_udf.streaming.run_resumption import ReplayOptions

@@ -176,7 +176,7 @@ def main(
     from purgatory_udf.backend.backend import running_tasks
     from purgatory_udf.common.console import Phases
     from purgatory_udf.simulation.scenario import load_scenario
-    from purgatory_udf.storage.recorded_settings import recorded_settings, warn_of_contradictions, with_recorded
+    from purgatory_udf.storage.run_records import recorded_settings, warn_of_contradictions, with_recorded
 
     simulation_options = {"seed": seed, "duration": duration, "scale": scale}
     _checks(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.common.console import Table, request_label
-from purgatory_udf.storage.recorded_settings import KEYS, RecordedSetting
+from purgatory_udf.storage.run_records import KEYS, RecordedSetting
 
 if TYPE_CHECKING:
     import altair as alt

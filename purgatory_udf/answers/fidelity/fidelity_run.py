@@ -27,7 +27,7 @@ from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import local_path
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.storage.recorded_settings import contradictions, recorded_settings
+from purgatory_udf.storage.run_records import contradictions, recorded_settings
 from purgatory_udf.streaming.run_resumption import with_current_defaults
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from purgatory_udf.answers.fidelity.broker_readings import ExpirationCount
 from purgatory_udf.answers.story import moment
 from purgatory_udf.common.console import Table, request_label
 from purgatory_udf.contract.tables import COMMENTED_TABLES, FIDELITY, TABLES
-from purgatory_udf.storage.recorded_settings import (
+from purgatory_udf.storage.run_records import (
     CONSUMER_SESSION,
     INITIAL_DELAY,
     LOOKUP_TIMEOUT,

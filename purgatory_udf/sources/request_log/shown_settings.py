@@ -27,8 +27,8 @@ from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.cluster.cluster_facts import leaving_members
 from purgatory_udf.sources.request_log.importing.import_rows import RequestRow, from_json, request_rows_in
 from purgatory_udf.sources.request_log.log_line import MALFORMED, Request
-from purgatory_udf.storage import recorded_settings as names
-from purgatory_udf.storage.recorded_settings import RecordedSetting
+from purgatory_udf.storage import run_records as names
+from purgatory_udf.storage.run_records import RecordedSetting
 
 # Timers fire late rather than early, within a millisecond; this is how late the earliest of them fires, in ms.
 _LATE_MS, _EARLY_MS = 15, 1

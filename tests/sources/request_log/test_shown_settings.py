@@ -25,7 +25,7 @@ from purgatory_udf.sources.request_log.shown_settings import (
     settings_of_joins,
     timeout_shown,
 )
-from purgatory_udf.storage.recorded_settings import RecordedSetting, contradictions, with_recorded
+from purgatory_udf.storage.run_records import RecordedSetting, contradictions, with_recorded
 from tests.sources.request_log.log_lines import log_line, message, parse
 
 DELAY, SESSION = "group.initial.rebalance.delay.ms", "group.consumer.session.timeout.ms"

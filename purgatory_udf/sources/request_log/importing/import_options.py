@@ -19,7 +19,7 @@ from purgatory_udf.sources.request_log.log_files import open_text, zone_of
 from purgatory_udf.sources.trace_files.import_report import EVENTS_PER_FILE
 from purgatory_udf.sources.trace_files.input_files import InputFile, skipped_links
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, USUAL, FileLimits
-from purgatory_udf.storage.recorded_settings import RecordedSetting
+from purgatory_udf.storage.run_records import RecordedSetting
 
 # Stable pseudonyms for topics, groups, clients and members: the same name has the same pseudonym in every import.
 #

@@ -25,7 +25,7 @@ from purgatory_udf.sources.request_log.importing.broker_pauses import OverdueOpe
 from purgatory_udf.sources.request_log.importing.import_options import Rename
 from purgatory_udf.sources.request_log.partitions.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.shown_settings import remote_fetch_wait
-from purgatory_udf.storage.recorded_settings import RecordedSetting
+from purgatory_udf.storage.run_records import RecordedSetting
 
 PARTITION = ("broker", "topic", "partition")
 SESSION = ("broker", "session")

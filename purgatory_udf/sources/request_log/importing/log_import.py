@@ -76,8 +76,7 @@ from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks, lines_of
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.storage.recorded_settings import RecordedSetting
-from purgatory_udf.storage.run_records import Run
+from purgatory_udf.storage.run_records import RecordedSetting, Run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
