@@ -20,15 +20,11 @@ from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENT_TOPIC, EVENTS,
 from purgatory_udf.simulation.environment import START_US
 from purgatory_udf.simulation.open_loop.event_columns import (
     Columns,
-    Flags,
-    Numbers,
     PartitionNames,
-    Purpose,
     broker_of,
     constant,
     group_rows,
     partitions_of,
-    stream,
     to_event_table,
 )
 from purgatory_udf.simulation.open_loop.partition_requests import (
@@ -48,6 +44,7 @@ from purgatory_udf.simulation.open_loop.partition_requests import (
     produces,
     transaction_ends,
 )
+from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers, Purpose, stream
 from purgatory_udf.simulation.open_loop.workload import BROKERS, NEW_PARTITIONS, Workload
 from purgatory_udf.storage.event_staging import TIME_ORDER
 
