@@ -1,10 +1,10 @@
 """The invariants of a run's tables, checked on the tables themselves.
 
 The queries of `sql/audit` select operations, with a column for each invariant: true if the operation keeps it, false
-if it violates it, null if the invariant is not about this operation.
+if it violates it, null if the invariant does not apply to the operation.
 
-Two more invariants compare the tables with the counts in the run's record: the number of open operations, and of lines
-that the import accepted and rejected.
+Two more invariants compare the tables with the counts in the run's record: the number of open operations, and the
+numbers of lines that the import accepted and rejected.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EXAMPLES = """
 
 @dataclass(frozen=True)
 class InvariantCheck:
-    """Result for one invariant: numbers of checked rows and of violations, and some violating operation ids."""
+    """Result for one invariant: the numbers of checked rows and of violations, and ids of some violating operations."""
 
     invariant: str
     checked: int
@@ -60,7 +60,7 @@ def audit(session: Session, out: str) -> list[InvariantCheck]:
 
 
 def report(findings: list[InvariantCheck]) -> list[str]:
-    """Return the findings as a table in lines."""
+    """Return the findings as the lines of a text table."""
     rows = [(finding.invariant, finding.checked, finding.broken, _remark(finding)) for finding in findings]
     return Table("Invariants", ("invariant", "checked", "violated", "examples"), rows).lines()
 
@@ -116,7 +116,11 @@ class _Audit:
             yield lines
 
     def _require_tables(self, *names: str) -> None:
-        """Raise if a table is missing that the run must have written or read."""
+        """Check that tables exist which the run must have written or read.
+
+        Raises:
+            UserError: A table is missing.
+        """
         for name in names:
             # Earlier versions cancelled no operations, and a running replay creates some tables with their first rows.
             may_be_missing = name != "events" and (name == "cancellations" or not self._tables.finished)
@@ -142,7 +146,10 @@ class _Audit:
         return findings
 
     def _open(self, has_ended: InvariantCheck) -> InvariantCheck:
-        """Compare the operations without an end with the run's count, which is 0 for a drained run."""
+        """Compare the number of operations without an end with the run's count of open operations.
+
+        The count is 0 for a drained run. `has_ended` is the result of the query for these operations.
+        """
         found = has_ended.broken
         expected, note = found, f"{found:,} open"
         if not self._tables.finished:
@@ -160,7 +167,7 @@ class _Audit:
         return InvariantCheck(has_ended.invariant, found, wrong, examples, note)
 
     def _lines(self) -> InvariantCheck | None:
-        """Compare the lines of the import with its events; None if the lines were not counted, or not yet."""
+        """Compare the number of imported lines with the number of events. None if the import has no count of lines."""
         record = run_records.load(self._spark, self._tables.layout.table("runs"), "ingest") or self._run
         lines = record.counts.get("lines")
         if lines is None or record.status != run_records.FINISHED:

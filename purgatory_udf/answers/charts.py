@@ -1,7 +1,7 @@
 """The charts of a report: their data, from the queries of `sql/report`, and their Vega-Lite specifications.
 
-The database does the counting, so frames are small for traces of any size. Times are in milliseconds since the epoch,
-independent of any time zone. The page themes the charts for light and dark.
+The database aggregates, so frames are small for traces of any size. Times are in milliseconds since the epoch,
+independent of any time zone. The page applies a light or dark theme to the charts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AS_INTENDED, AFTER_END, FAILED = "expired as intended", "expired after the trace
 
 @dataclass(frozen=True)
 class ChartData:
-    """A frame for each chart. `bin_ms` is the width of a bin of the time axes in milliseconds."""
+    """The data of each chart, as frames. `bin_ms` is the width of a bin of the time axes, in milliseconds."""
 
     bin_ms: int
     ends: pd.DataFrame
@@ -81,7 +81,7 @@ def topics(metrics: Metrics) -> tuple[pd.DataFrame, int]:
 
 
 def bin_ms_of(metrics: Metrics) -> int:
-    """Return the width of a bin for all windows of the metrics, in milliseconds."""
+    """Return the width of the bins of the time axes in milliseconds, for the time that the metrics cover."""
     (row,) = metrics.rows("overview/totals")
     first, last, window_ms = row["first"], row["last"], metrics.options.window_ms
     span_ms = 0 if first is None else round((last - first).total_seconds() * 1000)
@@ -89,9 +89,9 @@ def bin_ms_of(metrics: Metrics) -> int:
 
 
 def round_bin_ms(span_ms: int, window_ms: int) -> int:
-    """Return the least round multiple of the window that divides the span into at most `MAX_BINS` bins.
+    """Return the smallest round multiple of the window that divides the span into at most `MAX_BINS` bins.
 
-    Beyond the largest round width, it is the least multiple of `window_ms`.
+    If all round widths are too small, it is the smallest multiple of `window_ms` that does.
     """
     widths = [width for width in _ROUND_MS if width % window_ms == 0 and span_ms / width <= MAX_BINS]
     return widths[0] if widths else -(-span_ms // (MAX_BINS * window_ms)) * window_ms
@@ -115,7 +115,7 @@ CAUSE_COLOURS = [BLUE, GREEN, ORANGE, PURPLE, "#56b4e9", "#b8a800", GREY]
 
 
 def cause_colours() -> Iterator[str]:
-    """Yield different colours, the most distinct first."""
+    """Yield different colours, the easiest to tell apart first."""
     yield from CAUSE_COLOURS
     for number in count():
         # Steps of the golden angle spread any number of hues evenly.
@@ -181,7 +181,7 @@ def draw_topics(metrics: Metrics) -> alt.Chart:
 
 
 def time_axis(frame: pd.DataFrame, bin_ms: int) -> tuple[pd.DataFrame, alt.X]:
-    """Return the frame with the end of each bin that starts at `t`, and the time axis in UTC."""
+    """Return the frame with a column for the end of each bin, which starts at `t`, and the time axis in UTC."""
     placed = frame.assign(t2=frame["t"] + bin_ms, time=_clock(frame["t"]))
     return placed, _axis("t", bin_ms)
 
@@ -197,7 +197,7 @@ def _axis(field: str, bin_ms: int) -> alt.X:
 
 
 def _clock(ms: pd.Series[int]) -> pd.Series[str]:
-    """Return the times as text for tooltips, where Vega would use the browser's time zone."""
+    """Return times as text for tooltips, because Vega would show them in the browser's time zone."""
     import pandas as pd
 
     return pd.to_datetime(ms, unit="ms", utc=True).dt.strftime("%Y-%m-%d %H:%M:%S.%f").str[:-3]
@@ -225,7 +225,7 @@ def count_axis(field: str) -> alt.Y:
 
 
 def wait_labels(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return the frame with its ranges of waits as text, in the column `waited`, and the texts in their order."""
+    """Return the frame with a column `waited`, the range of waits as text, and all these texts in their order."""
     labels = frame["low"].map("{:,}".format) + frame["high"].map("–{:,}".format).where(frame["high"] > frame["low"], "")
     placed = frame.assign(waited=labels)
     return placed, list(dict.fromkeys(placed.sort_values("low")["waited"]))

@@ -35,7 +35,15 @@ _PLACES = pa.schema(
 
 @dataclass(frozen=True)
 class PartitionEvents:
-    """Events of one kind on a partition: their number during the wait, the last time, and the offset reached."""
+    """Events of one kind on one partition, up to the end of an operation.
+
+    Attributes:
+        what: The kind of event, such as an append.
+        replica: The replica that sent it, if it is a fetch of a follower.
+        times: Number of these events during the operation's wait.
+        last_us: Time of the last one, in epoch microseconds.
+        reached: The offset that the last one reported.
+    """
 
     what: str
     replica: int | None
@@ -46,12 +54,22 @@ class PartitionEvents:
 
 @dataclass
 class Evidence:
-    """The rows about one operation. `end` is its completion, expiration or cancellation; None while it is open.
+    """The rows of the tables about one operation.
 
-    `recorded` is the outcome that the broker logged, if its request log was imported. `reads_ended` has the times in
-    microseconds at which its reads or lookups in remote storage ended, even if later. `waits_as_requested`: remote
-    fetches wait for their own maximum, as up to Kafka 3.7, and not for `remote.fetch.max.wait.ms`.
-    `pauses` has the times at which its broker, or a replica that it may have waited for, stood still in the meantime.
+    Attributes:
+        operation_id: The operation's id.
+        end: Its completion, expiration or cancellation; None while it is open.
+        request: Its event.
+        watches: Its rows in `watches`.
+        partition_events: The events on its partitions up to its end.
+        in_sync: The in-sync replicas of its partitions at its end.
+        deciding: The event that ended it, if the tables name one.
+        changes: The state changes of its group while it waited.
+        reads_ended: When its reads or lookups in remote storage ended, in epoch microseconds; possibly after its end.
+        recorded: The outcome that the broker logged, if its request log was imported.
+        pauses: The pauses, during its wait, of its broker and of the replicas that it may have waited for.
+        waits_as_requested: Whether remote fetches wait for their own maximum wait, as up to Kafka 3.7, and not for
+            `remote.fetch.max.wait.ms`.
     """
 
     operation_id: int
@@ -69,7 +87,7 @@ class Evidence:
 
 
 def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
-    """Return the evidence about the operations in the order of `ids`; meant for dozens of operations, not thousands."""
+    """Return the evidence about operations, in the order of `ids`. It is fast enough for dozens, not for thousands."""
     remote_fetch = tables.run.configuration.get("remote_fetch")
     waits_as_requested = remote_fetch is not None and remote_fetch["max_wait_ms"] is None
     by_id = {operation_id: Evidence(operation_id, None, waits_as_requested=waits_as_requested) for operation_id in ids}
@@ -88,7 +106,7 @@ def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
 
 
 def _add_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None:
-    """Add the events on the partitions of each operation up to its end."""
+    """Add to each operation the events on its partitions up to its end."""
     places = [
         {
             "operation_id": each.operation_id,
@@ -116,7 +134,7 @@ def _add_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None
 
 
 def _add_pauses(tables: RunTables, by_id: dict[int, Evidence]) -> None:
-    """Add the pauses of each operation's broker and of the in-sync replicas of its partitions."""
+    """Add to each operation the pauses of its broker and of the in-sync replicas of its partitions."""
     pauses = tables.rows("explain/pauses") if tables.has("events") else []
     for each in by_id.values():
         if not each.end:

@@ -1,4 +1,4 @@
-"""The questions of `explain`: the story of an operation, of a request, of a group, or of a member of one."""
+"""The answers of `explain`: the story of an operation, of a request, of a group, or of a member of a group."""
 
 from __future__ import annotations
 
@@ -81,7 +81,11 @@ def explain(session: Session, out: str, question: Question, top: int = 20) -> li
 
 
 def _of_request(tables: RunTables, request_id: str, top: int) -> list[int]:
-    """Return the operations of a request, by its id or the end of its id."""
+    """Return the ids of at most `top` + 1 operations of a request, given its id or the end of its id.
+
+    Raises:
+        UserError: The ids of several requests end with it.
+    """
     rows = tables.rows("explain/operations", request_id=request_id, top=_NO_LIMIT if request_id else 0)
     exact = [row for row in rows if row["request_id"] == request_id]
     names = list(dict.fromkeys(row["request_id"] for row in rows))
@@ -92,7 +96,7 @@ def _of_request(tables: RunTables, request_id: str, top: int) -> list[int]:
 
 
 def _place(evidence: Evidence) -> list[str]:
-    """Return the whole id of a request that the story names by its line."""
+    """Return a line with the full request id, if the story shows only a short form of it; otherwise no line."""
     row = evidence.end or evidence.request or {}
     request_id = row.get("request_id") or ""
     return [] if request_label(request_id) == request_id else [f"  request id: {request_id}"]
@@ -121,7 +125,7 @@ def group_story(tables: RunTables, group: str, most: int) -> list[str]:
     members: set[str] = set()
     broker = None
     number = "group epoch" if of_members else "generation"
-    told = _member_changes(of_members)
+    descriptions = _member_changes(of_members)
     # A request changes the group and members at the same time.
     places = sorted(
         [(change["broker"], change["at_us"], 0, change) for change in changes]
@@ -133,7 +137,7 @@ def group_story(tables: RunTables, group: str, most: int) -> list[str]:
             broker, members = at_broker, set()
             lines.append(f"group {group} at broker {broker}")
         if is_member:
-            lines.append(f"  {moment(at_us)}    member {_member_name(change)} {next(told)}")
+            lines.append(f"  {moment(at_us)}    member {_member_name(change)} {next(descriptions)}")
             continue
         now = set(change["members"] or [])
         lines.append(f"  {_change(change, number, now - members, members - now)}")
@@ -147,17 +151,17 @@ def group_story(tables: RunTables, group: str, most: int) -> list[str]:
 def member_story(tables: RunTables, group: str, member: str, most: int) -> list[str]:
     """Return the story of a member of a consumer group (KIP-848), by its member ID or client ID.
 
-    That is a title for each member, at most `most` changes, and the members that waited for its partitions.
+    The story has a title for each member, at most `most` changes, and the members that waited for its partitions.
     """
     changes = tables.rows("explain/member_changes", group=group, member=member, top=most + 1)
     lines: list[str] = []
     title = None
-    for change, told in zip(changes[:most], _member_changes(changes), strict=False):
+    for change, description in zip(changes[:most], _member_changes(changes), strict=False):
         head = f"member {_member_name(change)} of group {change['group']} at broker {change['broker']}"
         if head != title:
             title = head
             lines.append(head)
-        lines.append(f"  {moment(change['at_us'])}  {told}")
+        lines.append(f"  {moment(change['at_us'])}  {description}")
     if len(changes) > most:
         lines.append(f"  … and more changes; use --top to show more than {most}")
     for row in tables.rows("explain/held_back", group=group, member=member, top=most) if changes else []:
@@ -171,7 +175,7 @@ def _member_name(change: dict[str, Any]) -> str:
 
 
 def _member_changes(changes: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield a description of each change: state, epoch, partitions, and the members that hold partitions back."""
+    """Yield a description of each change: state, epoch, partitions, and the members that the change waits for."""
     owned: dict[tuple[int, str, str], set[str]] = {}
     for change in changes:
         key = change["broker"], change["group"], change["member_id"]
@@ -185,13 +189,13 @@ def _member_changes(changes: Iterable[dict[str, Any]]) -> Iterator[str]:
         parts[0] += f", member epoch {change['epoch']}" + (", classic protocol" if change["classic"] else "")
         revoking = _names(change["revoking"])
         gained, lost = assigned - before, before - assigned - revoking
-        parts += [f"assigned {_listed(gained)}"] if gained else []
-        parts += [f"no longer {_listed(lost)}"] if lost else []
-        parts += [f"has to revoke {_listed(revoking)}"] if revoking else []
+        parts += [f"assigned {_join_partitions(gained)}"] if gained else []
+        parts += [f"no longer {_join_partitions(lost)}"] if lost else []
+        parts += [f"has to revoke {_join_partitions(revoking)}"] if revoking else []
         owners: dict[str, set[str]] = {}
         for each in change["held_by"] or []:
             owners.setdefault(each["member_id"], set()).add(f"{each['topic']}-{each['partition']}")
-        parts += [f"waits for {_listed(names)} of {owner}" for owner, names in sorted(owners.items())]
+        parts += [f"waits for {_join_partitions(names)} of {owner}" for owner, names in sorted(owners.items())]
         yield "; ".join(parts)
 
 
@@ -217,14 +221,14 @@ def _removed(change: dict[str, Any]) -> str:
 def _held(row: dict[str, Any]) -> str:
     owner, waiting = (row[f"{who}client_id"] or row[f"{who}member_id"] for who in ("", "waiting_"))
     since = f"from {moment(row['started_us'])}, ended by: {row['ended_by']}"
-    return f"{waiting} waited {row['held_ms']:,} ms for {_listed(row['partitions'])} of {owner} {since}"
+    return f"{waiting} waited {row['held_ms']:,} ms for {_join_partitions(row['partitions'])} of {owner} {since}"
 
 
 def _names(partitions: Iterable[dict[str, Any]] | None) -> set[str]:
     return {f"{part['topic']}-{part['partition']}" for part in partitions or []}
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_partitions(names: Iterable[str]) -> str:
     ordered = sorted(names, key=lambda name: (name.rpartition("-")[0], int(name.rpartition("-")[2])))
     more = f" and {len(ordered) - _SHOWN_NAMES} more" if len(ordered) > _SHOWN_NAMES else ""
     return ", ".join(ordered[:_SHOWN_NAMES]) + more

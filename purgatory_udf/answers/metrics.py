@@ -38,7 +38,14 @@ PARALLEL_QUERIES = 3
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """Options of the metrics: `by` are the dimensions of waits, `top` is the number of printed rows per table."""
+    """Options of the metrics.
+
+    Attributes:
+        window_ms: Length of a window of the meters, in milliseconds.
+        by: Dimensions by which waits are grouped.
+        bytes_per_watch: Heap bytes of a broker for each watcher list entry.
+        top: Maximum number of rows to print in each table.
+    """
 
     window_ms: int = 1000
     by: tuple[str, ...] = ("topic", "client", "group")
@@ -53,7 +60,7 @@ class MetricsOptions:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The written tables, available to queries as `metrics_expires`, `metrics_waits`, and so on."""
+    """The metrics of a replay, as tables that queries can read: `metrics_expires`, `metrics_waits`, and so on."""
 
     tables: RunTables
     options: MetricsOptions
@@ -68,9 +75,13 @@ class Metrics:
 
 
 def write_metrics(session: Session, out: str, options: MetricsOptions, folder: str = "") -> Metrics:
-    """Compute every table of `METRICS` from the present output of the replay under `out`, and write it to `out`.
+    """Compute every table of `METRICS` from the current output of the replay under `out`, and write it.
 
-    `folder` is a subfolder to write to instead, with a slash at its end.
+    Args:
+        session: Spark session or backend.
+        out: Folder of the replay.
+        options: Options of the metrics.
+        folder: Subfolder of `out` for the tables, with a slash at its end; by default `out` itself.
     """
     tables = RunTables(session, out)
     parameters = {
@@ -116,8 +127,13 @@ Row = dict[str, Any]
 class Totals:
     """Sums over all operations that ended.
 
-    `kinds` has a row for each kind, `recorded` the waits that brokers recorded by kind and broker; `seconds` is the
-    length of the trace.
+    Attributes:
+        kinds: The sums by kind of operation.
+        recorded: The waits that brokers recorded, by kind and broker.
+        first: Start of the first window.
+        last: End of the last window.
+        seconds: Length of the trace in seconds.
+        after_end: Number of operations that ended after the trace.
     """
 
     kinds: list[Row]
@@ -172,7 +188,7 @@ _MOMENT, _TIME = "%Y-%m-%d %H:%M:%S", "%H:%M:%S"
 
 
 def overview(metrics: Metrics, totals: Totals) -> list[Table]:
-    """Return the tables, each with at most `top` rows; some may have none. `totals` are those of the same metrics."""
+    """Return the summary's tables, each with at most `top` rows, possibly none. `totals` are those of `metrics`."""
     top = metrics.options.top
     rows = [(row["kind"], *_wait(row)) for row in totals.kinds]
     return [
@@ -227,7 +243,7 @@ def _recorded(kinds: list[Row]) -> Table:
 
 
 def warnings(totals: Totals) -> list[str]:
-    """Return a sentence for each broker that was late: clients waited longer there than the replay shows."""
+    """Return a sentence for each broker that answered late, so that clients waited longer than the replay shows."""
     brokers = sorted({row["broker"] for row in totals.recorded if row["late"]})
     return [_warning(broker, [row for row in totals.recorded if row["broker"] == broker]) for broker in brokers]
 
@@ -366,7 +382,7 @@ def _held_back(longest: list[Row]) -> Table:
 
 
 def percent(share: float) -> float:
-    """Return a share as a percentage with one decimal."""
+    """Convert a share between 0 and 1 to a percentage, rounded to one decimal."""
     return round(100 * share, 1)
 
 
@@ -386,7 +402,7 @@ _WITHOUT = {
 
 
 def summary(metrics: Metrics) -> list[str]:
-    """Return the metrics as lines: totals, the tables with rows, and the data that is not available yet."""
+    """Return the metrics as lines of text: totals, all tables with rows, and the names of missing inputs."""
     sums = totals(metrics)
     blocks = [[_head(metrics, sums), *warnings(sums)]]
     blocks += [table.lines() for table in overview(metrics, sums) if table.rows]

@@ -1,11 +1,11 @@
-"""The common template of the HTML pages: self-contained files, which open from an attachment, without a network.
+"""The common template of the HTML pages. A page is one self-contained file, which needs no network.
 
 Names come from traces and are untrusted: they are escaped everywhere, and are never markup or script.
 
 The JavaScript that draws the charts is Vega, Vega-Lite and vega-embed as one script. Bundling takes about a second, so
-the result is kept in the user's cache folder, in one file for each version of vl-convert and Vega-Lite. Its first line
-is the SHA-256 of the rest: a damaged file is bundled again and replaced. Without a usable folder every process bundles
-for itself.
+the script is cached in the user's cache folder, in one file for each version of vl-convert and Vega-Lite. The first
+line of the file is the SHA-256 of the rest; a damaged file is replaced. Without a writable folder, each process bundles
+the script for itself.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ POLICY_TAG = (
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a sentence, and a body: markup from the functions below."""
+    """A section of a page: a heading, a sentence as caption, and a body, which is markup from the functions below."""
 
     title: str
     caption: str
@@ -135,18 +135,18 @@ def _section(section: Section) -> str:
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return a row of large numbers with their descriptions."""
+    """Return the markup of a row of large numbers; `pairs` are texts of number and description."""
     cards = "".join(f"<div><b>{escape(number)}</b>{escape(what)}</div>" for number, what in pairs)
     return f"<div class=facts>{cards}</div>"
 
 
 def sentences(texts: Iterable[str]) -> str:
-    """Return a paragraph for each sentence."""
+    """Return the markup of one paragraph for each text."""
     return "\n".join(f"<p>{escape(text)}</p>" for text in texts)
 
 
 def warning(text: str) -> str:
-    """Return a highlighted sentence."""
+    """Return the markup of a highlighted sentence."""
     return f"<p class=expired>{escape(text)}</p>"
 
 
@@ -167,7 +167,10 @@ def table(data: Table) -> str:
 
 
 def stories(entries: Sequence[tuple[str, Sequence[str], bool]]) -> str:
-    """Return collapsed entries of a title and lines; expired operations are highlighted."""
+    """Return the markup of entries that unfold on a click.
+
+    Each entry has a title, lines of text, and whether to highlight it, as for expired operations.
+    """
     return "\n".join(
         f"<details><summary{' class=expired' if expired else ''}>{escape(title)}</summary>"
         f"<pre>{escape(chr(10).join(lines))}</pre></details>"
@@ -176,7 +179,7 @@ def stories(entries: Sequence[tuple[str, Sequence[str], bool]]) -> str:
 
 
 def _is_number(value: Cell) -> bool:
-    """Return whether a cell is aligned as a number; a difference is text with a sign."""
+    """Return whether to align a cell as a number. Differences are numbers too, although they are text with a sign."""
     return not isinstance(value, str) or value[:1] in ("+", "-")
 
 
@@ -186,7 +189,7 @@ def _cell(tag: str, value: Cell, number: bool) -> str:
 
 
 def _data(specs: dict[str, dict[str, Any]]) -> str:
-    """Return JSON that cannot end the `script` element around it."""
+    """Return the specifications as JSON that cannot end the `script` element around it."""
     return json.dumps(specs, separators=(",", ":")).replace("<", "\\u003c")
 
 

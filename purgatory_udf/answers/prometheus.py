@@ -1,8 +1,8 @@
 """The metrics of a replay in Prometheus's text format, for the textfile collector of the node exporter.
 
-Metrics that Kafka has an MBean for have the names that Prometheus's JMX exporter gives them, with the MBean's tags and
-`broker` as labels. As in Kafka, there is a meter for each partition and one for their sum. Other names start with
-`purgatory_replay`. Counters count from the start of the trace; gauges have their last reading.
+If Kafka has an MBean for a metric, the metric has the name that Prometheus's JMX exporter gives it, with the MBean's
+tags and `broker` as labels. As in Kafka, there is a meter for each partition and one for their sum. Other names start
+with `purgatory_replay`. Counters count from the start of the trace; gauges have their last reading.
 """
 
 from __future__ import annotations
@@ -56,9 +56,12 @@ def exposition(metrics: Metrics, findings: Sequence[Finding] = ()) -> str:
 
 
 def write_prometheus(metrics: Metrics, file: Path, findings: Sequence[Finding] = ()) -> None:
-    """Replace the file atomically; all users can read it, as the collector must.
+    """Write all metrics to a file, atomically. Every user can read the file, because the collector must.
 
-    `findings` are those of a diagnosis; empty if there was none.
+    Args:
+        metrics: The metrics.
+        file: The file to create or replace.
+        findings: Findings of a diagnosis, which become metrics too.
     """
     replace_file(file, exposition(metrics, findings), for_all=True)
 

@@ -107,7 +107,7 @@ def _slowest(operations: list[Row]) -> Table:
 
 
 def _request(row: Row) -> str:
-    """Return the name of a request; for a line of a request log, with its broker and client."""
+    """Return the name of a request. If it is a line of a request log, the name includes broker and client."""
     request_id = row["request_id"] or f"operation {row['operation_id']}"
     label = request_label(request_id)
     if label == request_id:
@@ -116,7 +116,7 @@ def _request(row: Row) -> str:
 
 
 def save_waits(session: Session, out: str, file: Path) -> Path:
-    """Draw the waits of the run under `out` as an SVG or PNG file, without a network."""
+    """Draw the waits of the replay under `out` to an SVG or PNG file. Needs no network."""
     tables = RunTables(session, out)
     total = sum(row["operations"] for row in tables.rows("summary/causes"))
     chart = waits(tables.query("summary/waits", most=MAX_POINTS).to_pandas(), total)

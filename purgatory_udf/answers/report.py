@@ -33,7 +33,7 @@ class SlowOperation:
 
 
 def slowest(tables: RunTables, of_each: int) -> list[SlowOperation]:
-    """Return the completions and expirations of each kind that waited longest, up to `of_each` of either."""
+    """Return the longest waits of each kind of operation: at most `of_each` completions and `of_each` expirations."""
     ids = [row["operation_id"] for row in tables.rows("report/slowest", of_each=of_each)]
     stories = []
     for evidence in collect(tables, ids):
@@ -63,7 +63,10 @@ _FIGURES = {
 
 
 def write_report(session: Session, out: str, options: MetricsOptions, html: Path) -> Path:
-    """Write the page. Its metrics are kept in a separate folder, because their windows may differ."""
+    """Write the report as one HTML page to the file `html`; return its path.
+
+    The report's metrics are in a separate folder, because its windows may differ from those of `metrics`.
+    """
     diagnosis = diagnose(session, out)
     metrics = write_metrics(session, out, options, _FOLDER)
     replace_file(html, report_page(metrics, diagnosis))
@@ -83,7 +86,7 @@ def report_page(metrics: Metrics, diagnosis: Diagnosis) -> str:
 
 
 def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
-    """Return what went wrong: a timeline, and an entry for each finding with the story of one of its operations."""
+    """Return the section about incidents: a timeline, and each finding with the story of one of its operations."""
     findings = diagnosis.findings[:MAX_FINDINGS]
     if not findings:
         return Section("What went wrong", "No incident found: no operation waited unusually long.", "")

@@ -1,6 +1,6 @@
 """The tables of one replay as views of a database, and the queries of `sql/` on them.
 
-Each table of a running replay is read at the version that it has at its first use.
+While a replay is still running, each of its tables is read at the version that it has at its first use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READS = re.compile(r"^-- Reads: +(.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class SqlFile:
-    """A query of `sql/`. `reads` are the tables and views in the `Reads` line of its header."""
+    """A query of `sql/`. `reads` are the tables and views that the `Reads` line of its header names."""
 
     text: str
     reads: tuple[str, ...]
@@ -51,10 +51,17 @@ def _views() -> frozenset[str]:
 
 
 class RunTables:
-    """The latest replay under `out`.
+    """The tables of the latest replay under `out`.
 
-    With `require_all_rows`, a table that has fewer rows than the finished run wrote is an error. To query two runs
-    together, both use one `database`; a `prefix` distinguishes their tables and views, also in the text of queries.
+    Args:
+        session: Spark session or backend.
+        out: Folder of the replay.
+        require_all_rows: Whether a table with fewer rows than the finished run wrote is an error.
+        database: A database to use instead of a new one, for queries that read several runs.
+        prefix: Prefix of the names of this run's tables and views, also in the text of queries.
+
+    Raises:
+        UserError: There is no replay under `out`, or rows are missing.
     """
 
     def __init__(
@@ -81,7 +88,7 @@ class RunTables:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Tables that queries read and that do not exist (yet); their views have no rows."""
+        """The names of tables that queries have read although they do not exist (yet); their views have no rows."""
         return tuple(name for name, exists in self._added.items() if not exists)
 
     @cached_property
@@ -127,8 +134,8 @@ class RunTables:
         self._added[name] = True
 
     @contextmanager
-    def kept(self, *names: str) -> Iterator[None]:
-        """Compute these views once for all queries in the block; later views may read earlier ones."""
+    def materialized(self, *names: str) -> Iterator[None]:
+        """Compute these views once for all queries in the `with` block. A view may read the views before it."""
         for name in names:
             self.add(name)
             self.database.keep(f"{self._prefix}{name}")
@@ -139,7 +146,7 @@ class RunTables:
                 self.database.release(f"{self._prefix}{name}")
 
     def prepare(self, *names: str) -> None:
-        """Make everything that these queries of `sql/` read available, before threads run them."""
+        """Make all tables and views that these queries of `sql/` read available, before threads run the queries."""
         for name in names:
             self.add(*sql_file(name).reads)
 
@@ -153,12 +160,20 @@ class RunTables:
         return rows
 
     def save(self, name: str, path: str, schema: pa.Schema, parameters: Parameters, **options: Any) -> None:
-        """Write the rows of a query of `sql/` to a Delta table; every row names the run."""
+        """Write the rows of a query of `sql/` to a Delta table, with the id of the run in each row.
+
+        Args:
+            name: Name of the query.
+            path: Path of the table.
+            schema: Columns of the table.
+            parameters: Parameters of the query.
+            options: Options of the database's `save`; `constants` are further columns with one value.
+        """
         constants = {"run_id": self.run.run_id, **options.pop("constants", {})}
         self.database.save(self.text(name), path, schema, parameters, constants=constants, **options)
 
     def text(self, name: str) -> str:
-        """Return the text of a query of `sql/`, and make everything that it reads available."""
+        """Return the text of a query of `sql/`, and make all tables and views that it reads available."""
         file = sql_file(name)
         self.add(*file.reads)
         if not self._prefix:
@@ -167,7 +182,10 @@ class RunTables:
 
 
 def _require_all(path: str, written: int, present: int) -> None:
-    """Raise if rows are missing. A Delta log without its last entries is a valid log of a smaller table."""
+    """Raise UserError if rows are missing.
+
+    Delta cannot notice the loss of its last log entries, because the rest is a valid log of a smaller table.
+    """
     if present < written:
         raise UserError(
             f"{path}: {written - present:,} of {written:,} rows are missing; restore the table, or rerun "

@@ -110,7 +110,7 @@ _RULES = {
 
 
 def meaning(kind: str, rule: str) -> str:
-    """Return the reason of a rule for a kind of operation; by default, the name of the rule with spaces."""
+    """Return the reason for an end as text; `rule` is the value of `completed_by`. Default: the rule with spaces."""
     return _RULES.get(kind, {}).get(rule) or _SHARED.get(rule) or rule.replace("_", " ")
 
 
@@ -181,7 +181,7 @@ def _in(lines: list[str]) -> list[str]:
 
 
 def _operation(kind: str, row: Row) -> str:
-    """Return kind, request, client and broker of an operation; a line of a request log follows the broker."""
+    """Return kind, request, client and broker of an operation, and its line if it comes from a request log."""
     request_id, broker = row["request_id"] or "", row["broker"] or 0
     label = request_label(request_id)
     if label == request_id:
@@ -272,7 +272,7 @@ def _during_wait(evidence: Evidence) -> Iterator[str]:
 
 
 def _counted(partition_events: list[PartitionEvents]) -> str:
-    """Return the events with their numbers, the most frequent first; a produce and a log end are both an append."""
+    """Return the events with their counts as text, most frequent first. Produces and log ends count as appends."""
     times: Counter[str] = Counter()
     for each in partition_events:
         times[_event(each.what, each.replica)] += each.times
@@ -354,7 +354,7 @@ def _expiry_reasons(evidence: Evidence, end: Row) -> Iterator[str]:
 
 
 def _unended_reads(evidence: Evidence, end: Row) -> Iterator[str]:
-    """Yield what the operation still waited for at its deadline, and how long that took if it is known."""
+    """Yield a line for each remote read that had not ended at the operation's deadline, with its duration if known."""
     waited_ms = end["deadline_us"] // 1000 - end["started_us"] // 1000
     setting = _waiting_setting(evidence, end)
     places = [(watch["topic"], watch["partition"]) for watch in evidence.watches]
@@ -369,7 +369,7 @@ def _unended_reads(evidence: Evidence, end: Row) -> Iterator[str]:
 
 
 def _waiting_setting(evidence: Evidence, end: Row) -> str:
-    """Return the setting that the operation's maximum wait comes from."""
+    """Return the name of the setting that defines the operation's maximum wait."""
     if end["kind"] == "remote_fetch":
         return "fetch.max.wait.ms of the consumer" if evidence.waits_as_requested else "remote.fetch.max.wait.ms"
     timeout_ms = evidence.request["timeout_ms"] if evidence.request else None
@@ -385,7 +385,7 @@ def _milliseconds(end: Row, ended_us: int) -> str:
 
 
 def _laggards(evidence: Evidence, end: Row) -> Iterator[str]:
-    """Yield for each pending partition how far its in-sync replicas had replicated the appended records."""
+    """Yield lines about the pending partitions of a produce: up to which offset each in-sync replica had replicated."""
     pending = [(part["topic"], part["partition"]) for part in end["partitions"] if part["error"] == PENDING]
     for place in pending[:SHOWN]:
         needed = _needed(evidence.request, place)

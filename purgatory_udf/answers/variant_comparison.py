@@ -34,8 +34,12 @@ CERTAINTY = {
 class VariantChanges:
     """The view `changes`: each operation of the baseline with the same operation of a variant.
 
-    Without `reacting` clients, both are replays of one trace, and operations are matched by id. With them, each is a
-    replay of a separate trace, and operations are matched by client, request and number.
+    Args:
+        session: Spark session or backend.
+        baseline: Folder of the replay of the baseline.
+        variant: Folder of the replay of the variant.
+        reacting: Whether each replay has a separate trace, because simulated clients react. Then operations are
+            matched by client, request and number; otherwise by id.
     """
 
     def __init__(self, session: Session, baseline: str, variant: str, *, reacting: bool) -> None:
@@ -54,7 +58,7 @@ class VariantChanges:
         return rows
 
     def certainty(self) -> list[Row]:
-        """Return the number of certain outcomes by kind."""
+        """Return the number of operations by kind and by how certain their outcome under the variant is."""
         self._baseline.add("events")
         return self.rows("certainty")
 
@@ -105,7 +109,7 @@ def outcomes_table(variant: str, rows: list[Row]) -> Table:
 
 
 def headline(variant: str, rows: list[Row]) -> str:
-    """Return a sentence about a variant: how many operations differ, and how expirations and waits change."""
+    """Return a sentence about a variant: the number of different outcomes, and the change in expirations and waits."""
     differ, operations = (sum(row[name] for row in rows) for name in ("differ", "operations"))
     if not differ:
         return f"{variant}: nothing changes."
@@ -121,7 +125,7 @@ def headline(variant: str, rows: list[Row]) -> str:
 
 
 def certainty_table(variant: str, rows: list[Row]) -> Table:
-    """Return the number of certain outcomes by kind, for all operations and for the operations that differ."""
+    """Return the table of certain outcomes by kind: for every operation, and for the operations that differ."""
     cells = [
         (row["kind"], which, *(row[f"{scope}_{reason}"] for reason in CERTAINTY))
         for row in rows
@@ -165,7 +169,7 @@ def what_if_charts(runs: Mapping[str, RunTables]) -> dict[str, charts.Spec]:
 
 
 def _of_all(runs: Mapping[str, RunTables], name: str, bin_ms: int) -> pd.DataFrame:
-    """Return the rows of a query of every run, with the run's name as `variant`."""
+    """Run a query on every run, and return the rows with the run's name in the column `variant`."""
     import pandas as pd
 
     frames = [tables.query(f"what_if/{name}", bin_ms=bin_ms).to_pandas() for tables in runs.values()]
@@ -175,7 +179,16 @@ def _of_all(runs: Mapping[str, RunTables], name: str, bin_ms: int) -> pd.DataFra
 def _over_time(
     frame: pd.DataFrame, what: str, row: str, bin_ms: int, colours: dict[str, str], joined: bool = False
 ) -> alt.Chart:
-    """Return a chart of counts as points, or of levels that hold until the next reading as lines."""
+    """Return a chart of numbers over time: counts as points, or, if `joined`, levels as stepped lines.
+
+    Args:
+        frame: The numbers, with the columns `t`, `variant`, `what` and `row`.
+        what: The column with the numbers.
+        row: The column by which the chart is divided into rows.
+        bin_ms: Width of a bin in milliseconds.
+        colours: The colour of each variant.
+        joined: Whether the numbers are levels, which hold until the next reading.
+    """
     placed, x = charts.time_axis(frame, bin_ms)
     chart = alt.Chart(placed, width=charts.WIDTH, height=90).encode(
         x=x,

@@ -79,7 +79,10 @@ def _variant(arguments: _VariantArguments, config: Path | None, settings: list[s
 
 
 def _over(config: Path | None, settings: list[str], file: Path) -> Config:
-    """Return the baseline's settings, overridden by the file; rules of the file come before those of the baseline."""
+    """Return the baseline's settings, overridden by those of a file.
+
+    What-if rules of the file take precedence over the baseline's.
+    """
     given = load_config(file).model_dump(mode="json", exclude_unset=True)
     rules = given.pop("what_if", [])
     flat = [f"{key}={value}" for key, value in _flat(given)]

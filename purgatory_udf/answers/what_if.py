@@ -102,7 +102,10 @@ def _settings_of(run: Run) -> dict[str, Any]:
 
 
 def _is_replay_of(run: Run, events: str, identity: dict[str, Any]) -> bool:
-    """Return whether the run replayed this version of the table; a run that also ingested it records only its path."""
+    """Return whether the run replayed this version of the events, given the table's id and version in `identity`.
+
+    A run that also imported the events records only their path, so for it the path decides.
+    """
     trace = run.trace
     return same_place(str(trace.get("events")), events) and (
         "ingest" in trace or all(trace.get(key) == identity.get(key) for key in ("table", "version"))
@@ -111,7 +114,7 @@ def _is_replay_of(run: Run, events: str, identity: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class ScenarioOptions:
-    """The common options of the simulations of a comparison."""
+    """The options that all simulations of a comparison share."""
 
     scenario: Scenario
     seed: int | None = None
@@ -184,9 +187,14 @@ _FIGURES = {
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The result: a sentence per variant, the assumptions, the folder of each replay, and tables.
+    """The result of a what-if run.
 
-    `ends` has the outcomes of each variant, `together` the tables that compare all variants.
+    Attributes:
+        headlines: A sentence about each variant.
+        assumptions: The assumptions of the comparison, as text.
+        folders: The folder of each variant's replay.
+        ends: The outcomes of each variant.
+        together: Tables that compare all variants.
     """
 
     headlines: list[str]
@@ -224,7 +232,15 @@ def what_if_simulated(
 
 
 def _compare(session: Session, out: str, folders: dict[str, str], html: Path | None, reacting: bool) -> WhatIf:
-    """Compare the replays of the variants with that of the baseline; `folders` has the folder of each replay."""
+    """Compare the replays of the variants with that of the baseline, and write table and page.
+
+    Args:
+        session: Spark session or backend.
+        out: Folder of the table `what_if`.
+        folders: The folder of each replay by variant; the first is the baseline.
+        html: File of the page, or None.
+        reacting: Whether the replays are of separate traces (`VariantChanges`).
+    """
     opened = {folder: RunTables(session, folder) for folder in dict.fromkeys(folders.values())}
     runs = {name: opened[folder] for name, folder in folders.items()}
     path = Layout(out).table("what_if")

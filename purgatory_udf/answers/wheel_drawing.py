@@ -37,7 +37,7 @@ class _Waiting(DelayedOperation):
 
 
 def wheel_steps(deadlines_ms: Sequence[int], start_ms: int = 1000) -> pd.DataFrame:
-    """Return the bucket of each task while the clock advances: a row for each change, and one at the deadline.
+    """Return the bucket of each task over time: a row for each change, and one at the deadline.
 
     `bucket_begins_ms` is the time at which the bucket expires and its tasks move to a finer wheel. It is never later
     than the task's deadline.
@@ -86,7 +86,7 @@ def list_steps(operations: int = 60, keys: int = 3, purge_interval: int = 20, ex
         operations: Number of operations; one arrives every 10 ms.
         keys: Number of keys on which each operation is watched.
         purge_interval: The purge interval, in operations.
-        expired_of: One in this number of operations expires; events complete the others.
+        expired_of: One of this number of operations expires; events complete the others.
     """
     purgatory = DelayedOperationPurgatory[_Waiting]("Fetch", SystemTimer(0), purge_interval)
     rows = list(_live(purgatory, operations, keys, expired_of))

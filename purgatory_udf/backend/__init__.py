@@ -1,1 +1,7 @@
-"""Execution of queries and tasks: by Spark, or by this process with DuckDB and Arrow."""
+"""Execution of queries and tasks, by Spark or by this process with DuckDB and Arrow.
+
+- `backend`: the interface, and its two implementations
+- `sql_database`, `delta_store`, `local_delta`, `file_system`: queries, Delta tables and files
+- `dataset`, `process_pool`: the steps of imports, in Spark's tasks or in forked processes
+- `spark_workers`: Spark's Python workers
+"""

@@ -53,7 +53,13 @@ class Backend(ABC):
     def run_tasks(
         self, tasks: Sequence[Sequence[Part]], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: pa.Schema
     ) -> Dataset:
-        """Return the rows that `work` yields for each part; a task processes its parts in sequence."""
+        """Return the rows that `work` yields for each part.
+
+        Args:
+            tasks: The parts of each task, which are processed in sequence.
+            work: Called with each part.
+            schema: Schema of the rows.
+        """
 
     @abstractmethod
     def dataset_of(self, rows: pa.Table) -> Dataset:
@@ -69,7 +75,7 @@ class Backend(ABC):
 
     @abstractmethod
     def broadcast(self, value: Value) -> Callable[[], Value]:
-        """Return a function by which steps read a value that is sent to each worker once."""
+        """Return a function that returns the value. Steps call it; the value is sent to each worker only once."""
 
     @abstractmethod
     def database(self) -> SqlDatabase:
@@ -77,10 +83,10 @@ class Backend(ABC):
 
     @abstractmethod
     def select(self, sql: str, tables: Mapping[str, str]) -> Dataset:
-        """Return the rows of a query on Delta tables, given by their names in the query and their paths."""
+        """Return the rows of a query as a dataset. `tables` has the path of each Delta table that the query names."""
 
     def query(self, sql: str, tables: Mapping[str, str]) -> pa.Table:
-        """Return the rows of a query as an Arrow table. `tables` has a path for each table name in the query."""
+        """Return the rows of a query as an Arrow table. `tables` has the path of each Delta table that it names."""
         return self.select(sql, tables).collect()
 
     @abstractmethod
@@ -89,7 +95,7 @@ class Backend(ABC):
 
 
 class LocalBackend(Backend):
-    """This process and its forks, DuckDB and deltalake: for inputs and tables of the local disk."""
+    """Backend for inputs and tables on the local disk: this process and forks of it, DuckDB and deltalake."""
 
     # Small pieces keep all forked processes busy until the end of the input.
     piece_bytes = 4 << 20
@@ -145,10 +151,10 @@ class LocalBackend(Backend):
 
 
 class SparkBackend(Backend):
-    """A Spark session.
+    """Backend that uses a Spark session.
 
-    Where the session runs on this machine (`local[*]`), small reads and writes of local Delta tables do not go through
-    Spark: deltalake does in milliseconds what takes Spark most of a second.
+    If the session runs on this machine (`local[*]`), small reads and writes of local Delta tables use deltalake instead
+    of Spark: they take milliseconds instead of most of a second.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -165,7 +171,7 @@ class SparkBackend(Backend):
         return FallbackDelta(LocalDelta(), self._spark_delta)
 
     def is_local(self, *paths: str) -> bool:
-        """Whether Spark runs on this machine and all paths are on its disk."""
+        """Return whether Spark runs on this machine and all paths are on its disk."""
         return self._is_local_master and all(map(is_local_path, paths))
 
     def run_tasks(
@@ -223,7 +229,7 @@ def _with_tables(database: Database, tables: Mapping[str, str]) -> Database:
 
 
 def backend_of(session: Session) -> Backend:
-    """Return the backend that was given, or that of a Spark session."""
+    """Return the session itself if it is a backend, otherwise the backend of the Spark session."""
     return session if isinstance(session, Backend) else SparkBackend(session)
 
 

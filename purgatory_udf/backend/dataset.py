@@ -40,7 +40,7 @@ _LEAST_GROUPED_BYTES, _LEAST_BYTES = 1 << 19, 1 << 21
 
 
 class Dataset(ABC):
-    """Rows of one schema, computed when they are collected, kept or written."""
+    """Rows of one schema, which are computed when they are collected, kept or saved."""
 
     schema: pa.Schema
 
@@ -50,7 +50,14 @@ class Dataset(ABC):
 
     @abstractmethod
     def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> Dataset:
-        """Apply a step to rows sorted by `keys`, then `order` (nulls first); equal keys reach the same call."""
+        """Apply a step to rows that are grouped and sorted.
+
+        Args:
+            keys: Columns of the groups. All rows with equal keys are in the same call of the step, one after the other.
+            order: Columns by which the rows of a group are sorted, nulls first.
+            step: The step.
+            schema: Schema of the rows that it returns.
+        """
 
     @abstractmethod
     def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> Dataset:
@@ -85,9 +92,12 @@ class Dataset(ABC):
 
     @abstractmethod
     def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> Dataset:
-        """Return the rows of a query over these rows (`{rows}` in the text) and over `others`, by name in braces.
+        """Return the rows of a query over this and other datasets.
 
-        For the text see `SqlDatabase`; the result has the names and types of `schema`.
+        Args:
+            text: The query, in the SQL of `SqlDatabase`. `{rows}` stands for this dataset.
+            schema: Names and types of the result's columns.
+            others: Further datasets; the query refers to them by their names in braces.
         """
 
     @abstractmethod
@@ -96,7 +106,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def keep(self, folder: str) -> Dataset:
-        """Return the rows, computed only once; Spark stores them as Parquet below `folder`."""
+        """Return a dataset of the same rows that computes them only once. Spark stores them as Parquet in `folder`."""
 
     @abstractmethod
     def collect(self) -> pa.Table:
@@ -108,11 +118,11 @@ class Dataset(ABC):
 
     @abstractmethod
     def save(self, path: str, schema: pa.Schema, transaction: Transaction | None = None) -> None:
-        """Append the rows to a Delta table, creating it with the column comments of `schema` if needed."""
+        """Append the rows to a Delta table. A new table gets the column comments of `schema`."""
 
 
 class LocalDataset(Dataset):
-    """Rows in this process: parts for forked processes to compute, then an Arrow table."""
+    """Rows in this process: parts that forked processes have yet to compute, or an Arrow table."""
 
     def __init__(self, schema: pa.Schema, parts: Sequence[Callable[[], Iterable[pa.RecordBatch]]]) -> None:
         self.schema = schema
@@ -298,7 +308,7 @@ class SparkDataset(Dataset):
 
 
 def without_garbage_collection(step: Callable[Arguments, Batches]) -> Callable[Arguments, Batches]:
-    """Wrap a step so that it runs without cycle detection, which takes a third of its time and finds no cycles."""
+    """Wrap a step so that it runs without garbage collection, which would take a third of the time and find nothing."""
 
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Batches:
         gc.disable()
@@ -344,7 +354,7 @@ def _with_schema(rows: Any, schema: pa.Schema) -> Any:
 
 
 def _sorted_places(rows: pa.Table, order: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Return the places of the rows in ascending order, nulls first; ties keep the order of the input."""
+    """Return the row numbers in ascending order of the columns, nulls first. Equal rows keep the order of the input."""
     columns = {}
     for name in order:
         column = rows.column(name)
@@ -388,7 +398,7 @@ def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequen
 
 
 def _key_changes(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Mark the rows with other keys than the row before."""
+    """Return for each row whether its keys differ from those of the previous row."""
     changes = np.zeros(rows.num_rows, bool)
     for name in keys:
         numbers = rows.column(name).combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()

@@ -1,7 +1,7 @@
 """Delta tables by path: the interface, and its implementation by Spark.
 
-`LocalDelta` (`backend.local_delta`) implements it with deltalake for tables of the local disk. For a small table it
-takes milliseconds where Spark takes most of a second to plan, start and commit.
+`LocalDelta` (`backend.local_delta`) implements it with deltalake for tables on the local disk. An operation on a small
+table takes it milliseconds; Spark takes most of a second to plan, start and commit it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Condition(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """Transaction id of an idempotent write: a table accepts each version of an application once."""
+    """Transaction id of an idempotent write. A table accepts each version of an application only once."""
 
     application: str
     version: int
@@ -92,11 +92,11 @@ class DeltaStore(ABC):
 
     @abstractmethod
     def is_table(self, path: str) -> bool:
-        """Whether the path has a first commit; a folder left by an interrupted write has none."""
+        """Return whether there is a table at the path. A folder that an interrupted write left has no first commit."""
 
     @abstractmethod
     def create(self, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
-        """Create an empty table unless it exists: two first writes to one path would conflict."""
+        """Create an empty table unless it exists. Concurrent writers need it, because two first commits conflict."""
 
     @abstractmethod
     def identity(self, path: str) -> Identity:
@@ -122,7 +122,7 @@ class DeltaStore(ABC):
         transaction: Transaction | None = None,
         partitioned_by: Sequence[str] = (),
     ) -> None:
-        """Append rows in one commit; a transaction that the table already has is skipped.
+        """Append rows in one commit. Does nothing if the table already has the transaction.
 
         Args:
             path: Folder of the table, which is created if it does not exist.
@@ -161,7 +161,7 @@ class DeltaStore(ABC):
         """Delete files that only versions older than `keep_hours` need."""
 
     def create_all(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Create empty tables by path, concurrently, because each waits for its log."""
+        """Create empty tables, given by path. They are created concurrently, because each waits for its log."""
         with ThreadPoolExecutor(len(schemas)) as pool:
             list(pool.map(lambda path: self.create(path, schemas[path]), schemas))
 
@@ -294,7 +294,7 @@ class SparkDelta(DeltaStore):
 
 
 class FallbackDelta(DeltaStore):
-    """A store with a fallback: if the first store raises `NeedsSparkError`, the second one executes the call."""
+    """A store with a fallback: if the first store raises `NeedsSparkError`, the second store executes the call."""
 
     def __init__(self, first: DeltaStore, second: DeltaStore) -> None:
         self._first, self._second = first, second
@@ -351,7 +351,7 @@ class FallbackDelta(DeltaStore):
 
 
 def has_log(names: Sequence[str]) -> bool:
-    """Whether a `_delta_log` folder with these files has a version."""
+    """Return whether a `_delta_log` folder with these files contains a commit."""
     return any(name[0].isdigit() or name == _LAST_CHECKPOINT for name in names)
 
 
@@ -363,9 +363,9 @@ def transaction_options(transaction: Transaction | None) -> dict[str, str | int]
 
 
 def with_column_comments(frame: DataFrame, schema: pa.Schema) -> DataFrame:
-    """Return the frame with the column comments of a schema, which a table that it creates gets.
+    """Return the frame with the column comments of a schema, for a table that is created from it.
 
-    Nested fields get none: Spark would have to copy every row.
+    Nested fields get no comments, because Spark would have to copy every row.
     """
     from pyspark.sql import functions as sf
 
@@ -414,7 +414,7 @@ def _metadata(field: pa.Field) -> dict[str, str] | None:
 
 
 def _predicate(where: Sequence[Condition]) -> str:
-    """Return the conditions as Spark SQL, with strings as hex digits, so that no character needs escaping."""
+    """Return the conditions as Spark SQL. Strings are written as hex digits, so that no character needs escaping."""
 
     def literal(value: str | int | datetime) -> str:
         if isinstance(value, datetime):

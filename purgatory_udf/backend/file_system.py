@@ -157,7 +157,7 @@ def _as_json(value: Any) -> str:
 
 
 def replace_file(file: Path, text: str, for_all: bool = False) -> None:
-    """Write or replace a file atomically, also if the process is killed; `for_all` lets all users read it."""
+    """Write or replace a file atomically, even if the process is killed. With `for_all`, all users can read it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     place = file.resolve()
     if place.exists() and not place.is_file():

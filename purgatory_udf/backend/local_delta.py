@@ -1,6 +1,6 @@
-"""Delta tables of the local disk, by deltalake: the `DeltaStore` of a process without Spark.
+"""Delta tables on the local disk through deltalake: the `DeltaStore` of a process without Spark.
 
-Tables that deltalake cannot read or write raise `NeedsSparkError`: Spark supports more of Delta's features.
+If deltalake cannot read or write a table, `NeedsSparkError` is raised, because Spark supports more features of Delta.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COMPACTION_TRIES = 3
 
 @contextmanager
 def needing_spark() -> Iterator[None]:
-    """Turn errors of Arrow, deltalake and the disk into `NeedsSparkError`."""
+    """Convert errors of Arrow, deltalake and the disk in the `with` block to `NeedsSparkError`."""
     try:
         yield
     except (pa.ArrowException, DeltaError, OSError) as error:
@@ -72,7 +72,7 @@ class NewerProtocolError(UserError):
 
 
 class LocalDelta(DeltaStore):
-    """Delta tables of the local disk."""
+    """Delta tables on the local disk, through deltalake."""
 
     def table_at(self, path: str) -> DeltaTable | None:
         """Return the table at its newest version; None if it does not exist."""
@@ -219,7 +219,8 @@ class LocalDelta(DeltaStore):
 def dataset_of(table: DeltaTable) -> Any:
     """Return the table's rows as an Arrow dataset that ignores the statistics of the log.
 
-    Skipping a few files gains nothing, and statistics with truncated microseconds would lose rows.
+    For a few files, skipping by statistics gains nothing; and where statistics have truncated microseconds, it would
+    lose rows.
     """
     stored = table.to_pyarrow_dataset()
     if table.metadata().partition_columns:
@@ -230,7 +231,7 @@ def dataset_of(table: DeltaTable) -> Any:
 
 
 def has_transaction(path: str, transaction: Transaction | None) -> bool:
-    """Whether the table already has this transaction, as after a crash between write and checkpoint."""
+    """Return whether the table already has this transaction, as after a crash between write and checkpoint."""
     if transaction is None:
         return False
     try:
@@ -268,9 +269,9 @@ def create_with_files(
         path: Where the table is created.
         indexed: Columns whose minimum and maximum the log has for each file, for data skipping. Other columns must not
             be configured for skipping: a reader takes a column without statistics for all null.
-        metadata: Remarks kept with the commit.
+        metadata: User metadata of the commit.
         schema: The table's columns.
-        before: Called while files are written, and before the table has a log.
+        before: Called while files are written, before the table has a log.
     """
     place = str(require_local_path(path))
     with needing_spark():
@@ -295,13 +296,13 @@ def append_files(
     schema: pa.Schema,
     transaction: Transaction | None,
 ) -> None:
-    """Append one file per part to a table, as `create_with_files` does; a repeated transaction is skipped.
+    """Append one file per part to a table. Does nothing if the table already has the transaction.
 
     Args:
         parts: The rows of each file.
         path: Folder of the table.
         indexed: Columns with a minimum and maximum per file in the log, for data skipping.
-        metadata: Remarks kept with the commit.
+        metadata: User metadata of the commit.
         schema: The table's columns.
         transaction: Id of the write; None for a write that is never repeated.
     """
@@ -325,14 +326,14 @@ def _commit(transaction: Transaction | None, metadata: Mapping[str, str] | None 
 
 
 def _require_complete_log(table: Path) -> None:
-    """Reject an empty commit file, which deltalake reads as a commit that changed nothing."""
+    """Raise OSError if a commit file is empty, because deltalake reads it as a commit without changes."""
     for commit in (table / "_delta_log").glob("*.json"):
         if not commit.stat().st_size:
             raise OSError(f"{commit}: is empty")
 
 
 def _require_known_protocol(path: str) -> None:
-    """Reject a first commit with a newer protocol, which deltalake takes from its checksum file."""
+    """Raise NewerProtocolError if the first commit has a newer protocol: deltalake looks only at its checksum file."""
     first = require_local_path(path) / "_delta_log" / f"{0:020}.json"
     with suppress(OSError, ValueError), first.open(encoding="utf-8") as lines:
         # The protocol is one of the first actions of a commit that creates a table.
@@ -351,7 +352,7 @@ def _filter(where: Sequence[Condition]) -> Any:
 
 
 def _predicate(where: Sequence[Condition]) -> str:
-    """Return the conditions as SQL of deltalake, where only a quote must be escaped in a string."""
+    """Return the conditions as deltalake's SQL, in which strings need escapes only for quotes."""
 
     def literal(value: Any) -> str:
         if isinstance(value, int):
@@ -363,7 +364,7 @@ def _predicate(where: Sequence[Condition]) -> str:
 
 
 def _in_utc(rows: pa.Table) -> pa.Table:
-    """Return times as microseconds in UTC."""
+    """Return the rows with all times as microseconds in UTC."""
     utc = pa.timestamp("us", "UTC")
     fields = [field.with_type(utc) if pa.types.is_timestamp(field.type) else field for field in rows.schema]
     return rows.cast(pa.schema(fields))
@@ -378,7 +379,7 @@ def _remove(folder: Path) -> None:
 def _write_and_call(
     before: Callable[[], None], parts: Sequence[Part], path: str, indexed: Sequence[str]
 ) -> list[AddAction]:
-    """Call `before` and write the files, at the same time if a single file needs no forked processes."""
+    """Call `before` and write the files. A single file, which needs no forked process, is written at the same time."""
     if len(parts) > 1:
         before()
         return _written(parts, path, indexed)
@@ -419,7 +420,7 @@ def _write_file(rows: pa.Table, number: int, path: str, indexed: Sequence[str]) 
 
 
 def _as_json(value: pa.Scalar) -> Any:
-    """Return a value for the log; times keep microseconds, because truncated ones would skip rows."""
+    """Return a value in the form of the log. Times keep microseconds, because truncated bounds would skip rows."""
     plain = value.as_py()
     return plain.isoformat(timespec="microseconds").replace("+00:00", "Z") if isinstance(plain, datetime) else plain
 
@@ -427,8 +428,8 @@ def _as_json(value: pa.Scalar) -> Any:
 def _write_first_checksum(table: Path) -> None:
     """Write the checksum file that Delta's own writer leaves next to a first commit.
 
-    Spark learns the schema of a table from this file; without it, by a query over the log, which takes a job that has
-    just started most of a second. Nothing depends on it.
+    Spark reads the schema of a table from this file. Without the file it runs a query over the log, which takes most of
+    a second in a job that has just started. The file is optional.
     """
     log, first = table / "_delta_log", f"{0:020}"
     actions = [json.loads(line) for line in (log / f"{first}.json").read_text(encoding="utf-8").splitlines()]

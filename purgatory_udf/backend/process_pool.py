@@ -2,8 +2,8 @@
 
 Results come back as Arrow in shared memory. Inputs need no transfer, because a fork has a copy of the memory; `work`
 may therefore be any function. It must neither query DuckDB nor write Delta tables, because their threads do not survive
-a fork. A fork costs milliseconds, depending on the memory of the parent, and its results have to be read; parts that
-this process executes cost neither.
+a fork. A fork costs milliseconds, depending on the memory of the parent, and its results have to be read. Neither cost
+applies to parts that this process executes itself.
 
     numbers of parts ─────► each process, including this one, takes the next part when it is idle
     shared memory ◄──────── the batches of its parts
@@ -46,7 +46,7 @@ _MAPPED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
 
 
 def cores() -> int:
-    """Return the number of processes to use: one per core on Linux, else one, because a fork is not safe there."""
+    """Return the number of processes to use: one per core on Linux; one on other systems, where forks are not safe."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
@@ -124,7 +124,10 @@ class _Processes:
             self._errors.append(error)
 
     def _feed(self) -> None:
-        """Write the numbers of the parts, in a thread because a pipe buffers few of them; stop after an error."""
+        """Write the numbers of the parts to the queue; stop after an error.
+
+        This runs in a separate thread, because the pipe holds only few numbers.
+        """
         with suppress(BrokenPipeError):
             for number in range(len(self._parts)):
                 os.write(self._feed_end, _NUMBER.pack(number))
@@ -152,12 +155,12 @@ def _read(output: IO[bytes], shared: IO[bytes], made: dict[int, list[pa.RecordBa
 
 
 def _anonymous_file() -> IO[bytes]:
-    """Return an anonymous file in memory, or a temporary file where the system has none."""
+    """Return an anonymous file in memory, or a temporary file if the system does not support that."""
     return os.fdopen(os.memfd_create("made"), "wb") if hasattr(os, "memfd_create") else TemporaryFile()
 
 
 def _mapped(shared: IO[bytes], size: int) -> pa.Buffer:
-    """Return the mapped file, which lives as long as any buffer that refers to it."""
+    """Map `size` bytes of a file into memory. The mapping exists as long as any buffer refers to it."""
     return pa.py_buffer(mmap.mmap(shared.fileno(), size, _MAPPED, mmap.PROT_READ) if size else b"")
 
 
@@ -170,7 +173,17 @@ def _serve(
     others: Iterable[int],
     parent: int,
 ) -> None:
-    """Execute parts until none are left, report their batches, and exit: the main function of a forked process."""
+    """Execute parts until none are left, report their batches, and exit. The main function of a forked process.
+
+    Args:
+        work: The work for a part.
+        parts: All parts.
+        queue: File descriptor from which the numbers of the next parts are read.
+        writing: File descriptor to which the batches of a part are reported.
+        shared: File for the batches themselves.
+        others: File descriptors to close.
+        parent: Id of the parent; the process exits if the parent no longer exists.
+    """
     status = 1
     try:
         # A child inherits the lock of the output folder, so it must not outlive its parent.

@@ -1,12 +1,12 @@
 """Python workers of Spark: their daemon on one machine, and their memory settings.
 
-Spark starts the daemon with the first task in Python, and the daemon forks a worker for each task at the same time.
-It imports what workers need before it forks them: they share its modules and the engine's compiled code, instead of
-each loading them in one to two seconds of CPU time.
+Spark starts the daemon with the first task in Python, and the daemon forks one worker for each concurrent task. It
+imports the modules of the workers before it forks them. The workers thus share its modules and the engine's compiled
+code; loading them would take each worker one to two seconds of CPU time.
 
-The tables of one call are large, so the C library maps each and unmaps it at once: the kernel clears every page again
-and, on a virtual machine, the host allocates it again. That took up to a third of a call's time
-(`retain_freed_memory`).
+The tables of one call are large, so the C library maps memory for each of them and unmaps it at the end. The kernel
+then clears every page again and, on a virtual machine, the host allocates it again. That took up to a third of a call's
+time (`retain_freed_memory`).
 
 After each task, a worker runs a full garbage collection. Nearly all objects belong to modules that stay loaded; with
 the compiled loop this took 0.09 s, more than a small task (`freeze_loaded_objects`).
@@ -57,7 +57,7 @@ def main() -> None:
 
 @cache
 def retain_freed_memory() -> None:
-    """Make malloc keep freed memory for the next call; does nothing where the C library is not glibc."""
+    """Make malloc keep freed memory for the next call. Does nothing if the C library is not glibc."""
     setting = getattr(ctypes.CDLL(None), "mallopt", None)
     if setting is not None:
         for name, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _KEPT_BYTES), (_TOP_PAD, _EXTRA_BYTES)):
@@ -65,16 +65,16 @@ def retain_freed_memory() -> None:
 
 
 class _Loaded:
-    """Number of loaded modules at the last freeze."""
+    """The number of modules that were loaded at the last freeze."""
 
     modules = 0
 
 
 def freeze_loaded_objects() -> None:
-    """Exclude all present objects from garbage collection if modules were loaded since the last call.
+    """Exclude all existing objects from garbage collection, if modules have been loaded since the last call.
 
-    Call it at the end of a task, when its modules are loaded. Without new modules it does nothing, because the task's
-    garbage would be excluded too and never be freed.
+    It is called at the end of a task, when its modules are loaded. Without new modules it does nothing, because it
+    would also exclude the task's garbage, which would then never be freed.
     """
     if len(sys.modules) > _Loaded.modules:
         _Loaded.modules = len(sys.modules)
@@ -82,9 +82,10 @@ def freeze_loaded_objects() -> None:
 
 
 def freeze_in_workers(work: Callable[Arguments, Iterator[Item]]) -> Callable[Arguments, Iterator[Item]]:
-    """Return the work of a task, followed by `freeze_loaded_objects`, except in the process that called this.
+    """Wrap the work of a task so that `freeze_loaded_objects` follows it in every process but the caller's.
 
-    That process may run the work, too, but must free everything at its end: libraries warn about leftover objects.
+    The caller's process may run the work, too, but must free all objects when it exits, because libraries warn about
+    leftover objects.
     """
     caller = os.getpid()
 

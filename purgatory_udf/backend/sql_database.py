@@ -3,7 +3,7 @@
 A `SqlDatabase` is a namespace of views and runs queries on them. Queries are written once, in the part of Spark SQL
 that DuckDB shares; `duckdb_macros.sql` adds to DuckDB the functions that only Spark has. Rules for such queries:
 
-- Parameters are named and written `:name`. They stand for values only, and not in views.
+- Parameters are named and written `:name`. They stand for values, and views have none.
 - Columns named like a DuckDB keyword (`group`) are qualified: `t.group`.
 - `ORDER BY` has `NULLS FIRST` or `NULLS LAST` where a value can be null.
 - Strings are concatenated with `||`, decimals written as doubles (`1e3`), empty types given by `CAST(NULL AS STRING)`.
@@ -76,11 +76,11 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def keep(self, name: str) -> None:
-        """Compute the rows of a view once, for all later queries, until `release`."""
+        """Compute the rows of a view once and use them in all queries until `release`."""
 
     @abstractmethod
     def release(self, name: str) -> None:
-        """Give up the rows that `keep` computed; the view must not be queried any more."""
+        """Free the rows that `keep` has computed. The view must not be queried afterwards."""
 
     @abstractmethod
     def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
@@ -122,7 +122,7 @@ def _used(query: str, parameters: Parameters | None) -> dict[str, Any]:
 
 
 class DuckDatabase(SqlDatabase):
-    """A separate DuckDB in this process, which spills to the directory for temporary files.
+    """A new DuckDB database in this process, which spills to the directory for temporary files.
 
     Raises `NeedsSparkError` for tables that it cannot read (remote ones, and ones with unsupported features), and for
     queries that need more memory than the limit in spite of spilling.
@@ -171,7 +171,7 @@ class DuckDatabase(SqlDatabase):
         return True
 
     def _source(self, name: str, table: DeltaTable) -> str:
-        """Return what a query selects from: the table's files, or where DuckDB would misread them, a dataset."""
+        """Return the SQL source for a table: its files, or a dataset `name` if DuckDB would misread them."""
         paths = [unquote(uri).removeprefix("file://") for uri in table.file_uris()]
         if not paths or table.metadata().partition_columns or any(map(_GLOB.search, paths)):
             self._connection.register(f"{name}_files", table.to_pyarrow_dataset())
@@ -249,7 +249,11 @@ class DuckDatabase(SqlDatabase):
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Use the connection alone; raise `NeedsSparkError` if memory runs out: Spark spills more of a query."""
+        """Use the connection exclusively in the `with` block.
+
+        Raises:
+            NeedsSparkError: DuckDB has run out of memory. Spark can spill more of a query.
+        """
         try:
             with self._lock:
                 yield
@@ -299,7 +303,7 @@ def _integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 class SparkDatabase(SqlDatabase):
-    """Temporary views in a separate Spark session, which shares the context of the given session."""
+    """Temporary views in a new Spark session, which shares the context of the given session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark.newSession()

@@ -1,4 +1,4 @@
-"""Compile the engine ahead of its first use: `python -m purgatory_udf.rules.warm_up`.
+"""Compiles the engine ahead of its first use: `python -m purgatory_udf.rules.warm_up`.
 
 Does nothing if the code of this version is cached already (`code_cache`).
 """
@@ -24,7 +24,7 @@ _RULES = "rules"
 
 
 def main() -> None:
-    """Compile every entry point by using it as workers do, with serialized states and over two batches."""
+    """Compile every entry point by replaying two small batches as workers do, with serialized states."""
     engine = Engine(Config(), serialize=True)
     with _rules_in_parallel():
         explode(event_table(_events(0)), Config(), threads=2)
@@ -41,15 +41,16 @@ def load() -> None:
 
 
 def compile_rules() -> None:
-    """Compile the event loop and the functions around it: three quarters of the work."""
+    """Compile the event loop and the functions that it calls, which takes three quarters of the time."""
     step(State(), Call(), 0, Engine(Config()).settings)
 
 
 @contextmanager
 def _rules_in_parallel() -> Iterator[None]:
-    """Compile the event loop in another process, on another core. Each entry point is cached in separate files.
+    """Compile the event loop in another process while the caller compiles the rest.
 
-    If the other process fails, this one compiles the missing functions when it calls them.
+    Each entry point is cached in its own files. If the other process fails, this one compiles the missing functions
+    when it calls them.
     """
     if not code_cache.needs_warm_up():
         yield
@@ -65,7 +66,7 @@ def _rules_in_parallel() -> Iterator[None]:
 
 
 def _events(number: int) -> list[dict[str, Any]]:
-    """Return an append, its high watermark, and a fetch that waits for the next append."""
+    """Return the events of a batch: an append, its high watermark, and a fetch that waits for the next append."""
     common = {"time_us": 1_000_000 * (number + 1), "broker": 1}
     change = common | {"type": "partition", "topic": "t", "partition": 0, "offset": number + 1}
     part = {"topic": "t", "partition": 0, "fetch_offset": number + 1, "max_bytes": 1000}

@@ -1,1 +1,7 @@
-"""Output folders: layout, locks and run records; checkpoints, files of events, and maintenance of tables."""
+"""Output folders: their layout and locks, run records, checkpoints, files of events, and maintenance of tables.
+
+- `output_folder`, `run_records`, `recorded_settings`: paths and locks; the table `runs`; settings of the brokers
+- `event_staging`: files of events in time order
+- `checkpoints`: checkpoints of queries, and snapshots of their sinks
+- `maintenance`: compaction and vacuum
+"""

@@ -20,15 +20,15 @@ _SNAPSHOTS_KEPT = 2
 
 
 def prepare_checkpoint(session: Session, path: str) -> str:
-    """Return the checkpoint's path, ready for a query that is about to start.
+    """Prepare a checkpoint for a query that is about to start, and return its path.
 
-    Chooses the fast file manager for local disks, unless the user configured one, and removes an unfinished first
-    entry: an entry is written next to its place and then moved, so a kill between the two leaves a file with which
-    Spark refuses to start.
+    Selects the fast file manager for local disks, unless the user has configured another. Removes an unfinished first
+    entry: Spark writes an entry to a temporary file and then renames it, and refuses to start if a crash left the
+    temporary file.
 
     Raises:
-        FileNotFoundError: If the last finished batch has no offsets. Spark would process other rows under its number,
-            and the tables already have that batch.
+        FileNotFoundError: The last finished batch has no offsets. Spark would process other rows under its number, and
+            the tables already have that batch.
     """
     backend = backend_of(session)
     assert isinstance(backend, SparkBackend)
@@ -45,7 +45,10 @@ def prepare_checkpoint(session: Session, path: str) -> str:
 
 
 def next_watermark_ms(session: Session, path: str) -> int | None:
-    """Return the watermark of the next batch; None before the first, or if the last one must be repeated."""
+    """Return the watermark of the next batch in epoch milliseconds.
+
+    None before the first batch, and if the last batch must be repeated.
+    """
     files = backend_of(session).files
     started, done = (_entries(files, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
     if not done or max(started) > max(done):
@@ -69,8 +72,8 @@ def _entries(files: Files, folder: str) -> set[int]:
 class Snapshots:
     """State that a query's sink keeps between batches, one file per batch.
 
-    A batch starts from the file of the batch before it, and writes its file before Spark commits the batch. A batch
-    that is repeated after a crash therefore starts from the same state, and replaces its file.
+    A batch reads the file of the previous batch, and writes its own before Spark commits the batch. A batch that is
+    repeated after a crash therefore starts from the same state, and replaces its file.
     """
 
     def __init__(self, session: Session, folder: str) -> None:

@@ -1,8 +1,8 @@
-"""Writes events in time order, in files of about a given size; and relays events from one query to the next.
+"""Writes events in time order, in files of about a given size, and relays events from one query to the next.
 
-A micro-batch takes whole files in the order of their commits. Files therefore contain whole milliseconds, in time
-order: each batch is then complete up to its last millisecond, and no table depends on the borders of batches. At the
-end: the commits from which a reader gets a table's current content.
+A micro-batch takes whole files in the order of their commits. Files are in time order, and no millisecond is divided
+between two files. Each batch is therefore complete up to its last millisecond, and no table depends on the borders of
+batches. The last functions find the commits from which a reader gets the current content of a table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def write_in_time_order(
     mode: str = "errorifexists",
     transaction: Transaction | None = None,
 ) -> None:
-    """Write events as files in time order; a repeated transaction is skipped.
+    """Write events as files in time order. Does nothing if the table already has the transaction.
 
     Args:
         events: Rows of `events`, in any order.
@@ -73,7 +73,7 @@ def write_dataset(
         path: Folder of the table.
         count: Number of the events.
         per_file: Approximate number of events in a file.
-        before: Called before the table has a log, so that the table exists only if it returns.
+        before: Called before the table has a log. If it raises, the table does not exist.
     """
     if isinstance(events, LocalDataset):
         write_parts(parts_in_time_order(_sorted(events.collect()), per_file), path, events.schema, before)
@@ -85,7 +85,7 @@ def write_dataset(
 
 
 def append_dataset(events: Dataset, path: str, count: int, per_file: int, transaction: Transaction | None) -> None:
-    """Append `count` events in time order; a transaction that the table already has is skipped."""
+    """Append `count` events in time order. Does nothing if the table already has the transaction."""
     if isinstance(events, LocalDataset):
         append_parts(_sorted(events.collect()), path, per_file, transaction)
         return
@@ -105,7 +105,7 @@ def parts_in_time_order(events: pa.Table, per_file: int) -> list[pa.Table]:
 
 
 def write_parts(parts: Sequence[Part], path: str, schema: pa.Schema, before: Callable[[], None] | None = None) -> None:
-    """Write a new local table of one file per part; the table does not exist until `before` has returned."""
+    """Write a new local table with one file per part. The table does not exist until `before` has returned."""
     from purgatory_udf.backend.local_delta import create_with_files
 
     commented = with_comments(schema, COMMENTED_TABLES["events"])
@@ -113,7 +113,7 @@ def write_parts(parts: Sequence[Part], path: str, schema: pa.Schema, before: Cal
 
 
 def append_parts(events: pa.Table, path: str, per_file: int, transaction: Transaction | None) -> None:
-    """Append sorted events to a local table; a transaction that the table already has is skipped."""
+    """Append sorted events to a local table. Does nothing if the table already has the transaction."""
     from purgatory_udf.backend.local_delta import append_files
 
     parts = parts_in_time_order(events, per_file)
@@ -146,13 +146,15 @@ def write_files(events: DataFrame, path: str, mode: str = "errorifexists", **opt
 
 
 def is_in_time_order(session: Session, path: str) -> bool:
-    """Whether every commit that added data was written in time order, and each of them still exists."""
+    """Return whether every commit that added data wrote it in time order, and all of these commits still exist."""
     commits = content_commits(session, path)
     return bool(commits) and all(each.metadata == TIME_ORDER for each in commits if each.operation in _ADDING)
 
 
 def stage_events(backend: SparkBackend, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:
-    """Return the table to stream, which is a staged copy if needed, and the number of its files per micro-batch.
+    """Return the path of the table to stream, and the number of its files per micro-batch.
+
+    If the files of the given table are too large or not in time order, a staged copy is written.
 
     Args:
         backend: The backend.
@@ -184,7 +186,10 @@ def create_relay(session: Session, layout: Layout, packed: pa.Schema) -> None:
 
 
 def clean_relay(session: Session, layout: Layout) -> int:
-    """Delete what the second query has read, also while both queries run; return the number of batches deleted."""
+    """Delete the rows of the relay that the second query has read; return the number of deleted batches.
+
+    It may be called while both queries run.
+    """
     backend = backend_of(session)
     store = backend.delta(layout.relay)
     if not store.is_table(layout.relay):
@@ -201,7 +206,7 @@ def clean_relay(session: Session, layout: Layout) -> int:
 
 
 def _read_until_ms(files: Any, layout: Layout) -> int:
-    """Return the watermark with which the second query started its last finished batch; 0 before there is one."""
+    """Return the watermark of the last batch that the second query has finished; 0 if it has finished none."""
     checkpoint = layout.checkpoint(READER)
     done = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdigit()]
     entry = files.read(f"{checkpoint}/offsets/{max(done)}") if done else None
@@ -210,14 +215,14 @@ def _read_until_ms(files: Any, layout: Layout) -> int:
 
 
 def content_version(session: Session, path: str) -> int:
-    """Return the first version of the current content: the table's first, or the last that replaced all rows."""
+    """Return the first version of the current content: the last one that replaced all rows, or the table's first."""
     return _first_of(backend_of(session).delta(path).history(path))
 
 
 def content_commits(session: Session, path: str) -> list[Commit]:
-    """Return the commits from which a reader gets all rows, one after the other, in the order they were written.
+    """Return the commits that together contain all current rows, in the order in which they were written.
 
-    Empty where the first of them, or the files that it added, no longer exist.
+    The result is empty if the first of these commits, or the files that it added, no longer exist.
     """
     backend = backend_of(session)
     known = backend.delta(path).history(path)
@@ -236,7 +241,7 @@ def _first_of(known: Sequence[Commit]) -> int:
 
 
 def _has_first_files(backend: Backend, path: str, known: Sequence[Commit]) -> bool:
-    """Whether the files of the first commit that added any still exist."""
+    """Return whether the files of the first commit that added files still exist."""
     for commit in known:
         lines = (backend.files.read(f"{path}/_delta_log/{commit.version:020}.json") or b"").splitlines()
         added = [unquote(action["add"]["path"]) for line in lines if "add" in (action := json.loads(line))]

@@ -71,7 +71,7 @@ def report(maintained: list[TableMaintenance], deleted: list[str]) -> list[str]:
 
 
 def _grows(backend: Backend, layout: Layout) -> bool:
-    """Whether the folder's events are those of a followed import."""
+    """Return whether the folder's events come from a followed import, so that the table grows."""
     events = layout.table(EVENTS)
     if not backend.delta(events).is_table(events):
         return False
@@ -106,7 +106,7 @@ def _delete_working_files(backend: Backend, layout: Layout) -> Iterator[str]:
 
 
 def _is_imported(backend: Backend, layout: Layout) -> bool:
-    """Whether the import that wrote the events has finished."""
+    """Return whether the import that wrote the events has finished."""
     events = layout.table(EVENTS)
     if not backend.delta(events).is_table(events):
         return False

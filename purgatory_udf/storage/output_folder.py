@@ -30,17 +30,17 @@ class Layout:
 
     @property
     def relay(self) -> str:
-        """Serialized events from groups that see only part of an operation, for the groups of brokers."""
+        """Serialized events that the first query relays to the second, which is grouped by broker."""
         return f"{self.internal}/relay"
 
     @property
     def answers(self) -> str:
-        """Responses to requests of consumer groups, without successful heartbeats."""
+        """Replayed responses to requests of group members, except successful heartbeats."""
         return f"{self.internal}/group_answers"
 
     @property
     def coordinators(self) -> str:
-        """Waiting operations of consumer groups after each of the last batches."""
+        """The state of the coordinators' gauges after each of the last batches."""
         return f"{self.internal}/coordinators"
 
     def path_of(self, table: str) -> str:
@@ -61,19 +61,19 @@ class Layout:
 
 
 def local_folder(out: str) -> Path | None:
-    """Return the folder if it is on the local file system, and None if Hadoop may have another default file system."""
+    """Return the folder as a local path, or None if it may be on another file system, such as Hadoop's default."""
     return None if not out.startswith(SCHEME) and os.environ.get("HADOOP_CONF_DIR") else local_path(out)
 
 
 def require_folder(out: str) -> None:
-    """Raise `UserError` if a local folder does not exist; others are not checked."""
+    """Raise `UserError` if a local folder does not exist. Remote folders are not checked."""
     folder = local_folder(out)
     if folder is not None and not folder.is_dir():
         raise UserError(f"{out}: no such folder")
 
 
 def same_place(path: str, other: str) -> bool:
-    """Whether two names (relative, absolute or URI) refer to the same folder."""
+    """Return whether two paths (relative, absolute or URI) refer to the same folder."""
     folder, other_folder = local_folder(path), local_folder(other)
     if folder is None or other_folder is None:
         return path.rstrip("/") == other.rstrip("/")
@@ -110,7 +110,7 @@ def output_lock(out: str, job: str) -> Iterator[None]:
 
 
 def is_locked(out: str, job: str) -> bool:
-    """Whether a job of this name is writing to the folder; a remote folder counts as locked."""
+    """Return whether a job of this name is writing to the folder. A remote folder counts as locked."""
     folder = local_folder(out)
     if folder is None:
         return True

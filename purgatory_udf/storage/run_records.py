@@ -40,7 +40,7 @@ class Run:
     wall_seconds: float | None = None
 
     def finished(self, counts: dict[str, Any]) -> Run:
-        """Return the record of the run, finished now with these counts."""
+        """Return a record of the run as finished now, with these counts."""
         now = datetime.now(UTC)
         wall = (now - self.started_at).total_seconds()
         return replace(self, status=FINISHED, counts=counts, finished_at=now, wall_seconds=wall)
@@ -72,7 +72,7 @@ def load(session: Session, path: str, job: str) -> Run | None:
 
 
 def ran_without_spark(session: Session, path: str, job: str) -> bool | None:
-    """Whether the job's latest run used no Spark; None if there was none."""
+    """Return whether the job's latest run was executed without Spark; None if there is no run."""
     row = _latest(session, path, job)
     return None if row is None else "spark" not in json.loads(row["versions"])
 

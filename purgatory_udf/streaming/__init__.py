@@ -1,11 +1,11 @@
-"""The replay as a Structured Streaming job: one pipeline; rules for partitions, consumer groups and share groups.
+"""The replay as a Structured Streaming job: one pipeline, and rules for partitions, consumer groups and share groups.
 
 - `replay_run`, `single_batch_replay`: a finished trace or a growing table; a trace of one batch
 - `run_resumption`, `event_source`: options and which run is resumed; the trace and its batches
 - `streaming_query`: the queries of a run
-- `stateful_adapter`: from Spark's group state to the rules, and the interface of the rules
+- `stateful_adapter`: connects Spark's group state with the rules, and defines the interface of the rules
 - `partition_rules`, `group_rules`, `share_rules`: the implementations of that interface
-- `batch_sink`: from results to tables
+- `batch_sink`: writes results to tables
 - `group_answer_check`: comparison with recorded responses to group members
 - `state_inspection`: the watches in a checkpoint
 - `query_monitor`: the progress of running queries

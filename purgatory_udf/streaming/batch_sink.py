@@ -49,10 +49,10 @@ _BYTES_OF_ONE_FILE = 1 << 26
 
 @dataclass
 class CoordinatorGauges:
-    """Gauges of the purgatories that all consumer groups of a broker share.
+    """The gauges of the purgatories that all consumer groups of a broker share.
 
-    They depend on the reports of every group of a broker. These reports are small for any size of batch, so the sink
-    computes the gauges and keeps their state for the next batch.
+    They depend on reports from every group of a broker. These reports are small however large the batch is, so the sink
+    computes the gauges, and keeps their state between batches.
     """
 
     gauge_state: GaugeState
@@ -60,7 +60,7 @@ class CoordinatorGauges:
     run_id: str
 
     def readings(self, number: int, waits: Iterable[bytes], horizon_ms: int) -> pa.Table:
-        """Return the readings that are final once the calls of this batch have reported their waits.
+        """Return the gauge readings that are final after this batch.
 
         Args:
             number: Number of the batch.
@@ -73,7 +73,7 @@ class CoordinatorGauges:
         return self.gauge_state.advance(waits, horizon_ms, self.run_id)
 
     def keep(self, number: int) -> None:
-        """Keep the state for the next batch."""
+        """Store the state for the next batch."""
         self.snapshots.keep(number, self.gauge_state.to_bytes())
 
     def status(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class ChunkBatch(ABC):
 
     @abstractmethod
     def heads(self) -> list[dict[str, Any]]:
-        """Return table, group, time and rows of each chunk, with the payload of status and wait reports (`report`)."""
+        """Return table, group, time and number of rows of each chunk, and `report`: the payload of status and waits."""
 
     @abstractmethod
     def chunks(self, tables: Iterable[str]) -> pa.Table:
@@ -101,7 +101,7 @@ class ChunkBatch(ABC):
 
     @abstractmethod
     def is_small(self, rows: int) -> bool:
-        """Whether this process writes the rows; else Spark does."""
+        """Return whether this process writes the rows itself. Otherwise Spark writes them."""
 
 
 class LocalChunks(ChunkBatch):
@@ -151,9 +151,9 @@ class SparkChunks(ChunkBatch):
 class Sink:
     """Writes the batches of a query.
 
-    Operations that expire only after the trace's end are written if the run drains, and left open if it does not.
-    Gauges continue until every operation has ended. A query whose only batch decides everything (`closes`) knows that
-    time before it writes them; otherwise they are cut at the end of the run.
+    Operations that expire only after the end of the trace are written if the run drains, and otherwise left open.
+    Gauges are read until every operation has ended. If the query has only one batch (`closes`), it knows that time
+    before it writes the gauges. Otherwise later readings are deleted at the end of the run.
 
     Attributes:
         name: Name of the query.
@@ -165,8 +165,8 @@ class Sink:
         closes: Whether the query's only batch decides every operation.
         gauges: The purgatories that consumer groups of a broker share.
         status_files: Status files for `top`, while the run follows a table.
-        latest_us: When the last operation ended, if this process has seen every batch.
-        rows: Rows given to each table, if this process has seen every batch.
+        latest_us: When the last operation ended; None unless this process has seen every batch.
+        rows: Number of rows written to each table; None unless this process has seen every batch.
     """
 
     name: str
@@ -182,7 +182,7 @@ class Sink:
     rows: Counter[str] | None = None
 
     def write(self, frame: DataFrame, number: int) -> None:
-        """Write the micro-batch `number`, which a restarted query may repeat; the function for `foreachBatch`."""
+        """Write micro-batch `number`. This is the function for `foreachBatch`; a restarted query may repeat a batch."""
         assert isinstance(self.backend, SparkBackend)
         # A write that Delta skips leaves the frame unread, which Spark would take for lost state.
         frame = frame.persist()
@@ -244,11 +244,14 @@ class Sink:
 
     @property
     def _unwritten(self) -> set[str]:
-        """Return the internal tables to omit; a followed trace has no end at which answers are compared."""
+        """Return the internal tables that are not written.
+
+        A followed trace has no end, at which answers to group members would be compared.
+        """
         return {STATUS, WAITS, ANSWERS} if self.rules.plan.is_followed else {STATUS, WAITS}
 
     def _local_write(self, chunks: pa.Table, table: str, number: int) -> Callable[[], None]:
-        """Return the write of a table's rows by this process."""
+        """Return a function with which this process writes a table's rows."""
 
         def write() -> None:
             if table == RELAY:
@@ -269,7 +272,7 @@ class Sink:
     def _spark_write(
         self, batch: SparkChunks, table: str, count: int, heads: Sequence[dict[str, Any]], number: int
     ) -> Callable[[], None]:
-        """Return the write of a table's rows by Spark."""
+        """Return a function with which Spark writes a table's rows."""
         from pyspark.sql import functions as sf
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -297,7 +300,7 @@ class Sink:
         return Transaction(f"{self.stream_id}/{table}", number)
 
     def _end_ms(self, table: str) -> int | None:
-        """Return the last millisecond of the table, if it is known."""
+        """Return the last millisecond that the table's rows may have, or None if it is not known yet."""
         end_us = self.rules.plan.trace_end_us
         if end_us is None:
             return None
@@ -314,7 +317,7 @@ class Sink:
 
 
 def _relayed(chunks: pa.Table) -> pa.Table:
-    """Return a batch's chunks as rows of the relay, in a separate partition."""
+    """Return a batch's chunks as rows of the relay table, in a separate partition."""
     times_us = chunks.column("time_us")
     until_ms = pa.array(np.full(len(chunks), pc.max(times_us).as_py() // 1000))
     columns = [chunks.column("group"), times_us.cast(INPUT_SCHEMA.field("event_time").type), chunks.column("payload")]

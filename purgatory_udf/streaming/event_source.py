@@ -36,10 +36,10 @@ def delta_stream(
     Args:
         spark: The session that streams.
         path: The table.
-        files: Files per micro-batch; Delta's default if None.
+        files: Number of files per micro-batch; Delta's default if None.
         since: First version of the content. The stream then reads commit by commit, each in the order of its files.
             Without it, Delta starts with a snapshot, and sorts its files by modification time.
-        shrinks: Whether rows are deleted after they were read.
+        shrinks: Whether rows may be deleted after they have been read.
     """
     reader = spark.readStream.format("delta")
     if shrinks:
@@ -54,7 +54,7 @@ def delta_stream(
 def growing_stream(backend: SparkBackend, path: str) -> DataFrame:
     """Return a growing table as a stream, commit by commit.
 
-    If the first commits no longer exist, all present rows form one batch, because compacted files are unordered.
+    If the first commits no longer exist, all current rows form one batch, because compacted files are not in order.
     """
     commits = content_commits(backend, path)
     if commits:
@@ -85,9 +85,20 @@ class TraceSource:
 
 @dataclass(frozen=True)
 class Survey:
-    """Size and time span of a trace. `of_groups`, `of_topics`, `of_pauses` and `of_shares` count events.
+    """Size and time span of a trace.
 
-    `most_bytes` and `least_bytes` are the greatest and the smallest limit of a partition's read by any fetch.
+    Attributes:
+        events: Number of events.
+        operations: Number of requests that may wait.
+        of_groups: Number of events of consumer groups.
+        first_us: Time of the first event in epoch microseconds; None without events.
+        last_us: Time of the last event.
+        most_bytes: The greatest limit of a partition's read by any fetch.
+        least_bytes: The smallest such limit.
+        of_topics: Number of `topic` events.
+        of_pauses: Number of pauses of brokers.
+        of_shares: Number of events of share groups.
+        share_fetches: Number of share fetches.
     """
 
     events: int
@@ -138,7 +149,7 @@ def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
 
 
 def has_share_groups(backend: Backend, events: str) -> bool:
-    """Whether the trace has events of share groups."""
+    """Return whether the trace has events of share groups."""
     store = backend.delta(events)
     return store.count(events, [Condition("type", "=", "share_fetch")]) > 0
 
@@ -154,7 +165,7 @@ def cluster_topics(backend: Backend, events: str) -> ClusterTopics:
 
 
 def broker_pauses(backend: Backend, events: str, end_us: int = 0) -> Pauses:
-    """Return the pauses that the trace records; one without `resumed` lasts until `end_us`."""
+    """Return the pauses of brokers that the trace records. A pause without `resumed` lasts until `end_us`."""
     store, rows = backend.delta(events), []
     for name in PAUSE_EVENTS:
         rows += store.read(events, ("type", "time_us", "seq", "broker"), [Condition("type", "=", name)]).to_pylist()
@@ -162,7 +173,7 @@ def broker_pauses(backend: Backend, events: str, end_us: int = 0) -> Pauses:
 
 
 class TraceSurvey:
-    """The survey of a finished trace, made on first use or, after `start`, in the background."""
+    """The survey of a finished trace. It is made on first use, or in the background after `start`."""
 
     def __init__(self, backend: Backend, events: str, fetch_max_bytes: int) -> None:
         self._backend, self._events, self._fetch_max_bytes = backend, events, fetch_max_bytes
@@ -176,7 +187,11 @@ class TraceSurvey:
 
     @cached_property
     def survey(self) -> Survey:
-        """Return the survey. Raises `UserError` for a table without events."""
+        """Return the survey, after making it or waiting for the background thread.
+
+        Raises:
+            UserError: The table has no events.
+        """
         known = self._ahead.result() if self._ahead else self._make()
         if not known.events:
             raise UserError(f"{self._events}: the table has no events; import a trace with ingest")

@@ -34,7 +34,10 @@ Disagreement = tuple[str, str | None, str | None]
 
 
 def disagreements(compared: pa.Table, run_id: str) -> pa.Table:
-    """Return rows of `GROUP_DISAGREEMENTS` for rows of `COMPARED`. A columnar filter first drops most that agree."""
+    """Return the rows of `GROUP_DISAGREEMENTS` for rows of `COMPARED`, which have both responses to each request.
+
+    A columnar filter first drops most of the rows that agree.
+    """
     rows = []
     for row in compared.filter(_may_disagree(compared)).to_pylist():
         for what, recorded, replayed in _row_disagreements(row):
@@ -60,7 +63,7 @@ def _may_disagree(compared: pa.Table) -> pa.Array:
 
 
 def _differs(recorded: pa.ChunkedArray, replayed: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Compare two columns. An unrecorded value agrees with any other."""
+    """Return for each row whether the values differ. A null in `recorded` agrees with any value."""
     return pc.and_(pc.is_valid(recorded), pc.fill_null(pc.not_equal(recorded, replayed), True))
 
 
@@ -86,7 +89,10 @@ def _row_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
 
 
 def _unrecorded_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
-    """Yield the disagreements of a request with an unrecorded answer: a recorded client usually knows its own id."""
+    """Yield the disagreements of a request without a recorded answer.
+
+    The client's later requests still show the member id that it got.
+    """
     error = row["error"]
     if error in REFUSALS:
         named = f"generation {row['request_generation']}" if error == "ILLEGAL_GENERATION" else None
@@ -132,7 +138,7 @@ WHERE events.type IN {_APIS}
 
 
 def write_disagreements(backend: Backend, layout: Layout, run: Run) -> None:
-    """Write `group_disagreements` from the replay's answers and, where an import has recorded any, the broker's."""
+    """Write `group_disagreements`: the replay's responses compared with the brokers', if the import recorded any."""
     events = str(run.trace.get("events") or "")
     recorded = f"{events.rstrip('/').rpartition('/')[0]}/recorded"
     tables = {"answers": layout.answers}

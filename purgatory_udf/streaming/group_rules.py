@@ -1,4 +1,4 @@
-"""`Rules` for consumer groups: sessions, joins and syncs, and what their gauges are computed from.
+"""`Rules` for consumer groups: sessions, joins and syncs, and the reports from which their gauges are computed.
 
 A call decides one consumer group, or all consumer groups of a shard, up to its horizon, including timers that other
 timers start. The gauges of a broker's coordinator depend on all of its consumer groups. Each call therefore reports how
@@ -76,7 +76,7 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
     def step(
         self, group: str, state: GroupStateStore, rows: RequestBatch, horizon_ms: int
     ) -> tuple[GroupStateStore, Iterator[OutputChunk]]:
-        """Decide the consumer groups that have requests or due timers. The others stay serialized.
+        """Decide the consumer groups that have requests or due timers. The other groups stay serialized.
 
         `state` is updated and returned. `rows` may be empty; then only timers that are due by `horizon_ms` run.
         """

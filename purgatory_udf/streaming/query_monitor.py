@@ -33,7 +33,7 @@ _MAX_BATCH_WAIT_SECONDS = 30
 
 
 class BatchProgress:
-    """Yields each batch of a query once, although Spark reports the last hundred batches again and again.
+    """Filter that returns each batch of a query once, although Spark repeatedly reports the last hundred batches.
 
     A query may run for months, so a batch is forgotten as soon as Spark no longer reports it. `events` is the number of
     rows that the query has read from its first source.
@@ -66,9 +66,9 @@ class BatchProgress:
 
 
 class ProgressLine:
-    """The progress of a query: one changing line on a terminal, log lines elsewhere.
+    """The progress of a query: one line that is updated on a terminal, otherwise log lines.
 
-    At most one line per `every` seconds is logged, but always the last one.
+    At most one line per `every` seconds is logged; the last one is always logged.
     """
 
     def __init__(
@@ -134,9 +134,9 @@ def format_progress(
 
     Args:
         batch: Number of the batch.
-        events: Events read since the query started.
+        events: Number of events read since the query started.
         rate: Events per second.
-        open_operations: Open operations.
+        open_operations: Number of open operations.
         watermark: Spark's watermark.
         trace_end: Time of the trace's last event.
     """
@@ -223,9 +223,9 @@ def _dropped(progress: Any) -> int:
 
 
 def stop_queries(queries: Sequence[StreamingQuery]) -> None:
-    """Stop queries in this order, each after its current batch, or after `_MAX_BATCH_WAIT_SECONDS`.
+    """Stop queries in this order, each after its current batch, but at the latest after `_MAX_BATCH_WAIT_SECONDS`.
 
-    A batch that is interrupted is repeated later, but Spark logs long errors for it.
+    An interrupted batch is repeated when the query resumes, but Spark logs long errors for it.
     """
     for query in queries:
         # The interrupt may have stopped the JVM, too.
@@ -238,7 +238,10 @@ def stop_queries(queries: Sequence[StreamingQuery]) -> None:
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM, so that queries are stopped as by Ctrl-C. Only in the main thread."""
+    """Raise KeyboardInterrupt on SIGTERM within the `with` block, so that queries are stopped as by Ctrl-C.
+
+    Has no effect outside the main thread.
+    """
 
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt

@@ -1,7 +1,7 @@
-"""Executes a replay: prepare, process all events, expire the remaining operations, close the gauges, count.
+"""Executes a replay: prepare, process all events, expire the remaining operations, trim the gauges, count.
 
-Every step may be interrupted and repeated: streams resume from their checkpoints, tables take each batch once, and the
-rest is done again.
+Every step may be interrupted and repeated: streams resume from their checkpoints, tables accept each batch once, and
+the other steps are repeated.
 
 A growing table is followed until interrupted: all queries run at the same time, and nothing is drained. The number of
 open operations is shown at once, and the run's counts are saved to `runs` every minute.
@@ -66,7 +66,10 @@ _TASKS_PER_CORE = 2
 
 
 def set_shuffle_partitions(spark: SparkSession) -> None:
-    """Set the number of tasks by the cores of the cluster, unless configured; a resumed run keeps its checkpoint's."""
+    """Set `spark.sql.shuffle.partitions` by the number of cores, unless it is configured.
+
+    A resumed run keeps the number in its checkpoint.
+    """
     if spark.sparkContext.getConf().contains(_SHUFFLE_PARTITIONS):
         return
     if spark.conf.get(_SHUFFLE_PARTITIONS) == str(_MOST):
@@ -74,12 +77,16 @@ def set_shuffle_partitions(spark: SparkSession) -> None:
 
 
 def shuffle_partitions(cores: int) -> int:
-    """Return the number of tasks for this number of cores."""
+    """Return the number of shuffle partitions for this number of cores."""
     return min(_MOST, max(_FEWEST, _TASKS_PER_CORE * cores))
 
 
 def require_backend(session: Session, options: ReplayOptions) -> None:
-    """Raise `NeedsSparkError` if the backend is this process and the replay needs Spark; it has no effect."""
+    """Check that the backend can execute the replay, before anything is written.
+
+    Raises:
+        NeedsSparkError: The backend is this process, and the replay needs Spark.
+    """
     backend = backend_of(session)
     if isinstance(backend, LocalBackend) and backend.delta(options.events).is_table(options.events):
         trace = TraceSurvey(backend, options.events, options.config.fetch.max_bytes)
@@ -139,7 +146,14 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
 
 
 def create_tables(backend: Backend, layout: Layout, groups: bool, shares: bool = False) -> None:
-    """Create the outcome tables that do not exist yet; with `groups` or `shares`, those of such groups."""
+    """Create the outcome tables that do not exist yet.
+
+    Args:
+        backend: Backend of the tables.
+        layout: The run's tables.
+        groups: Whether to create the tables of consumer groups.
+        shares: Whether to create the tables of share groups.
+    """
     schemas = {layout.table(name): COMMENTED_TABLES[name] for name in OUTPUT_TABLES}
     if groups:
         schemas |= {
@@ -152,7 +166,7 @@ def create_tables(backend: Backend, layout: Layout, groups: bool, shares: bool =
 
 
 def _source(backend: Backend, options: ReplayOptions, layout: Layout, run: Run, survey: Survey) -> TraceSource:
-    """Return the trace in the batches that the run was started with."""
+    """Return the trace, divided into batches in the same way as when the run was started."""
     if is_one_batch(run):
         return TraceSource(options.events)
     assert isinstance(backend, SparkBackend)
@@ -180,7 +194,10 @@ def _end(
     partitions: list[Sink],
     groups: list[Sink],
 ) -> dict[str, Any]:
-    """Compare groups' answers, cut gauges at the end of the run, and return its counts."""
+    """Finish a run: compare responses to group members, delete gauges after its end, and return its counts.
+
+    `partitions` and `groups` are the sinks of these queries.
+    """
     sinks, config = [*partitions, *groups], options.config
     of_groups: dict[str, Any] = {}
     for sink in groups:
@@ -234,7 +251,7 @@ def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: R
 
 
 def _first_event_ms(backend: SparkBackend, events: str) -> int:
-    """Wait for the first event and return its time, at which gauges are first read."""
+    """Wait for the first event and return its time in epoch milliseconds."""
     while True:
         first = backend.query("SELECT min(time_us) AS first_us FROM events", {"events": events})
         first_us = first.column("first_us")[0].as_py()
@@ -245,7 +262,7 @@ def _first_event_ms(backend: SparkBackend, events: str) -> int:
 
 
 class RunningCounts:
-    """The counts of a run that follows a table."""
+    """The counts of a run that follows a table, which are saved to `runs` from time to time."""
 
     def __init__(
         self,
@@ -266,7 +283,7 @@ class RunningCounts:
         return self._status_files.open
 
     def refresh(self) -> None:
-        """Save the counts if they are due; the first ones at once."""
+        """Save the counts if a minute has passed since the last time. The first call saves them at once."""
         now = self._clock()
         if self._saved_at is None or now - self._saved_at >= _SAVE_SECONDS:
             self._save(now)
@@ -290,7 +307,7 @@ class RunningCounts:
 
 
 def close_gauges(backend: Backend, layout: Layout, config: Config, last_us: int, latest_us: int | None = None) -> None:
-    """Delete readings later than the end of the trace, or, in a drained run, than its last operation.
+    """Delete gauge readings after the end of the trace or, in a drained run, after the end of its last operation.
 
     Args:
         backend: Backend of the tables.
@@ -309,7 +326,10 @@ def close_gauges(backend: Backend, layout: Layout, config: Config, last_us: int,
 
 
 def _last_end_us(backend: Backend, layout: Layout) -> int:
-    """Return when the last operation ended, in epoch microseconds; cancelled ones end before the trace does."""
+    """Return when the last operation completed or expired, in epoch microseconds.
+
+    Cancellations are not read, because they never happen after the end of the trace.
+    """
     ends = backend.query(
         "SELECT max(ended_at) AS ended_at FROM (SELECT completed_at AS ended_at FROM completions "
         "UNION ALL SELECT expired_at AS ended_at FROM expirations) AS ended",
@@ -320,7 +340,7 @@ def _last_end_us(backend: Backend, layout: Layout) -> int:
 
 
 def rows_written(sinks: Sequence[Sink]) -> Counter[str] | None:
-    """Return the rows given to each table; None if this process has not seen every batch or the run omits some."""
+    """Return the number of rows written to each table; None if this process has not seen all of them."""
     rows = [sink.rows for sink in sinks if sink.drain]
     return sum((each for each in rows if each is not None), Counter()) if rows and None not in rows else None
 
@@ -341,7 +361,7 @@ def run_counts(
         layout: The run's tables.
         survey: Size and time span of the trace.
         groups: The counts of consumer groups, if there are any.
-        given: The rows given to each table, if that is known without counting them.
+        given: Number of rows written to each table, if it is known without counting them.
     """
 
     def rows(name: str) -> int:
@@ -369,7 +389,7 @@ def run_counts(
 def group_counts(backend: Backend, layout: Layout, sink: Sink) -> dict[str, Any]:
     """Count the operations, transitions and disagreements of consumer groups.
 
-    `sink` has written the groups' tables. Its counts save a scan if they are complete.
+    `sink` has written the tables of groups. If its counts are complete, they are used instead of a scan.
     """
     given = rows_written([sink])
 

@@ -40,7 +40,7 @@ class ReplayOptions:
         run_id: Id of the run; None derives it from the trace and the settings.
         overwrite: Whether to delete an existing run and start from scratch.
         follow: Whether to follow a growing table until interrupted.
-        ingested: Name of the import, if the same command has imported the events. It identifies the trace.
+        ingested: Name of the import, if the same command imports the events. It then identifies the trace.
     """
 
     events: str
@@ -68,7 +68,7 @@ FORMATS = {
 
 
 def with_current_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings in this version's form: unknown ones are dropped, new ones get their default."""
+    """Return recorded settings in this version's form: unknown settings are dropped, new ones get their default."""
     return _filled(settings, semantic_settings(Config()))
 
 
@@ -81,7 +81,7 @@ def _filled(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[st
 
 
 def other_formats(settings: Mapping[str, Any]) -> str:
-    """Return the formats of a run that this version does not read, as text, or an empty text."""
+    """Return the formats of a run that this version cannot read, as text; empty if it can read all."""
     run_formats = settings.get("formats", FORMATS)
     different = [name for name, current in FORMATS.items() if run_formats.get(name) != current]
     return ", ".join(f"{name} {run_formats.get(name)}" for name in different)
@@ -130,12 +130,12 @@ def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, tr
 
 
 def is_one_batch(run: Run) -> bool:
-    """Whether all of the run's trace is one batch."""
+    """Return whether the run has its whole trace in one batch."""
     return bool(run.configuration.get(_IS_ONE_BATCH))
 
 
 def _grouping(backend: Backend, options: ReplayOptions, trace: TraceSurvey) -> str:
-    """Return the run's grouping; a growing table's size is not known, so it is grouped by broker."""
+    """Return the run's grouping. For `auto`, a growing table is grouped by broker, because its size is not known."""
     if isinstance(backend, LocalBackend):
         return SINGLE_BATCH_GROUPING
     if options.config.grouping != "auto":
@@ -146,7 +146,7 @@ def _grouping(backend: Backend, options: ReplayOptions, trace: TraceSurvey) -> s
 
 
 def _identity(backend: Backend, options: ReplayOptions) -> dict[str, Any]:
-    """Return what identifies a trace: the files it was imported from, or the table and its version."""
+    """Return the identity of the trace: the files it was imported from, or the table and its version."""
     if options.ingested:
         return {"ingest": options.ingested}
     known = backend.delta(options.events).identity(options.events)

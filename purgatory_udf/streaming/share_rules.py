@@ -1,9 +1,9 @@
 """`Rules` for share groups: share fetches, deliveries and the gauges of the purgatory ShareFetch.
 
-One group has all share groups of a trace. A share fetch spans partitions of several topics, a share partition that
-moves continues at another broker, and the purgatory belongs to all groups of a broker. The rules are those of the
-reference, executed event by event. Events that share groups do not depend on are reduced to their time and broker: a
-broker checks waiting share fetches at the end of any request.
+A single group of the query contains all share groups of a trace, for three reasons: a share fetch spans partitions of
+several topics, a share partition that moves continues at another broker, and the purgatory belongs to all share groups
+of a broker. The rules are those of the reference, executed event by event. Of events that share groups do not depend
+on, only time and broker are kept: a broker checks waiting share fetches at the end of any request.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ShareRules(Rules[ShareReplay, pa.Table]):
             yield OutputChunk(STATUS, group, horizon_ms * 1000, 0, _status(state, results.outcomes))
 
     def _end_row(self, outcome: Outcome) -> dict[str, Any]:
-        """Return the columns of every outcome table; each table takes its own."""
+        """Return an outcome as a row with the columns of every outcome table; each table selects its own columns."""
         row: dict[str, Any] = {name: getattr(outcome, name) for name in outcome.__slots__}
         row |= dict.fromkeys(("completed_at", "expired_at", "cancelled_at"), outcome.ended_us)
         row |= {"started_at": outcome.started_us, "deadline": outcome.deadline_us, "wait_ms": outcome.wait_ms}

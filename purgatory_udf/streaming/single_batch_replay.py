@@ -1,7 +1,7 @@
 """Replays a trace of one batch in this process: with the adapter, rules and sink of a stream, but without Spark.
 
-With all events of its keys in one call, a group needs no earlier state, no timers and no watermark of a stream. The
-writes of the batch have the same transaction ids as a stream's, so that an interrupted run resumes here with the
+Each group gets all of its events in one call, so it needs no earlier state, no timers and no watermark. The writes of
+the batch have the same transaction ids as in a stream, so an interrupted run can be resumed here, and writes only the
 missing tables.
 """
 
@@ -40,9 +40,16 @@ _CHUNKS = pa.schema(
 
 
 def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layout, trace: TraceSurvey) -> None:
-    """Raise `NeedsSparkError` for a run that this process cannot replay: it needs a stream, or too much memory.
+    """Check that this process can replay the trace.
 
-    `trace` has the totals of the events; `layout` may have tables of an interrupted run.
+    Args:
+        backend: This process.
+        options: Options of the replay.
+        layout: The run's tables, possibly of an interrupted run.
+        trace: The survey of the trace.
+
+    Raises:
+        NeedsSparkError: The run needs a stream or too much memory.
     """
     known = None if options.overwrite else run_records.load(backend, layout.table("runs"), "replay")
     if options.follow or options.config.grouping not in ("auto", SINGLE_BATCH_GROUPING):
@@ -59,7 +66,10 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
 
 
 def _most_watches(backend: Backend, events: str) -> int:
-    """Return an upper bound of the number of watches; file sizes give none, because repeated partitions compress."""
+    """Return an upper bound of the number of watches, from the partitions of the events.
+
+    File sizes are not enough, because requests that repeat the same partitions compress well.
+    """
     total = backend.query("SELECT sum(cardinality(partitions)) AS watches FROM events", {"events": events})
     return int(total.column("watches")[0].as_py() or 0)
 
@@ -82,10 +92,10 @@ class NoState:
         """Ignore the removal."""
 
     def setTimeoutTimestamp(self, ms: int) -> None:  # noqa: N802
-        """Ignore the timer: the call runs the clock out."""
+        """Ignore the timer: the call advances the clock past all deadlines."""
 
     def getCurrentWatermarkMs(self) -> int:  # noqa: N802
-        """Return the watermark before any event."""
+        """Return the watermark that a stream has before its first event."""
         return 0
 
 

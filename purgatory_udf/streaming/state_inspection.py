@@ -1,4 +1,4 @@
-"""The watcher lists in a checkpoint, read from the state store, by key."""
+"""Reads the watcher lists in a checkpoint from Spark's state store, by key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCHEMA = "key STRING, open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, b
 
 @dataclass(frozen=True)
 class Inspection:
-    """Watcher lists by key, sorted by open watches in descending order, and their totals."""
+    """Watcher lists by key, in descending order of open watches, and their totals."""
 
     rows: list[tuple[str, int, int | None, int | None, int]]
     keys: int
@@ -99,7 +99,7 @@ def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 def _watcher_lists(state: State, size: int) -> pd.DataFrame:
-    """Return the watcher lists of a group, with its bytes divided among the keys by open watches."""
+    """Return the watcher lists of a group. Its `size` in bytes is divided among the keys in proportion to watches."""
     waiting = state.parts[(state.parts["queue"] != SETTLED) & (state.parts["duplicate"] == 0)]
     waiting = waiting[state.operations["state"][waiting["operation"]] != LINGERING]
     operations = state.operations[waiting["operation"]]

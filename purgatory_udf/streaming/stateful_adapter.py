@@ -63,13 +63,14 @@ class InputChunk(NamedTuple):
 
 
 class OutputChunk(NamedTuple):
-    """Rows of one table that one call has produced, serialized.
+    """Serialized rows of one table that one call has produced.
 
     Attributes:
         table: The table, or one of `RELAY`, `STATUS`, `WAITS`.
         group: Of a `RELAY`, the group of the second query; of a `STATUS`, the group it describes; else empty.
-        time_us: When the last operation in it ended. Of the other kinds, the time up to which events are decided, or 0.
-        rows: The number of rows, 0 if it is not of a table.
+        time_us: When the last operation in it ended. Of `RELAY`, `STATUS` and `WAITS`: the time up to which events are
+            decided, or 0.
+        rows: The number of rows; 0 for `STATUS` and `WAITS`.
         payload: The serialized rows.
     """
 
@@ -81,14 +82,14 @@ class OutputChunk(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """Facts of a state that are stored next to its serialized form.
+    """Figures about a state that are stored next to its serialized form. Times are epoch milliseconds.
 
     Attributes:
         open: The number of open watches or sessions.
         oldest_ms: When the oldest open operation started.
         next_deadline_ms: The earliest deadline.
         keys: The number of keys.
-        wake_ms: When time alone changes the state, or `FOREVER`. It is not stored.
+        wake_ms: When the state next changes without an event, or `FOREVER`. It is not stored.
     """
 
     open: int
@@ -100,7 +101,7 @@ class Scalars(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Facts of the run that a call depends on.
+    """Properties of the run that all calls depend on.
 
     Attributes:
         run_id: The id of the run.
@@ -122,10 +123,10 @@ class Plan:
 
 
 class Rules(ABC, Generic[State, Rows]):
-    """The rules for one kind of group.
+    """Interface of the rules for one kind of group.
 
-    `Rows` are events of one group in order of time. `step` may change the `State` in place, so a state must not be used
-    again after the call.
+    `Rows` are events of one group in time order. `step` may change the `State` in place, so the caller must not use a
+    state again after the call.
     """
 
     plan: Plan
@@ -142,11 +143,11 @@ class Rules(ABC, Generic[State, Rows]):
 
     @abstractmethod
     def decode_rows(self, values: Sequence[bytes]) -> Rows:
-        """Merge payloads of input chunks, and rows that `encode_rows` has serialized, in order of time."""
+        """Deserialize payloads of input chunks and results of `encode_rows`, and merge them in time order."""
 
     @abstractmethod
     def encode_rows(self, rows: Rows) -> bytes:
-        """Serialize rows that have to wait for the watermark."""
+        """Serialize rows that must wait for the watermark."""
 
     @abstractmethod
     def times_us(self, rows: Rows) -> npt.NDArray[np.int64]:
@@ -166,7 +167,7 @@ class Rules(ABC, Generic[State, Rows]):
 
     @abstractmethod
     def scalars(self, state: State) -> Scalars:
-        """Return the facts that are stored next to the state."""
+        """Return the figures that are stored next to the state."""
 
     @abstractmethod
     def step(self, group: str, state: State, rows: Rows, horizon_ms: int) -> tuple[State, Iterable[OutputChunk]]:
@@ -202,9 +203,9 @@ AnyRules = Rules[Any, Any]
 
 
 def input_chunk_function(rules: AnyRules) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow` that turns events into input chunks, and adds a row of the clock group.
+    """Return the function for `mapInArrow` that packs events into input chunks, and adds a row for the clock group.
 
-    Spark then moves one row per group and Arrow batch, instead of one per event.
+    Spark then shuffles one row per group and Arrow batch, instead of one per event.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -248,9 +249,9 @@ _TIME = {
 
 
 def rows_until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
-    """Return the rows of an output table that happened by the end of the millisecond `end_ms`.
+    """Return the rows of an output table up to the end of the millisecond `end_ms`.
 
-    Watches that ended without expiring are all kept.
+    Watches that ended without expiring are kept at any time.
     """
     by_then = pc.less(rows.column(_TIME[table]).cast(pa.int64()), (end_ms + 1) * 1000)
     if table == "watches":
@@ -259,10 +260,11 @@ def rows_until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
 
 
 def closing_ms(last_us: int, latest_us: int | None) -> int:
-    """Return the time of the first gauge reading after the trace and every operation have ended.
+    """Return the time in epoch milliseconds of the first gauge reading after the trace and every operation have ended.
 
-    `last_us` is the time of the last event, `latest_us` that of the latest end of an operation, None without
-    operations.
+    Args:
+        last_us: Time of the last event, in epoch microseconds.
+        latest_us: When the last operation ended; None without operations.
     """
     return -(-max((latest_us or 0) // 1000, last_us // 1000 + 1) // STEP_MS) * STEP_MS
 
@@ -330,9 +332,11 @@ def _call_group(
 
 
 def _split_at_watermark(rules: Rules[State, Rows], arrived: Rows, watermark: int) -> tuple[Rows, Rows | None]:
-    """Return the rows that no earlier row can follow, and the rows that have to wait, or None.
+    """Split the rows at the watermark (epoch milliseconds).
 
-    The bound is strict, like that of timeouts, so all groups of a batch decide the same range of time.
+    Returns:
+        The rows before the watermark, which are complete, and the later rows, which must wait, or None.
+        The bound is exclusive, like that of Spark's timeouts, so all groups of a batch decide the same range of time.
     """
     now = rules.times_us(arrived) // 1000 < watermark
     if now.all():

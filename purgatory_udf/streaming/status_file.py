@@ -36,7 +36,7 @@ class QueryStatus:
         written_ms: Wall-clock time of the last write.
         counts: Values of `COUNTERS` since the start of the run.
         groups: By group of keys, the last update that had gauges: `open`, `purgatories`, `oldest`.
-        expired: Second, broker, purgatory and number of expirations, for the last `EXPIRATION_SECONDS`.
+        expired: Lists of second, broker, purgatory and number of expirations, for the last `EXPIRATION_SECONDS`.
         rebalances: Consumer groups in rebalance, by their key.
     """
 
@@ -50,7 +50,7 @@ class QueryStatus:
     rebalances: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add_batch(self, batch: int, at_ms: int, updates: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
-        """Apply the updates of a batch, as pairs of group and update. Return False if they were applied before."""
+        """Apply the updates of a batch, as pairs of group and update. Return False if it has been applied already."""
         if batch <= self.batch:
             return False
         self.batch, self.at_ms = batch, max(self.at_ms, at_ms)
@@ -122,7 +122,10 @@ class StatusFiles:
         return sum(status.open for status in self._statuses.values())
 
     def counts(self) -> dict[str, Any]:
-        """Return the sums over all queries, as the table `runs` has them. `groups` is absent without transitions."""
+        """Return the sums of the counts over all queries, in the form of `counts` in the table `runs`.
+
+        `groups` is absent as long as no group has changed its state.
+        """
         total = {name: sum(status.counts.get(name, 0) for status in self._statuses.values()) for name in COUNTERS}
         transitions = total.pop("transitions")
         operations = sum(total[name] for name in OUTCOME_TABLES) + self.open

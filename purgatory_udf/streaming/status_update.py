@@ -1,8 +1,8 @@
 """Status updates: JSON documents in which calls report to the status file of a followed replay.
 
-An update counts what ended in the call. If the call has all keys of its brokers, it also contains the gauges, the
-number of open operations, and the oldest operations of each purgatory with the reason why they are pending. Calls for
-consumer groups report rebalances and the members that have not joined or synced yet.
+An update counts the operations that ended in the call. If the call has all keys of its brokers, the update also
+contains the gauges, the number of open operations, and the oldest operations of each purgatory with the reason why they
+are pending. Calls for consumer groups report rebalances and the members that have not joined or synced yet.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _missing_replicas(state: State, key: Records, required: int) -> str:
 
 
 def _lagging(state: State, key: Records, required: int) -> dict[int, int | None]:
-    """Return the in-sync followers below an offset, with their log end offsets."""
+    """Return the key's in-sync followers with a log end before the offset `required`, and these log ends."""
     ends = _follower_ends(state, key)
     return {replica: end for replica, end in ends.items() if end is None or end < required}
 
@@ -169,7 +169,7 @@ def _missing(state: State, operation: Records) -> list[int]:
 
 
 def _follower_ends(state: State, key: Records) -> dict[int, int | None]:
-    """Return the log end offset of each in-sync follower, None where the trace has not reported one."""
+    """Return the log end offset of each in-sync follower; None if the trace has not reported it."""
     begin, count = int(key["isr_begin"]), max(0, int(key["isr_count"]))
     members = state.in_sync["replica"][begin : begin + count].tolist()
     ends, node = {}, int(key["nodes"])
@@ -192,9 +192,10 @@ def _missing_leaders(state: State, key: Records, required: int) -> str:
 
 
 def _missing_bytes(state: State, operation: Records, parts: Records) -> str:
-    """Return the bytes that a fetch can read now, and its `min_bytes`.
+    """Return the number of bytes that a fetch can read now, and its `min_bytes`.
 
-    Partitions with an offset on an older segment are not counted: they complete the fetch at its next check.
+    Partitions with a fetch offset on an older segment are not counted, because they complete the fetch when it is
+    next checked.
     """
     least, available = int(operation["min_bytes"]), 0
     for part in parts:
@@ -208,7 +209,7 @@ def _missing_bytes(state: State, operation: Records, parts: Records) -> str:
 
 
 def _pending_reads(state: State, operation: Records, parts: Records) -> str:
-    """Return the first partition with an open read or lookup in remote storage, and the number of the others."""
+    """Return the first partition with an open read or lookup in remote storage, and the number of others, as text."""
     pending = parts[parts["read_state"] == AnswerSource.PENDING]
     if not len(pending):
         return "nothing more"
@@ -218,7 +219,7 @@ def _pending_reads(state: State, operation: Records, parts: Records) -> str:
 
 
 def _readable_end(key: Records, reader: int) -> tuple[int, int, int]:
-    """Return offset, segment and position of the end of what a reader may read."""
+    """Return the end up to which this kind of reader may read: offset, segment and position."""
     which = "hw"
     if reader == Reader.FOLLOWER:
         which = "end"

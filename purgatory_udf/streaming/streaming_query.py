@@ -1,7 +1,8 @@
-"""The streaming queries of a run, all over the same events: from serialized rows to groups, and from groups to tables.
+"""The streaming queries of a run. Each reads the same events, groups them, and writes the outcomes to tables.
 
-Partitions are one query where groups are brokers. Grouped by partition or shard, a first query decides what a group
-sees whole, and a second, by broker, the operations that span several groups. Consumer groups are one more query.
+If groups are brokers, partitions need one query. If they are partitions or shards, a first query decides the operations
+that are complete in one group, and a second query, grouped by broker, decides the operations that span several groups.
+Consumer groups are one more query.
 
 arriving ─┐
           ├─► watermark ─► by group ─► adapter ─► chunks ─► sink ─► tables
@@ -81,7 +82,7 @@ class Query:
     Attributes:
         backend: The session that streams.
         title: Name of the query in the progress line.
-        arriving: Makes the stream of packed rows.
+        arriving: Creates the stream of input chunks.
         max_disorder_ms: Maximum out-of-orderness of events.
         sink: Writes the results.
     """
@@ -100,8 +101,8 @@ class Query:
     def start(self) -> StreamingQuery:
         """Start the query over a table that grows.
 
-        Spark makes a batch for timers alone only in the process that made the batch before it. Where an earlier process
-        was killed between the two, a control row without news starts one.
+        Spark starts a batch only for timers if the same process has executed the batch before it. If an earlier process
+        was killed between the two, an empty control row starts that batch.
         """
         self._create_control()
         writer = self._writer()
@@ -111,7 +112,7 @@ class Query:
         return writer.start()
 
     def to_end(self, survey: Survey) -> None:
-        """Process all events of a finished trace; after several batches, let all timers fire."""
+        """Process all events of a finished trace. A trace of several batches ends with a batch for the timers."""
         if self._is_one_batch:
             self._run(survey, timers=False)
             return
@@ -137,7 +138,7 @@ class Query:
         self.backend.delta(self._control).create(self._control, INPUT_SCHEMA)
 
     def _run(self, survey: Survey, timers: bool) -> None:
-        """Process the available rows; with `timers`, end with a batch without events, in which timers fire."""
+        """Process the available rows. With `timers`, a batch without events follows, in which timers fire."""
         spark = self.backend.spark
         spark.conf.set(_NO_DATA_BATCHES, timers)
         try:
@@ -147,7 +148,7 @@ class Query:
         monitor_query(query, self.title, survey)
 
     def _run_out_the_clock(self, last_us: int) -> None:
-        """Append a clock row past the last possible deadline, so that every timer fires in one call."""
+        """Append a control row that is later than every possible deadline, so that all timers fire in one batch."""
         self._append_clock(last_us + (INT32_MAX + 2000) * 1000)
 
     def _append_clock(self, time_us: int) -> None:
@@ -226,7 +227,7 @@ def shorten_text(text: str) -> str:
 
 
 class ReplayQuery(Protocol):
-    """A query that replays a finished trace: Spark's, or this process's."""
+    """Interface of a query that replays a finished trace, executed by Spark or by this process."""
 
     @property
     def sink(self) -> Sink:
@@ -240,7 +241,7 @@ MakeQuery = Callable[[str, Sink], ReplayQuery]
 
 
 def replay_queries(backend: Backend, source: TraceSource, config: Config) -> MakeQuery:
-    """Return a function that creates a query with a title and a sink over the events of a finished trace."""
+    """Return a function that creates a query over the events of a finished trace, given its title and sink."""
     if isinstance(backend, LocalBackend):
         return lambda title, sink: LocalQuery(backend, title, source.path, sink)
     assert isinstance(backend, SparkBackend)
@@ -250,7 +251,7 @@ def replay_queries(backend: Backend, source: TraceSource, config: Config) -> Mak
 def stream_queries(
     backend: SparkBackend, events: Callable[[], DataFrame], config: Config
 ) -> Callable[[str, Sink], Query]:
-    """Return a function that creates a query with a title and a sink over a stream of events."""
+    """Return a function that creates a query over a stream of events, given its title and sink."""
 
     def make(title: str, sink: Sink) -> Query:
         if sink.name == BROKERS:
@@ -264,7 +265,7 @@ def stream_queries(
 
 @dataclass(frozen=True)
 class Queries:
-    """Common parts of a run's queries; `trace_start_ms` is the start time of the trace."""
+    """Creates the titles and sinks of a run's queries. `trace_start_ms` is the start of the trace in epoch ms."""
 
     backend: Backend
     config: Config
@@ -275,11 +276,11 @@ class Queries:
     status_files: StatusFiles | None = None
 
     def partition_sinks(self, most_bytes: int, least_bytes: int, closes: bool = False) -> list[tuple[str, Sink]]:
-        """Return title and sink of the queries of partitions.
+        """Return title and sink of each query of partitions.
 
         Args:
-            most_bytes: The greatest limit of a partition's read. Append positions are kept for that many bytes.
-            least_bytes: The smallest limit. Larger batches are kept.
+            most_bytes: The greatest limit of a partition's read. Positions in the log are kept for that many bytes.
+            least_bytes: The smallest such limit. Larger batches are never merged.
             closes: Whether no other query of the run writes gauges.
         """
         config = self.config.model_copy(update={"grouping": self.run.configuration["grouping"]})

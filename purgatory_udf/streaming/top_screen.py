@@ -1,4 +1,4 @@
-"""The screen of `top`: tables made from the status files of a followed replay. Needs neither Spark nor numpy."""
+"""The screen of `top`: tables from the status files of a followed replay. This module needs neither Spark nor numpy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _LAG_MS = 500
 
 
 def show_top(out: str, once: bool, every: float, rows: int) -> None:
-    """Show frames until interrupted or until the replay ends, or a single one if stdout is not a terminal.
+    """Show one frame after the other until interrupted or until the replay has finished.
+
+    If stdout is not a terminal, a single frame is printed.
 
     Args:
         out: Output folder of the replay.
@@ -48,7 +50,10 @@ def show_top(out: str, once: bool, every: float, rows: int) -> None:
 
 
 def write_status(out: str, rows: int, file: Path) -> None:
-    """Write the status as JSON; `-` prints it. `rows` is the maximum number of waits and of rebalances."""
+    """Write the status as JSON to a file, or print it if the file is `-`.
+
+    `rows` is the maximum number of waits and of rebalances.
+    """
     statuses, ended = _read(out)
     write_json(file, as_json(statuses, rows, int(time.time() * 1000), ended))
 
@@ -70,7 +75,7 @@ def _lines(out: str, rows: int, terminal: bool) -> tuple[list[str], bool]:
 
 
 def as_json(statuses: Mapping[str, QueryStatus], rows: int, now_ms: int, ended: bool) -> dict[str, Any]:
-    """Return a frame as JSON: its tables are lists of objects with the columns' names. See `render_frame`."""
+    """Return a frame as JSON: its tables are lists of objects with the columns' names. Arguments: `render_frame`."""
     every = list(statuses.values())
     at_ms = max(status.at_ms for status in every)
     tables = {
@@ -136,7 +141,7 @@ def _lagging_replicas(statuses: list[QueryStatus], at_ms: int) -> list[str]:
 
 
 def _lags(statuses: list[QueryStatus], at_ms: int) -> list[tuple[int, datetime, int]]:
-    """Return the followers that the oldest produces wait for, since when, and how many ms; the longest wait first."""
+    """Return the followers that the oldest produces wait for, with start and length (ms) of the wait, longest first."""
     since: dict[int, list[int]] = {}
     for operation in longest_waits(statuses):
         for replica in operation.get("replicas", ()):

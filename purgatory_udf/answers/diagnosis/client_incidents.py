@@ -1,4 +1,4 @@
-"""Incidents of clients: short timeouts, `fetch.min.bytes` that is out of reach, and large batches."""
+"""Incidents of clients: timeouts that are too short, `fetch.min.bytes` that is too large, and large batches."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _SECOND_US = 1_000_000
 
 
 def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the producers with requests that time out while other producers only wait longer at the same time.
+    """Yield the producers with requests that time out while requests of other producers only wait longer.
 
-    `found` are the findings at brokers: timeouts while one stood still are not the producer's fault.
+    `found` are the findings at brokers. Timeouts while a broker stood still are not the producer's fault.
     """
     producers = facts.tables.rows("diagnosis/producers")
     expired = facts.tables.rows("diagnosis/timeouts")
@@ -77,7 +77,7 @@ def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
 
 
 def unreachable_minimums(facts: TraceFacts) -> Iterator[Finding]:
-    """Yield the consumers for which `fetch.min.bytes` is out of reach, so that they wait for `fetch.max.wait.ms`."""
+    """Yield the consumers that rarely get `fetch.min.bytes`, so that their fetches wait for `fetch.max.wait.ms`."""
     for row in facts.tables.rows("diagnosis/consumers"):
         excess_s = row["expired"] * max(0, row["max_wait_ms"] - _USUAL_MAX_WAIT_MS) / 1000
         if (
@@ -110,9 +110,9 @@ def unreachable_minimums(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def large_batches(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the producers that for a part of the trace sent far larger requests than others, which took longer.
+    """Yield the producers that sent far larger requests than others for a part of the trace, and waited longer then.
 
-    A producer that sends large requests all the time is normal for the trace. `found` are the findings so far: waits
+    A producer that sends large requests all the time is normal for the trace. `found` are the findings so far; waits
     for a stalled replica are not the producer's fault.
     """
     producers = facts.tables.rows("diagnosis/producers")

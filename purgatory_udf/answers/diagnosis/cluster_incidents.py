@@ -1,4 +1,4 @@
-"""Incidents that concern no single follower: moved leaders, busy hosts, slow remote reads and overdue purges."""
+"""Incidents that are not due to a single follower: moved leaders, busy hosts, slow remote reads, overdue purges."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _GAUGE_PARAMETERS = {"window_ms": 1000, "step_ms": STEP_MS, "bytes_per_watch": B
 
 
 def with_leader_moves(facts: TraceFacts, found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings and the moves of leaders. A short lag of a follower at a move is a part of the move.
+    """Return the findings at replicas, `found`, together with the moves of leaders.
 
-    `found` are the findings at replicas.
+    A short lag of a follower close to a move is counted as a part of the move.
     """
     moves = list(_leader_moves(facts))
     result = []
@@ -62,13 +62,16 @@ def with_leader_moves(facts: TraceFacts, found: Sequence[Finding]) -> list[Findi
 
 
 def _is_near(finding: Finding, move: Finding) -> bool:
-    """Return whether a lag may be due to a move: it is a lag of the former leader, or started with the move."""
+    """Return whether a follower's lag may be due to a move of leaders.
+
+    It must be close to the move, and must be a lag of the former leader or not start long before the move.
+    """
     is_due = finding.broker == move.broker or finding.start_us >= move.start_us - _BEFORE_MOVE_US
     return is_due and bool(finding.overlap_us(move.start_us - _NEAR_MOVE_US, move.end_us + _NEAR_MOVE_US))
 
 
 def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
-    """Yield the moves of leaders that ended or refused requests."""
+    """Yield the moves of leaders because of which requests failed or got no response."""
     moves = [
         row for row in facts.tables.rows("diagnosis/leader_moves") if row["time_us"] < facts.shutdown_us - 10_000_000
     ]
@@ -127,9 +130,9 @@ def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def busy_hosts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the brokers at which everything was slower for some seconds, as leader and as follower, without a pause.
+    """Yield the brokers that were slow for some seconds, both as leader and as follower, without standing still.
 
-    `found` are the findings so far: the seconds around them do not count.
+    `found` are the findings so far; the seconds around them are ignored.
     """
     rows = [
         row
@@ -184,7 +187,10 @@ def busy_hosts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]
 
 
 def _is_busy(rows: Sequence[Row], usual: dict[tuple[int, int], float], broker: int) -> bool:
-    """Return whether produces are slow at every pair of leader and follower with the broker, and not at others."""
+    """Return whether produces are slow at all pairs of leader and follower that include the broker, and only there.
+
+    `rows` are the waits of one second by pair, and `usual` their usual length.
+    """
     with_it: list[float] = []
     without_it: list[float] = []
     for row in rows:
@@ -222,7 +228,7 @@ def slow_remote_reads(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def purge_backlogs(facts: TraceFacts) -> Iterator[Finding]:
-    """Yield the purgatories with a large number of entries of ended operations on their watch lists."""
+    """Yield the purgatories that hold many watcher list entries of operations that have ended."""
     windows: dict[tuple[int, str], list[Row]] = {}
     for row in facts.tables.rows("metrics/purgatories", **_GAUGE_PARAMETERS):
         dead, size = row["dead_watches_max"] or 0, row["purgatory_size_max"] or 0

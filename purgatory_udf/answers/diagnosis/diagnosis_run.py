@@ -1,7 +1,8 @@
 """The diagnosis of a replay: writes `blame` and `findings`, and puts the findings into sentences.
 
-Two recordings can be compared: which findings are new or heavier, and which usual waits have become longer. A finding
-is unusual within its own recording. A wait that is longer all the time is usual there, so only the comparison shows it.
+Two recordings can be compared: which findings are new or heavier, and which usual waits have become longer. Findings
+are waits that are unusual within one recording. A wait that is longer all the time is usual in its recording, so only
+the comparison shows it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 # Findings below this confidence are written to the table, and not reported.
 LEAST_CONFIDENCE = 0.5
 # Views that several queries read, in the order of their dependencies.
-KEPT_VIEWS = (
+MATERIALIZED_VIEWS = (
     "waited",
     "appends",
     "first_data",
@@ -64,7 +65,16 @@ _BY_DESIGN = ("no_data", "below_min_bytes", "initial_delay", "member_silent")
 
 @dataclass(frozen=True)
 class UsualWait:
-    """How long one kind of wait usually is in a trace."""
+    """The usual length of one kind of wait in a trace.
+
+    Attributes:
+        kind: The kind of operation.
+        cause: The cause of the wait, a value of `cause` in the table `blame`.
+        broker: The broker at which the operations waited.
+        replica: The follower they waited for, if any.
+        parts: Number of waits of this kind.
+        p95_ms: 95th percentile of their length, in milliseconds.
+    """
 
     kind: str
     cause: str
@@ -75,12 +85,12 @@ class UsualWait:
 
     @property
     def key(self) -> tuple[str, str, int | None, int | None]:
-        """What distinguishes it from other waits of the trace."""
+        """The fields that identify the kind of wait within a trace."""
         return self.kind, self.cause, self.broker, self.replica
 
     @property
     def name(self) -> str:
-        """Such as `produce at broker 1, follower_behind 3`."""
+        """The kind of wait as text, such as `produce at broker 1, follower_behind 3`."""
         replica = "" if self.replica is None else f" {self.replica}"
         return f"{self.kind} at broker {self.broker}, {self.cause}{replica}"
 
@@ -90,7 +100,7 @@ class Diagnosis:
     """The findings of a replay, the heaviest first.
 
     Attributes:
-        excess_wait_s: How much longer than usual all operations waited, in operation-seconds.
+        excess_wait_s: Sum of the time that operations waited longer than usual, in operation-seconds.
         waited: Number of operations that were in a purgatory.
         start_us: Time of the first event, in microseconds since the epoch.
         end_us: Time of the last event, in microseconds since the epoch.
@@ -106,11 +116,11 @@ class Diagnosis:
 
     @property
     def minutes(self) -> float:
-        """Length of the trace."""
+        """Length of the trace in minutes."""
         return max(1, self.end_us - self.start_us) / 60_000_000
 
     def within(self, from_us: int | None, until_us: int | None) -> Diagnosis:
-        """Return the diagnosis with only the findings that overlap a time. None leaves an end of it open."""
+        """Return the diagnosis with only the findings that overlap a period. None leaves an end of the period open."""
         chosen = [
             each
             for each in self.findings
@@ -128,9 +138,9 @@ class Diagnosis:
 
 
 def diagnose(session: Session, out: str) -> Diagnosis:
-    """Compute blame and findings from the present output of the replay under `out`, and write both tables to it."""
+    """Compute blame and findings from the current output of the replay under `out`, and write both tables there."""
     tables = RunTables(session, out)
-    with tables.kept(*KEPT_VIEWS):
+    with tables.materialized(*MATERIALIZED_VIEWS):
         tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})
         tables.add_table("blame", tables.layout.table("blame"), TABLES["blame"])
         diagnosis = find_incidents(tables)
@@ -162,7 +172,10 @@ def find_incidents(tables: RunTables) -> Diagnosis:
 
 
 def _total_excess_s(facts: TraceFacts, found: Sequence[Finding]) -> float:
-    """Return the excess waiting for replicas in the whole trace, and that of the incidents of clients and groups."""
+    """Return the excess waiting of the trace in operation-seconds.
+
+    It is the excess waiting for replicas plus that of the incidents of clients and groups in `found`.
+    """
     slow = sum(
         row["wait_ms"] - row["parts"] * facts.usual_ms.get((row["cause"], row["broker"], row["replica"]), 0.0)
         for row in facts.slow_parts
@@ -216,7 +229,7 @@ def explained_share(diagnosis: Diagnosis) -> float:
 
 
 def title(finding: Finding) -> str:
-    """Return the kind, the culprit, the time and the weight of a finding."""
+    """Return the title of a finding: its kind, culprit, time, and share of the excess waiting."""
     share = f", {finding.share:.0%} of all excess waiting" if finding.share >= 0.005 else ""
     return (
         f"{finding.kind}: {culprit_of(finding)}, {clock_time(finding.start_us)} to {clock_time(finding.end_us)}{share}"
@@ -224,14 +237,14 @@ def title(finding: Finding) -> str:
 
 
 def as_text(diagnosis: Diagnosis, **more: Any) -> str:
-    """Return the JSON of a diagnosis as text, with more members of the object."""
+    """Return the JSON of a diagnosis as text. `more` are further members of the JSON object."""
     return json.dumps(diagnosis.as_json() | more, indent=2, ensure_ascii=False) + "\n"
 
 
 def heavier_findings(now: Diagnosis, then: Diagnosis) -> list[tuple[Finding, float]]:
-    """Return the findings that are new or heavier, and how many times as heavy each is; infinity for new ones.
+    """Return the findings of `now` that are new or heavier than in `then`, each with its factor; infinity if new.
 
-    Weights are excess waiting per minute, so that `now` and `then` may be of different length.
+    The factor compares excess waiting per minute, so the recordings may differ in length.
     """
     before: dict[tuple[str, str], float] = {}
     for finding in then.findings:
@@ -248,7 +261,7 @@ def heavier_findings(now: Diagnosis, then: Diagnosis) -> list[tuple[Finding, flo
 
 
 def longer_waits(now: Diagnosis, then: Diagnosis) -> list[tuple[UsualWait, UsualWait]]:
-    """Return the kinds of waits that are longer now, as pairs of now and then; those with the most added first."""
+    """Return the kinds of waits that are longer now, as pairs of now and then, ordered by the added waiting time."""
     before = {wait.key: wait for wait in then.usual_waits}
     pairs = [(wait, before[wait.key]) for wait in now.usual_waits if wait.key in before]
     longer = [

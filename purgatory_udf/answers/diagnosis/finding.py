@@ -1,4 +1,4 @@
-"""What a diagnosis reports: a finding, its JSON, and its row in the table `findings`."""
+"""A finding of a diagnosis, as JSON and as a row of the table `findings`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Finding:
     Attributes:
         start_us: Start, in microseconds since the epoch.
         end_us: End, in microseconds since the epoch.
-        broker: The broker at fault, or null if none is.
-        replica: The broker at fault in its role as a follower.
+        broker: The broker at fault, or None.
+        replica: The broker at fault in its role as a follower, or None.
         operations: Number of operations that waited longer because of it; `expired` of them expired.
-        excess_wait_s: How much longer than usual they waited, in operation-seconds.
+        excess_wait_s: Sum of the time that they waited longer than usual, in operation-seconds.
         share: `excess_wait_s` divided by the excess of the whole trace, from 0 to 1.
         confidence: From 0 to 1.
         clients: Clients of these operations, those with the longest waits first.
@@ -65,7 +65,7 @@ class Finding:
     evidence: tuple[int, ...] = field(default=())
 
     def overlap_us(self, start_us: int, end_us: int) -> int:
-        """Return for how long the finding lasted within a time, in microseconds."""
+        """Return the length of the finding's overlap with a period, in microseconds."""
         return max(0, min(self.end_us, end_us) - max(self.start_us, start_us))
 
     def as_json(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def iso_time(time_us: int) -> str:
 
 
 def clock_time(time_us: int) -> str:
-    """Return the time of the day in UTC with tenths of a second, as sentences name it."""
+    """Return the time of day in UTC with tenths of a second, as the sentences of findings use it."""
     return datetime.fromtimestamp(time_us // 100_000 / 10, UTC).strftime("%H:%M:%S.%f")[:-5]
 
 

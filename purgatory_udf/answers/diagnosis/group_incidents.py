@@ -61,7 +61,7 @@ def failed_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
 
 
 def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the members that left a group and came back, and those for which a rebalance waited long."""
+    """Yield the members that left a group and returned, and the members for which a rebalance waited long."""
     changes = facts.tables.rows("diagnosis/membership")
     seen: list[Finding] = []
     for place, row in enumerate(changes):
@@ -103,7 +103,13 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
 
 
 def _return_of(left: Row, later: Sequence[Row], earlier: Sequence[Row]) -> Row | None:
-    """Return the next join of the same client, if other members stayed in the group in the meantime."""
+    """Return the next join of the client that left, if other members stayed in the group in the meantime.
+
+    Args:
+        left: The departure of the member.
+        later: Joins after the departure.
+        earlier: Joins before it, which show the other members.
+    """
     others = {row["client_id"] for row in earlier if row["group"] == left["group"]} - {left["client_id"]}
     if not others or not left["client_id"]:
         return None

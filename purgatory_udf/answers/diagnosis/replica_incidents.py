@@ -1,12 +1,12 @@
 """Incidents of replicas: followers that stopped or lagged, frozen brokers, and too few in-sync replicas.
 
-Slow waits for one replica within a short time are an incident of this replica. Its activity in that time decides the
-kind:
+Slow waits for one replica within a short time are an incident of this replica. The activity of the replica in that time
+decides the kind of incident:
 
-- it handled no request either: `broker_frozen`
+- it did not handle any request either: `broker_frozen`
 - it sent no fetch for most of the time: `follower_stalled`
 - a replication quota throttled it: `replication_throttled`
-- otherwise it fetched, with pauses or too slowly: `follower_slow`
+- otherwise (it fetched with interruptions or too slowly): `follower_slow`
 
 If it left the in-sync set, and a partition then had fewer in-sync replicas than its minimum, the incident is
 `below_min_isr`.
@@ -59,7 +59,7 @@ class _Cluster:
 
 @dataclass(frozen=True)
 class _Effect:
-    """The operations that an incident held up."""
+    """The operations that an incident delayed, and their longest wait."""
 
     operations: int
     expired: int
@@ -71,14 +71,14 @@ class _Effect:
 
 
 def replica_incidents(facts: TraceFacts) -> list[Finding]:
-    """Return the incidents of replicas and silent brokers, and those of too few in-sync replicas."""
+    """Return the incidents of replicas, of silent brokers, and of too few in-sync replicas."""
     clusters = [cluster for cluster in _clusters(facts) if _is_large(cluster)]
     found = _without_common_cause(facts, [_finding(facts, cluster) for cluster in clusters])
     return [*found, *_silent_brokers(facts, found), *_below_minimum(facts, found)]
 
 
 def _clusters(facts: TraceFacts) -> list[_Cluster]:
-    """Return the slow waits by culprit. If the leader itself stood still, it is the culprit, not its follower."""
+    """Return the slow waits, grouped by culprit and time. The culprit is the leader if it stood still itself."""
     rows = []
     for row in facts.slow_parts:
         period = Period(row["start_us"], row["end_us"])
@@ -145,7 +145,7 @@ def _finding(facts: TraceFacts, cluster: _Cluster) -> Finding:
 
 
 def _without_common_cause(facts: TraceFacts, found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with one `host_busy` in place of several followers that were slow at the same time."""
+    """Return the findings, with several followers that were slow at the same time replaced by one `host_busy`."""
     slow = sorted((each for each in found if each.kind == "follower_slow"), key=lambda each: each.start_us)
     result = [each for each in found if each.kind != "follower_slow"]
     while slow:
@@ -278,16 +278,18 @@ def _delay_sentence(facts: TraceFacts, kind: str, broker: int, pauses: Sequence[
         return ""
     delayed, longest_ms = 0, 0.0
     for pause in pauses:
-        rows = facts.tables.rows("diagnosis/hung", broker=broker, from_us=pause.start_us, until_us=pause.end_us)
+        rows = facts.tables.rows(
+            "diagnosis/delayed_requests", broker=broker, from_us=pause.start_us, until_us=pause.end_us
+        )
         delayed += sum(row["requests"] for row in rows)
         longest_ms = max([longest_ms, *(row["longest_ms"] for row in rows)])
     if not delayed:
         return ""
-    return f" {counted(delayed, 'request')} at broker {broker} hung up to {seconds(longest_ms * 1000)}."
+    return f" {counted(delayed, 'request')} at broker {broker} took up to {seconds(longest_ms * 1000)}."
 
 
 def _periods_below_minimum(facts: TraceFacts, broker: int, start_us: int, end_us: int) -> list[Row]:
-    """Return the periods below `min.insync.replicas` in which this broker was missing."""
+    """Return the periods in which partitions were below `min.insync.replicas` because this broker was missing."""
     facts.tables.add("below_min_isr")
     rows = facts.tables.database.query("SELECT * FROM below_min_isr").to_pylist()
     return [
@@ -301,7 +303,7 @@ def _periods_below_minimum(facts: TraceFacts, broker: int, start_us: int, end_us
 
 
 def _refused(facts: TraceFacts, low: Sequence[Row]) -> list[Row]:
-    """Return the refusals for lack of in-sync replicas in these periods."""
+    """Return the produces that were refused in these periods because of too few in-sync replicas."""
     places = {(row["topic"], row["partition"]): row for row in low}
     found = []
     for row in facts.tables.rows("diagnosis/refusals"):
@@ -328,7 +330,7 @@ def _below_minimum_sentence(low: Sequence[Row], topics: Sequence[str], refused: 
 
 
 def _below_minimum(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the refusals for lack of in-sync replicas that no other incident explains."""
+    """Yield the refused produces, for lack of in-sync replicas, that no other incident explains."""
     rows = [row for row in facts.tables.rows("diagnosis/refusals") if row["error"] in _TOO_FEW]
     explained = [finding for finding in found if finding.kind == "below_min_isr"]
     rest = [
@@ -374,7 +376,7 @@ def _below_minimum(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
 
 
 def _silent_brokers(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the brokers that stood still without holding up a produce elsewhere."""
+    """Yield the brokers that stood still without delaying produces at other brokers."""
     for broker, silences in facts.silences.items():
         for period in silences:
             known = any(each.broker == broker and each.overlap_us(period.start_us, period.end_us) for each in found)

@@ -53,7 +53,7 @@ def merged(periods: Iterable[Period], apart_us: int = 0) -> list[Period]:
 
 
 def in_groups(rows: Sequence[Row], apart_us: int) -> Iterator[list[Row]]:
-    """Yield rows in time order, divided where the next `time_us` is more than `apart_us` later."""
+    """Yield groups of consecutive rows. A new group starts where `time_us` grows by more than `apart_us`."""
     group: list[Row] = []
     for row in rows:
         if group and row["time_us"] > group[-1]["time_us"] + apart_us:
@@ -65,7 +65,7 @@ def in_groups(rows: Sequence[Row], apart_us: int) -> Iterator[list[Row]]:
 
 
 class TraceFacts:
-    """Figures of the trace and of `blame`, each read at its first use."""
+    """Figures of the trace and of the table `blame`, each queried on first use."""
 
     def __init__(self, tables: RunTables) -> None:
         self.tables = tables
@@ -81,21 +81,22 @@ class TraceFacts:
 
     @cached_property
     def replication(self) -> list[Row]:
-        """The waits of produces for each follower at each leader, by second."""
+        """The waits of produces by leader, follower and second."""
         return self.tables.rows("diagnosis/replication")
 
     @cached_property
     def slow_ms(self) -> int:
-        """The least wait for a follower that counts as slow, in milliseconds.
+        """The shortest wait for a follower that counts as slow, in milliseconds.
 
-        The 95th percentile is that of a usual second: incidents of less than half of the trace do not change it.
+        It is based on the 95th percentile of a typical second, so incidents of less than half of the trace do not
+        change it.
         """
         usual = [median(row["p95_ms"] for row in rows) for _, rows in _grouped(self.replication, "broker", "replica")]
         return max(SLOW_MS, round(SLOW_FACTOR * median(usual))) if usual else SLOW_MS
 
     @cached_property
     def slow_parts(self) -> list[Row]:
-        """The slow waits for replicas within the trace."""
+        """The waits for replicas that are slow (`slow_ms`) and end within the trace."""
         return self.tables.rows("diagnosis/slow_parts", slow_ms=self.slow_ms, last_us=self.end_us)
 
     @cached_property
@@ -108,7 +109,7 @@ class TraceFacts:
 
     @cached_property
     def silences(self) -> dict[int, list[Period]]:
-        """By broker, the times for which it handled no request, although its process ran."""
+        """By broker, the periods in which it handled no request although its process was running."""
         longest_ms = self.fetch_wait_ms + FETCH_SLACK_MS
         rows = self.tables.rows("diagnosis/broker_gaps", longest_ms=longest_ms)
         return {
@@ -118,7 +119,7 @@ class TraceFacts:
 
     @cached_property
     def pauses(self) -> dict[int, list[Period]]:
-        """By broker, the times at which it stood still, as the events record them."""
+        """By broker, the periods in which it stood still, as the events record them."""
         return {
             broker: [Period(row["paused_us"], row["resumed_us"]) for row in found]
             for (broker,), found in _grouped(self.tables.rows("explain/pauses"), "broker")
@@ -126,7 +127,7 @@ class TraceFacts:
 
     @cached_property
     def stalls(self) -> dict[tuple[int, int], list[Period]]:
-        """By replica and leader, the times without a fetch to a leader that was handling requests."""
+        """By replica and leader, the periods without a fetch of the replica while the leader handled requests."""
         found: dict[tuple[int, int], list[Period]] = {}
         for row in self.tables.rows("diagnosis/replica_gaps", slack_ms=FETCH_SLACK_MS):
             gap, pair = Period(row["start_us"], row["end_us"]), (row["replica"], row["broker"])
@@ -141,18 +142,18 @@ class TraceFacts:
 
     @cached_property
     def shutdown_us(self) -> int:
-        """When the whole cluster was shut down at the end of the trace; long after the trace if it was not."""
+        """The time at which the whole cluster shut down at the end of the trace; far in the future if it did not."""
         last = {row["broker"]: row["time_us"] for row in self.stops if row["next_us"] is None}
         leaders = {row["broker"] for row in self.normal if row["broker"] is not None}
         return min(last.values()) if last and leaders <= last.keys() else self.end_us + NEVER_US
 
     def is_silent(self, broker: int, period: Period) -> bool:
-        """Return whether the broker handled nothing for most of a time."""
+        """Return whether the broker handled no request for most of the period."""
         silent = sum(each.overlap_us(period.start_us, period.end_us) for each in self.silences.get(broker, ()))
         return 2 * silent >= period.length_us
 
     def stood_still(self, broker: int, silences: Iterable[Period]) -> bool:
-        """Return whether the events record that the broker stood still for most of each of these times."""
+        """Return whether the events record that the broker stood still for most of each of these periods."""
         pauses = self.pauses.get(broker, [])
         return all(
             2 * sum(pause.overlap_us(each.start_us, each.end_us) for pause in pauses) > each.length_us
@@ -160,7 +161,7 @@ class TraceFacts:
         )
 
     def is_down(self, broker: int, period: Period) -> bool:
-        """Return whether the broker's process had ended during a time."""
+        """Return whether the broker's process was stopped at some time in the period."""
         return any(
             row["broker"] == broker and period.start_us - 1_000_000 <= row["time_us"] <= period.end_us
             for row in self.stops

@@ -1,5 +1,7 @@
 """Comparison of a replay with the brokers that were recorded, with a cause for each operation that ended differently.
 
-Read `fidelity_run` first, then `outcome_comparison` and the queries of `answers/sql/fidelity`;
-`broker_readings` and `coordinator_comparison` are the parts that need Python.
+- `fidelity_run`: the comparison from beginning to end, and its report
+- `outcome_comparison`: the rows of the table `fidelity`, from the queries of `answers/sql/fidelity`
+- `broker_readings`: JMX readings and server logs of the brokers
+- `coordinator_comparison`: the events of groups in server logs, compared with the replay
 """

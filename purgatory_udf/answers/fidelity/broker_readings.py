@@ -118,9 +118,9 @@ KINDS = (REBALANCE, GENERATION, SESSION, JOIN, SYNC)
 
 
 class LoggedGroupEvent(NamedTuple):
-    """An event of a group.
+    """An event of a group, as a coordinator logs it.
 
-    `detail` is the old generation of a rebalance, the number of a generation, or the member of a session.
+    `detail` is the old generation of a rebalance, the number of a new generation, or the member of an expired session.
     """
 
     broker: int
@@ -149,7 +149,7 @@ _SYNC_EXPIRED = "on pending sync request expiration"
 
 
 def group_events_in_logs(paths: Sequence[str], zone: tzinfo = UTC) -> list[LoggedGroupEvent]:
-    """Return the events of the files in the order of time.
+    """Return the events of groups in the files, in time order.
 
     `zone` applies to times without a time zone.
 

@@ -42,7 +42,7 @@ HEADS = {
 
 
 class ExpiredGroupOperation(NamedTuple):
-    """An expired heartbeat, join or sync. Its key is the group, or `group-member` for a heartbeat."""
+    """An expired heartbeat, join or sync of the replay. `key` is the group, or `group-member` for a heartbeat."""
 
     broker: int
     kind: str
@@ -72,16 +72,18 @@ class ComparedGroup:
 
     @property
     def agrees(self) -> bool:
-        """Whether every event is on both sides."""
+        """Whether log and replay have the same events."""
         return all(self.logged[kind] == self.replayed[kind] == len(self.differences_ms[kind]) for kind in KINDS)
 
 
 def group_events_of(
     transitions: Iterable[Transition], expired: Iterable[ExpiredGroupOperation]
 ) -> Iterator[LoggedGroupEvent]:
-    """Yield the events that a coordinator would have logged in the replay.
+    """Yield the events that the coordinators would have logged in the replay.
 
-    `transitions` and `expired` are those of all groups; the transitions are read first.
+    Args:
+        transitions: The state changes of all groups; read completely before the first event is yielded.
+        expired: The expired operations of all groups.
     """
     groups: dict[int, set[str]] = defaultdict(set)
     lossy: set[tuple[int, str, int]] = set()
@@ -108,7 +110,7 @@ def group_events_of(
 
 
 def _has_lost_members(generation: Transition) -> bool:
-    """Return whether an expired join removed members; static members that are missing stay."""
+    """Return whether an expired join removed members from the group. Static members that did not rejoin stay."""
     if not generation.reason.endswith(MISSED):
         return generation.to_state == EMPTY
     return not set(generation.reason.removesuffix(MISSED).split(", ")) <= set(generation.members)
@@ -121,9 +123,9 @@ def _group_of(key: str, groups: Iterable[str]) -> str:
 def compare(
     logged: Iterable[LoggedGroupEvent], replayed: Iterable[LoggedGroupEvent], spans: Mapping[int, Span]
 ) -> list[ComparedGroup]:
-    """Return the groups by broker and name, with the events within the span of their broker.
+    """Compare logged and replayed events of each group, within the recorded span of the group's broker.
 
-    A log line follows its event with a short delay, so the line of the last request may be after the span.
+    A log line is written shortly after its event, so the line of the last request may be after the span.
 
     Args:
         logged: Events in the coordinators' logs.
@@ -164,7 +166,7 @@ def _moments(events: Iterable[LoggedGroupEvent]) -> dict[tuple[LoggedGroupEvent,
 
 
 def table(groups: Iterable[ComparedGroup]) -> Table:
-    """Return a row for each group; "matched" counts events that both sides have with the same generation or member."""
+    """Return a table with a row for each group. "matched" counts the events that log and replay both contain."""
     return Table(
         "Events of groups, logged by coordinators / replayed",
         ("group", "broker", *HEADS.values(), "matched", "median difference, ms", "maximum"),

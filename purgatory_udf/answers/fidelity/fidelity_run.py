@@ -1,4 +1,4 @@
-"""A fidelity run: write the comparison as a table, and report it as text, as a page and as a chart."""
+"""A fidelity run: writes the comparison as a table, and reports it as text, as a page and as a chart."""
 
 from __future__ import annotations
 
@@ -79,10 +79,7 @@ COLOURS = {SAME: "#0072b2", DIFFERENT: "#d55e00"}
 
 
 def points(tables: RunTables, most: int = MOST_POINTS) -> pd.DataFrame:
-    """Return the operations of the chart: all disagreements if they fit, and a sample of the others.
-
-    There are at most `most` operations.
-    """
+    """Return at most `most` operations for the chart: disagreements first, then a sample of the others."""
     frame = tables.query("fidelity/points", most=most).to_pandas()
     frame["end"] = frame["agrees"].map({True: SAME, False: DIFFERENT})
     return frame[["kind", "recorded_ms", "replayed_ms", "end", "request_id"]]
@@ -125,8 +122,13 @@ PAGE = "fidelity.html"
 class FidelityOptions:
     """Inputs and outputs of a comparison.
 
-    `out` contains the tables of an import and of its replay. The JMX files are readings of the brokers' counters.
-    `zone` applies to times without a time zone in the server logs. `html` is the page's file, by default in `out`.
+    Attributes:
+        out: Folder with the tables of an import and of its replay.
+        jmx_before: File with a reading of the brokers' counters before the recording.
+        jmx_after: File with a reading after it.
+        html: File of the page; by default in `out`.
+        server_logs: Server logs of the brokers.
+        zone: Time zone of the server logs, for times without one.
     """
 
     out: str
@@ -147,7 +149,7 @@ class FidelityOptions:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """The tables of the report. `page` is the path of the HTML page: None if `out` is remote and no path was given."""
+    """The tables of the report, and the path of its HTML page: None if `out` is remote and no path was given."""
 
     tables: list[Table]
     page: Path | None

@@ -1,4 +1,4 @@
-"""The comparison of each recorded operation with its replay: the rows of the table `fidelity`, and their report.
+"""The comparison of each recorded operation with its replay: the rows of the table `fidelity`, and the report's tables.
 
 The queries of `sql/fidelity` compute the rows in these steps:
 
@@ -15,10 +15,10 @@ The queries of `sql/fidelity` compute the rows in these steps:
 
 Kafka counts a timeout from the start of the millisecond of its monotonic clock in which the operation entered the
 timer: an operation that starts late in that millisecond waits less. The phase is the offset between these milliseconds
-and those of the log. It is not logged, but is constant while the broker runs, and the lateness of expired operations
+and those of the log. It is not logged, but it is constant while the broker runs, and the lateness of expired operations
 shows it as a sawtooth: the later in a millisecond an operation starts, the earlier it expires, up to the next
-millisecond. Without the sawtooth, a spread of one millisecond remains, because the reaper sleeps for whole milliseconds
-as well.
+millisecond. After this correction a spread of one millisecond remains, because the reaper also sleeps for whole
+milliseconds.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _DECIDES = {
 
 
 def settings_table(others: Iterable[Contradiction]) -> Table:
-    """Return the settings of the replay that contradict the recording."""
+    """Return the table of settings with which the replay contradicts the recording."""
     return Table(
         "Settings of the replay that contradict the recording",
         ("setting", "replayed with", "recorded", "requests"),
@@ -120,8 +120,8 @@ def write_comparison(tables: RunTables, others: Iterable[Contradiction] = ()) ->
 
     Args:
         tables: Tables of the replay.
-        others: Settings of the replay that contradict the recording; they explain disagreements of the kinds of
-            operations that they decide.
+        others: Settings of the replay that contradict the recording. They are the cause of disagreements of the kinds
+            of operations that depend on them.
 
     Returns:
         The phase of each broker's timer in milliseconds, for brokers with a clear one.
@@ -146,7 +146,7 @@ def write_comparison(tables: RunTables, others: Iterable[Contradiction] = ()) ->
 
 
 def _with_other_setting(kinds: Sequence[str]) -> str:
-    """Return the column `cause`, replaced for disagreements of these kinds."""
+    """Return the SQL expression of the column `cause`: a contradicting setting for disagreements of these kinds."""
     listed = ", ".join(f"'{kind}'" for kind in kinds)
     return f"CASE WHEN cause IS NOT NULL AND kind IN ({listed}) THEN 'other_setting' ELSE cause END AS cause"
 
@@ -174,7 +174,8 @@ _SAWTOOTH_AMPLITUDE = 1 / (2 * math.pi)
 def phase_of(late_ms: Sequence[float]) -> float | None:
     """Return the phase in milliseconds, from 0 to 1, or None if there is no clear sawtooth.
 
-    `late_ms` has the lateness of a broker's operations for each part of the millisecond in which they started.
+    `late_ms` is the mean lateness of a broker's expired operations, by the part of the millisecond in which they
+    started.
     """
     angles = (-2j * math.pi * (part + 0.5) / len(late_ms) for part in range(len(late_ms)))
     harmonic = sum(late * cmath.exp(angle) for late, angle in zip(late_ms, angles, strict=True)) / len(late_ms)
@@ -223,7 +224,7 @@ def figures(tables: RunTables, phases: Mapping[int, float], counted: Iterable[Ex
 
 
 def agreement(counts: Rows) -> Table:
-    """Return the number of operations with the same outcome, and with each outcome on either side."""
+    """Return the table of agreement by kind: the operations with equal outcomes, and the numbers of each outcome."""
     totals: Counter[tuple[str, int | None, str]] = Counter()
     for row in counts:
         counted = ["n", f"recorded {row['recorded_outcome']}", f"replayed {row['replayed_outcome']}"]
@@ -251,7 +252,7 @@ def agreement(counts: Rows) -> Table:
 
 
 def outcome_matrix(counts: Rows) -> Table:
-    """Return the number of operations by recorded and replayed outcome."""
+    """Return the table of operations by recorded and by replayed outcome."""
     totals = _sums(counts, "kind", "recorded_outcome", "replayed_outcome")
     keys = {(kind, recorded) for kind, recorded, _ in totals if kind in BY_ID}
     return Table(
@@ -265,7 +266,7 @@ def outcome_matrix(counts: Rows) -> Table:
 
 
 def waits(rows: Rows) -> Table:
-    """Return the quantiles of the differences of waits; `rows` are those of `fidelity/waits`."""
+    """Return the table of quantiles of the differences between waits. `rows` are those of `fidelity/waits`."""
     return Table(
         "Difference between recorded and replayed waits, ms",
         ("kind", "broker", "operations", "median", "p95", "p99", "worst"),
@@ -281,7 +282,7 @@ def waits(rows: Rows) -> Table:
 
 
 def lateness(rows: Rows, phases: Mapping[int, float]) -> Table:
-    """Return the lateness of operations that expired on both sides, and the phase of each broker's timer if known.
+    """Return the table of lateness of operations that expired in both, with the phase of each broker's timer if known.
 
     `rows` are those of `fidelity/lateness`.
     """
@@ -303,7 +304,7 @@ def lateness(rows: Rows, phases: Mapping[int, float]) -> Table:
 
 
 def largest_differences(rows: Rows) -> Table:
-    """Return the operations with the largest differences of waits; `rows` are those of `fidelity/worst`."""
+    """Return the table of the largest differences between waits. `rows` are those of `fidelity/worst`."""
     return Table(
         "Largest differences of waits",
         ("kind", "request", "operation", "recorded", "ms", "replayed", "ms"),
@@ -323,7 +324,7 @@ def largest_differences(rows: Rows) -> Table:
 
 
 def causes(counts: Rows) -> Table:
-    """Return the number of disagreements by cause."""
+    """Return the table of disagreements by cause."""
     differing = [row for row in counts if not row["agrees"]]
     totals = _sums(differing, "kind", "recorded_outcome", "replayed_outcome", "cause")
     return Table(
@@ -339,7 +340,7 @@ def causes(counts: Rows) -> Table:
 
 
 def pauses(rows: Rows) -> Table:
-    """Return the times at which brokers stood still, with the operations that waited there meanwhile.
+    """Return the table of periods in which brokers stood still, with the operations that waited there.
 
     `rows` are those of `fidelity/pauses`.
     """
@@ -360,7 +361,7 @@ def pauses(rows: Rows) -> Table:
 
 
 def expirations(tables: RunTables, counted: Iterable[ExpirationCount]) -> Table:
-    """Return the number of expirations: recorded, replayed, and counted by the broker if a reading is given."""
+    """Return the table of expirations: recorded, replayed, and, if readings are given, as the brokers counted them."""
     schema = pa.schema(
         [
             ("broker", pa.int32()),
@@ -382,7 +383,7 @@ def expirations(tables: RunTables, counted: Iterable[ExpirationCount]) -> Table:
 
 
 def group_answers(counts: Rows) -> Table:
-    """Return the number of requests of group members with the same response, by API and in all."""
+    """Return the table of requests of group members with equal responses, by API and in total."""
     of_groups = [{**row, "kind": kind} for row in counts if row["kind"] not in BY_ID for kind in (row["kind"], ALL)]
     answers, same = _sums(of_groups, "kind"), _sums([row for row in of_groups if row["agrees"]], "kind")
     return Table(
@@ -407,7 +408,7 @@ def _place(key: tuple[str, int | None]) -> tuple[tuple[int, str], int]:
 
 
 def _kind_place(kind: str) -> tuple[int, str]:
-    """Return the sort key of a kind: those of groups come last, in the order of their names."""
+    """Return the sort key of a kind. The kinds of groups come last, by name."""
     return (BY_ID.index(kind), "") if kind in BY_ID else (len(BY_ID), kind)
 
 

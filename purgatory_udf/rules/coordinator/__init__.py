@@ -16,5 +16,5 @@ Consumer groups (KIP-848), in which the new coordinator assigns the partitions:
   a member's assignment with its target
 - `consumer_coordinator`: heartbeats, leaves and fencing
 - `assignors`, `hash_order`: the server-side assignors, and the order of Java's hash tables that they depend on
-- `online_migration`: classic groups that become consumer groups, the reverse, and requests of classic members inside
+- `online_migration`: conversion of classic groups to consumer groups and back; classic members of consumer groups
 """

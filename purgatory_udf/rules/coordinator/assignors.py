@@ -1,6 +1,6 @@
 """The server-side assignors `uniform` and `range`, and the topics that they assign.
 
-Where Kafka leaves a choice to its hash tables, the assignors choose as these do.
+If a choice in Kafka depends on the order of hash tables, the assignors reproduce that order (`hash_order`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class TopicSizes:
     ids: Mapping[str, str]
 
     def in_map_order(self, topics: frozenset[str]) -> list[str]:
-        """Return topics in the order of a hash table of their ids; without ids, of their names."""
+        """Return topics in the order of a hash table that contains their ids, or their names if ids are not known."""
         hashes = {topic: uuid_hash(self.ids[topic]) if topic in self.ids else string_hash(topic) for topic in topics}
         return map_order(sorted(topics), hashes)
 
     def id_order(self, topic: str) -> tuple[tuple[int, int], str]:
-        """Return the sort key of `Uuid.compareTo`; without an id, of the name."""
+        """Return the sort key of a topic: its id in the order of `Uuid.compareTo`, or its name without an id."""
         return (uuid_bits(self.ids[topic]) if topic in self.ids else (0, 0), topic)
 
 
@@ -227,10 +227,11 @@ class _UniformHeterogeneous:
 
 
 class _Balancer:
-    """Picks the least and most loaded subscribers of a topic in turn, without sorting again (MemberAssignmentBalancer).
+    """Repeatedly picks the least and the most loaded subscriber of a topic (Kafka's MemberAssignmentBalancer).
 
-    The subscribers are sorted by load once. Those of the least load form a range at the left that grows to the right;
-    when each of them has been picked, their load is one higher. The range of the most load grows to the left.
+    The subscribers are sorted by load only once. The least loaded subscribers form a range at the left, which grows to
+    the right; when each of them has been picked, their load is one higher. The range of the most loaded subscribers
+    grows to the left.
     """
 
     def __init__(self, subscribers: list[int], load: list[int]) -> None:

@@ -117,7 +117,7 @@ class ConsumerCoordinator:
         self._record(group, _reason(request), request.time_us)
 
     def adopt(self, group: ConsumerGroup, request: GroupRequest) -> None:
-        """Take over a converted group: its classic members get new sessions."""
+        """Take over a group that was converted from a classic one. Its classic members get new sessions."""
         self.groups[group.name] = group
         self._journal.record_write(group, request.time_us)
         for member in group.members.values():
@@ -128,9 +128,15 @@ class ConsumerCoordinator:
     def timer(
         self, kind: str, group: ConsumerGroup, member_id: str, start: OperationStart, timeout_ms: int, epoch: int
     ) -> MemberTimer:
-        """Return a timer of an earlier call, which is not armed yet.
+        """Recreate a member's timer from an earlier call, without starting it.
 
-        `epoch` is the member's epoch when the timer was first armed.
+        Args:
+            kind: The kind of timer (`MemberTimers`).
+            group: The group.
+            member_id: The member.
+            start: The operation that the timer belongs to.
+            timeout_ms: The timeout, from the start.
+            epoch: The member's epoch when the timer was first started.
         """
         return MemberTimer(kind, group, member_id, start, timeout_ms, epoch, self._on_deadline)
 
@@ -232,10 +238,7 @@ class ConsumerCoordinator:
         reported: Partitions | None,
         is_recorded: Callable[[ConsumerMember], bool] | None = None,
     ) -> ConsumerMember:
-        """Update the member, the group epoch and the target, and reconcile the member. Return the member after it.
-
-        `is_recorded` returns whether a member has the recorded answer. The recorded answer shows whether the
-        coordinator computed a target: when it last did is not known to the millisecond.
+        """Update the member, the group epoch and the target, and reconcile the member. Return the updated member.
 
         Args:
             request: The heartbeat, or the join of a classic member.
@@ -244,8 +247,9 @@ class ConsumerCoordinator:
                 subscription changes.
             member: The member with the fields of the request.
             reported: The owned partitions in the request, or None if it has none.
-            is_recorded: Returns whether a member has the recorded answer; None without a recording. The recorded answer
-                shows whether the coordinator computed a target: when it last did is not known to the millisecond.
+            is_recorded: Returns whether a member matches the recorded answer; None without a recording. The answer
+                shows whether the coordinator has computed a target, because the time of its last computation is not
+                known to the millisecond.
         """
         now_us = request.time_us
         replaced_id = self._replaced_id(group, member)
@@ -327,7 +331,7 @@ class ConsumerCoordinator:
     def _arm_rebalance_timer(
         self, request: GroupRequest, group: ConsumerGroup, before: ConsumerMember, after: ConsumerMember
     ) -> None:
-        """Arm the rebalance timer if the member has to give partitions up; cancel it if it has moved on."""
+        """Start the rebalance timer if the member must give up partitions; cancel it once the member has done so."""
         if after == before or after.classic is not None:
             return
         if after.state is MemberState.UNREVOKED_PARTITIONS:
@@ -430,7 +434,7 @@ def invalid_heartbeat(request: ConsumerHeartbeat) -> str | None:
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
     """Refuse an epoch that is not the member's (`throwIfConsumerGroupMemberEpochIsInvalid`).
 
-    The previous epoch is accepted if the member owns assigned partitions only: an answer to it was lost.
+    The previous epoch is accepted if the member owns only assigned partitions: then it has missed an answer.
     """
     epoch = request.member_epoch
     if epoch in (member.epoch, JOINING):
@@ -456,7 +460,7 @@ def _recorded_target(
 
 
 def _most_preferred(counts: Mapping[str, int]) -> str:
-    """Return the assignor that most members request, in a tie the first; `uniform` without requests."""
+    """Return the assignor that most members request: the first of these in a tie, `uniform` without requests."""
     return max(counts, key=lambda name: counts[name], default=UNIFORM)
 
 

@@ -1,6 +1,6 @@
 """A consumer group (ConsumerGroup): members, epochs, target assignment, state, and the reconciliation of members.
 
-Reconciliation is a member's way from its present assignment to the target (CurrentAssignmentBuilder):
+Reconciliation moves a member from its current assignment to the target, step by step (CurrentAssignmentBuilder):
 
     STABLE                  the target has another epoch: compute the next assignment
     UNREVOKED_PARTITIONS    the member reports that it owns none of the partitions to give up: compute the next
@@ -29,7 +29,7 @@ LEFT_STATIC_EPOCH = -2
 
 
 class RefusedError(Exception):
-    """The coordinator answers a request with this error and changes nothing."""
+    """Raised if the coordinator refuses a request. It answers with this error and changes nothing."""
 
     def __init__(self, error: str) -> None:
         super().__init__(error)
@@ -49,7 +49,7 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicProtocol:
-    """What a member of the classic protocol inside of a consumer group sent with its join."""
+    """The fields of the join of a classic member of a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[str, ...]
@@ -81,7 +81,11 @@ class ConsumerMember:
 
 
 class ConsumerGroupState(Enum):
-    """The states of a group: no members; a target to be computed; members that have not reached it; all have."""
+    """The states of a group, as in Kafka.
+
+    EMPTY: no members. ASSIGNING: a new target is to be computed. RECONCILING: some members have not reached the target.
+    STABLE: all members have.
+    """
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -116,7 +120,10 @@ class ConsumerGroup:
     # Members.
 
     def put(self, member: ConsumerMember, records: int = 1) -> None:
-        """Add or replace a member, by this number of records, each of which touches Kafka's hash table."""
+        """Add or replace a member. `records` is the number of records with which Kafka does so.
+
+        Each record is one insertion into Kafka's hash table, whose size depends on them.
+        """
         known = self.members.get(member.member_id)
         self.assignors = assignor_counts(self.assignors, known, member)
         self.members[member.member_id] = member
@@ -136,7 +143,7 @@ class ConsumerGroup:
         return tuple(sorted(self.members))
 
     def owners(self) -> dict[tuple[str, int], str]:
-        """Return the member that owns each partition, or has not given it up yet."""
+        """Return the owner of each partition: the member to which it is assigned, or that has not given it up yet."""
         return {
             partition: member.member_id
             for member in self.members.values()
@@ -177,8 +184,8 @@ def assignor_counts(
 ) -> dict[str, int]:
     """Return the counts after a member has changed (`maybeUpdateServerAssignors`).
 
-    They are in the order of the `HashMap` that Kafka compares them in: it gets the counts before in the order of a
-    `TimelineHashMap`, and `compute` puts a new assignor in front of the others of its bucket.
+    The counts are in the order of the `HashMap` in which Kafka compares them. Kafka copies the previous counts to it in
+    the order of a `TimelineHashMap`, and `compute` puts a new assignor in front of the others in its bucket.
     """
     updated = {name: counts[name] for name in TimelineOrder(counts).in_order()}
     if before is not None and before.assignor is not None:
@@ -198,7 +205,10 @@ _FIELDS = ("epoch", "target_epoch", "topics", "assigned_ms", "derived_operations
 
 
 def to_document(group: ConsumerGroup) -> dict[str, Any]:
-    """Return the group as a document. Record its transitions first, because the recorded state is not stored."""
+    """Return the group as a JSON document.
+
+    The group's changes must have been recorded (`ChangeRecorder`), because the last recorded state is not stored.
+    """
     return {
         **{name: getattr(group, name) for name in _FIELDS},
         "state": group.recorded[0] if group.recorded is not None else None,
@@ -210,7 +220,7 @@ def to_document(group: ConsumerGroup) -> dict[str, Any]:
 
 
 def from_document(document: dict[str, Any], broker: int, name: str) -> ConsumerGroup:
-    """Return the group of a document."""
+    """Restore the group from the document of `to_document`."""
     group = ConsumerGroup(broker, name)
     for field in _FIELDS:
         setattr(group, field, document[field])
@@ -299,7 +309,7 @@ def reconciled(
 
 
 def _without_unsubscribed(member: ConsumerMember, reported: Partitions | None) -> ConsumerMember:
-    """Take partitions of topics away that the member no longer subscribes to, without waiting for the next target."""
+    """Revoke partitions of topics to which the member no longer subscribes, without waiting for the next target."""
     kept = _subscribed(member, member.assigned)
     if kept == member.assigned:
         return member
@@ -315,7 +325,10 @@ def _unrevoked(member: ConsumerMember, kept: Partitions, to_revoke: Partitions) 
 
 
 def _subscribed(member: ConsumerMember, partitions: Partitions) -> Partitions:
-    """Return the partitions of subscribed topics. Which topics match a regular expression is not known."""
+    """Return the partitions of subscribed topics; all if the member subscribes by a regular expression.
+
+    Which topics match an expression is not known.
+    """
     if member.regex is not None:
         return partitions
     return frozenset(partition for partition in partitions if partition[0] in member.topics)

@@ -24,16 +24,16 @@ REMOVED = "REMOVED"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one request. A request that is superseded, or still waits when the trace ends, has none.
+    """The answer to one request. A request that is superseded, or still waits at the end of the trace, has none.
 
-    `member_id` is the id in the answer, "" for none. `generation` and `leader` belong to a join's answer: -1 and None
-    with an error, both None for any other API.
+    `member_id` is the id in the answer, "" for none. Only answers to joins have `generation` and `leader`, which are -1
+    and None with an error.
 
-    The answer to a `consumer_group_heartbeat` has the member epoch as its `generation`, and an `assignment` if that was
+    The answer to a `consumer_group_heartbeat` has the member epoch as its `generation`, and the `assignment` if one was
     sent: partitions in the form `orders:0,1;users:3`.
 
-    `awaits_commits`: the new coordinator sends the answer when every record that it had appended before is committed
-    (`answers_after_commits`). `at_us` is the time at which the coordinator decided.
+    `at_us` is the time at which the coordinator decided. If `awaits_commits`, the new coordinator sends the answer only
+    when all records that it had appended before are committed (`answers_after_commits`).
     """
 
     broker: int
@@ -90,10 +90,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A state transition, and the group's leader at that instant.
+    """A state transition, and the group's leader at that moment.
 
-    Of a consumer group, every change of its state, epochs or members is recorded; `target_epoch` is the epoch of its
-    target assignment, None for a classic group.
+    Of a consumer group, every change of its state, epochs or members is recorded. `target_epoch` is the epoch of its
+    target assignment; None for a classic group.
     """
 
     transition: Transition
@@ -159,13 +159,13 @@ class GroupJournal:
         member_id: str | None = None,
         awaits_commits: bool = False,
     ) -> None:
-        """Record an answer that carries an error code only.
+        """Record an answer that has only an error code.
 
         Args:
             request: The request that is answered.
             error: The error code, NONE for success.
             now_us: The time of the decision.
-            member_id: The id in the answer, "" for none; the sender's if it is not given.
+            member_id: The id in the answer, "" for none; by default the sender's.
             awaits_commits: See `Answer`.
         """
         generation = -1 if isinstance(request, JoinGroup) else None
@@ -222,7 +222,7 @@ class GroupJournal:
         self.entries.append(StateChange(transition, group.leader))
 
     def record_loaded_member(self, group: Group) -> None:
-        """Add the group's newest member to its last transitions, back to that of its load: groups load as a whole."""
+        """Add the group's newest member to its transitions since the load began, because a group loads as a whole."""
         for place in range(len(self.entries) - 1, -1, -1):
             entry = self.entries[place]
             if isinstance(entry, StateChange) and entry.transition.group == group.name:
@@ -284,9 +284,10 @@ class GroupJournal:
 
 
 def answers_after_commits(entries: Iterable[Entry], commit_delay_ms: int) -> list[Answer]:
-    """Return the answers as the new coordinator sends them: after the commit of the records appended before.
+    """Return the answers with the times at which the new coordinator sends them.
 
-    The groups of one partition of the offsets topic wait for each other's records. Here all groups of a broker do.
+    It sends an answer when the records that it appended before are committed. In Kafka, the groups of one partition of
+    the offsets topic wait for each other's records; here, all groups of a broker do.
 
     Args:
         entries: The entries of every group, in the order in which the coordinator made them.
@@ -304,7 +305,7 @@ def answers_after_commits(entries: Iterable[Entry], commit_delay_ms: int) -> lis
 
 
 class ChangeRecorder:
-    """Records what changed since a group was recorded last, which the group keeps (`ConsumerGroup.recorded`)."""
+    """Records the changes of a group since it was last recorded. The group keeps that state in its `recorded`."""
 
     def __init__(self, journal: GroupJournal) -> None:
         self._journal = journal

@@ -24,10 +24,14 @@ from purgatory_udf.rules.purgatory.timing_wheel import TICK_MS, WHEEL_SIZE, Alar
 
 
 def wheel_order(start_ms: int, deadline_ms: int) -> tuple[int, ...]:
-    """Return when a task enters its buckets, finest wheel first. The last one is its start.
+    """Return the sort key of a task among tasks with the same deadline: when it enters its buckets, finest wheel first.
 
-    Times of entry are doubled, so that a start can be odd: entries from a coarser bucket precede the tasks that are
-    started in the same millisecond. `start_ms` and `deadline_ms` are epoch milliseconds.
+    The last entry is the start of the task. Times are doubled, and the start is made odd, because tasks that move from
+    a coarser bucket precede tasks that are started in the same millisecond.
+
+    Args:
+        start_ms: When the task was started, in epoch milliseconds.
+        deadline_ms: Its deadline, in epoch milliseconds.
     """
     entered = [2 * start_ms + 1]
     at_ms = start_ms
@@ -38,7 +42,7 @@ def wheel_order(start_ms: int, deadline_ms: int) -> tuple[int, ...]:
 
 
 def _tick_ms(now_ms: int, deadline_ms: int) -> int:
-    """Return the bucket size of the wheel that a task is put into now."""
+    """Return the bucket size, in milliseconds, of the wheel into which a task is put at `now_ms`."""
     tick_ms = TICK_MS
     while deadline_ms >= now_ms - now_ms % tick_ms + tick_ms * WHEEL_SIZE:
         tick_ms *= WHEEL_SIZE
@@ -46,7 +50,7 @@ def _tick_ms(now_ms: int, deadline_ms: int) -> int:
 
 
 class CoordinatorTimer:
-    """Tasks by deadline, those of one millisecond in the order of a timing wheel."""
+    """A timer that runs tasks by deadline, and tasks of one millisecond in the order of a timing wheel."""
 
     def __init__(self) -> None:
         self.alarm = Alarm()
@@ -55,12 +59,12 @@ class CoordinatorTimer:
         self._added = 0
 
     def add(self, task: TimerTask) -> None:
-        """Schedule an operation, which counts from its own start."""
+        """Schedule an operation. Its timeout counts from the operation's start."""
         assert isinstance(task, DelayedOperation), "only an operation knows its start"
         self.schedule(task, task.started_us // 1000)
 
     def schedule(self, task: TimerTask, start_ms: int) -> None:
-        """Schedule a task that was started at `start_ms`."""
+        """Schedule a task. Its start (epoch milliseconds) determines the order among tasks with the same deadline."""
         if not task.cancelled:
             self._added += 1
             heappush(self._heap, (task.deadline_ms, wheel_order(start_ms, task.deadline_ms), self._added, task))
@@ -93,7 +97,7 @@ SESSION, RECONCILIATION, JOIN, SYNC = "session", "reconciliation", "join", "sync
 
 
 class MemberTimer(GroupOperation):
-    """A timer of a member. `epoch` is the member's epoch when the timer was armed."""
+    """A timer of a member. `epoch` is the member's epoch when the timer was started."""
 
     def __init__(
         self,
@@ -137,7 +141,7 @@ class MemberTimers:
     | `join` | a classic member is requested to rejoin | the member is fenced |
     | `sync` | a classic member has joined | the member is fenced |
 
-    Kafka: `GroupMetadataManager.scheduleConsumerGroupSessionTimeout` and its neighbours.
+    Kafka: `GroupMetadataManager.scheduleConsumerGroupSessionTimeout` and similar methods.
     """
 
     def __init__(
@@ -156,16 +160,17 @@ class MemberTimers:
         rule: str,
         epoch: int = 0,
     ) -> None:
-        """Arm a timer; it replaces a running one of the same kind.
+        """Start a timer. It replaces a running timer of the same kind.
 
         Args:
-            kind: The kind of operation, for example `session`; a member has at most one timer of each.
-            group: The group.
+            kind: The kind of timer, see the table above.
+            group: The group of the member.
             member_id: The member.
-            start: The request or event from which the timeout counts.
-            timeout_ms: The timeout.
-            rule: The rule by which a running timer of the same kind is completed.
-            epoch: The member's epoch. A reconciliation's deadline has no effect at a later one.
+            start: The operation that the timer belongs to. Its start is the start of the timeout.
+            timeout_ms: The timeout in milliseconds.
+            rule: The `completed_by` of the timer that is replaced.
+            epoch: The member's epoch. The deadline of a `reconciliation` has no effect if the member has moved to a
+                later epoch.
         """
         self.cancel(kind, group, member_id, rule, start.at_us)
         timer = MemberTimer(kind, group, member_id, start, timeout_ms, epoch, self._on_deadline)
@@ -173,7 +178,7 @@ class MemberTimers:
         self.restore(timer)
 
     def restore(self, timer: MemberTimer) -> None:
-        """Arm a timer that an earlier call started."""
+        """Start a timer again that an earlier call started."""
         self._running[timer.request.kind, timer.key.group, timer.member_id] = timer
         self._timer.add(timer)
 

@@ -18,7 +18,7 @@ starts.
 
 Operations
 ----------
-The operations in the purgatories are what requests wait for, not the requests. The tables list these operations:
+The operations in the purgatories are not the requests, but the phases for which requests wait. The tables list them:
 
 - `initial_join` starts with the first join of an empty group, and with each extension. It always expires, at the end of
   its window.
@@ -33,7 +33,7 @@ The operations in the purgatories are what requests wait for, not the requests. 
 
 A group that another broker coordinates is Dead at this one: see `group_loading`.
 
-The request that a member waits with is not an operation. Its wait is recorded in its `Answer`.
+A member's waiting request is not an operation. Its wait is recorded in its `Answer`.
 
 Ids
 ---
@@ -144,7 +144,7 @@ class GroupCoordinator:
     # Consumer groups.
 
     def _handle_as_consumer_group(self, request: GroupRequest, consumers: ConsumerCoordinator) -> bool:
-        """Apply a request of a consumer group, or of one to be. False if the group is a classic one."""
+        """Apply a request to a consumer group, which it may create. Return False if the group is a classic group."""
         group = consumers.groups.get(request.group)
         if isinstance(request, GROUP_LIFECYCLE_EVENTS):
             if group is not None:
@@ -204,7 +204,7 @@ class GroupCoordinator:
     # Classic groups.
 
     def _join(self, request: JoinGroup) -> None:
-        """Handle a join. Only a member without an id creates a group."""
+        """Handle a join. A group is created only for a member without an id."""
         shortest, longest = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
         if not shortest <= request.session_timeout_ms <= longest:
             self._answer(request, "INVALID_SESSION_TIMEOUT")

@@ -53,7 +53,7 @@ class Member:
         """Return why no heartbeat is due (`hasSatisfiedHeartbeat`), or None if one is due.
 
         No heartbeat is due while a member waits for an answer, because its client cannot send any. The exception is a
-        new member's first join, whose session lasts five minutes, because its client may have disconnected.
+        new member's first join. Its session lasts five minutes, because its client may have disconnected.
         """
         if self.liveness_signal is not None or self.is_new:
             return self.liveness_signal
@@ -208,9 +208,9 @@ class Group:
         self.leader_is_provisional = provisional and member_id is not None
 
     def maybe_elect_new_joined_leader(self) -> bool:
-        """Elect a leader among the members that rejoined, unless the leader did. False if no member rejoined.
+        """Elect a leader among the members that rejoined, unless the leader did. Return False if no member rejoined.
 
-        Where Kafka picks *any* member, by the hash order of random ids, the recorded answers to the waiting joins
+        Kafka picks *any* member, by the hash order of random ids. Here the recorded answers to the waiting joins
         decide. Without them, the member that joined the group first becomes the leader.
         """
         waiting = {member.member_id: member.awaiting_join for member in self.members_awaiting_join()}
@@ -223,7 +223,7 @@ class Group:
     # Protocols.
 
     def supports_protocols(self, protocols: tuple[str, ...]) -> bool:
-        """Return whether every member supports at least one common protocol of these."""
+        """Return whether at least one of these protocols is supported by every member."""
         if self.state is GroupState.EMPTY:
             return bool(protocols)
         return any(all(name in member.protocols for member in self.members.values()) for name in protocols)

@@ -73,7 +73,7 @@ class OperationStart(NamedTuple):
 class GroupOperation(DelayedRequest):
     """An operation in one of the coordinator's purgatories.
 
-    Requests of members are not operations. They wait for an operation and are answered when it completes.
+    Requests of members are not operations. They wait for an operation, and are answered when the operation completes.
     """
 
     kind: ClassVar[str] = ""
@@ -100,7 +100,7 @@ class GroupOperation(DelayedRequest):
 
 
 class JoinCompletion(Protocol):
-    """The callback of a join."""
+    """Interface for the callback of a join."""
 
     def on_complete_join(self, ended: DelayedJoin, now_us: int) -> None:
         """Remove the members that did not rejoin, and start the next generation with the others."""
@@ -147,7 +147,7 @@ class DelayWindow:
 
 
 class InitialJoinCompletion(JoinCompletion, Protocol):
-    """The callbacks of an initial join."""
+    """Interface for the callbacks of an initial join."""
 
     def extend(self, group: Group, ended: DelayWindow, now_us: int) -> None:
         """Wait for another window, because members joined during the one that has `ended`."""

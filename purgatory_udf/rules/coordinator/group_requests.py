@@ -18,7 +18,7 @@ class GroupRequest:
 
     `coordinator` is "old" or "new" (Kafka 4.0) if the trace records which of Kafka's coordinators the group has.
 
-    `respond`, if set, is called with the `Answer`. Simulated clients receive their answers by it.
+    If `respond` is set, it is called with the `Answer`. The simulation delivers answers to its clients in this way.
     """
 
     api: ClassVar[str] = ""
@@ -94,12 +94,15 @@ class OffsetCommit(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat(GroupRequest):
-    """A heartbeat of the consumer protocol (KIP-848). It joins, confirms and leaves. None: not sent, unchanged.
+    """A heartbeat of the consumer protocol (KIP-848), with which a member joins, confirms its assignment, and leaves.
 
-    `session_timeout_ms` is the setting of the group or its broker, with what-if settings applied.
-    `target` is the recorded target assignment that the coordinator computed with this request, or None: member, topic
-    and partition. `recorded_epoch` is the member epoch in the recorded answer, or None; `recorded_assignment` is the
-    assignment in it, as text.
+    A field of the request that is None was not sent, because it has not changed. Further fields:
+
+    - `session_timeout_ms` is the setting of the group or its broker, with what-if settings applied.
+    - `target` is the recorded target assignment that the coordinator computed with this request, as member, topic and
+      partition; or None.
+    - `recorded_epoch` is the member epoch in the recorded answer, or None.
+    - `recorded_assignment` is the assignment in the recorded answer, as text.
     """
 
     api: ClassVar[str] = "consumer_group_heartbeat"

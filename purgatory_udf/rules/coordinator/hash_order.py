@@ -24,7 +24,7 @@ def string_hash(text: str) -> int:
 
 
 def uuid_bits(topic_id: str) -> tuple[int, int]:
-    """Return the two signed halves of a topic id as Kafka prints it."""
+    """Return the two signed 64-bit halves of a topic id, which is given as text in Kafka's form."""
     raw = urlsafe_b64decode(topic_id + "=" * (-len(topic_id) % 4))
     return int.from_bytes(raw[:8], "big", signed=True), int.from_bytes(raw[8:16], "big", signed=True)
 
@@ -41,7 +41,7 @@ def map_order(keys: Iterable[str], hash_of: dict[str, int] | None = None) -> lis
 
     Args:
         keys: Distinct keys, in order of insertion.
-        hash_of: The hash code of each key; strings hash themselves.
+        hash_of: The hash code of each key; by default that of the string.
     """
     keys = list(keys)
     size = 16

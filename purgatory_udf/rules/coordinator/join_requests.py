@@ -18,7 +18,7 @@ class JoinHandler:
         self._journal = journal
 
     def join(self, group: Group, request: JoinGroup) -> None:
-        """Handle a join, and complete the group's join phase if it was the last one missing."""
+        """Handle a join, and complete the group's join phase if no other join is missing."""
         now_us, member_id = request.time_us, request.member_id
         if not self._accepts_joining_member(group, member_id):
             if group.remove(member_id) is not None:

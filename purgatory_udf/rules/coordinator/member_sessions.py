@@ -18,7 +18,7 @@ from purgatory_udf.rules.purgatory.timing_wheel import Timer, TimerTask
 
 
 class SessionListener(Protocol):
-    """The callbacks of a session."""
+    """Interface for the callbacks of a session."""
 
     def on_timer(self, session: DelayedHeartbeat, now_ms: int) -> None:
         """Schedule `expire` for a session that has reached its deadline."""
@@ -30,8 +30,8 @@ class SessionListener(Protocol):
 class DelayedHeartbeat(GroupOperation):
     """A session: "complete and schedule next", each liveness signal completes it and starts the next one.
 
-    A session that is not needed any more at its deadline completes without effect. It does not expire, so an expired
-    session always means a failed member:
+    A session that is not needed any more at its deadline completes without effect instead of expiring. So an expired
+    session always means a failed member. There are two such cases:
 
     - The member waits for the answer to a join or sync and owes no heartbeat: completed by `awaiting_join` or
       `awaiting_sync`. The answer starts the next session.
@@ -114,9 +114,10 @@ class PendingHeartbeat(DelayedHeartbeat):
 class SessionTimer:
     """A timer that expires the sessions of one millisecond in the order in which they were started.
 
-    A timing wheel runs the tasks of one millisecond in an order that depends on the wheels they passed through, and so
-    on the other load of the broker. For most operations this makes no difference. But if two members fail at once, the
-    first starts a rebalance that the second leaves. A group's history must depend on its own events only.
+    A timing wheel runs the tasks of one millisecond in an order that depends on the wheels they passed through, and
+    thus on other load of the broker. For most operations the order makes no difference. But if two members fail at the
+    same time, the first one starts a rebalance, which the second one leaves. The order here depends only on the group's
+    events.
     """
 
     def __init__(self, timer: Timer) -> None:

@@ -1,8 +1,8 @@
 """Online migration: a classic group becomes a consumer group, and back (KIP-848).
 
-The first heartbeat of the consumer protocol converts a classic group. Its members stay, as classic members; the answer
-to the next heartbeat of each requests it to rejoin. When the last member of the consumer protocol is removed, and
-classic ones are left, the group becomes a classic one again and rebalances.
+The first heartbeat of the consumer protocol converts a classic group. Its members stay as classic members; the answer
+to the next heartbeat of each member requests it to rejoin. When the last member of the consumer protocol is removed and
+classic members remain, the group becomes a classic group again and rebalances.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class ClassicMembers:
         self._journal.record_answer(request, error, request.time_us, awaits_commits=True)
 
     def _request_rejoin(self, request: GroupRequest, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """Start the member's time to rejoin, unless it runs already."""
+        """Start the timer within which the member must rejoin, unless it is running already."""
         if not self._timers.is_running(JOIN, group, member.member_id):
             start = OperationStart.derived(group, request.time_us, request)
             timeout_ms = member.rebalance_timeout_ms

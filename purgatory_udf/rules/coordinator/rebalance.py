@@ -32,9 +32,9 @@ CONVERTED = "converted"
 class Rebalancer:
     """The Rebalance purgatory: for each group the join of a rebalance, or the sync of a generation.
 
-    The parameter `request` of a method is the request that caused the step; a step caused by a timer has none.
+    The parameter `request` of a method is the request that caused the step; None if a timer caused it.
 
-    The new coordinator (`timer` given) has the same operations, but no purgatories: one timer runs all of them.
+    If `timer` is given, this is the new coordinator. It has the same operations, but instead of purgatories one timer.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Rebalancer:
         self._watch_join(InitialDelayedJoin(group, OperationStart.derived(group, now_us), window, self))
 
     def check_join(self, group: Group, now_us: int) -> None:
-        """Check the group's join phase: a member joined or left, so all may have joined."""
+        """Check whether the group's join phase is complete, after a member joined or left."""
         self._purgatory.check_and_complete(JoinKey(group.name), now_us)
 
     def _check_join_after_removal(self, group: Group, cause: str, now_us: int) -> None:
@@ -131,10 +131,10 @@ class Rebalancer:
             self._start_generation(group, now_us)
 
     def _schedule_another_join(self, group: Group, now_us: int) -> None:
-        """Wait again: no member rejoined, but static members remain.
+        """Start another join phase, because no member rejoined but static members remain.
 
-        With a rebalance timeout of 0 Kafka's timer thread spins here. A replay has to let time pass, so the delay is at
-        least 1 ms.
+        With a rebalance timeout of 0, Kafka's timer thread loops here without a pause. In a replay the delay is at
+        least 1 ms, so that time advances.
         """
         delay_ms = max(1, self._rebalance_timeout_ms(group))
         self._watch_join(DelayedJoin(group, OperationStart.derived(group, now_us), delay_ms, self))
@@ -156,7 +156,7 @@ class Rebalancer:
     # The sync phase.
 
     def commit_assignment(self, group: Group, leaders_sync: SyncGroup) -> None:
-        """Propagate the leader's assignment: at once, or at the new coordinator when its record is committed."""
+        """Propagate the leader's assignment: at once or, at the new coordinator, when its record is committed."""
         self.record_write(group, leaders_sync.time_us)
         if self._timer is None or not self._config.commit_delay_ms:
             self.propagate_assignment(group, leaders_sync.time_us, leaders_sync)
@@ -184,7 +184,7 @@ class Rebalancer:
                 self.propagate_assignment(group, now_us, leaders_sync)
 
     def record_write(self, group: Group, now_us: int) -> None:
-        """Record that the new coordinator appends records. The old one is not modelled here: it may delay a produce."""
+        """Record that the new coordinator appends records. The appends of the old coordinator are not modelled."""
         if self._timer is not None:
             self._journal.record_write(group, now_us)
 
@@ -198,7 +198,7 @@ class Rebalancer:
     def _answer_syncs(
         self, group: Group, error: str, rule: str, now_us: int, leaders_sync: GroupRequest | None = None
     ) -> None:
-        """Answer the waiting syncs and start new sessions, as their sessions may have completed while they waited."""
+        """Answer the waiting syncs, and start new sessions for their members."""
         for member in group.members.values():
             request = member.awaiting_sync
             if request is not None:
@@ -215,7 +215,7 @@ class Rebalancer:
         self.check_sync(group, now_us)
 
     def check_sync(self, group: Group, now_us: int) -> None:
-        """Check the group's sync phase."""
+        """Check whether the group's sync phase is complete."""
         self._purgatory.check_and_complete(SyncKey(group.name), now_us)
 
     def on_sync_expired(self, group: Group, now_us: int) -> None:
@@ -308,7 +308,10 @@ class Rebalancer:
     # Operations.
 
     def _rebalance_timeout_ms(self, group: Group) -> int:
-        """Return the greatest rebalance timeout of the members, or session timeout by the rule before Kafka 0.10.1."""
+        """Return the greatest rebalance timeout of the members in milliseconds.
+
+        With the setting `rebalance_timeout: session`, as before Kafka 0.10.1, it is the greatest session timeout.
+        """
         if self._config.rebalance_timeout == "session":
             return max((member.session_timeout_ms for member in group.members.values()), default=0)
         return max((member.rebalance_timeout_ms for member in group.members.values()), default=0)

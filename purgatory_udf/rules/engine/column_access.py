@@ -24,7 +24,10 @@ Column = Any  # a `COLUMN` record
 
 
 def column_record(array: pa.Array | None) -> tuple[int, int, int, int]:
-    """Return the array's record. The array must outlive it."""
+    """Return a record with the addresses of the array's buffers. The array must outlive the record.
+
+    None yields the record of a column in which all rows are null.
+    """
     if array is None or array.null_count == len(array):
         return 0, 0, 0, 0
     bits, values = array.buffers()[:2]
@@ -37,7 +40,7 @@ def column_record(array: pa.Array | None) -> tuple[int, int, int, int]:
 
 
 def list_items(lists: pa.ListArray) -> pa.Array:
-    """Return the items of the lists; of a slice, only its own."""
+    """Return the items of the lists as one array. If the lists are a slice, other items are left out."""
     begin, end = lists.offsets[0].as_py(), lists.offsets[len(lists)].as_py()
     return lists.values.slice(begin, end - begin)
 
@@ -135,9 +138,11 @@ def _mix(mixed: int, value: int) -> int:
 
 
 class Vocabulary:
-    """Several groups of known words in one table of `records`.
+    """A table of words with their numbers, in which compiled code looks up strings.
 
-    `bounds` has the first row of each group, and the total number of rows.
+    Attributes:
+        records: One row for each word, group by group.
+        bounds: The first row of each group, then the total number of rows.
     """
 
     def __init__(self, groups: Sequence[Mapping[str, int]]) -> None:
@@ -151,5 +156,5 @@ class Vocabulary:
 
 
 def decode_string(text: int, length: int) -> str:
-    """Return a string that compiled code refers to."""
+    """Return the string at an address, given its length in bytes."""
     return ctypes.string_at(text, length).decode()

@@ -158,7 +158,10 @@ def _int(arena: Arena, column: int, row: int, absent: int) -> int:
 
 @helper
 def _lookup(arena: Arena, column: int, row: int, begin: int, end: int, other: int) -> int:
-    """Return the number of the row's word among the words `begin` to `end` of the vocabulary, or `other`."""
+    """Look up the string in a row of a column among the rows `begin` to `end` of the vocabulary.
+
+    Return the word's number, or `other` if the string is none of these words.
+    """
     text, length = string_value(_column_at(arena, column), row)
     for at in range(begin, end):
         word = _word_at(arena, at)
@@ -169,7 +172,7 @@ def _lookup(arena: Arena, column: int, row: int, begin: int, end: int, other: in
 
 @helper
 def _key(arena: Arena, broker: int, column: int, row: int, partition: int) -> int:
-    """Return the number of the key with the row's string as topic; add the key if it is new."""
+    """Return the number of a key, which is added if it is new. Its topic is the string in `row` of `column`."""
     topic, length = string_value(_column_at(arena, column), row)
     slot = _first_slot(arena, broker, topic, length, partition)
     while True:
@@ -204,7 +207,7 @@ def _first_slot(arena: Arena, broker: int, topic: int, length: int, partition: i
 
 @helper
 def _rehash(arena: Arena, slots: int) -> None:
-    """Resize the hash table. It is as small as possible, to stay in the processor's cache."""
+    """Resize the hash table of keys to `slots` slots. A small table stays in the processor's cache."""
     arena.slots = slots
     for slot in range(slots):
         _slot_at(arena, slot).key = NONE
@@ -218,7 +221,7 @@ def _rehash(arena: Arena, slots: int) -> None:
 
 @inlined
 def _add_event(arena: Arena, row: int, code: int) -> int:
-    """Add an event with the row's time, number and broker."""
+    """Add an event of kind `code` with the row's time, `seq` and broker; return its number."""
     e = arena.event_count
     arena.event_count += 1
     event = _event_at(arena, e)
@@ -236,7 +239,7 @@ def _add_event(arena: Arena, row: int, code: int) -> int:
 
 @inlined
 def _add_part(arena: Arena, e: int, key: int, offset: int, size: int) -> int:
-    """Add a part for a key that the request names."""
+    """Add a part to request `e` for a key that it names; return the part's number."""
     a = arena.request_part_count
     arena.request_part_count += 1
     event, part = _event_at(arena, e), _request_part_at(arena, a)
@@ -253,7 +256,10 @@ def _add_part(arena: Arena, e: int, key: int, offset: int, size: int) -> int:
 
 @inlined
 def _add_request(arena: Arena, row: int, code: int, delay: int) -> int:
-    """Add an event for a request, or for the end of a read; note the purgatory it may wait in."""
+    """Add an event for a request, or for the end of a read, and record the purgatory that it needs.
+
+    `delay` is the request's timeout or maximum wait in milliseconds. Return the event's number.
+    """
     e = _add_event(arena, row, code)
     event = _event_at(arena, e)
     event.delay = delay
@@ -266,7 +272,7 @@ def _add_request(arena: Arena, row: int, code: int, delay: int) -> int:
 
 @inlined
 def _note_purgatory(arena: Arena, code: int, broker: int) -> None:
-    """Note that the broker has this purgatory, unless the code is 0."""
+    """Record that the broker has a purgatory of this kind. Does nothing if the code is 0."""
     at = 0
     while at < arena.purgatory_key_count and (
         _purgatory_key_at(arena, at).code != code or _purgatory_key_at(arena, at).broker != broker
@@ -279,7 +285,7 @@ def _note_purgatory(arena: Arena, code: int, broker: int) -> None:
 
 @inlined
 def _items(arena: Arena, lists: int, row: int) -> tuple[int, int]:
-    """Return the range of the row's list items."""
+    """Return the range of the row's items in column `lists`, as begin and end; (0, 0) if the row is null."""
     column = _column_at(arena, lists)
     if not is_valid(column, row):
         return 0, 0
@@ -288,7 +294,7 @@ def _items(arena: Arena, lists: int, row: int) -> tuple[int, int]:
 
 @inlined
 def _add_item(arena: Arena, e: int, item: int, offset: int, size: int) -> int:
-    """Add a part for the partition that the list item names."""
+    """Add a part to request `e` for the partition that the list item names; return the part's number."""
     partition = _int(arena, EventColumn.ITEM_PARTITION, item, _NO_PARTITION)
     key = _key(arena, _event_at(arena, e).broker, EventColumn.ITEM_TOPIC, item, partition)
     return _add_part(arena, e, key, offset, size)

@@ -1,4 +1,4 @@
-"""Tables of events become calls of the engine.
+"""Converts tables of events to calls of the engine.
 
 What-if settings are applied here, so all later steps see one timeout and one min_bytes per operation.
 """
@@ -30,15 +30,22 @@ READ_COLUMNS = (
 
 
 def present_columns(names: Sequence[str]) -> list[str]:
-    """Return the columns to read of a table that has these; tables of earlier versions lack some."""
+    """Return those of `names`, the columns of an `events` table, that the engine reads.
+
+    A table that an earlier version wrote may lack some of `READ_COLUMNS`.
+    """
     return [name for name in READ_COLUMNS if name in names]
 
 
 def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call:
     """Return the table's events as one call.
 
-    Events without partitions or topics (of groups, of the clock) are skipped. Rows are parsed by `threads` threads; by
-    default as many as the number of rows is worth.
+    Events without partitions or topics (of groups, of the clock) are skipped.
+
+    Args:
+        table: Rows of `events`.
+        config: The what-if settings to apply, and the brokers' limits.
+        threads: Number of threads that parse the rows; by default it depends on the number of rows.
     """
     columns = _Columns(table)
     partitions, topics, in_sync = columns["partitions"], columns["topics"], columns["isr"]
@@ -115,12 +122,12 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
 
 
 def _errors(of_items: pa.Array, of_rows: pa.Array | None) -> pa.Array:
-    """Return the errors of the items, followed by those of the rows if there are any."""
+    """Concatenate the errors of list items with those of rows; the latter are left out if they are all null."""
     return of_items if of_rows is None or of_rows.null_count == len(of_rows) else pa.concat_arrays([of_items, of_rows])
 
 
 def _piece_start(row: int, columns: _Columns, item_errors: pa.Array) -> PieceOffsets:
-    """Return how much precedes the row in each of the output tables."""
+    """Count the output rows that the input rows before `row` produce, in each of the output tables."""
     items, changes = _items_before(columns["partitions"], row), _known_before(columns["change"], row)
     of_brokers = sum(_known_before(columns.maybe(name), row) for name in ("exhausted", "full"))
     return PieceOffsets(
@@ -174,14 +181,17 @@ def _field(items: pa.Array, name: str) -> pa.Array | None:
 
 
 def _rows_of(texts: pa.Array, rows: pa.Array) -> pa.Array:
-    """Take the strings of these rows; usually every row is a request, or no row has a string."""
+    """Take the strings of these rows.
+
+    It is fast in the usual cases: every row is a request, or no row has a string.
+    """
     if texts.null_count == len(texts):
         return pa.nulls(len(rows), pa.string())
     return texts if len(rows) == len(texts) else texts.take(rows)
 
 
 def _effective_settings(columns: _Columns, config: Config) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return timeouts, max waits and min_bytes after the what-if settings."""
+    """Return the columns `timeout_ms`, `max_wait_ms` and `min_bytes` with the what-if settings applied."""
     timeouts, waits, min_bytes = (columns[name] for name in ("timeout_ms", "max_wait_ms", "min_bytes"))
     for kind, listed in (("produce", "partitions"), ("delete_records", "partitions"), ("create_topics", "topics")):
         timeouts = _override(columns, timeouts, config, (f"{kind}.timeout_ms",), listed, kind)
@@ -202,7 +212,20 @@ def _override(
     kind: str,
     follower: bool | None = None,
 ) -> pa.Array:
-    """Apply the what-if settings to the requests of this kind; of fetches, to those of followers or of consumers."""
+    """Apply what-if settings to one column of the requests of one kind.
+
+    Args:
+        columns: The events.
+        recorded: The column as recorded.
+        config: The configuration with the what-if settings.
+        keys: The names of the settings that change the column.
+        listed: The column with the requests' partitions or topics.
+        kind: The kind of requests.
+        follower: For fetches: whether to change those of followers, or those of consumers.
+
+    Returns:
+        The changed column. Rows of other requests stay as recorded.
+    """
     plain = config.plain(keys)
     if plain is None and not any(key in rule.settings for rule in config.what_if for key in keys):
         return recorded

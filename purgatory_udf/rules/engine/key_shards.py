@@ -1,4 +1,4 @@
-"""Groups of keys, which are processed together: splitting calls by group, and combining them again.
+"""Groups of keys that are processed together: splitting calls by group, and combining them again.
 
 If groups are brokers, each has every key of its operations and decides them alone. If groups are partitions or shards,
 an operation is *split* if its keys are in several of them, and none can decide it. Such a group decides its whole
@@ -28,18 +28,18 @@ _MAX_INT16_GROUPS = 1 << 15
 
 
 def by_partition(key: str) -> str:
-    """Return the group of a key: each key is a group."""
+    """Return the name of a key's group, for the grouping in which each key is a group."""
     return key
 
 
 def by_broker(key: str) -> str:
-    """Return the group of a key: its broker, or one common group for topics, which every broker knows."""
+    """Return the name of a key's group, for the grouping by broker. Topics, which all brokers know, are one group."""
     broker = key_parts(key)[0]
     return "topics" if broker == ANY_BROKER else f"broker-{broker}"
 
 
 def by_shard(shards: int) -> Grouping:
-    """Return a grouping that hashes keys to this number of groups."""
+    """Return the grouping that hashes keys to `shards` groups."""
 
     def group(key: str) -> str:
         return f"shard-{zlib.crc32(key.encode('utf-8')) % shards}"
@@ -48,7 +48,7 @@ def by_shard(shards: int) -> Grouping:
 
 
 def grouping_function(grouping: str, shards: int) -> Grouping:
-    """Return the function for a value of the configuration's `grouping`."""
+    """Return the grouping for a value of the configuration's `grouping`: partition, broker or shard."""
     return {"partition": by_partition, "broker": by_broker, "shard": by_shard(shards)}[grouping]
 
 
@@ -98,7 +98,7 @@ def split_call(call: Call, group: Grouping) -> Iterator[tuple[str, Call]]:
 
 
 def _part_rows(events: Records) -> tuple[Records, Records]:
-    """Return the rows of the request parts in the order of their events, and the event of each."""
+    """Return the row numbers of the request parts, in the order of their events, and the event of each part."""
     count = events["count"].astype(np.int64)
     parents = np.repeat(np.arange(len(events)), count)
     offset = np.arange(len(parents)) - np.repeat(np.cumsum(count) - count, count)
@@ -144,7 +144,7 @@ def _compact_call(call: Call, events: Records, request_parts: Records) -> Call:
 
 
 def merge_split_requests(call: Call) -> Call:
-    """Merge the pieces of requests that came from several groups."""
+    """Merge the pieces of each request that several groups have relayed into one request."""
     events = call.events
     pieces = (events["split"] > 0) & (events["total"] > 0)
     if not pieces.any():
@@ -201,7 +201,7 @@ def concat_calls(calls: Sequence[Call]) -> Call:
 
 
 def defer_split_fetches(call: Call) -> Call:
-    """For a group by partition or shard: mark split fetches as partial, so that they do not complete there."""
+    """Mark split fetches as partial, so that they do not complete in a group of partitions or a shard."""
     split = (call.events["split"] > 0) & (call.events["code"] == Code.FETCH)
     if not split.any():
         return call
@@ -211,7 +211,7 @@ def defer_split_fetches(call: Call) -> Call:
 
 
 def keep_whole(decided: Decisions) -> Decisions:
-    """Keep the decisions of a group by partition or shard: whole operations, and no gauges.
+    """Select what a group of partitions or a shard decides: operations that are not split, and no gauges.
 
     Operations that depend on their broker (`BROKER_DECIDES`) count as split.
     """
@@ -219,7 +219,7 @@ def keep_whole(decided: Decisions) -> Decisions:
 
 
 def keep_split(decided: Decisions) -> Decisions:
-    """Keep the decisions of a broker's group that gets relayed events: split operations, and all gauges."""
+    """Select what a broker's group decides about relayed events: split operations, and all gauges."""
     return _select_outcomes(decided, decided.all_operations["split"] > 0, readings=True)
 
 

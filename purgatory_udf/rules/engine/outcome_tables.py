@@ -43,31 +43,31 @@ from purgatory_udf.rules.engine.parallel_pieces import run_in_thread, threads_fo
 
 
 class Int64Field(Int64Enum):
-    """Columns of an operation with 64 bits."""
+    """Rows of the array with the 64-bit columns of operations."""
 
     SEQ, STARTED, ENDED, DEADLINE, WAIT, BYTES, ANSWERED, TEXT = range(8)
 
 
 class Int32Field(Int64Enum):
-    """Columns of an operation with 32 bits."""
+    """Rows of the array with the 32-bit columns of operations."""
 
     CODE, BROKER, KEY, RULE, TRIGGER, FETCHER = range(6)
 
 
 class PartField(Int64Enum):
-    """Columns of a part with 32 bits."""
+    """Rows of the array with the 32-bit columns of parts."""
 
     KEY, ERROR, ERROR_TEXT = range(3)
 
 
 class WatchInt64Field(Int64Enum):
-    """Columns of a watch with 64 bits."""
+    """Rows of the array with the 64-bit columns of watches."""
 
     SEQ, STARTED, DEADLINE, ENDED, INCREMENTS = range(5)
 
 
 class WatchInt32Field(Int64Enum):
-    """Columns of a watch with 32 bits."""
+    """Rows of the array with the 32-bit columns of watches."""
 
     CODE, BROKER, KEYS, STATUS = range(4)
 
@@ -99,9 +99,17 @@ def flatten(
 ) -> None:
     """Write the columns of ended operations and of their parts.
 
-    `ended` are rows of `operations`; `no_key` is the number of the key name that is null. The outputs are `longs` and
-    `ints` (an operation's `Int64Field` and `Int32Field`), `watched`, `offsets` (each operation's first part, then the
-    number of parts), `part_bytes`, and `part_ints` (a part's `PartField`).
+    Args:
+        operations: Operations, ended or open.
+        parts: The parts of all operations; those of one operation are consecutive.
+        ended: Rows of `operations`.
+        no_key: The number that stands for "no key".
+        longs: Filled: a row for each `Int64Field`, a column for each ended operation.
+        ints: Filled: a row for each `Int32Field`, a column for each ended operation.
+        watched: Filled: whether each ended operation was watched.
+        offsets: Filled: the first part of each ended operation in the columns of parts, then the number of parts.
+        part_bytes: Filled: the bytes of each part.
+        part_ints: Filled: a row for each `PartField`, a column for each part.
     """
     at = 0
     offsets[0] = 0
@@ -138,7 +146,7 @@ def flatten(
 
 @inlined
 def _first_key(operation: Any, parts: Records) -> int:
-    """Return the first part on whose key the operation is watched."""
+    """Return the first part that watches its key."""
     at = operation.first
     if operation.code == Code.REMOTE_FETCH:
         while parts[at].read_state < AnswerSource.PENDING:
@@ -196,9 +204,9 @@ def flatten_watches(
 
 @inlined
 def _status(operation: Any, fetch: bool) -> int:
-    """Return the status of watches without a more specific one.
+    """Return the default status of an operation's watches.
 
-    A fetch of one partition that did not get its bytes was forced to complete.
+    It is `SATISFIED`, except for a fetch of one partition that completed without its bytes: `FORCED`.
     """
     if fetch and operation.count == 1 and operation.rule != Rule.MIN_BYTES:
         return WatchStatus.FORCED
@@ -206,7 +214,7 @@ def _status(operation: Any, fetch: bool) -> int:
 
 
 def _lookup_array(names: dict[int, str | None]) -> pa.Array:
-    """Return an array of names by number."""
+    """Return an array with the name of each number, from 0 to the greatest."""
     return pa.array([names.get(number) for number in range(max(names) + 1)], pa.string())
 
 
@@ -232,7 +240,7 @@ def _timestamps(us: Records) -> pa.Array:
 
 @cache
 def _empty_table(schema: pa.Schema) -> pa.Table:
-    """Return an empty table. Creating one takes as long as a column of thousands of rows."""
+    """Return an empty table, which is cached: creating one takes as long as filling thousands of rows."""
     return schema.empty_table()
 
 
@@ -293,7 +301,7 @@ class OutcomeColumns:
 
     @property
     def latest_us(self) -> int:
-        """When the last operation ended."""
+        """The time at which the last operation ended, in microseconds."""
         return int(self._longs[Int64Field.ENDED].max())
 
     def outcomes(self) -> tuple[pa.Table, pa.Table, pa.Table]:
@@ -355,7 +363,7 @@ class OutcomeColumns:
         return pa.ListArray.from_arrays(pa.array(self._offsets), fields)
 
     def watches(self) -> pa.Table:
-        """Return one row per watch: a fetch's watches end with it, others when their partition is settled."""
+        """Return the table of watches. A fetch's watches end with it, others when their partition is settled."""
         decided, names, key = self._decided, self._names, self._part_ints[PartField.KEY]
         longs, ints = (
             np.empty((len(WatchInt64Field), len(key)), np.int64),
@@ -394,7 +402,7 @@ def outcome_tables(decided: Decisions, run_id: str, trace_end_us: int | None) ->
 
 
 def gauge_table(decided: Decisions, run_id: str) -> pa.Table:
-    """Return the gauge readings."""
+    """Return the table of gauge readings."""
     readings, purgatories = decided.readings, take_records(decided.purgatories, decided.readings["purgatory"])
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id, pa.string()), len(readings)),

@@ -1,8 +1,8 @@
 """Parses a table in several threads, one piece of its rows each, with the same result as in one thread.
 
-All threads write to the same tables, each from the row on that it would have if every earlier row needed as much space
-as possible. Each numbers its own keys. Afterwards the rows of later pieces are moved up to close the gaps, and their
-key numbers are replaced.
+All threads write to the same tables. The output of a piece starts at the row that it would have if every earlier input
+row needed as much space as possible. Each thread numbers the keys of its piece. Afterwards the rows of later pieces are
+moved up to close the gaps, and their key numbers are replaced.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ def threads_for(rows: int) -> int:
 
 
 def run_in_thread(work: Callable[[], Result]) -> Callable[[], Result]:
-    """Start the work in another thread; the returned function waits for its result, or raises its exception."""
+    """Start the work in another thread.
+
+    Returns:
+        A function that waits for the result and returns it, or raises the exception that the work raised.
+    """
     executor = ThreadPoolExecutor(1)
     future = executor.submit(work)
     executor.shutdown(wait=False)
@@ -63,7 +67,7 @@ _COUNTERS = {
 
 
 class PieceOffsets(NamedTuple):
-    """Counts before a row of the input: rows, changes, parts of requests, in-sync replicas, and names of errors."""
+    """Counts up to a row of the input: rows, changes, parts of requests, in-sync replicas, and names of errors."""
 
     rows: int
     changes: int
@@ -73,9 +77,10 @@ class PieceOffsets(NamedTuple):
 
     @property
     def rows_by_table(self) -> dict[str, int]:
-        """Return the first row of a piece in each output table, if all earlier rows need as much space as possible.
+        """The first row in each output table of the piece that starts here.
 
-        A change may be an event of its topic as well.
+        It leaves the greatest space that earlier input rows may need; a change, for example, may be a second event of
+        its topic.
         """
         return {
             "events": self.rows + self.changes,
@@ -90,10 +95,18 @@ class PieceOffsets(NamedTuple):
 
 
 class ParsedEvents(NamedTuple):
-    """The parsed events.
+    """The parsed events, as the tables of a call.
 
-    `request_rows` and `error_rows` are the input rows of requests, and of items with an error's name. `unordered`: some
-    event is earlier than the one before it.
+    Attributes:
+        names: The names of the keys.
+        events: The events, in the order of the input.
+        request_parts: The parts of the requests.
+        leader_and_isr: Leader epochs and in-sync sets of the changes that have them.
+        in_sync: The members of the in-sync sets.
+        request_rows: The input row of each request.
+        error_rows: The input row of each item that has an error recorded by name.
+        capacity: The table capacity that the events need.
+        unordered: Whether some event is earlier than the one before it.
     """
 
     names: list[str]
@@ -108,9 +121,12 @@ class ParsedEvents(NamedTuple):
 
 
 def parse_in_parallel(columns: Records, starts: Sequence[PieceOffsets], **settings: int) -> ParsedEvents:
-    """Parse the rows of the columns; those between two starts are a piece.
+    """Parse events in one thread for each piece.
 
-    The settings are numbers of the parser's arena (`event_records`).
+    Args:
+        columns: Records of the input columns (`column_access`).
+        starts: The start of each piece, then the end of the last.
+        settings: Values of the scalars in the parser's arena (`event_records.ARENA`).
     """
     sizes = starts[-1].rows_by_table
     tables = {name: np.empty(sizes[name], TABLES[name]) for name in _COUNTERS}
@@ -152,7 +168,7 @@ class _Piece:
 
 
 class _MergedPieces:
-    """The output tables, with the pieces' rows moved up behind each other."""
+    """The output tables, in which the rows of the pieces follow each other without gaps."""
 
     def __init__(self, tables: dict[str, Records]) -> None:
         self._tables = tables
@@ -223,7 +239,10 @@ def _key_names(keys: Records) -> list[str]:
 
 @entry_point
 def _shift_events(events: Records, keys: Records, request_parts: int, leader_and_isr: int, request_rows: int) -> None:
-    """Replace key numbers, and shift the rows that events refer to by those of earlier pieces."""
+    """Replace the key numbers of a piece's events by `keys`, and shift their row numbers.
+
+    The shifts are the numbers of rows of earlier pieces in the tables of these names.
+    """
     for e in range(len(events)):
         event = events[e]
         if event.code <= LAST_WITH_PARTS:
@@ -237,7 +256,7 @@ def _shift_events(events: Records, keys: Records, request_parts: int, leader_and
 
 @entry_point
 def _shift_parts(request_parts: Records, keys: Records, names: int) -> None:
-    """Replace key numbers, and shift the rows of errors' names by those of earlier pieces."""
+    """Replace the key numbers of a piece's parts by `keys`, and shift the rows of error names by `names`."""
     for a in range(len(request_parts)):
         part = request_parts[a]
         part.key = keys[part.key]

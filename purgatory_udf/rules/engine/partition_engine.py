@@ -60,7 +60,7 @@ def engine_settings(
 
 
 def purge_intervals(config: Config) -> dict[Code, int]:
-    """Return the purge interval of each kind of purgatory."""
+    """Return the purge interval of each kind of purgatory, in operations."""
     return {
         Code.PRODUCE: config.produce.purge_interval,
         Code.FETCH: config.fetch.purge_interval,
@@ -79,14 +79,14 @@ class Engine:
 
     Attributes:
         config: The configuration.
-        trace_start_ms: Time of the trace's first event.
+        trace_start_ms: Time of the trace's first event, in epoch milliseconds.
         grouping: Which keys are processed together (`key_shards`).
-        serialize: Serialize states and calls between steps, as Spark does.
+        serialize: Whether to serialize states and calls between steps, as Spark does.
         retain_bytes: See `EngineSettings`.
         smallest_limit: See `EngineSettings`.
         pauses: The times at which brokers stood still.
         states: The states of the groups.
-        relay_states: The states of the brokers' groups behind them, unless groups are brokers.
+        relay_states: The states of the brokers' groups that get relayed events; empty if `grouping` is `by_broker`.
     """
 
     config: Config
@@ -156,7 +156,13 @@ class Tables:
 
     @staticmethod
     def of(decided: Iterable[Decisions], run_id: str = "loop", trace_end_us: int | None = None) -> Tables:
-        """Build the tables of these decisions, in their order. For `trace_end_us` see `outcome_tables`."""
+        """Build the tables of these decisions, in their order.
+
+        Args:
+            decided: The decisions of each call.
+            run_id: The run's id, for the tables.
+            trace_end_us: Time of the trace's last event in epoch microseconds, if known.
+        """
         tables = []
         for each in decided:
             ended = OutcomeColumns(each, run_id, trace_end_us)

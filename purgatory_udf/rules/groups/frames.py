@@ -1,11 +1,11 @@
 """A frame: named numpy columns of equal length, with lazy row selection, and its binary form.
 
-Selecting rows and concatenating frames copies no column until it is read, as most columns of most frames never are.
-An array that a frame was built from must therefore not be modified while frames derived from it are in use: replace the
-column by a modified copy instead.
+Selecting rows and concatenating frames copies a column only when it is read, because most columns of most frames never
+are. An array that a frame was built from must therefore not be modified while frames derived from it are in use:
+replace the column by a modified copy instead.
 
-Frames are packed into bytes for a group's state in Spark and for what one query passes to the next. A number column is
-stored as its minimum and the unsigned differences from it, in the fewest bytes that hold the largest one. Columns of
+Frames are serialized for a group's state in Spark, and for the data that one query passes to the next. A number column
+is stored as its minimum and the unsigned differences from it, in the fewest bytes that hold the largest one. Columns of
 the same width are stored together, so that packing takes a few numpy calls regardless of the number of columns. A text
 column is stored as lengths and one block of UTF-8. Values of 256 bytes or more are compressed.
 """
@@ -113,7 +113,7 @@ class Frame:
         return _new_frame({**self._stored, **columns})
 
     def merge(self, other: Frame) -> Frame:
-        """Return the columns of both frames; where both have one, that of `other`."""
+        """Return a frame with the columns of both frames. If both have a column, that of `other` is used."""
         return _new_frame({**self._stored, **other._stored})
 
     def copy(self) -> Frame:
@@ -237,7 +237,7 @@ def _parse_label(label: bytes) -> tuple[str, list[str], list[str]]:
 
 
 def _pack_numbers(columns: list[Array], rows: int) -> list[bytes]:
-    """Return minimums, widths in bytes (0: all equal), then the differences, narrow columns first."""
+    """Serialize number columns: minimums, widths in bytes (0: all equal), and differences, narrow columns first."""
     if not columns or not rows:
         return []
     matrix = np.array(columns, dtype=np.int64)
@@ -273,7 +273,7 @@ def _unpack_numbers(data: memoryview, at: int, columns: int, rows: int) -> tuple
 
 
 def _pack_texts(column: Array) -> list[bytes]:
-    """Return lengths and one block of text. A column of empty texts only takes one byte."""
+    """Serialize a text column as lengths and one block of text. A column of only empty texts takes one byte."""
     texts: list[str] = column.tolist()
     if not any(texts):
         return [b"\0"]
@@ -308,7 +308,7 @@ def pack(frames: Mapping[str, Frame]) -> bytes:
 
 
 def unpack(value: bytes) -> dict[str, Frame]:
-    """Deserialize the frames of `pack`. A value of another version is rejected."""
+    """Deserialize the frames of `pack`. Raises UserError if the value has another version."""
     data = strip_header(_KIND, VERSION, value)
     (count,) = struct.unpack_from("<H", data)
     at, frames = 2, {}

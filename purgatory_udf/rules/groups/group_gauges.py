@@ -1,8 +1,8 @@
 """The gauges of the coordinators' purgatories, batch by batch, from the watcher list changes of the groups' calls.
 
-The changes of a batch are complete up to its horizon, before which no group can add any. The clock runs up to there, by
-`scripted_purgatory`. Later changes (a group with events is decided up to the last of them) are stored for the next
-batch, with the open operations, the dead entries of lists, and the timer's wheels.
+The changes of a batch are complete up to its horizon, because no group can add changes before it. The clock runs up to
+the horizon (`scripted_purgatory`). A group with events is decided up to its last event, so there may be later changes;
+these are stored for the next batch, with the open operations, the dead entries of lists, and the timer's wheels.
 
 One case is not exact. If an operation has a delay of 0 ms and the wheels lag, its timer runs when the reaper next
 wakes, not with the event, so the effect on the other purgatory may come one purge late. Only a session timeout or an
@@ -69,7 +69,7 @@ class CoordinatorPurgatory:
         names: The names of the watcher lists, which other attributes refer to by index.
         dead: The number of dead entries of each list.
         waiting: The open operations.
-        later: Moments after the last horizon.
+        later: Moments after the last horizon, which the next batch applies.
         queued: The buckets that are in the timer's delay queue.
         now_ms: The time up to which the clock has run.
         record: The purgatory's record in the compiled loop.
@@ -150,7 +150,7 @@ class CoordinatorPurgatory:
         return moments.take(np.lexsort((moments.kind, moments.late, moments.sub, moments.seq, moments.t)))
 
     def _stop_steps(self, stopped: Frame, list_numbers: Array) -> Iterator[tuple[Frame, int]]:
-        """Yield the steps of stopped processes: all lists of the groups are walked, and the estimate is reset."""
+        """Yield the steps of broker processes that stopped: all lists are checked, and the purge estimate is reset."""
         of_none = {name: np.zeros(len(stopped), np.int64) for name in _NO_OPERATION.names}
         stopped = stopped.with_columns(list=list_numbers[stopped.list], **of_none)
         yield stopped, RESET_ESTIMATE

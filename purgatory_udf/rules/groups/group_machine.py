@@ -50,7 +50,7 @@ ANSWERS = FrameLayout(
 
 
 class AnswerJournal(GroupJournal):
-    """A journal that also keeps the requests of the answers in `ANSWERS`."""
+    """A journal that keeps each answer together with its request, for the rows of `ANSWERS`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,10 @@ def _answer_row(request: GroupRequest, answer: Answer) -> tuple[int | str, ...]:
 
 
 def _recorded_assignment(request: ConsumerHeartbeat) -> str:
-    """Return the recorded assignment in the form of `ANSWERS`. With an epoch, the whole answer is recorded."""
+    """Return the recorded assignment of a heartbeat in the form of `ANSWERS`.
+
+    If the trace records an epoch, it records the whole answer, so a missing assignment means that it had none.
+    """
     if request.recorded_epoch is None and request.recorded_assignment is None:
         return ""
     return _assignment_cell(request.recorded_assignment)
@@ -171,7 +174,7 @@ class GroupMachine:
 
     @property
     def consumer(self) -> ConsumerGroup | None:
-        """The group, if it is a consumer group."""
+        """The group if it is a consumer group (KIP-848), otherwise None."""
         consumers = self._coordinator.consumers
         return consumers.groups.get(self._name) if consumers is not None else None
 

@@ -262,7 +262,7 @@ class GroupTables:
 
 
 def _partitions(name: str, column: Array) -> pa.Array:
-    """Return lists of partitions, for a column of `member_transitions`."""
+    """Convert a text column of assignments to lists of partitions, for column `name` of `member_transitions`."""
     kind = MEMBER_TRANSITIONS.field(name).type
     names = [field.name for field in kind.value_type]
     return pa.array([[dict(zip(names, each, strict=True)) for each in json.loads(text)] for text in column], kind)
@@ -273,7 +273,7 @@ def _texts(column: Array) -> pa.Array:
 
 
 def _null_if_empty(column: Array) -> pa.Array:
-    """Return the texts, with null for an empty one."""
+    """Replace empty texts by null."""
     texts = _texts(column)
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 

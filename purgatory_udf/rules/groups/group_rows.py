@@ -20,7 +20,7 @@ from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
 
 
 class Api(IntEnum):
-    """Requests of members, and events of the group itself. Those up to `LAST_LIVENESS_API` only renew the session."""
+    """Requests of members, and events of the group itself. Requests up to `LAST_LIVENESS_API` only renew a session."""
 
     HEARTBEAT = 0
     OFFSET_COMMIT = 1
@@ -134,7 +134,7 @@ def split_group_key(key: str) -> tuple[int, str]:
 
 
 def _with_all_columns(events: pa.Table) -> pa.Table:
-    """Return the columns that are read. A table of an older version lacks some, which are then null."""
+    """Select the columns that are read. Columns that a table of an older version lacks are added, with nulls."""
     columns = [
         events[name] if name in events.column_names else pa.nulls(len(events), EVENTS.field(name).type)
         for name in COLUMNS
@@ -195,7 +195,7 @@ _CONSUMER_FIELDS = (
 
 
 def _consumer_fields(events: pa.Table) -> Array:
-    """Serialize the fields of consumer groups as JSON. Rows without any have an empty text."""
+    """Serialize the fields that only consumer groups use as JSON. Rows without such fields have an empty text."""
     texts = np.full(len(events), "", dtype=object)
     has_any = np.zeros(len(events), dtype=bool)
     for name in _CONSUMER_FIELDS:

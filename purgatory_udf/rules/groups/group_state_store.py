@@ -32,11 +32,21 @@ PENDING = -1
 
 @dataclass(frozen=True, slots=True)
 class RebalanceSnapshot:
-    """An open join, initial join or sync. `remaining_ms` is the time after the current window of an initial join.
+    """An open operation of the Rebalance purgatory: a join, initial join or sync, or a member's timer.
 
-    The timers of members of a consumer group have a `member_id`, and the `epoch` of the member when they were armed.
-
-    `dead`: the operation belongs to an earlier, unloaded incarnation of the group.
+    Attributes:
+        kind: The kind of operation.
+        operation_id: The `seq` of the request that started it.
+        started_us: When it started, in epoch microseconds.
+        seq: The second part of the `Moment` of its start.
+        sub: The third part.
+        deadline_ms: When it expires, in epoch milliseconds.
+        request_id: The request's id.
+        client_id: The request's client.
+        remaining_ms: Of an initial join: the time that remains after its current window.
+        dead: Whether the operation belongs to an earlier, unloaded instance of the group.
+        member_id: Of a timer in a consumer group: the member.
+        epoch: Of such a timer: the member's epoch when the timer was started.
     """
 
     kind: str
@@ -64,7 +74,7 @@ class GroupSnapshot:
         former: Removed members with open sessions, which complete only at their deadlines.
         is_new: Whether the group belongs to the new coordinator (Kafka 4.0); None until its first event.
         consumer: The group, if it is a consumer group.
-        commit_ms: When the record with the leader's assignment is committed, or None if none is under way.
+        commit_ms: When the record with the leader's assignment is committed; None if no such write is in progress.
         text: The JSON of everything but the sessions, or None if the snapshot may have changed since it was read.
     """
 
@@ -79,7 +89,7 @@ class GroupSnapshot:
 
     @property
     def owners(self) -> list[Member]:
-        """The members that sessions belong to: the current ones, then the former ones."""
+        """The members that may have sessions: the current ones, then the former ones."""
         return [*(self.group.members.values() if self.group is not None else ()), *self.former]
 
     @property

@@ -4,8 +4,8 @@
                          (joins, syncs,  (columns)
                          leaves, timers)
 
-The machine, which is the coordinator, is restored only where it is needed. Heartbeats and commits of a stable group,
-which are the bulk of any trace, are decided on columns. A call that contains nothing else never restores it.
+The machine is the coordinator for one group. Heartbeats and commits of a stable group, which are most of any trace, are
+decided on columns without it. So it is restored only for other events and timers, and in many calls not at all.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _GroupStep:
         return self._snapshot, self._result
 
     def _apply_heartbeats(self, at: int) -> int:
-        """Apply a heartbeat run that starts at row `at`. Return its length, or 0 if the machine has to continue."""
+        """Apply the heartbeat run that starts at row `at`. Return its length, or 0 if the machine must decide it."""
         end = self._run_ends[at]
         if end == at or not self._is_stable() or (self._machine is not None and end - at < self._min_run):
             return 0

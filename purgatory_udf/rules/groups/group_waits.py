@@ -32,7 +32,7 @@ _LISTS = FrameLayout(("broker", "code"), ("name",))
 
 
 def _list_name_prefix(group: str) -> str:
-    """Return the common prefix of the group's list names, which no other group's list names have."""
+    """Return the prefix that the names of the group's lists have in common. No other group's lists have it."""
     return f"{len(group)}/{group}/"
 
 
@@ -45,7 +45,7 @@ def open_operation_ids(snapshot: GroupSnapshot) -> Array:
 
 @dataclass
 class GroupWaits:
-    """The changes of one call. `lists` maps broker, purgatory and list name to the list's index."""
+    """The watcher list changes of one call. `lists` maps broker, purgatory and list name to the list's index."""
 
     lists: dict[tuple[int, int, str], int] = field(default_factory=dict)
     frames: dict[str, list[Frame]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})

@@ -29,7 +29,7 @@ from purgatory_udf.rules.purgatory.clock import Pauses
 
 @dataclass(frozen=True)
 class HeartbeatRun:
-    """The first `length` rows, their answers as indices into `ERRORS`, and the sessions that they completed."""
+    """A decided run: its length in rows, the answers as indices into `ERRORS`, and the sessions that it completed."""
 
     length: int
     answers: Array
@@ -37,7 +37,7 @@ class HeartbeatRun:
 
 
 def apply_heartbeats(snapshot: GroupSnapshot, rows: Frame, pauses: Pauses) -> HeartbeatRun:
-    """Apply the rows before the group's next other event or timer. Updates the sessions of `snapshot`.
+    """Apply the rows up to the next timer of the group that fires. Updates the sessions of `snapshot`.
 
     Args:
         snapshot: A stable group.
@@ -75,7 +75,7 @@ def apply_heartbeats(snapshot: GroupSnapshot, rows: Frame, pauses: Pauses) -> He
 
 
 def _current_sessions(snapshot: GroupSnapshot) -> Array:
-    """Return the index of each member's open session, or a negative number unless it has exactly one under its id."""
+    """Return the index of each member's open session; negative unless it has exactly one session under its id."""
     group, sessions = snapshot.group, snapshot.sessions
     assert group is not None
     ids = list(group.members)
@@ -117,7 +117,17 @@ def _first_missed_deadline(
     deadline: Array,
     pauses: Pauses,
 ) -> int:
-    """Return the earliest deadline of a session that no heartbeat completes in time."""
+    """Return the earliest deadline of a session that no heartbeat completes in time, in milliseconds.
+
+    Args:
+        snapshot: The group before the run.
+        session_of: The index of each member's open session.
+        sender: The member of each heartbeat, in order of member and time.
+        ms: The time of each of these heartbeats.
+        timeout: The session timeout of each member.
+        deadline: The deadline of the session that each of these heartbeats completes.
+        pauses: The times at which the group's broker stood still.
+    """
     assert snapshot.group is not None
     last = snapshot.sessions.deadline[session_of]
     last[sender] = ms + timeout[sender]
@@ -129,7 +139,10 @@ def _first_missed_deadline(
 
 
 def _ended(snapshot: GroupSnapshot, rows: Frame, order: Array, first: Array, deadline: Array, session: Array) -> Frame:
-    """Return the completed sessions: each was open before the run or started by the member's previous heartbeat."""
+    """Return the sessions that the run completed, as rows of `ENDED`.
+
+    Each was open before the run, or was started by its member's previous heartbeat in the run.
+    """
     previous = np.concatenate([[0], order[:-1]])[: len(order)]
     old, count = snapshot.sessions, len(order)
     texts = {name: np.where(first, old.columns[name][session], rows.columns[name][previous]) for name in _TEXTS}
@@ -159,7 +172,7 @@ _TEXTS = ("member_id", "request_id", "client_id")
 def _renew(
     snapshot: GroupSnapshot, rows: Frame, order: Array, member: Array, timeout: Array, session_of: Array
 ) -> None:
-    """Give each member with heartbeats in the run the session that its last heartbeat started."""
+    """Replace the session of each member with heartbeats in the run by the one that its last heartbeat started."""
     sender = member[order]
     last = np.sort(order[np.concatenate([sender[1:] != sender[:-1], [True]])[: len(order)]])
     if not len(last):

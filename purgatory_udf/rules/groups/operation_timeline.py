@@ -1,9 +1,9 @@
 """The clock of one group, and a timeline of its operations in the order of the whole trace.
 
-The two purgatories of the clock have heaps as timers, which can be refilled from a snapshot. Timing wheels
-(`purgatory.timing_wheel`) also track how far each wheel lags. That decides when a purge happens and what a gauge reads,
-but not how an operation ends, so the clock of a group needs the deadlines only. The timeline records starts, ends and
-checks as `Moment`s, from which the gauges are computed afterwards.
+The timers of the clock's two purgatories are heaps, which can be restored from a snapshot. Timing wheels
+(`purgatory.timing_wheel`) also track how far each wheel lags. The lag decides when a purge happens and what a gauge
+reads, but not how an operation ends, so the clock of a group needs only deadlines. The timeline records starts, ends
+and checks as `Moment`s, from which the gauges are computed afterwards.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Moment(NamedTuple):
 
 
 class DeadlineTimer:
-    """A timer without wheels: tasks by deadline, those of one millisecond in order of insertion."""
+    """A timer without wheels. It orders tasks by deadline, and tasks of one millisecond by insertion."""
 
     def __init__(self) -> None:
         self.alarm = Alarm()
@@ -84,7 +84,7 @@ class DeadlineTimer:
 
 
 class RestorablePurgatory(DelayedOperationPurgatory[Any]):
-    """A purgatory to which operations can be restored without another try.
+    """A purgatory to which open operations can be restored without trying them again.
 
     `fruitless_checks` lists the keys of checks that completed no operation. The timeline clears it.
     """
@@ -157,7 +157,10 @@ class GroupClock(Clock):
             self._on_step(self._moment(due_ms, turn))
 
     def _moment(self, due_ms: int, turn: int) -> Moment:
-        """Return the moment of a timer. A timer due by the last event's millisecond was started by that event."""
+        """Return the moment at which a timer that is due at `due_ms` runs, in the reaper's turn `turn`.
+
+        A timer that is due by the millisecond of the last event was started by that event.
+        """
         if due_ms * 1000 <= self._event.t:
             return self._event._replace(sub=1 + turn)
         return Moment(due_ms * 1000, BY_CLOCK, turn)
@@ -181,7 +184,10 @@ class WatcherList(IntEnum):
 
 @dataclass(eq=False)
 class OperationTimeline:
-    """When operations started and ended, restored ones included, and the fruitless checks as rows of `WALKS`."""
+    """The moments at which operations started and ended, including restored ones, and all checks without effect.
+
+    The checks, which completed no operation, are kept as rows of `WALKS`.
+    """
 
     journal: GroupJournal
     started: dict[GroupOperation, Moment] = field(default_factory=dict)

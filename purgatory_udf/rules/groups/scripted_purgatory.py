@@ -1,7 +1,7 @@
-"""The gauges of a purgatory whose operations start, end and are checked at given moments (the script).
+"""The gauges of a purgatory with operations that start, end and are checked at given moments (the script).
 
-A coordinator's operations are completed by its groups, not by the compiled loop. But when the reaper wakes and purges
-depends on all groups of a broker. The moments of the script are ordered by:
+A coordinator's operations are completed by its groups, not by the compiled loop. The wake-ups and purges of the reaper,
+however, depend on all groups of a broker. The moments of the script are ordered by:
 
     t, seq, sub     a timer (`seq` is -1) precedes the events of its millisecond; `sub` is the turn of the reapers
     late            whether a moment in the reaper's own turn follows only after its buckets have expired
@@ -46,7 +46,7 @@ def run_script(arenas: Records, moments: Records, dead: Records, turn: int, unti
         moments: The script (`MOMENT`), in the order of the module's table.
         dead: The lists (`LIST`), by the `key` of moments; updated.
         turn: The turn of this purgatory's reaper, 0 or 1.
-        until_ms: Epoch milliseconds. Nothing happens if the clock is later already.
+        until_ms: The new time in epoch milliseconds. An earlier time than the clock's has no effect.
     """
     arena = arenas[0]
     count = len(moments)
@@ -81,7 +81,10 @@ def run_script(arenas: Records, moments: Records, dead: Records, turn: int, unti
 
 @helper
 def _same_step(left: Any, right: Any, by_clock: bool) -> bool:
-    """Return whether no reaper wakes between two moments: they belong to one event, or to one turn of the reapers."""
+    """Return whether two moments belong to one event or one turn of the reapers, so that no reaper wakes in between.
+
+    `by_clock` is whether they are moments of timers.
+    """
     return left.t == right.t and left.seq == right.seq and (not by_clock or left.sub == right.sub)
 
 

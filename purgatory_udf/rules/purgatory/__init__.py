@@ -1,4 +1,4 @@
-"""Kafka's purgatory, independent of the conditions that operations wait for.
+"""Kafka's purgatory: how operations wait, complete and expire, independent of their conditions.
 
 In reading order:
 

@@ -30,7 +30,7 @@ PAUSE_EVENTS = (PAUSED, RESUMED) = ("paused", "resumed")
 
 
 class Pauses:
-    """The pauses of all brokers. Those of one broker do not overlap, and are in order of time."""
+    """The pauses of the cluster's brokers. The pauses of one broker do not overlap and are in time order."""
 
     def __init__(self, pauses: Iterable[Pause] = ()) -> None:
         self._of: dict[int, list[Pause]] = {}
@@ -39,7 +39,10 @@ class Pauses:
 
     @classmethod
     def from_events(cls, events: Iterable[Mapping[str, Any]], end_us: int = 0) -> Pauses:
-        """Collect the pauses from events in any order; a pause without `resumed` ends at the last event or `end_us`."""
+        """Collect the pauses from events in any order.
+
+        A pause without an event `resumed` lasts until after the last event, or after `end_us` if that is later.
+        """
         since: dict[int, int] = {}
         pauses, end_ms = cls(), end_us // 1000
         for event in sorted(events, key=lambda event: (event["time_us"], event["seq"])):
@@ -58,7 +61,7 @@ class Pauses:
         self._of.setdefault(pause.broker, []).append(pause)
 
     def end_last(self, broker: int, resumed_ms: int) -> None:
-        """Let the last pause of the broker end at another time, which has not been reached."""
+        """Change the end of the broker's last pause to `resumed_ms`, which the clock must not have reached yet."""
         self._of[broker][-1] = self._of[broker][-1]._replace(resumed_ms=resumed_ms)
 
     def of(self, broker: int) -> list[Pause]:
@@ -71,13 +74,13 @@ class Pauses:
             yield from self._of[broker]
 
     def fires_ms(self, broker: int, due_ms: int) -> int:
-        """Return when a timer of the broker fires that is due at `due_ms`."""
+        """Return when a timer that is due at `due_ms` fires: then, or when the broker resumes from a pause."""
         of_broker = self.of(broker)
         before = bisect_left(of_broker, due_ms, key=lambda pause: pause.paused_ms)
         return max(due_ms, of_broker[before - 1].resumed_ms) if before else due_ms
 
     def next_after(self, now_ms: int, broker: int | None = None) -> Pause | None:
-        """Return the first pause, of the broker or of any, that lasts longer than until `now_ms`."""
+        """Return the first pause, of this broker or of any, that lasts beyond `now_ms`; None without one."""
         brokers = self._of if broker is None else [broker]
         following = []
         for each in brokers:
@@ -135,9 +138,9 @@ class ExpiredOperationReaper:
 
 
 class Reapers:
-    """The reapers of a cluster: they wake in order of time, and at one time in the order of their creation.
+    """The reapers of a cluster. They wake in time order; reapers that are due together wake in order of creation.
 
-    The order matters where an expiration in one purgatory adds an operation to another, as an expired heartbeat does.
+    The order matters if an expiration in one purgatory adds an operation to another, as an expired heartbeat does.
     """
 
     def __init__(self, start_ms: int, pauses: Pauses | None = None) -> None:
@@ -180,7 +183,7 @@ class Reapers:
         self.now_ms = self._alarm.at_ms = now_ms
 
     def _run_due(self) -> None:
-        """Run tasks that were due when added. Each may add another due task, to any purgatory."""
+        """Run the tasks that were already due when they were added. Each may add further due tasks to any purgatory."""
         while any(reaper.purgatory.timer.run_due() for reaper in self._reapers):
             pass
 
@@ -189,7 +192,7 @@ class Reapers:
 class GaugeSeries:
     """The gauge readings of one purgatory. Only readings that differ from the previous one are stored.
 
-    A replay in steps takes the readings and remembers the values of the last one as `reported`.
+    A replay in steps removes the stored readings after each step, and keeps the last values as `reported`.
     """
 
     broker: int
@@ -219,7 +222,7 @@ class GaugeSeries:
 
 
 def gauge_changes(gauges: Iterable[Gauge]) -> list[Gauge]:
-    """Return the readings that differ from the purgatory's previous one (initially: empty), or that count a purge."""
+    """Return the readings that count a purge or differ from the previous one of their purgatory, initially 0."""
     previous: dict[tuple[int, str], tuple[int, int]] = {}
     changes = []
     for gauge in gauges:
@@ -235,7 +238,7 @@ _SETTLED_MS = IDLE_MS + 3 * STEP_MS
 
 
 class Clock:
-    """The time of a trace. It starts at a gauge step.
+    """The clock of a trace, with the reapers and gauges that it drives. It starts at a gauge step.
 
     Before an event is applied, the caller advances the clock to the event's time, so expiration wins ties.
     """
@@ -256,7 +259,9 @@ class Clock:
     def new_purgatory(
         self, broker_id: int, name: str, purge_interval: int, timer: Timer | None = None
     ) -> DelayedOperationPurgatory[Any]:
-        """Create a purgatory with a reaper and gauges. At one time, the purgatory created first expires first.
+        """Create a purgatory with a reaper and gauges.
+
+        If operations of several purgatories are due at the same time, the purgatory created first expires first.
 
         Args:
             broker_id: Id of the purgatory's broker.
@@ -305,7 +310,10 @@ class Clock:
         self._reapers.advance_to(now_ms)
 
     def _quiet_until(self, now_ms: int) -> int:
-        """Return the time before the next bucket or pause, at most `now_ms`. A trace may be quiet for days."""
+        """Return the last millisecond before the next bucket or pause, at most `now_ms`.
+
+        A trace may have no events for days, which `_skip_to` then skips.
+        """
         bucket_ms, pause = self.next_expiration_ms(), self.pauses.next_after(self._reapers.now_ms)
         quiet_ms = now_ms if pause is None else min(now_ms, pause.paused_ms)
         return quiet_ms if bucket_ms is None else min(quiet_ms, bucket_ms - 1)

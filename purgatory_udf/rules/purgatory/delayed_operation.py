@@ -1,4 +1,4 @@
-"""An operation that may have to wait: tried on arrival and at every check of its keys until it completes or expires."""
+"""An operation that may have to wait. It is tried on arrival and at every check of its keys until it ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DelayedOperation(TimerTask):
 
     @abstractmethod
     def try_complete(self, now_us: int) -> bool:
-        """Check the condition and, if it holds, call `force_complete`. True only if this call completed it."""
+        """Check the condition and, if it holds, call `force_complete`. Return True only if this call completed it."""
 
     @abstractmethod
     def on_complete(self, now_us: int) -> None:
@@ -53,7 +53,7 @@ class DelayedOperation(TimerTask):
         return not self.completed and self.try_complete(now_us)
 
     def force_complete(self, now_us: int) -> bool:
-        """Cancel the timer and complete the operation. True for the first caller only."""
+        """Cancel the timer and complete the operation. Return True only for the first call."""
         if self.completed:
             return False
         self.cancel()
@@ -66,7 +66,7 @@ class DelayedOperation(TimerTask):
         return True
 
     def abandon(self, now_us: int, rule: str = BROKER_STOPPED) -> None:
-        """End the operation without an answer or effect, because of `rule`: usually its broker stopped."""
+        """End the operation without an answer or effect, and record `rule` as the reason."""
         self.cancel()
         self.abandoned = True
         self.ended_us = now_us
@@ -95,7 +95,8 @@ class TraceRequest:
 class DelayedRequest(DelayedOperation):
     """A delayed operation that answers one request of a trace and yields its row in the tables.
 
-    `respond`, if set, is called with the operation once it is answered. Simulated clients receive their answers by it.
+    If `respond` is set, it is called with the operation once the request is answered. The simulation delivers answers
+    to its clients in this way.
     """
 
     def __init__(self, request: TraceRequest, delay_ms: int) -> None:

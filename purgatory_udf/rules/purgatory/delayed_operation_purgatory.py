@@ -131,7 +131,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
         return self.timer.size()
 
     def cancel_for_key(self, key: Hashable) -> list[Operation]:
-        """Drop the key's list and cancel the timers of its operations. Only a check of another key completes them."""
+        """Drop the key's list and cancel the timers of its operations. Only checks of other keys can complete them."""
         watchers = self._watchers_by_key.pop(key, None)
         return watchers.cancel() if watchers is not None else []
 

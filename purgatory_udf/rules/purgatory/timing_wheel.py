@@ -83,7 +83,7 @@ class TimerTaskList:
         task.bucket = None
 
     def set_expiration(self, expiration_ms: int) -> bool:
-        """Set the start of the slot. True if it changed, so that the bucket has to be queued again."""
+        """Set the start of the slot. Return True if it changed, so that the bucket has to be queued again."""
         changed = self.expiration_ms != expiration_ms
         self.expiration_ms = expiration_ms
         return changed
@@ -119,7 +119,7 @@ class DelayQueue:
 
 
 class TimingWheel:
-    """One wheel, and its overflow wheel once a deadline needed one."""
+    """One wheel. It creates its overflow wheel when the first deadline needs one."""
 
     def __init__(self, tick_ms: int, start_ms: int, counter: TaskCounter, queue: DelayQueue) -> None:
         self._tick_ms = tick_ms
@@ -131,7 +131,7 @@ class TimingWheel:
         self._overflow_wheel: TimingWheel | None = None
 
     def add(self, task: TimerTask) -> bool:
-        """Put the task into its bucket. False if it is cancelled or already due, and therefore in no bucket."""
+        """Put the task into its bucket. Return False if it is cancelled or already due, and therefore in no bucket."""
         if task.cancelled or task.deadline_ms < self._now_ms + self._tick_ms:
             return False
         if task.deadline_ms >= self._now_ms + self._interval_ms:
@@ -170,9 +170,9 @@ class Alarm:
 
 
 class Timer(Protocol):
-    """The timer of a purgatory. Timers that share an alarm bring it forward when they get work.
+    """The timer of a purgatory. Timers that share an alarm set it to an earlier time when they get an earlier task.
 
-    `resumed_ms` is when the broker last resumed after it had stood still. Overdue tasks run at that time.
+    `resumed_ms` is the time at which the broker last resumed from a pause. Overdue tasks run at that time.
     """
 
     alarm: Alarm
@@ -182,10 +182,10 @@ class Timer(Protocol):
         """Schedule `task` for its deadline. A task that is already cancelled never runs."""
 
     def advance_clock(self, now_ms: int) -> bool:
-        """Run every task with deadline <= `now_ms`, earliest first. False if no bucket had expired."""
+        """Run every task with deadline <= `now_ms`, earliest first. Return False if no bucket had expired."""
 
     def run_due(self) -> bool:
-        """Run the tasks that were already due when they were added, without a wake-up. False if there were none."""
+        """Run the tasks that were already due when they were added. Return False if there were none."""
 
     def next_wake_ms(self) -> int | None:
         """Return when `advance_clock` next has an expired bucket to process; the bucket may turn out to be empty."""

@@ -10,7 +10,7 @@ In reading order:
 - `delayed_share_fetch`: the delayed operation of share fetches
 - `share_broker`: the share partitions of a broker, and the events that check waiting share fetches
 - `broker`: a broker's replicas and purgatories, and the cluster
-- `event_handlers`: from an event of the trace to a delayed operation, or to a change that triggers checks
+- `event_handlers`: turns each event of a trace into a delayed operation, or into a change that triggers checks
 - `reference_replay`: the replay of a whole trace, with outcomes and gauges
-- `share_replay`: the replay of share groups in steps, with its state as bytes
+- `share_replay`: the replay of share groups in steps, with serialized state
 """

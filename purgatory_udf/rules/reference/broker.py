@@ -28,9 +28,9 @@ from purgatory_udf.rules.reference.share_broker import ShareBroker, ShareGroups
 
 
 class ReplicaBroker:
-    """A broker's replicas, and the records of them that share groups have in flight.
+    """A broker's replicas, and the share partitions with records in flight.
 
-    A replay of share groups needs nothing else of a broker. `Broker` adds the other purgatories.
+    This is all that a replay of share groups needs of a broker. `Broker` adds the other purgatories.
     """
 
     def __init__(self, broker_id: int, clock: Clock, share_groups: ShareGroups) -> None:
@@ -49,7 +49,7 @@ class ReplicaBroker:
 
     @property
     def shares(self) -> ShareBroker:
-        """The share partitions and their purgatory, created on first use: few brokers have any."""
+        """The share partitions and their purgatory, which are created on first use."""
         if self._shares is None:
             self._shares = ShareBroker(self.broker_id, self._clock, self._share_groups, self)
         return self._shares
@@ -80,7 +80,7 @@ class ReplicaBroker:
             self.check_log_end(replica, now_us)
 
     def fence_shares(self, replica: Partition, now_us: int) -> None:
-        """Drop what share groups have in flight of the partition, because the broker no longer leads it."""
+        """End all deliveries of the partition to share groups, because the broker no longer leads it."""
         if self._shares is not None:
             self._shares.fence(replica.key, now_us)
 
@@ -107,14 +107,14 @@ class ReplicaBroker:
         """Check the requests that wait for remote storage: the broker has lost the leadership or the replica."""
 
     def check_low_watermark(self, replica: Partition, now_us: int) -> None:
-        """Check the deletions that wait for the partition's log start offset."""
+        """Check the delete-records requests that wait for the partition's log start offset."""
 
     def check_topic(self, topic: str, now_us: int) -> None:
-        """Check the creations that wait for leaders of the topic."""
+        """Check the create-topics requests that wait for leaders of the topic."""
 
 
 class Broker(ReplicaBroker):
-    """Answers each request at once or puts it into a purgatory, and checks the purgatories when a partition changes."""
+    """A broker. It answers a request at once or puts it into a purgatory, which it checks when a partition changes."""
 
     def __init__(self, broker_id: int, config: Config, clock: Clock, share_groups: ShareGroups | None = None) -> None:
         super().__init__(broker_id, clock, share_groups or ShareGroups(config.share))
@@ -139,7 +139,7 @@ class Broker(ReplicaBroker):
         self._reads, self._lookups = RemoteReads(), RemoteReads()
 
     def append_records(self, produce: DelayedProduce, acks: int, now_us: int) -> None:
-        """Append, then answer the produce or let it wait, and only then check what the appends completed.
+        """Append the records, answer the produce or let it wait, and then check which operations the appends complete.
 
         Since Kafka 2.7 these checks run after the request has been handled, so the first try of the produce already
         sees its own appends.
@@ -190,9 +190,12 @@ class Broker(ReplicaBroker):
         return fetch
 
     def _begin_remote_fetch(self, fetch: DelayedFetch, now_us: int) -> DelayedRemoteFetch | None:
-        """Begin the reads of remote storage, and let the fetch wait for them; None if it needs none.
+        """Start the reads of remote storage, and let the fetch wait for them.
 
-        Neither errors nor enough bytes on arrival complete a remote fetch, and its own maximum wait does not count.
+        Errors or enough bytes on arrival do not complete a remote fetch, and its own maximum wait does not apply.
+
+        Returns:
+            The remote fetch, or None if the fetch needs no read of remote storage.
         """
         remote = [status for status in fetch.statuses if status.is_remote and status.replica_id < 0]
         if not remote:
@@ -218,7 +221,7 @@ class Broker(ReplicaBroker):
 
         Args:
             replica: The partition that was read.
-            request_id: The fetch, an open one if several had this id.
+            request_id: Id of the fetch. If several fetches have this id, an open one gets the result.
             error: NONE if the read succeeded.
             size: The bytes read; ignored after an error.
             now_us: The time.
@@ -229,7 +232,7 @@ class Broker(ReplicaBroker):
             self.remote_fetch_purgatory.check_and_complete(replica.key, now_us)
 
     def list_offsets(self, request: DelayedRemoteListOffsets, lookups: list[TopicPartition], now_us: int) -> None:
-        """Begin the lookups of a list-offsets request, and let it wait for them; without any, answer it at once."""
+        """Start the lookups of a list-offsets request and let it wait, or answer it at once if it needs none."""
         if not lookups or self.remote_storage.queue_full:
             for status in request.statuses:
                 if status.replica.key in lookups:
@@ -254,7 +257,7 @@ class Broker(ReplicaBroker):
             self.remote_list_offsets_purgatory.check_and_complete(replica.key, now_us)
 
     def delete_records(self, deletion: DelayedDeleteRecords, now_us: int) -> None:
-        """Complete a deletion if all low watermarks allow it, else let it wait."""
+        """Complete a delete-records request if all low watermarks have reached its offsets, otherwise let it wait."""
         if not deletion.statuses:
             deletion.complete_by("empty", now_us)
             return
@@ -264,7 +267,7 @@ class Broker(ReplicaBroker):
         self.delete_records_purgatory.try_complete_else_watch(deletion, keys, now_us)
 
     def create_topics(self, creation: DelayedCreateTopics, may_wait: bool, now_us: int) -> None:
-        """Complete a creation if all partitions have leaders or `may_wait` is false, else let it wait."""
+        """Complete a create-topics request if all partitions have leaders or `may_wait` is false. Else let it wait."""
         for status in creation.statuses:
             status.set_pending()
         if not creation.statuses:
@@ -314,7 +317,7 @@ class Broker(ReplicaBroker):
 
 
 class ReplicaCluster:
-    """The brokers of a trace as a replay of share groups needs them, on one clock."""
+    """The brokers of a trace on one clock, with only what a replay of share groups needs."""
 
     def __init__(self, config: Config, start_ms: int, pauses: Pauses | None = None) -> None:
         self.config = config
@@ -339,7 +342,7 @@ class ReplicaCluster:
         return len(led) >= partitions and all(partition in led for partition in range(partitions))
 
     def on_leader_elected(self, key: TopicPartition, now_us: int) -> None:
-        """Record that the partition has a leader, and check the creations that wait for its topic at any broker."""
+        """Record that the partition has a leader, and check the create-topics of its topic at every broker."""
         self._led_partitions.setdefault(key.topic, set()).add(key.partition)
         for broker in self.brokers.values():
             broker.check_topic(key.topic, now_us)
@@ -352,7 +355,7 @@ class ReplicaCluster:
 class Cluster(ReplicaCluster):
     """All brokers of a trace, on one clock.
 
-    Brokers share which partitions of a topic have a leader, and the persisted states of share groups.
+    All brokers know which partitions of a topic have a leader, and use the same persisted states of share groups.
     """
 
     def broker(self, broker_id: int) -> Broker:

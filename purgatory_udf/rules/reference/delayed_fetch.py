@@ -34,10 +34,10 @@ class FetchPartitionStatus:
         throttled_in_request: Whether the request marks its follower as throttled by a replication quota.
         preferred_replica: The replica that the consumer is redirected to, in which case nothing is read here.
         start_metadata: Segment and position of the fetch offset on arrival. Not recalculated while the fetch waits.
-        is_unread: Whether the offset was remote on arrival, and the quota of remote reads exhausted. A waiting fetch
-            ignores the partition.
-        is_unplaced: Whether the offset was remote on arrival, and the limit of the request used up by other partitions.
-            The partition then adds no bytes.
+        is_unread: Whether the offset was remote on arrival and the quota of remote reads was exhausted. A waiting fetch
+            ignores such a partition.
+        is_unplaced: Whether the offset was remote on arrival and other partitions had used up the limit of the request.
+            Such a partition adds no bytes.
     """
 
     replica: Partition
@@ -80,7 +80,7 @@ class FetchPartitionStatus:
         return epoch is not None and 0 <= self.current_leader_epoch < epoch
 
     def read_error(self) -> str:
-        """Return the error that a read of the partition would be answered with now, or NONE."""
+        """Return the error of a read of the partition at this moment, or NONE."""
         replica = self.replica
         if replica.status is not ReplicaStatus.ONLINE:
             return replica.status.error
@@ -96,7 +96,7 @@ class FetchPartitionStatus:
         return OFFSET_MOVED_TO_TIERED_STORAGE if self.replica_id >= 0 and self.is_remote else "NONE"
 
     def readable_bytes(self, isolation: FetchIsolation) -> int:
-        """Return the bytes from the fetch offset to the reader's end, over all segments, by current positions."""
+        """Return the number of bytes from the fetch offset to the reader's end, over all segments, as of now."""
         replica = self.replica
         end = isolation.end(replica)
         if (
@@ -163,9 +163,10 @@ def read_from_log(statuses: list[FetchPartitionStatus], isolation: FetchIsolatio
 
 
 def start_offset_metadata(replica: Partition, fetch_offset: int, isolation: FetchIsolation) -> OffsetMetadata:
-    """Return the metadata of a fetch offset. An offset equal to the end reuses the end's, which may be stale.
+    """Return the metadata of a fetch offset.
 
-    The end is the one that `isolation` allows to read up to.
+    If the offset equals the end up to which `isolation` allows to read, the metadata of the end, possibly stale, is
+    reused as in Kafka.
     """
     end = isolation.end(replica)
     return end if end is not None and fetch_offset == end.offset else replica.log.offset_metadata(fetch_offset)
@@ -279,7 +280,7 @@ class DelayedFetch(DelayedRequest):
         super().abandon(now_us, rule)
 
     def on_expiration(self, now_us: int) -> None:
-        """Do nothing: Kafka marks `ExpiresPerSec` once per request, by `fetcherType`; the outcome carries both."""
+        """Do nothing: Kafka marks `ExpiresPerSec` once per request by `fetcherType`, which the outcome contains."""
 
     def answers(self) -> tuple[PartitionOutcome, ...]:
         return self._answers

@@ -24,8 +24,8 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
 class PartitionStatus:
     """One partition of a request, or one topic of a create-topics request.
 
-    While it is pending its error is REQUEST_TIMED_OUT, the answer at the deadline. Settling it replaces that error,
-    once and for good.
+    While it is pending, its error is REQUEST_TIMED_OUT, which is the answer at the deadline. Settling it replaces that
+    error; afterwards the error does not change.
     """
 
     topic: str
@@ -67,9 +67,9 @@ class PerPartitionRequest(DelayedRequest, Generic[StatusT]):
         return self.settle_pending() and self.force_complete(now_us)
 
     def settle_pending(self) -> bool:
-        """Check every pending partition, whichever of them was triggered. True if none is pending any more.
+        """Check every pending partition, not only that of the event. Return True if none is pending any more.
 
-        The rule of the partition settled last becomes `completed_by`.
+        The rule of the partition that was settled last becomes `completed_by`.
         """
         pending = False
         for status in self.statuses:

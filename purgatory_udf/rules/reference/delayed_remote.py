@@ -27,7 +27,7 @@ FORGET_READ_MS = 60_000
 
 
 class ReadState(Enum):
-    """How a partition of a remote fetch is read."""
+    """The state of the read of one partition of a remote fetch."""
 
     LOCAL = auto()  # on arrival, from the log
     FAILED = auto()  # on arrival, with an error
@@ -129,7 +129,7 @@ def _remote_partition(status: FetchPartitionStatus, read: Read) -> RemotePartiti
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsPartitionStatus(PartitionStatus):
-    """A partition of a list-offsets request; `found`: the error or NONE with which its lookup ended."""
+    """A partition of a list-offsets request. `found` is the result of its lookup: an error or NONE, None until then."""
 
     replica: Partition
     found: str | None = None
@@ -149,7 +149,7 @@ class DelayedRemoteListOffsets(PerPartitionRequest[ListOffsetsPartitionStatus]):
         return None if replica.is_hosted else PartitionResult(replica.error, replica.rule)  # Case A
 
     def end_lookup(self, key: TopicPartition, error: str) -> None:
-        """Set the result of the pending lookup in a partition: NONE, or the error that the answer will have."""
+        """Set the result of the pending lookup in a partition: NONE, or the error for the answer."""
         for status in self.statuses:
             if status.replica.key == key and status.pending:
                 status.found = error

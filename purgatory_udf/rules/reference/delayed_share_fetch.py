@@ -45,7 +45,7 @@ class ShareFetch:
 
 
 class ShareRead(NamedTuple):
-    """A read for a share fetch: the error, the bytes with incomplete batches, and the complete batches."""
+    """A read for a share fetch: the error, the number of bytes including incomplete batches, the complete batches."""
 
     error: str
     metadata: OffsetMetadata | None = None
@@ -92,7 +92,7 @@ class ShareLog(Protocol):
         """Return the log start offset."""
 
     def add_release_action(self, group: str, keys: tuple[TopicPartition, ...]) -> None:
-        """Have the fetches that wait for these partitions checked when the broker next finishes a request."""
+        """Schedule a check of the fetches that wait for these partitions, for when the broker next ends a request."""
 
 
 class DelayedShareFetch(DelayedRequest):
@@ -171,7 +171,13 @@ class DelayedShareFetch(DelayedRequest):
     def _read(
         self, offsets: Mapping[TopicPartition, int], keys: Sequence[TopicPartition], locked: int
     ) -> dict[TopicPartition, ShareRead]:
-        """Read partitions in order (`ReplicaManager.readFromLog`). The first one with data returns a batch or more."""
+        """Read partitions in order (`ReplicaManager.readFromLog`). The first with data returns at least one batch.
+
+        Args:
+            offsets: The fetch offset of each locked partition.
+            keys: The partitions to read.
+            locked: Number of locked partitions, among which `max_bytes` is divided.
+        """
         reads, limit, min_one_message = {}, self.fetch.max_bytes, True
         for key, max_bytes in _partition_max_bytes(self.fetch.max_bytes, keys, locked).items():
             if key in self.erroneous:
@@ -188,8 +194,8 @@ class DelayedShareFetch(DelayedRequest):
     ) -> str | None:
         """Return the rule of case D or E that holds for the locked partitions, or None.
 
-        `offsets` has the fetch offset of each locked partition; `reads` the partitions whose offset had no metadata
-        yet.
+        `offsets` has the fetch offset of each locked partition. `reads` has the partitions that were read because
+        their offset had no metadata yet.
         """
         if any(read.error != NONE for read in reads.values()):  # Case D
             return "read_error"

@@ -281,7 +281,10 @@ def _number(values: Event, name: str, default: int) -> int:
 
 
 def _overridden(cluster: ReplicaCluster, event: Event, field: str, *keys: str) -> int:
-    """Return a field of a request, after the what-if settings that apply to its client, broker and topics."""
+    """Return a field of a request with the what-if settings applied that select its client, broker and topics.
+
+    `keys` are the names of the settings that override the field.
+    """
     topics = [entry["topic"] for entry in event.get("partitions") or event.get("topics") or ()]
     subject = RequestContext(event.get("client_id"), _broker_id(event), topics)
     return apply_override(event[field], cluster.config.setting(keys, subject))
@@ -408,7 +411,7 @@ def _status_change(status: ReplicaStatus) -> Change:
 
 
 def _check_status(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
-    """Check the purgatories after a change of the replica's status, as far as the broker does (`wake`)."""
+    """Check the purgatories after a change of the replica's status: all, or fewer if the event has `wake` false."""
     now_us = event["time_us"]
     if event.get("wake") is False:
         broker.check_per_partition(replica, now_us)

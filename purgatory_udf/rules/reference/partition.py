@@ -12,7 +12,7 @@ from purgatory_udf.contract.outcome import TopicPartition
 
 
 class OffsetMetadata(NamedTuple):
-    """An offset with its segment and position (LogOffsetMetadata), as of when it was taken. Never recalculated."""
+    """An offset with its segment and position (LogOffsetMetadata). They are never recalculated, so may be stale."""
 
     offset: int
     segment: int
@@ -28,7 +28,7 @@ class LogBatch(NamedTuple):
 
 
 class PartitionLog:
-    """The parts of a replica's log that waiting depends on: batch positions in bytes, and segment base offsets.
+    """A replica's log, reduced to what waiting operations depend on: batch positions and segment base offsets.
 
         append(5, 500)   append(9, 400)   roll(9)   append(12, 300)
 
@@ -37,8 +37,8 @@ class PartitionLog:
         positions  0         500     900    1200     an offset has the position at which its batch starts
         segments   0                 9               the greatest base offset at or below the offset
 
-    Positions are relative to the first event of the partition and run on over all segments. The log before that event
-    counts as one batch at position 0, which holds all offsets below the first known end.
+    Positions are in bytes, relative to the first event of the partition, and continue over all segments. The log before
+    that event counts as one batch at position 0, which holds all offsets below the first known end.
     """
 
     def __init__(self) -> None:
@@ -53,9 +53,10 @@ class PartitionLog:
         self._end_position = 0
 
     def append(self, end_offset: int, size: int, one_batch: bool = False) -> bool:
-        """Append `size` bytes up to `end_offset`. False, without effect, if that does not move the log end.
+        """Append `size` bytes up to `end_offset`. Return False, without effect, if that does not move the log end.
 
-        An append of an unknown number of batches counts as one batch for positions, but a read may cut it anywhere.
+        Without `one_batch`, the number of batches is unknown. They count as one batch for positions, but a read may end
+        anywhere within it.
         """
         if self.end is not None and end_offset <= self.end.offset:
             return False
@@ -74,7 +75,10 @@ class PartitionLog:
                 self._set_end(self.end.offset)
 
     def truncate(self, offset: int) -> bool:
-        """Truncate the log to `offset`, dropping the whole batch that holds it. False if the log ends at or before."""
+        """Truncate the log to `offset`, dropping the whole batch that holds it.
+
+        Return False, without effect, if the log does not reach beyond the offset.
+        """
         if self.end is None or offset >= self.end.offset:
             return False
         self._end_position = self.position(offset)
@@ -182,9 +186,9 @@ class PartitionLog:
 
 
 class ReplicaStatus(Enum):
-    """Whether the broker serves the partition. Otherwise, the error it answers and the rule that completes requests.
+    """How the broker serves the partition. If it does not, its error and the rule that completes requests.
 
-    `is_hosted`: the broker has a replica in a working log directory, as leader or as follower.
+    `is_hosted` is whether the broker has a replica in a working log directory, as leader or as follower.
     """
 
     ONLINE = ("NONE", "", True)
@@ -211,7 +215,7 @@ class FetchIsolation(Enum):
 
 
 class LeaderHwChange(Enum):
-    """The effect of an append."""
+    """The effect of an append on the high watermark."""
 
     INCREASED = auto()  # the log end and the high watermark moved
     SAME = auto()  # only the log end moved
@@ -234,7 +238,7 @@ class RemoteStorage:
 
 
 class Partition:
-    """A replica. Until the trace reports otherwise it is led by this broker and online; None means unknown."""
+    """A replica. Until the trace reports otherwise, this broker leads it and it is online. None means unknown."""
 
     def __init__(self, key: TopicPartition, broker_id: int, remote_storage: RemoteStorage | None = None) -> None:
         self.key = key
@@ -289,9 +293,9 @@ class Partition:
             self._reported_last_stable_offset = self.log.offset_metadata(offset)
 
     def make_leader(self, leader_epoch: int | None, isr: tuple[int, ...] | None, min_isr: int | None) -> None:
-        """Make this broker the leader of the partition. A None argument leaves the known value in place.
+        """Make this broker the leader of the partition. An argument of None keeps the known value.
 
-        The high watermark may rise, as a smaller `isr` has fewer replicas to wait for.
+        The high watermark may rise, because a smaller `isr` has fewer replicas to wait for.
         """
         self.status = ReplicaStatus.ONLINE
         self.leader_epoch = self.leader_epoch if leader_epoch is None else leader_epoch
@@ -300,7 +304,7 @@ class Partition:
         self._maybe_increment_leader_hw()
 
     def stop(self) -> None:
-        """Apply the end of the broker's process: the log stays, what the leader knew of its followers is lost.
+        """Apply the end of the broker's process: the log stays, but the leader's knowledge of its followers is lost.
 
         After a restart the broker leads nothing until the trace reports it as leader.
         """
@@ -320,7 +324,7 @@ class Partition:
         return self._maybe_increment_leader_hw()
 
     def _maybe_increment_leader_hw(self) -> bool:
-        """Raise the high watermark to the least log end of the in-sync replicas, once all of these are known.
+        """Raise the high watermark to the lowest log end of the in-sync replicas, if all of these are known.
 
         Since Kafka 3.7 it does not advance while the in-sync replicas are fewer than `min.insync.replicas`.
         """

@@ -26,7 +26,7 @@ Event = Mapping[str, Any]
 
 
 class Operation(Protocol):
-    """An operation of a partition, topic or group, as far as a replay reports it."""
+    """The fields of an operation of a partition, topic or group that a replay reports."""
 
     @property
     def operation_id(self) -> int: ...
@@ -41,8 +41,8 @@ class Operation(Protocol):
 class Replay:
     """The result of a replay.
 
-    `outcomes` are in order of arrival, those of groups last. `open` lists the operations that had not ended when the
-    replay did, which only happens if it is not drained. `deliveries` are those of share groups, with their brokers.
+    `outcomes` are in order of arrival, those of groups last. `open` lists the operations that are still open at the
+    end, which is only possible if the replay is not drained. `deliveries` are those of share groups, with broker.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Replay:
 
     @property
     def gauges(self) -> list[Gauge]:
-        """Both gauges of every purgatory that any operation waited in, at every 200 ms step of the trace."""
+        """Readings of both gauges at every 200 ms step of the trace, for every purgatory that was ever used."""
         readings = [
             reading
             for series in self.series

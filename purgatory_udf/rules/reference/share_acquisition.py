@@ -87,7 +87,7 @@ class Acquisition:
     def run(
         self, batches: Sequence[InFlightBatch], base: int, last: int, limit: int
     ) -> tuple[list[AcquiredRange], int]:
-        """Acquire the records from `base` to `last`, those of these batches that are available and new ones."""
+        """Acquire at most `limit` records from `base` to `last`: available ones of the batches, and new ones."""
         partition, read_from = self._partition, self._records[0].base
         if not batches:
             self._acquire_new(base, last, limit)
@@ -126,7 +126,7 @@ class Acquisition:
         return self._ranges, self._acquired
 
     def _is_throttled(self, batch: InFlightBatch, first: int, last: int) -> bool:
-        """Whether the batch has failed so often that it is delivered alone and in parts."""
+        """Return whether the batch has failed so often that it is delivered alone and in parts."""
         counts = [
             state.delivery_count
             for begin, _, state in batch.states()
@@ -167,7 +167,7 @@ class Acquisition:
         return len(acquired)
 
     def _acquire_new(self, first: int, last: int, limit: int) -> None:
-        """Acquire records that are not in flight yet, up to the end of the log's batch that reaches the limit."""
+        """Acquire records that are not in flight yet, up to the end of the batch in the log that reaches the limit."""
         partition = self._partition
         if not partition.firsts and partition.end_offset > first:
             first = partition.end_offset

@@ -10,7 +10,7 @@ A waiting fetch is watched on two keys per partition: G, the group's share parti
 | a state write was answered, and the start offset moved | G |
 | an acquisition lock ended | G, before the state is written |
 | the persisted state was read | G |
-| the leadership was lost | G, P; the fetch finds nothing and waits on |
+| the leadership was lost | G, P; the fetch finds nothing and continues to wait |
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 class GroupKey(NamedTuple):
-    """Key G: a partition as a share group sees it; as text `group/topic-partition`."""
+    """Key G: a share partition, which is a partition and a share group. As text: `group/topic-partition`."""
 
     group: str
     key: TopicPartition
@@ -70,7 +70,7 @@ class ShareGroups:
         return limits
 
     def configure(self, group: str, limits: ShareGroupLimits) -> None:
-        """Take the settings of a group that the trace reports."""
+        """Set the settings of a group, as the trace reports them."""
         self._limits[group] = self._with_settings(limits)
 
     def _with_settings(self, limits: ShareGroupLimits) -> ShareGroupLimits:
@@ -87,12 +87,12 @@ class ShareGroups:
         return self._states.setdefault(key, PersistedState())
 
     def start_offsets(self, key: TopicPartition) -> list[int]:
-        """Return the persisted start offsets of a partition, by any group."""
+        """Return the persisted start offsets of a partition, those of every group."""
         states = (state for group_key, state in self._states.items() if group_key.key == key)
         return [state.start for state in states if state.start is not None]
 
     def load(self, key: GroupKey, state: PersistedState) -> None:
-        """Take a persisted state that the trace reports."""
+        """Set the persisted state of a share partition, as the trace reports it."""
         self._states[key] = state
 
 
@@ -100,7 +100,8 @@ class ShareGroups:
 class ShareAnswer:
     """The answer to a request that waits for the states of share partitions to be written.
 
-    `written_us` is the time of the answer, None until then. `errors` has the error of each partition.
+    `pending` is the number of writes without an answer. `written_us` is the time of the last answer, None until then.
+    `errors` has the error of each partition.
     """
 
     operation_id: int
@@ -139,7 +140,7 @@ class ReplicaHost(Protocol):
 class ShareBroker:
     """The share partitions of a broker (`SharePartitionManager`), its ShareFetch purgatory and its timers.
 
-    At one time, state writes are answered first, then fetches expire, then acquisition locks end.
+    Of timers with the same deadline, answers to state writes come first, then fetches expire, then acquisition locks.
     """
 
     def __init__(
@@ -221,8 +222,7 @@ class ShareBroker:
         """Process acknowledgements, and check the fetches that wait for their partitions.
 
         Args:
-            answer: Receives the error of each partition. It is complete when the share coordinator has written the
-                states.
+            answer: Gets the error of each partition. It is complete when the share coordinator has written the states.
             group: The share group.
             member_id: The member, which must have acquired the records.
             acknowledgements: The ranges of each partition, in the order of the request.
@@ -312,15 +312,15 @@ class ShareBroker:
             self.cause = before
 
     def add_release_action(self, group: str, keys: tuple[TopicPartition, ...]) -> None:
-        """Have the fetches that wait for these partitions checked when the broker next finishes a request."""
+        """Schedule a check of the fetches that wait for these partitions, for when the broker next ends a request."""
         self._actions.append((group, keys))
 
     def add_append_action(self, key: TopicPartition) -> None:
-        """Have waiting fetches checked at the end of an append that raised the high watermark."""
+        """Schedule a check of waiting fetches for the end of an append that raised the high watermark."""
         self._actions.append(key)
 
     def run_actions(self, now_us: int) -> None:
-        """Run the actions at the end of a request. Actions added by them wait for the next one."""
+        """Run the scheduled actions at the end of a request. Actions that they add wait for the next request."""
         actions, self._actions = self._actions, []
         for action in actions:
             if isinstance(action, TopicPartition):
@@ -341,7 +341,7 @@ class ShareBroker:
         self._check(key, "leadership", now_us)
 
     def stop(self, key: TopicPartition, now_us: int) -> None:
-        """Abandon what waits for the partition, and drop its share partitions: the broker's process has ended."""
+        """Abandon fetches that wait for the partition, and drop its share partitions, because the broker stopped."""
         self.purgatory.abandon(lambda watched: key in (watched, watched[1]), now_us)
         for group_key in [each for each in self.partitions if each.key == key]:
             self.partitions.pop(group_key).fence(now_us)

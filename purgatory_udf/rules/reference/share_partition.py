@@ -1,8 +1,8 @@
-"""A share partition: what a share group has acquired, acknowledged and may still fetch of a partition (KIP-932).
+"""A share partition: the progress of a share group in a partition, and the records in flight (KIP-932).
 
-Records in flight are kept in batches. A batch has one state until an event touches only a part of it; from then on each
-of its offsets has its own. Rules and order of evaluation are those of Kafka 4.3 (`SharePartition`, `InFlightBatch`,
-`InFlightState`).
+Records in flight are kept in batches. A batch has one state until an event affects only a part of it; from then on each
+of its offsets has a separate state. Rules and order of evaluation are those of Kafka 4.3 (`SharePartition`,
+`InFlightBatch`, `InFlightState`).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class SharePartition:
         return self._batches[self.firsts[index - 1]] if index else None
 
     def between(self, first: int, last: int) -> list[InFlightBatch]:
-        """Return the batches with a first offset in this range, which includes both offsets."""
+        """Return the batches with a first offset from `first` to `last`, inclusive."""
         low, high = bisect_left(self.firsts, first), bisect_right(self.firsts, last)
         return [self._batches[key] for key in self.firsts[low:high]]
 
@@ -180,7 +180,7 @@ class SharePartition:
         return None
 
     def fetch_metadata(self, offset: int) -> OffsetMetadata | None:
-        """Return segment and position of the next fetch offset if they have been taken for it."""
+        """Return the cached segment and position of the fetch offset, or None if they are those of another offset."""
         metadata = self._fetch_metadata
         return metadata if metadata is not None and self._metadata_offset == offset else None
 
@@ -188,7 +188,10 @@ class SharePartition:
         self._metadata_offset, self._fetch_metadata = offset, metadata
 
     def archive_stale(self, fetch_offset: int, base: int) -> None:
-        """Archive available records that the log no longer has: the read starts after the fetch offset."""
+        """Archive available records that the log no longer has, from `fetch_offset` to before `base`.
+
+        `base` is the first offset that a read from `fetch_offset` returned.
+        """
         if not self.firsts or fetch_offset >= base:
             return
         floor = self.floor(fetch_offset)
@@ -197,7 +200,7 @@ class SharePartition:
             self.has_gap_or_release = True
 
     def _archive_available(self, first: int, end: int, batches: Sequence[InFlightBatch]) -> bool:
-        """Archive the available records from `first` to before `end`. True if there were any."""
+        """Archive the available records of these batches from `first` to before `end`. Return True if there are any."""
         archived = False
         for batch in batches:
             if batch.first >= end:
@@ -354,7 +357,7 @@ class SharePartition:
             self._server.check_group_key(self, now_us)
 
     def fence(self, now_us: int) -> None:
-        """End all deliveries, because the broker no longer leads the partition. Locks still run."""
+        """End all deliveries, because the broker no longer leads the partition. Acquisition locks continue to run."""
         self.is_active, self.is_fenced = False, True
         for batch in self.batches:
             for first, last, state in batch.states():
@@ -367,9 +370,9 @@ class SharePartition:
             self._server.write_state(StateWrite(self, self.start_offset, batches, tuple(transitions), request), now_us)
 
     def on_written(self, write: StateWrite, now_us: int) -> None:
-        """Take the answer to a state write. Waiting fetches are checked only if the start offset moved (KAFKA-19227).
+        """Handle the answer to a state write. Waiting fetches are checked only if the start offset moves (KAFKA-19227).
 
-        After the end of a lock the start offset moves, too, but no fetch is checked.
+        After an acquisition lock has expired, the start offset moves too, but no fetch is checked.
         """
         self._complete(write.transitions, commit=True)
         moved = self._move_start()
@@ -389,7 +392,7 @@ class SharePartition:
                 self.has_gap_or_release = True
 
     def _record(self, state: InFlightState, first: int, last: int, end: str, now_us: int) -> None:
-        """Record the end of a delivery; offsets that share everything else become one row."""
+        """Record the end `end` of a delivery. Adjacent offsets that differ in nothing else become one row."""
         acquirer, state.acquirer = state.acquirer, None
         if acquirer is None:
             return
@@ -421,7 +424,7 @@ class SharePartition:
     # The start offset
 
     def _move_start(self) -> bool:
-        """Move the start offset over the records that are done. True if it moved."""
+        """Move the start offset past the records that are done. Return True if it moved."""
         if not self._can_move_start():
             return False
         done = self._last_done_offset()

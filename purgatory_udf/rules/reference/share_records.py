@@ -47,10 +47,10 @@ class ShareGroupLimits(NamedTuple):
     """The settings of a share group that a share partition depends on.
 
     Attributes:
-        record_lock_duration_ms: How long a record stays acquired (`share.record.lock.duration.ms`).
-        delivery_count_limit: How often a record is delivered (`share.delivery.count.limit`).
-        partition_max_record_locks: How many records may be in flight (`share.partition.max.record.locks`).
-        auto_offset_reset: `earliest` or `latest`: where a group without persisted state starts.
+        record_lock_duration_ms: Maximum time for which a record is acquired (`share.record.lock.duration.ms`).
+        delivery_count_limit: Maximum number of deliveries of a record (`share.delivery.count.limit`).
+        partition_max_record_locks: Maximum number of records in flight (`share.partition.max.record.locks`).
+        auto_offset_reset: Where a group without persisted state starts: `earliest` or `latest`.
     """
 
     record_lock_duration_ms: int = 30_000
@@ -137,7 +137,7 @@ def _outside(stored: StateBatch, written: StateBatch) -> tuple[StateBatch | None
 
 
 class LockHolder(Protocol):
-    """What an acquisition lock releases at its deadline."""
+    """Interface of the holder of an acquisition lock, which is called at the lock's deadline."""
 
     def on_lock_timeout(self, lock: AcquisitionLock, now_us: int) -> None:
         """Release the records of the lock."""
@@ -195,7 +195,10 @@ class InFlightState:
         self.acquirer, self.acquired_us = acquirer, now_us
 
     def give_up(self, state: RecordState, limit: int) -> bool:
-        """End the acquisition with this state, or ARCHIVED at the delivery limit. False during a transition."""
+        """End the acquisition with this state, or ARCHIVED at the delivery limit.
+
+        Return False, without effect, during a transition.
+        """
         if self.former is not None:
             return False
         exhausted = state is RecordState.AVAILABLE and self.delivery_count >= limit
@@ -203,7 +206,7 @@ class InFlightState:
         return True
 
     def start_transition(self, state: RecordState, limit: int) -> bool:
-        """End the acquisition, subject to a state write. False if another transition has not ended."""
+        """End the acquisition as soon as a state write succeeds. Return False if another transition has not ended."""
         former = InFlightState(self.state, self.delivery_count, self.member_id)
         if not self.give_up(state, limit):
             return False
@@ -277,7 +280,7 @@ class InFlightBatch:
     def split_at(self, last_acquired: int, lock: Lock, deadline_ms: int) -> None:
         """Give each offset a state; those after `last_acquired` become available.
 
-        `lock` is called for each of the others, to start its own lock until `deadline_ms`.
+        `lock` is called for each offset up to `last_acquired`, to start a separate lock until `deadline_ms`.
         """
         state = self.whole
         assert state is not None
@@ -301,5 +304,5 @@ class StateTransition(NamedTuple):
 
     @property
     def batch(self) -> StateBatch:
-        """The state to write, which a later change in flight does not affect."""
+        """The state to write. Later changes of the records do not affect it."""
         return StateBatch(self.first, self.last, self.state.state, self.state.delivery_count)

@@ -1,4 +1,4 @@
-"""The replay of share groups in steps, with its state as bytes between them.
+"""The replay of share groups in steps, with serialized state between them.
 
 Share groups are decided event by event, by the classes of the reference, from appends, high watermarks, leaders and
 requests of share groups only. One replay has all brokers, because a share partition that moves to another broker
@@ -33,7 +33,7 @@ RETAINED_BATCHES = 1000
 
 @dataclass
 class ShareResults:
-    """What a step has decided: ended share fetches, ended deliveries with their broker, and changed gauges."""
+    """The results of a step: ended share fetches, ended deliveries with their broker, and changed gauges."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     deliveries: list[tuple[int, ShareDelivery]] = field(default_factory=list)
@@ -74,7 +74,7 @@ class ShareReplay:
         return (broker.shares for broker in self.cluster.brokers.values() if broker.has_shares)
 
     def next_wake_ms(self) -> int | None:
-        """Return when time alone changes the state."""
+        """Return the time in epoch milliseconds at which the state next changes without an event."""
         return self.cluster.clock.next_expiration_ms()
 
     def _apply(self, event: Event) -> None:

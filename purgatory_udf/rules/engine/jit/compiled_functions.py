@@ -34,7 +34,7 @@ int64 = cast("Callable[[int], int]", np.int64)
 
 
 class _Int64EnumType(types.IntEnumClass):
-    """Types members such as `Code.FETCH` as int64.
+    """numba's type of enumerations: members such as `Code.FETCH` are int64 in compiled code.
 
     By default every enumeration has a separate numba type, for which helpers would be compiled again.
     """
@@ -65,21 +65,22 @@ def _helper_options(forceinline: bool) -> dict[str, Any]:
 
 
 def helper(function: Function) -> Function:
-    """Compile for compiled callers. Without an explicit `forceinline`, numba takes over that of the first caller."""
+    """Compile a function that only compiled code calls."""
+    # Without an explicit `forceinline`, numba would use that of the first caller.
     return cast("Function", numba.njit(**_helper_options(forceinline=False))(function))
 
 
 def inlined(function: Function) -> Function:
-    """Compile for compiled callers, and inline at every call.
+    """Compile a function that only compiled code calls, and inline it at every call.
 
-    For functions that are small or have one caller: a call costs more than most of them do, but inlining everything
-    would take minutes to compile.
+    It is meant for functions that are small or have one caller. For these a call costs more than the body, but inlining
+    everything would take minutes to compile.
     """
     return cast("Function", numba.njit(**_helper_options(forceinline=True))(function))
 
 
 def entry_point(function: Function) -> Function:
-    """Compile for Python callers, release the GIL while it runs, and cache the machine code (`code_cache`)."""
+    """Compile a function that Python calls, and cache its machine code (`code_cache`). It runs without the GIL."""
     if code_cache.FOLDER is None:
         return cast("Function", numba.njit(nogil=True, error_model="numpy")(function))
     config: Any = numba.config

@@ -36,7 +36,7 @@ class LinkOnlyLibrary(JITCodeLibrary):
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _UseLinkOnlyLibrary(LoweringPass):
-    """Gives a helper a `LinkOnlyLibrary` to be lowered into."""
+    """Compiler pass that creates the `LinkOnlyLibrary` into which a helper is lowered."""
 
     _name = "use_link_only_library"
 
@@ -53,7 +53,7 @@ class _UseLinkOnlyLibrary(LoweringPass):
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class _RegisterHelper(LoweringPass):
-    """Makes a lowered helper known to compiled callers. The function object is a name only; Python cannot call it."""
+    """Compiler pass that registers a lowered helper, so that compiled code can call it. Python cannot call it."""
 
     _name = "register_helper"
 
@@ -71,7 +71,7 @@ class _RegisterHelper(LoweringPass):
 
 
 class HelperCompiler(CompilerBase):
-    """numba's pipeline for helpers."""
+    """The pipeline that compiles helpers: numba's, with the two passes of this module."""
 
     def define_pipelines(self) -> list[Any]:
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)

@@ -55,7 +55,7 @@ def record(
         i1: Names of fields of 1 byte.
         base: A record to extend: its fields come first.
         aliases: Further names, each with the field that it overlays and its own type.
-        align: Multiple of the record's size.
+        align: The size of the record in bytes is a multiple of this.
     """
     fields = stored_fields(base) if base is not None else []
     for kind, names in (("i8", i8), ("i4", i4), ("i1", i1)):
@@ -98,14 +98,18 @@ def arena_dtype(tables: Iterable[str], *scalars: str) -> DType:
 
 
 def attribute_view(rows: Records) -> Records:
-    """Return a view with the fields as attributes, as in compiled code, also without compilation."""
+    """Return a view of rows with fields as attributes, as in compiled code, for uncompiled functions."""
     return rows if COMPILED else rows.view(np.recarray)
 
 
 def make_arena(tables: Mapping[str, Records], dtypes: Mapping[str, DType], arena: DType, **scalars: int) -> Records:
     """Return an arena over these tables, as an array of one record. The tables must outlive it.
 
-    Tables without rows may be left out, and scalars that are 0.
+    Args:
+        tables: The tables by name; those without rows may be left out.
+        dtypes: The record type of each table.
+        arena: The arena's own type (`arena_dtype`).
+        scalars: Initial values of the arena's scalars; the others are 0.
     """
     fields: list[int] = []
     for name, dtype in dtypes.items():
@@ -121,7 +125,7 @@ def make_arena(tables: Mapping[str, Records], dtypes: Mapping[str, DType], arena
 
 
 def accessor(name: str, dtypes: Mapping[str, DType], arena: DType) -> Accessor:
-    """Return the function `(arena, row) -> record` of a table; the record is a reference."""
+    """Return a function `(arena, row) -> record` for the table `name`; the record is a reference."""
     assert arena.fields is not None
     if COMPILED:
         return _compiled_accessor(dtypes[name], arena.fields[f"{name}_address"][1])
@@ -141,7 +145,7 @@ def _compiled_accessor(dtype: DType, address_offset: int) -> Accessor:
 
 
 def _row_address(dtype: DType, address_offset: int) -> Callable[[Any, Any, Any], Any]:
-    """Return a generator of the instructions that compute a row's address."""
+    """Return a function that emits the instructions which compute the address of a row."""
     long, byte = ir.IntType(64), ir.IntType(8)
 
     def row_address(builder: Any, arena: Any, row: Any) -> Any:
@@ -155,7 +159,7 @@ def _row_address(dtype: DType, address_offset: int) -> Callable[[Any, Any, Any],
 
 
 def prefetcher(name: str, dtypes: Mapping[str, DType], arena: DType) -> Callable[[Arena, int], None]:
-    """Return a function `(arena, row)` that prefetches a row of a table. The row need not exist."""
+    """Return a function `(arena, row)` that prefetches a row of the table `name`. The row need not exist."""
     assert arena.fields is not None
     if COMPILED:
         return _compiled_prefetcher(dtypes[name], arena.fields[f"{name}_address"][1])
@@ -239,9 +243,12 @@ copy_rows = _compiled_copy_rows() if COMPILED else _python_copy_rows
 
 
 def nested_accessor(outer: DType, inner: DType, begin: str) -> Accessor:
-    """Return the function `(record, n) -> inner` for a record with several groups of fields of one type.
+    """Return a function `(record, n) -> record` that views the n-th group of fields as a separate record.
 
-    The groups are adjacent, and the first starts with the field `begin`.
+    Args:
+        outer: The type of a record with several adjacent groups of fields.
+        inner: The type of one group.
+        begin: The field with which the first group starts.
     """
     assert outer.fields is not None
     first = outer.fields[begin][1]
@@ -272,7 +279,7 @@ def _python_nested_accessor(dtype: DType, first: int) -> Accessor:
 
 
 class _Row:
-    """A record with all fields as attributes, including names that numpy's own records use otherwise (`size`)."""
+    """A record with all fields as attributes, even those with names that numpy's records use (`size`)."""
 
     __slots__ = ("_fields",)
 

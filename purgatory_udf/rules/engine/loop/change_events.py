@@ -1,4 +1,6 @@
-"""What a recorded change does to a replica, and which watcher lists it checks (see `rules.reference.event_handlers`).
+"""Handlers of changes: how a change affects a replica, and which watcher lists it checks.
+
+They follow `rules.reference.event_handlers`.
 
 | change | checks |
 |---|---|
@@ -71,7 +73,7 @@ _ALL_BUT_FETCHES = _PRODUCES | _DELETIONS | DEAD_FETCHES
 
 @inlined
 def check_fetches(arena: Arena, k: int, t: int, moved: int) -> None:
-    """Check the key's fetches; `moved` is the mask of the fetches concerned (`fetch_rules`)."""
+    """Check the key's fetches that wait for the ends in the bit mask `moved` (`fetch_rules.LOG_END_MOVED`, …)."""
     key = key_at(arena, k)
     if key.waiter_mask & moved != 0:
         _check_fetches(arena, k, t, moved)
@@ -94,7 +96,7 @@ def _check_produces(arena: Arena, k: int, t: int) -> None:
 
 @inlined
 def check_deletions(arena: Arena, k: int, t: int) -> None:
-    """Check the key's delete-records."""
+    """Check the delete-records requests that wait on the key."""
     if key_at(arena, k).waiter_mask & _DELETIONS != 0:
         produce_rules.check(arena, k, Code.DELETE_RECORDS, t)
         engine_purgatory.remove_dead_deletions(arena, key_at(arena, k))
@@ -109,14 +111,17 @@ def check_per_partition(arena: Arena, k: int, t: int) -> None:
 
 @inlined
 def check_all(arena: Arena, k: int, t: int, moved: int) -> None:
-    """Check produces, fetches and delete-records: the high watermark advanced, or the leadership changed."""
+    """Check the key's produces, fetches and delete-records after a new high watermark or a change of leadership.
+
+    `moved` is the bit mask of the ends that moved (`fetch_rules.ANY_END_MOVED`, …).
+    """
     if key_at(arena, k).waiter_mask & (moved | _ALL_BUT_FETCHES) != 0:
         _check_all(arena, k, t, moved)
 
 
 @inlined
 def check_all_inline(arena: Arena, k: int, t: int, moved: int) -> None:
-    """The same as `check_all`, inlined for the most frequent event."""
+    """Do the same as `check_all`, but inlined into the handler of the most frequent event."""
     if key_at(arena, k).waiter_mask & (moved | _ALL_BUT_FETCHES) != 0:
         _check_each(arena, k, t, moved)
 
@@ -135,7 +140,10 @@ def _check_each(arena: Arena, k: int, t: int, moved: int) -> None:
 
 @helper
 def check_topic(arena: Arena, k: int, t: int) -> None:
-    """Check the topic's create-topics: all brokers learn of a new leader, and each walks its own list of the topic."""
+    """Check the create-topics requests that wait for the topic, at every broker.
+
+    All brokers learn of a new leader, and each checks its own watcher list of the topic.
+    """
     produce_rules.check(arena, k, Code.CREATE_TOPICS, t)
     engine_purgatory.remove_dead_of_topic(arena, key_at(arena, k), NONE)
 
@@ -178,7 +186,7 @@ def stop_topic(arena: Arena, k: int, broker: int, t: int) -> None:
 
 @helper
 def _reset_estimates(arena: Arena, broker: int, of_topics: bool) -> None:
-    """Restart the purge estimates of the broker's purgatories, of partitions or of topics."""
+    """Reset the purge estimates of the broker's purgatories: of topics if `of_topics`, otherwise of partitions."""
     for p in range(arena.purgatories):
         purgatory = purgatory_at(arena, p)
         if purgatory.broker == broker and (purgatory.code == Code.CREATE_TOPICS) == of_topics:
@@ -187,7 +195,7 @@ def _reset_estimates(arena: Arena, broker: int, of_topics: bool) -> None:
 
 @helper
 def _cancel(arena: Arena, by: int, t: int) -> None:
-    """Cancel the operation of part `by`, and remove it from all watcher lists."""
+    """Cancel the operation that part `by` belongs to, and remove it from all watcher lists."""
     o = part_at(arena, by).operation
     operation = operation_at(arena, o)
     engine_purgatory.close_operation(arena, o, CANCELLED, Rule.BROKER_STOPPED, t, by)
@@ -208,7 +216,7 @@ def _cancel(arena: Arena, by: int, t: int) -> None:
 
 @inlined
 def high_watermark(arena: Arena, e: int) -> None:
-    """Handle a high watermark reported by the trace."""
+    """Handle event `e`, a high watermark that the trace reports."""
     event = event_at(arena, e)
     k = key_number_at(arena, event.key).key
     key = key_at(arena, k)
@@ -221,7 +229,7 @@ def high_watermark(arena: Arena, e: int) -> None:
 
 @inlined
 def log_end(arena: Arena, e: int) -> None:
-    """Handle a log end reported by the trace."""
+    """Handle event `e`, a log end offset that the trace reports."""
     event = event_at(arena, e)
     k = key_number_at(arena, event.key).key
     key = key_at(arena, k)
@@ -235,7 +243,7 @@ def log_end(arena: Arena, e: int) -> None:
 
 @inlined
 def replica_end(arena: Arena, e: int) -> None:
-    """Handle a follower's log end reported by the trace."""
+    """Handle event `e`, a follower's log end offset that the trace reports."""
     event = event_at(arena, e)
     k = key_number_at(arena, event.key).key
     key = key_at(arena, k)
@@ -246,7 +254,7 @@ def replica_end(arena: Arena, e: int) -> None:
 
 @helper
 def rare_change(arena: Arena, e: int) -> None:
-    """Handle any other change. Each may cause an error in the read of a waiting fetch."""
+    """Handle event `e`, a change of any other kind. Each may make the read of a waiting fetch fail."""
     arena.disruptions += 1
     event = event_at(arena, e)
     code, t, offset = event.code, event.t, event.offset
@@ -312,7 +320,7 @@ def rare_change(arena: Arena, e: int) -> None:
 
 @helper
 def _set_local_start(arena: Arena, key: Any, offset: int) -> None:
-    """Raise the local log start offset; the partition is tiered from now on."""
+    """Raise the local log start offset to `offset`, and mark the partition as tiered."""
     key.local_start = max(key.local_start, offset)
     key.waiter_mask |= TIERED
     p = engine_purgatory.find_purgatory(arena, key.broker, Code.REMOTE_FETCH)
@@ -329,7 +337,10 @@ def _remote_fetch_purgatory(arena: Arena, broker: int) -> Any:
 
 @inlined
 def last_stable(arena: Arena, e: int) -> None:
-    """Handle a last stable offset; the first may be lower than the high watermark, which counted until now."""
+    """Handle event `e`, a last stable offset that the trace reports.
+
+    Until the first one, the high watermark counts as last stable offset, so the first may be lower than that.
+    """
     event = event_at(arena, e)
     offset, k = event.offset, key_number_at(arena, event.key).key
     key = key_at(arena, k)
@@ -347,7 +358,7 @@ def last_stable(arena: Arena, e: int) -> None:
 
 @helper
 def _truncate(arena: Arena, k: int, offset: int) -> None:
-    """Truncate the log, lower the watermarks above its new end, and refresh their segments and positions."""
+    """Truncate the log to the offset, and lower watermarks beyond it to the new end."""
     key = key_at(arena, k)
     if not replica_state.truncate(arena, key, offset):
         return
@@ -367,7 +378,7 @@ def _set_in_sync(arena: Arena, key: Any, leader_and_isr: Any) -> None:
 
 @helper
 def _become_leader(arena: Arena, k: int, min_isr: int, leader_and_isr: Any) -> None:
-    """Make the broker leader of the partition (again); what the event does not contain stays as it was."""
+    """Apply a leader's epoch, min.insync.replicas and in-sync set. Values that the event lacks stay unchanged."""
     key = key_at(arena, k)
     if leader_and_isr.epoch != UNKNOWN:
         if leader_and_isr.epoch != key.epoch:
@@ -382,7 +393,7 @@ def _become_leader(arena: Arena, k: int, min_isr: int, leader_and_isr: Any) -> N
 
 @helper
 def _add_topic_leader(arena: Arena, k: int, partition: int) -> None:
-    """Note that a partition of the topic has a leader, and move `log_start` to the first partition without one."""
+    """Record that the partition of topic `k` has a leader, and move `log_start` to the first partition without one."""
     key = key_at(arena, k)
     if replica_state.find_node(arena, key.nodes, partition) == NONE:
         key.nodes = replica_state.add_node(arena, key.nodes, partition, 1)
@@ -397,7 +408,7 @@ def _add_topic_leader(arena: Arena, k: int, partition: int) -> None:
 
 @helper
 def _remove_topic_leader(arena: Arena, k: int, partition: int) -> None:
-    """Note that a partition of the topic has no leader any more."""
+    """Record that the partition of topic `k` has no leader any more."""
     key = key_at(arena, k)
     node = replica_state.find_node(arena, key.nodes, partition)
     if node != NONE:

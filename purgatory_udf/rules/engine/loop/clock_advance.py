@@ -26,7 +26,7 @@ GAUGE_INTERVAL_MS = int64(200)
 
 @helper
 def fires_ms(arena: Arena, p: int, due_ms: int) -> int:
-    """Return when a timer of the purgatory fires that is due at `due_ms`."""
+    """Return when a timer that is due at `due_ms` fires: then, or when the purgatory's broker resumes from a pause."""
     for n in range(arena.pauses_capacity):
         pause = pause_at(arena, n)
         if pause.broker == purgatory_at(arena, p).broker and pause.paused_ms < due_ms and due_ms < pause.resumed_ms:
@@ -36,7 +36,7 @@ def fires_ms(arena: Arena, p: int, due_ms: int) -> int:
 
 @helper
 def _next_pause_ms(arena: Arena, p: int, now_ms: int) -> int:
-    """Return the start of the first pause of the purgatory's broker that lasts longer than until `now_ms`."""
+    """Return the start of the purgatory's first pause that lasts beyond `now_ms`; `FOREVER` without one."""
     for n in range(arena.pauses_capacity):
         pause = pause_at(arena, n)
         if pause.broker == purgatory_at(arena, p).broker and pause.resumed_ms > now_ms:
@@ -51,7 +51,7 @@ def _expire(arena: Arena, o: int, at_ms: int) -> None:
 
 @inlined
 def read_gauges(arena: Arena, p: int, at_ms: int) -> None:
-    """Read the gauges; keep the reading if they changed since the last one, or entries were purged."""
+    """Read the gauges at `at_ms`. Store the reading only if a gauge has changed or entries have been purged since."""
     purgatory = purgatory_at(arena, p)
     if (
         purgatory.watched == purgatory.read_watched
@@ -69,7 +69,7 @@ def read_gauges(arena: Arena, p: int, at_ms: int) -> None:
 
 @helper
 def wake_reaper(arena: Arena, p: int, at_ms: int) -> None:
-    """Expire operations, then purge if necessary."""
+    """Run the reaper at `at_ms`: expire operations, then purge if necessary."""
     expire_due(arena, p, at_ms)
     purge_if_needed(arena, p)
 
@@ -107,7 +107,7 @@ def purge_if_needed(arena: Arena, p: int) -> None:
 
 @helper
 def advance_purgatory(arena: Arena, p: int, now_ms: int) -> None:
-    """Advance one purgatory's clock, with all wake-ups and readings up to `now_ms`."""
+    """Advance one purgatory's clock to `now_ms`, with all wake-ups of its reaper and all gauge readings on the way."""
     purgatory, at_ms = purgatory_at(arena, p), floor_div(arena.now, 1000)
     while True:
         # A bucket may have started before an operation was put into it; the reaper does not wake in the past.
@@ -127,7 +127,7 @@ def advance_purgatory(arena: Arena, p: int, now_ms: int) -> None:
 
 @helper
 def skip_idle_time(arena: Arena, p: int, now_ms: int) -> None:
-    """Skip the wake-ups and readings before the next bucket or pause starts, which change nothing."""
+    """Skip wake-ups and gauge readings up to the next bucket or pause, because they would change nothing."""
     purgatory = purgatory_at(arena, p)
     pause_ms = _next_pause_ms(arena, p, purgatory.last_wake_ms)
     quiet_ms = min(now_ms, purgatory.next_bucket_ms - 1, pause_ms)
@@ -142,7 +142,7 @@ def skip_idle_time(arena: Arena, p: int, now_ms: int) -> None:
 
 @helper
 def _next_due_ms(arena: Arena) -> int:
-    """Return when a purgatory must be advanced next."""
+    """Return the time in milliseconds at which some purgatory must be advanced next."""
     due_ms = FOREVER // 1000
     for p in range(arena.purgatories):
         purgatory = purgatory_at(arena, p)
@@ -180,7 +180,7 @@ def drain(arena: Arena) -> None:
 
 @helper
 def _next_expiry_ms(arena: Arena) -> int:
-    """Return when a reaper takes the next bucket."""
+    """Return the time in milliseconds at which some reaper takes its next bucket."""
     next_ms, now_ms = FOREVER, floor_div(arena.now, 1000)
     for p in range(arena.purgatories):
         next_ms = min(next_ms, fires_ms(arena, p, max(purgatory_at(arena, p).next_bucket_ms, now_ms)))

@@ -69,7 +69,7 @@ PURGATORIES = {
 
 
 class Acks(Int64Enum):
-    """How a produce is answered."""
+    """When a produce is answered, which follows from its `acks`."""
 
     DELAYED = 0  # acks=all
     AT_ONCE = 1  # acks 0 or 1
@@ -86,7 +86,11 @@ class Reader(Int64Enum):
 
 
 class Error(Int64Enum):
-    """Kafka's error of a partition in a response."""
+    """The error of a partition in a response: Kafka's error codes, renumbered, and two codes that Kafka does not have.
+
+    `UNANSWERED` means that there is no response, because the broker stopped. `RECORDED` is any other error; its name is
+    in the trace.
+    """
 
     NONE = 0
     NOT_LEADER_OR_FOLLOWER = 1
@@ -98,14 +102,14 @@ class Error(Int64Enum):
     UNKNOWN_LEADER_EPOCH = 7
     OFFSET_OUT_OF_RANGE = 8
     INVALID_REQUIRED_ACKS = 9
-    UNANSWERED = 10  # no response: the broker stopped
+    UNANSWERED = 10
     OFFSET_MOVED_TO_TIERED_STORAGE = 11
     UNKNOWN_SERVER_ERROR = 12
-    RECORDED = 99  # another error that the trace recorded, by name
+    RECORDED = 99
 
 
 class Rule(Int64Enum):
-    """What ended an operation: `completed_by` of the tables, which have the name in lower case."""
+    """The rule that ended an operation. Its name in lower case is the value of `completed_by` in the tables."""
 
     TIMEOUT = 0
     PENDING = 0  # the operation is open
@@ -146,7 +150,7 @@ NO_PARTITION = -1
 
 
 def key_of(broker: int | str, topic: str, partition: int) -> str:
-    """Return the name of a key."""
+    """Return the name of a key, `broker/partition/topic`."""
     return f"{broker}/{partition}/{topic}"
 
 

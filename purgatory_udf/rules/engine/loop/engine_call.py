@@ -1,4 +1,4 @@
-"""A call's input: events in time order with everything they refer to, and the capacity that they need."""
+"""A call's input: events in time order, the rows they refer to, and the table capacity that they need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOTALS = record("operations parts nodes purgatory_keys")
 
 @dataclass(frozen=True)
 class Capacity:
-    """The most that a call's events can add to the tables of a state."""
+    """Upper bounds of the rows that a call's events can add to the tables of a state."""
 
     growth: Records  # one row for each of the call's names
     purgatory_keys: Records  # the purgatories that its requests may wait in
@@ -80,7 +80,10 @@ def _measure(
 
 @inlined
 def may_add_node(code: int, mode: int) -> bool:
-    """Return whether this kind of event may add a node for a follower, or for a topic's leaders or dead watchers."""
+    """Return whether an event may add a node: for a follower, a topic's leader, or the dead watchers of a topic.
+
+    `code` and `mode` are those of the event.
+    """
     if code == Code.FETCH:
         return mode == Reader.FOLLOWER
     return code in (
@@ -96,9 +99,9 @@ def may_add_node(code: int, mode: int) -> bool:
 
 @inlined
 def waits_in(code: int) -> int:
-    """Return the code of the purgatory that this kind of event requires to exist, or 0.
+    """Return the code of the purgatory that must exist for this kind of event, or 0 if it needs none.
 
-    RemoteFetch exists from the first sign of tiered storage at its broker on.
+    A broker's RemoteFetch purgatory exists from the broker's first event of tiered storage on.
     """
     if code in (Code.LOCAL_LOG_START, Code.REMOTE_QUOTA, Code.READER_QUEUE):
         return Code.REMOTE_FETCH
@@ -112,7 +115,7 @@ def no_strings() -> pa.Array:
 
 
 def concat_strings(left: pa.Array, right: pa.Array) -> pa.Array:
-    """Concatenate two columns; without a copy if one of them is empty."""
+    """Concatenate two columns. If one of them is empty, the other is returned without a copy."""
     if not len(left) or not len(right):
         return left if len(left) else right
     return pa.concat_arrays([left, right])
@@ -142,7 +145,7 @@ class Call:
         return len(self.events)
 
     def select(self, which: Records) -> Call:
-        """Select some of the events; the other tables and columns stay complete."""
+        """Return a call with the events at the rows `which`; the other tables and columns are shared, complete."""
         return replace(self, events=take_records(self.events, which), capacity=None)
 
 

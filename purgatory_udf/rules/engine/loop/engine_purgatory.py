@@ -52,7 +52,7 @@ _STAMP_UNIT = int64(2**32)
 
 @inlined
 def find_purgatory(arena: Arena, broker: int, code: int) -> int:
-    """Return the broker's purgatory for this kind of request, or `NONE` if it has had no such request yet."""
+    """Return the row of the broker's purgatory for this kind of request; `NONE` before the first such request."""
     for p in range(arena.purgatories):
         if purgatory_at(arena, p).broker == broker and purgatory_at(arena, p).code == code:
             return p
@@ -61,7 +61,10 @@ def find_purgatory(arena: Arena, broker: int, code: int) -> int:
 
 @inlined
 def _count_dead(arena: Arena, p: int, key: Any, code: int) -> None:
-    """Count the entry of an ended operation that stays on the key's list. Fetches: see `_count_dead_fetch`."""
+    """Count a dead entry: that of an ended operation on the key's watcher list. Not for fetches (`_count_dead_fetch`).
+
+    `p` and `code` are the operation's purgatory and kind.
+    """
     purgatory = purgatory_at(arena, p)
     purgatory.dead += 1
     if code == Code.PRODUCE:
@@ -186,7 +189,10 @@ def watch(arena: Arena, o: int, entries: int) -> None:
 
 @inlined
 def walked_earlier(arena: Arena, key: Any, code: int) -> bool:
-    """Return whether the present produce, which checks several keys, has walked this key's list already."""
+    """Return whether the current produce has already walked this key's list for `code`.
+
+    A produce that has appended to several keys walks their lists one after the other.
+    """
     return (
         arena.check_order > 0
         and key.last_append == arena.produce_count
@@ -197,9 +203,10 @@ def walked_earlier(arena: Arena, key: Any, code: int) -> bool:
 
 @inlined
 def trigger_of(arena: Arena, o: int, at: int) -> int:
-    """Return the part on the key of the check that completes the operation.
+    """Return the part whose key triggers the completion of operation `o`, which part `at` has just completed.
 
-    If a produce checks several keys, that is the first one on which it has walked a list of the operation.
+    It is `at`, unless a produce that checks several keys has walked a list of the operation earlier: then it is the
+    part on the first of these keys.
     """
     if arena.check_order <= 0:
         return at
@@ -213,7 +220,16 @@ def trigger_of(arena: Arena, o: int, at: int) -> int:
 
 @inlined
 def close_operation(arena: Arena, o: int, outcome: int, rule: int, t: int, trigger: int) -> None:
-    """Mark the operation as ended, and cancel its timer."""
+    """Mark the operation as ended, and cancel its timer.
+
+    Args:
+        arena: The call's tables.
+        o: The operation.
+        outcome: `COMPLETED`, `EXPIRED` or `CANCELLED`.
+        rule: The `Rule` that ended it.
+        t: The time of the end, in microseconds.
+        trigger: The part on the key of the event that ended it, or `NONE`.
+    """
     operation = operation_at(arena, o)
     operation.state, operation.rule, operation.end_t = ENDED, rule, t
     operation.trigger = trigger - operation.first if trigger != NONE else NONE
@@ -226,7 +242,8 @@ def close_operation(arena: Arena, o: int, outcome: int, rule: int, t: int, trigg
 def finish(arena: Arena, o: int, rule: int, t: int, trigger: int) -> None:
     """End an open operation: remove it from the timer and from the queues of its keys.
 
-    `trigger` is the part on the key of the event that ended it, or `NONE`.
+    It has expired if `rule` is `Rule.TIMEOUT`, otherwise completed. `trigger` is the part on the key of the event that
+    ended it, or `NONE`.
     """
     # With narrower argument types, numba would compile the helper again.
     _finish(arena, int64(o), int64(rule), t, int64(trigger))
@@ -279,7 +296,7 @@ def _count_dead_fetch(key: Any, stamp: int) -> None:
 
 @inlined
 def _finish_fetch_parts(arena: Arena, operation: Any, several: bool) -> None:
-    """As `_finish_parts`; every partition is also read again for the response."""
+    """End the parts of a fetch as `_finish_parts` does, and read every partition again for the response."""
     purgatory = purgatory_at(arena, operation.purgatory)
     stamp, watched = purgatory.stamp, operation.watched != 0
     undisturbed = operation.disruptions == arena.disruptions
@@ -311,7 +328,7 @@ def _finish_fetch_parts(arena: Arena, operation: Any, several: bool) -> None:
 
 @helper
 def _finish_remote_parts(arena: Arena, operation: Any, t: int) -> None:
-    """As `_finish_parts`, for a remote fetch or list-offsets. The answers are those of the reads that have ended.
+    """End the parts of a remote fetch or list-offsets request, with the results of the reads that have finished.
 
     Parts with running reads stay in their queues.
     """
@@ -338,7 +355,7 @@ def _finish_remote_parts(arena: Arena, operation: Any, t: int) -> None:
 
 @inlined
 def keep_lingering(arena: Arena, operation: Any, unended: int) -> None:
-    """Keep an operation that has just ended until all of its reads have returned."""
+    """Let an ended operation linger until its `unended` running reads have returned."""
     if unended > 0:
         operation.state = LINGERING
         arena.ended_parts -= operation.count
@@ -347,7 +364,7 @@ def keep_lingering(arena: Arena, operation: Any, unended: int) -> None:
 
 @inlined
 def require_full_check(arena: Arena, o: int) -> None:
-    """Have every check of any of the fetch's keys evaluate it in full, as Kafka does."""
+    """Index the fetch for full checks: from now on every check of any of its keys evaluates it, as in Kafka."""
     _require_full_check(arena, int64(o))
 
 

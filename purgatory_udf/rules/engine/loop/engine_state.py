@@ -1,4 +1,4 @@
-"""A state, which a group of keys keeps between calls, and `step`, which runs one call on it."""
+"""The state that a group of keys keeps between calls, and `step`, which runs one call on it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Decisions:
 
 @dataclass
 class State:
-    """Keys with their logs, open operations, and purgatories of one group of keys (tables as in `arena`)."""
+    """The state of one group of keys: keys with their logs, open operations, and purgatories (tables as in `arena`)."""
 
     names: list[str] = field(default_factory=list)
     now_ms: int = 0
@@ -111,7 +111,7 @@ class State:
 
     @property
     def next_reading_ms(self) -> int:
-        """When a gauge reading will differ from the last one without another event, or `FOREVER`."""
+        """The time of the next gauge reading that will differ from the last one without any event, or `FOREVER`."""
         purgatories = self.purgatories
         purge = purgatories["estimated"] - purgatories["delayed"] > purgatories["interval"]
         changed = purgatories["watched"] != purgatories["read_watched"]
@@ -122,7 +122,7 @@ class State:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Settings of a run.
+    """Settings of the engine, the same for all groups of a run.
 
     Attributes:
         purge_intervals: Kafka's purge interval of each kind of purgatory, in operations.
@@ -130,7 +130,7 @@ class EngineSettings:
         retain_bytes: The largest limit of a partition's read. Batches further than this behind the watermarks and the
             end of their segment may be merged.
         smallest_limit: The smallest limit of a partition's read. Batches larger than this are not merged.
-        remote_wait_ms: The maximum wait of remote fetches; None if it is that of each fetch.
+        remote_wait_ms: The maximum wait of remote fetches in milliseconds; None: each fetch's own maximum wait.
         reads_all: Whether a remote fetch reads all of its remote partitions, or only the first.
         pauses: The times at which brokers stood still.
     """
@@ -154,10 +154,14 @@ def pause_records(pauses: Pauses) -> Records:
 
 
 def step(state: State, call: Call, horizon_ms: int, settings: EngineSettings) -> Decisions:
-    """Apply a call's events to the state, and return what ended.
+    """Apply a call's events to the state, and return the operations that ended and the gauge readings.
 
-    The caller guarantees that these keys get no further events before the horizon. Further events in the horizon's own
-    millisecond are possible. Operations with a deadline up to that millisecond expire now.
+    Args:
+        state: The group's state; changed in place.
+        call: Events of the group's keys, not earlier than those of previous calls.
+        horizon_ms: The time up to which operations expire, inclusive. The caller guarantees that later calls contain
+            no event before this millisecond; events within it are possible.
+        settings: The run's settings.
     """
     capacity = call.capacity or measure_capacity(call.events, call.request_parts, len(call.names))
     tables, arenas = _build_arena(state, call, capacity, settings)
@@ -167,7 +171,7 @@ def step(state: State, call: Call, horizon_ms: int, settings: EngineSettings) ->
 
 
 def _number_keys(state: State, names: list[str]) -> Records:
-    """Return the state's numbers of these keys; keys without one are added to the state."""
+    """Return the row numbers of these keys in the state. Keys that the state does not have are added to it."""
     if not state.names:
         state.keys, state.names = _new_keys(names), names
         return np.arange(len(names), dtype=np.int32).view(TABLES["key_numbers"])
@@ -181,7 +185,7 @@ def _number_keys(state: State, names: list[str]) -> Records:
 
 
 def _new_keys(names: list[str]) -> Records:
-    """Return keys of which nothing is known: replicas are leaders and online, and topics have no leaders."""
+    """Return new keys with their initial values: replicas lead and are online, and topics have no leaders."""
     keys = repeat_record(_unknown_key(), len(names))
     brokers = [name.partition("/")[0] for name in names]
     numbers = {broker: UNKNOWN if broker == ANY_BROKER else int(broker) for broker in set(brokers)}
@@ -203,7 +207,7 @@ def _unknown_key() -> Records:
 
 
 def _add_purgatories(state: State, purgatory_keys: Records, settings: EngineSettings) -> None:
-    """Add the purgatories that the state does not have yet. Their reapers have been waking since the trace started."""
+    """Add the purgatories that the state does not have yet, as if their reapers had run since the trace started."""
     purgatories = state.purgatories
     known = set(zip(purgatories["broker"].tolist(), purgatories["code"].tolist(), strict=True))
     new = [key for key in purgatory_keys.tolist() if key not in known]
@@ -284,7 +288,10 @@ def _build_arena(
 
 
 def _number_labels(state: State, call: Call) -> Records:
-    """Number the distinct request ids of the state and the call, if the call has results of reads."""
+    """Return a number for each request id of the state and the call; equal ids have equal numbers.
+
+    Only the results of reads need them, so without such events the array is empty.
+    """
     codes = call.events["code"]
     if not ((codes == Code.REMOTE_READ) | (codes == Code.REMOTE_LOOKUP)).any():
         return np.zeros(0, TABLES["labels"])

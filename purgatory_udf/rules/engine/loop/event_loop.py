@@ -48,9 +48,9 @@ def _complete_on_arrival(arena: Arena, o: int, rule: int) -> None:
 
 @helper
 def handle_produce(arena: Arena, e: int) -> None:
-    """Append; complete the produce or let it wait; then check what the appends may have completed.
+    """Append the produce's records, complete the produce or let it wait, and check what the appends may complete.
 
-    This is the order since Kafka 2.7: the produce's own first try already sees its own appends.
+    Kafka has this order since 2.7: the first check of the produce itself already sees its appends.
     """
     event, o = event_at(arena, e), add_operation(arena, e)
     t, mode, operation = event.t, event.mode, operation_at(arena, o)
@@ -101,7 +101,7 @@ def handle_produce(arena: Arena, e: int) -> None:
 
 @inlined
 def _check_appends(arena: Arena, o: int, t: int, changed: int) -> None:
-    """Check the `changed` keys to which the produce has appended."""
+    """Check the watcher lists of the `changed` keys (a number) to which the produce has appended."""
     operation = operation_at(arena, o)
     order = 0
     for at in range(operation.first, operation.first + operation.count):
@@ -137,7 +137,7 @@ def handle_fetch(arena: Arena, e: int) -> None:
 
 @helper
 def handle_delete_records(arena: Arena, e: int) -> None:
-    """Resolve offset -1, the high watermark, and settle the request or let it wait."""
+    """Settle a delete-records request or let it wait. Offset -1 is replaced by the high watermark."""
     o = add_with_parts(arena, e)
     operation = operation_at(arena, o)
     for at in range(operation.first, operation.first + operation.count):
@@ -149,7 +149,7 @@ def handle_delete_records(arena: Arena, e: int) -> None:
 
 @helper
 def handle_create_topics(arena: Arena, e: int) -> None:
-    """Settle the request or let it wait; without a timeout it does not wait."""
+    """Settle a create-topics request or let it wait. A request without a timeout does not wait."""
     _settle_or_watch(arena, add_with_parts(arena, e), event_at(arena, e).delay <= 0)
 
 
@@ -173,9 +173,10 @@ _KEYS_AHEAD, _EVENTS_AHEAD, _MIN_PREFETCH_KEYS = 6, 24, 128
 
 @inlined
 def _prefetch(arena: Arena, e: int, last_key: int) -> None:
-    """Prefetch an event, and the key of a nearer one.
+    """Prefetch the event `_EVENTS_AHEAD` rows after `e`, and the key of event `e`.
 
-    A request has row numbers where a change has its key, so it prefetches an arbitrary key: cheaper than a branch.
+    A request has a row number in the key's field, so an arbitrary key is prefetched for it.
+    That is harmless, and cheaper than a branch. `last_key` is the greatest key number, which bounds the access.
     """
     prefetch_event(arena, e + _EVENTS_AHEAD)
     prefetch_key(arena, key_number_at(arena, min(event_at(arena, e).key, last_key)).key)
@@ -183,7 +184,10 @@ def _prefetch(arena: Arena, e: int, last_key: int) -> None:
 
 @entry_point
 def run(arenas: Records, events: int, horizon_ms: int) -> None:
-    """Apply the call's events, then expire operations up to the horizon; `FOREVER` drains all operations."""
+    """Apply the first `events` events of the call in order, then expire operations up to the horizon.
+
+    The horizon `FOREVER` drains the state: all open operations expire.
+    """
     arena = arenas[0]
     last_key = arena.key_numbers_capacity - 1
     prefetch_until = events - _KEYS_AHEAD if arena.keys_capacity > _MIN_PREFETCH_KEYS and last_key >= 0 else 0

@@ -27,7 +27,7 @@ _TICK_2, _TICK_3 = WHEEL_SIZE * WHEEL_SIZE, WHEEL_SIZE * WHEEL_SIZE * WHEEL_SIZE
 
 @inlined
 def add(arena: Arena, p: int, o: int) -> bool:
-    """Put the operation into its bucket. Return False if its deadline is not after the wheels' clock."""
+    """Put the operation into the bucket of its deadline. Return False if the deadline is already due."""
     purgatory, operation = purgatory_at(arena, p), operation_at(arena, o)
     deadline, now = operation.deadline, purgatory.wheel_ms
     if deadline <= now:

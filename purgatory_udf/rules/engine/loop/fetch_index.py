@@ -40,10 +40,16 @@ _MIN_SHARED_BATCHES = 16
 
 @inlined
 def needs_full_check(part: Any, end: int, end_seg: int, end_pos: int) -> bool:
-    """Return whether growth alone cannot complete the part.
+    """Return whether the growth of the reader's end is not enough to tell when the part has its bytes.
 
-    The reader's end is unknown, on another segment than the fetch offset, or at the fetch offset but at another
-    position.
+    That is so if the end is unknown or before the fetch offset, if it is on another segment than the fetch offset, if
+    the two are equal but at different positions, and if the fetch names the key twice.
+
+    Args:
+        part: The fetch's part, with the segment and position of its offset.
+        end: Offset of the reader's end.
+        end_seg: Base offset of the segment that holds the end.
+        end_pos: Position of the end in bytes.
     """
     moved = part.start_seg != end_seg or part.start_pos > end_pos
     stale_position = part.offset == end and part.start_pos != end_pos
@@ -67,6 +73,12 @@ def should_count(arena: Arena, count: int, missing_bytes: int, sharing: int) -> 
     """Return whether the fetch should be counted, given the average size of the batches appended in this call.
 
     A fetch of which this call has only some keys misses an unreachable number of bytes, and is never counted.
+
+    Args:
+        arena: The call's tables.
+        count: Number of the fetch's parts.
+        missing_bytes: Bytes that the fetch still misses.
+        sharing: Number of keys that can provide them.
     """
     if count <= 1 or missing_bytes >= FOREVER // 2:
         return False
@@ -75,9 +87,15 @@ def should_count(arena: Arena, count: int, missing_bytes: int, sharing: int) -> 
 
 @inlined
 def enqueue(arena: Arena, o: int, missing_bytes: int, full_check: bool, counted: bool, sharing: int) -> None:
-    """Index a waiting fetch; the parts of a counted one are already in their lists.
+    """Index a waiting fetch.
 
-    `sharing` is the number of keys that can provide the missing bytes.
+    Args:
+        arena: The call's tables.
+        o: The fetch.
+        missing_bytes: Bytes that it still misses.
+        full_check: Whether every check must evaluate it.
+        counted: Whether it is counted; then its parts are in their lists already.
+        sharing: Number of keys that can provide the missing bytes.
     """
     if full_check:
         engine_purgatory.require_full_check(arena, o)
@@ -89,7 +107,7 @@ def enqueue(arena: Arena, o: int, missing_bytes: int, full_check: bool, counted:
 
 @inlined
 def requeue(arena: Arena, o: int, missing_bytes: int) -> None:
-    """Index a fetch again that was evaluated and is not complete, from the current ends of its keys."""
+    """Index a waiting fetch again after an evaluation that did not complete it, from the current ends of its keys."""
     operation = operation_at(arena, o)
     sharing = ZERO
     full_check = False
@@ -129,7 +147,7 @@ def _enqueue_by_share(arena: Arena, o: int, missing_bytes: int, share: int) -> N
 
 @helper
 def invalidate_waiters(arena: Arena, k: int, reader: int) -> None:
-    """Require full checks of the fetches on the key that are of this kind of reader."""
+    """Require full checks of all fetches that wait on the key and have this kind of reader."""
     while waiter_queues.first_in_heap(arena, k, FETCH_HEAPS + reader) != NONE:
         engine_purgatory.require_full_check(
             arena, part_at(arena, waiter_queues.first_in_heap(arena, k, FETCH_HEAPS + reader)).operation
@@ -142,6 +160,6 @@ def invalidate_waiters(arena: Arena, k: int, reader: int) -> None:
 
 @helper
 def invalidate_all_waiters(arena: Arena, k: int) -> None:
-    """Require full checks of every fetch on the key."""
+    """Require full checks of every fetch that waits on the key."""
     for reader in range(_READERS):
         invalidate_waiters(arena, k, reader)

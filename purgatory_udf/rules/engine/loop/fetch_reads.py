@@ -1,4 +1,4 @@
-"""What a fetch reads: errors, available bytes, and what its response carries (see `rules.reference.delayed_fetch`).
+"""The reads of a fetch: errors, available bytes, and the bytes in its response (see `rules.reference.delayed_fetch`).
 
 A response is filled partition by partition, as by Kafka's `ReplicaManager.readFromLog`: the bytes of one partition
 reduce the request's limit for those behind it, and the first partition with data provides at least one batch, however
@@ -38,7 +38,7 @@ def reader_end(key: Any, reader: int) -> tuple[int, int, int]:
 
 @inlined
 def read_error(key: Any, part: Any) -> int:
-    """Return the error with which a read of the partition would be answered now."""
+    """Return the error of a read of the partition at this moment; `Error.NONE` if it would succeed."""
     if key.partition_error != Error.NONE:
         return key.partition_error
     if part.epoch >= 0 and key.epoch != UNKNOWN:
@@ -54,13 +54,13 @@ def read_error(key: Any, part: Any) -> int:
 
 @inlined
 def is_remote(key: Any, part: Any) -> bool:
-    """Return whether the records at the fetch offset are only in remote storage. Never if the offset is deleted."""
+    """Return whether the records at the fetch offset are only in remote storage; False if they are deleted."""
     return part.offset < key.local_start and part.offset >= key.log_start
 
 
 @inlined
 def has_data(key: Any, part: Any, reader: int) -> bool:
-    """Return whether a local read of the partition finds data, unless it fails."""
+    """Return whether a local read of the partition would find data. Errors are not checked (`read_error`)."""
     return part.offset < end_at(key, reader).offset and not part.throttled and key.partition_error == Error.NONE
 
 
@@ -85,9 +85,16 @@ def _readable_end(arena: Arena, key: Any, offset: int, begin: int, reader: int) 
 
 @inlined
 def _may_be_merged(arena: Arena, key: Any, begin: int, size: int, readable_end: int) -> bool:
-    """Return whether batches at this position may have been merged after an earlier call.
+    """Return whether the batch at this position may have been merged with others after an earlier call.
 
-    Only positions decide, so the result does not depend on how events are divided into calls.
+    The result depends on positions only, so it is the same however the events are divided into calls.
+
+    Args:
+        arena: The call's tables.
+        key: The partition.
+        begin: Position of the batch's first byte.
+        size: Bytes of the batch, 0 if it may be several batches.
+        readable_end: End position of the read (`_readable_end`).
     """
     if key.hw == UNKNOWN or size > arena.smallest_limit:
         return False
@@ -105,18 +112,26 @@ def _skip_empty_batches(arena: Arena, key: Any, at: int) -> int:
 
 @inlined
 def first_batch_exceeds(arena: Arena, key: Any, at: int, size: int) -> bool:
-    """Return whether a read from batch `at` on may return more than `size` bytes for the sake of its first batch.
+    """Return whether the first batch with bytes, from batch `at` on, is larger than `size` bytes.
 
-    It may be a false positive at the end of the log.
+    A read returns at least one batch, so it may then exceed its limit. At the end of the log the result may be a false
+    positive.
     """
     return replica_state.size_of(arena, _skip_empty_batches(arena, key, at)) > size
 
 
 @inlined
 def read_bytes(arena: Arena, key: Any, part: Any, operation: Any, at: int, left: int, at_least_one: bool) -> int:
-    """Return the bytes read from a partition with data (`LogSegment.read`), from its batch `at` on.
+    """Return the number of bytes that a read of a partition with data returns (Kafka's `LogSegment.read`).
 
-    The limits apply to all but the first batch of a response.
+    Args:
+        arena: The call's tables.
+        key: The partition.
+        part: The fetch's part, with its limit.
+        operation: The fetch.
+        at: The batch at which the read starts.
+        left: Remaining bytes of the request's limit.
+        at_least_one: Whether the limits do not apply to the first batch: no earlier partition had data.
     """
     if at == key.batch_begin + key.end_batch:
         return 0
@@ -135,7 +150,7 @@ def read_bytes(arena: Arena, key: Any, part: Any, operation: Any, at: int, left:
 
 @inlined
 def first_read_bytes(arena: Arena, o: int) -> int:
-    """Return the bytes that a response would carry now."""
+    """Return the number of bytes that a response to the fetch would carry now."""
     operation = operation_at(arena, o)
     left, at_least_one, total = operation.max_bytes, operation.hard_max == 0, 0
     for at in range(operation.first, operation.first + operation.count):
@@ -154,19 +169,18 @@ def first_read_bytes(arena: Arena, o: int) -> int:
 def read_answer(
     arena: Arena, key: Any, at: int, operation: Any, undisturbed: bool, left: int, at_least_one: bool
 ) -> int:
-    """Read the partition again for the response; return the bytes that the response carries.
+    """Read the partition again for the response; return the number of bytes that the response carries.
 
     Kafka does this for every fetch, even an expired one.
 
     Args:
         arena: The call's tables.
         key: The partition.
-        at: The fetch's part; gets the error and the bytes available.
+        at: The fetch's part; its error and its available bytes are set.
         operation: The fetch.
-        undisturbed: Nothing has happened since the fetch arrived that could make the read fail or remove earlier
-            batches.
+        undisturbed: Whether no event since the arrival of the fetch can make the read fail or has removed batches.
         left: Remaining bytes of the request's limit; negative if a first batch exceeded it.
-        at_least_one: No earlier partition had data, so the first batch is read regardless of its size.
+        at_least_one: Whether no earlier partition had data, so the first batch is read regardless of its size.
     """
     part = part_at(arena, at)
     if undisturbed and key.roll_count == 0:
@@ -182,7 +196,10 @@ def read_answer(
 
 @helper
 def _read_remote_answer(arena: Arena, key: Any, part: Any, operation: Any, left: int) -> None:
-    """Answer an ordinary fetch for a partition with a remote offset: it is empty, but uses up some of the limit."""
+    """Answer one partition of an ordinary fetch, with an offset that is only in remote storage.
+
+    The answer has no data, but it uses up part of the request's limit: at most `left` bytes.
+    """
     if operation.mode == Reader.FOLLOWER:
         if part.error == Error.NONE:
             part.error = Error.OFFSET_MOVED_TO_TIERED_STORAGE
@@ -195,7 +212,7 @@ def _read_remote_answer(arena: Arena, key: Any, part: Any, operation: Any, left:
 
 @inlined
 def may_read_remote(arena: Arena, broker: int) -> bool:
-    """Return whether the broker's quota allows reads of remote storage; its RemoteFetch purgatory has that flag."""
+    """Return whether the broker's quota allows reads of remote storage, as its RemoteFetch purgatory records it."""
     for p in range(arena.purgatories):
         if purgatory_at(arena, p).broker == broker and purgatory_at(arena, p).quota_exhausted != 0:
             return False

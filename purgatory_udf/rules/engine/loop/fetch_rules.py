@@ -74,9 +74,10 @@ ANY_END_MOVED = LOG_END_MOVED | WATERMARK_MOVED
 
 @inlined
 def try_complete_else_watch(arena: Arena, e: int) -> None:
-    """Handle an arriving fetch: answer it after the first read, or index it and start its timer.
+    """Handle event `e`, an arriving fetch: answer it after the first read, or index it and start its timer.
 
-    Only the first read returns errors of offset and epoch. A consumer may be sent to a preferred replica at once.
+    Errors of offset and epoch answer a fetch only in this first read. A consumer may be redirected to a preferred
+    replica at once.
     """
     event, o = event_at(arena, e), add_operation(arena, e)
     t, mode, replica_id, min_bytes, count = event.t, event.mode, event.replica_id, _min_bytes(event), event.count
@@ -146,9 +147,9 @@ def try_complete_else_watch(arena: Arena, e: int) -> None:
 
 @helper
 def _complete_at_part(arena: Arena, o: int, at: int, shift: int, rule: int) -> None:
-    """Complete the fetch because of its part `at`; the parts behind it are still created.
+    """Complete an arriving fetch by `rule` because of its part `at`, and create the parts after it.
 
-    `shift` is the distance from the operation's parts to the event's request parts.
+    `shift` is the distance from the operation's parts to the event's request parts, in rows.
     """
     operation = operation_at(arena, o)
     for other in range(at + 1, operation.first + operation.count):
@@ -173,9 +174,10 @@ def _has_remote_part(arena: Arena, o: int) -> bool:
 
 @helper
 def _handle_remote(arena: Arena, o: int) -> None:
-    """Handle an arriving fetch with a remote partition: start its reads, or serve it without them.
+    """Handle an arriving fetch with a remote partition: start its reads of remote storage.
 
-    If no read can start, it is answered or watched as any other fetch. It is rare, so all of its checks are full.
+    If no read can start, the fetch is answered or watched like any other. Such fetches are rare, so all of their checks
+    are full.
     """
     found = remote_requests.start_reads(arena, o)
     if found == NONE:
@@ -218,7 +220,7 @@ def _handle_remote(arena: Arena, o: int) -> None:
 
 @helper
 def _is_never_watched(arena: Arena, o: int) -> bool:
-    """Return whether a fetch without a maximum wait is answered at once: its broker has had a tiered partition."""
+    """Return whether a fetch without a maximum wait is answered at once: its broker has had tiered partitions."""
     operation = operation_at(arena, o)
     if operation.split == 0:
         operation.split = BROKER_DECIDES
@@ -236,7 +238,7 @@ def _apply_throttle(arena: Arena, key: Any, part: Any, replica_id: int) -> None:
 
 @helper
 def _count_exceptions(arena: Arena, o: int) -> tuple[int, int]:
-    """Return how many of the fetch's parts repeat a key, and how many are throttled."""
+    """Return the number of the fetch's parts that repeat a key, and the number of throttled parts."""
     operation = operation_at(arena, o)
     duplicates = throttled = ZERO
     for at in range(operation.first, operation.first + operation.count):
@@ -248,7 +250,10 @@ def _count_exceptions(arena: Arena, o: int) -> tuple[int, int]:
 
 @inlined
 def _start_at_end(arena: Arena, key: Any, at: int, offset: int, mode: int) -> bool:
-    """Use the end's own offset metadata, which may be stale; return whether they match the log."""
+    """Start part `at` at the reader's end, with the segment and position that the end was last given.
+
+    As in Kafka, these may be stale. Return whether they match the log. `mode` is the fetch's `Reader`.
+    """
     end, part = end_at(key, mode), part_at(arena, at)
     part.start_seg, part.start_pos, part.counted_bytes = end.seg, end.pos, 0
     if end.batch != NONE:
@@ -258,10 +263,10 @@ def _start_at_end(arena: Arena, key: Any, at: int, offset: int, mode: int) -> bo
 
 @helper
 def _start_before_end(arena: Arena, key: Any, at: int, reader: int) -> tuple[int, bool, bool]:
-    """Look the fetch offset up in the log.
+    """Start part `at` before the reader's end: look its fetch offset up in the log.
 
     Returns:
-        The bytes available, or `_ON_OLDER_SEGMENT`; whether the fetch needs full checks; whether the first batch
+        The available bytes, or `_ON_OLDER_SEGMENT`; whether the fetch needs full checks; whether the first batch
         exceeds the partition's maximum.
     """
     part = part_at(arena, at)
@@ -281,7 +286,10 @@ def _start_before_end(arena: Arena, key: Any, at: int, reader: int) -> tuple[int
 
 @inlined
 def _min_bytes(fetch: Any) -> int:
-    """Return the bytes that the fetch waits for: unreachable if this call has only some of its keys."""
+    """Return the number of bytes that the fetch waits for.
+
+    If this call has only some of the fetch's keys, the number is unreachable, so that the fetch does not complete here.
+    """
     return _UNREACHABLE if fetch.split == PARTIAL else fetch.min_bytes
 
 
@@ -299,7 +307,8 @@ def _evaluate(arena: Arena, o: int) -> tuple[int, int, int]:
     """Evaluate a waiting fetch.
 
     Returns:
-        The rule that completes it, or `PENDING`; the bytes that it misses; the part that forces completion, or `NONE`.
+        The rule that completes the fetch, or `PENDING`; the number of bytes that it misses; the part that forces its
+        completion, or `NONE`.
     """
     operation = operation_at(arena, o)
     accumulated = 0
@@ -341,8 +350,8 @@ def _complete(arena: Arena, o: int, rule: int, t: int, trigger: int, forced_by: 
 def _update_counted(arena: Arena, k: int, reader: int, is_check: bool, t: int) -> None:
     """Subtract the growth of the reader's end from the missing bytes of the key's counted fetches.
 
-    A fetch that misses nothing any more is complete. If this is not a check (`is_check`), it needs full checks instead,
-    for the next check of any of its keys completes it.
+    A fetch that misses no more bytes is completed if `is_check`. Otherwise the end has moved without a check; then the
+    fetch gets full checks, so that the next check of any of its keys completes it.
     """
     _, _, end_pos = fetch_reads.reader_end(key_at(arena, k), reader)
     at = waiter_queues.first_in_list(arena, k, COUNTED_LISTS + reader)
@@ -368,7 +377,7 @@ def _update_counted(arena: Arena, k: int, reader: int, is_check: bool, t: int) -
 
 @helper
 def _check_fetch(arena: Arena, at: int, t: int) -> bool:
-    """Evaluate the part's fetch; complete it or index it again. Return whether it is complete."""
+    """Evaluate the fetch of part `at`, and complete it or index it again. Return whether it is complete."""
     o = part_at(arena, at).operation
     rule, missing_bytes, forced_by = _evaluate(arena, o)
     if rule != Rule.PENDING:
@@ -381,7 +390,7 @@ def _check_fetch(arena: Arena, at: int, t: int) -> bool:
 
 @helper
 def set_throttle(arena: Arena, k: int, replica_id: int, throttled: int) -> None:
-    """Set or clear a follower's replication throttle on the key; its waiting fetches see it at their next check."""
+    """Set or clear a follower's replication throttle on the key. Waiting fetches see the change when next checked."""
     key = key_at(arena, k)
     node = find_node(arena, key.throttle_nodes, replica_id)
     if node == NONE:
@@ -403,7 +412,7 @@ def set_throttle(arena: Arena, k: int, replica_id: int, throttled: int) -> None:
 def on_lso_advance(arena: Arena, k: int) -> None:
     """Require full checks of the fetches that a higher last stable offset may complete.
 
-    Kafka checks no fetch when the last stable offset advances.
+    Kafka does not check any fetch when the last stable offset advances, so they complete at the next check of a key.
     """
     if key_at(arena, k).waiter_mask & _COMMITTED_READERS == 0:
         return
@@ -424,7 +433,7 @@ def _reaches_first(arena: Arena, k: int, reader: int, end_pos: int) -> bool:
 
 @inlined
 def _check_readers(arena: Arena, k: int, reader: int, t: int) -> None:
-    """Check the indexed fetches of one kind of reader, of which at least one waits on the key."""
+    """Check the key's indexed fetches of one kind of reader. At least one of them must exist."""
     _, end_seg, end_pos = fetch_reads.reader_end(key_at(arena, k), reader)
     heap = FETCH_HEAPS + reader
     any_part = waiter_queues.first_in_heap(arena, k, heap)
@@ -439,7 +448,7 @@ def _check_readers(arena: Arena, k: int, reader: int, t: int) -> None:
 
 @inlined
 def check(arena: Arena, k: int, t: int, moved: int) -> None:
-    """Evaluate the fetches on the key that an event may complete; `moved` is the mask of the fetches concerned."""
+    """Evaluate the fetches on the key that wait for the ends in the bit mask `moved`."""
     key = key_at(arena, k)
     if key.partition_error != Error.NONE:
         fetch_index.invalidate_all_waiters(arena, k)

@@ -36,7 +36,7 @@ _MAX_OFFSET = int64(2**63 - 1)
 
 @inlined
 def rule_for_partition_error(error: int) -> int:
-    """Return the rule of operations that end by this partition error."""
+    """Return the rule of operations that end because of this error of a partition (case A)."""
     if error == Error.NOT_LEADER_OR_FOLLOWER:
         return Rule.NOT_LEADER
     return Rule.OFFLINE if error == Error.KAFKA_STORAGE_ERROR else Rule.UNKNOWN_PARTITION
@@ -44,7 +44,7 @@ def rule_for_partition_error(error: int) -> int:
 
 @inlined
 def watermark(key: Any, code: int) -> int:
-    """Return the offset that settles this kind of request."""
+    """Return the watermark that requests of this kind wait for: the high watermark, or `log_start` (case B)."""
     if code == Code.PRODUCE:
         return key.hw
     return key.log_start
@@ -76,9 +76,9 @@ def _settle_now(key: Any, part: Any, code: int, t: int) -> int:
 
 @inlined
 def settle_or_enqueue(arena: Arena, o: int) -> int:
-    """On arrival, settle each part or queue it; return the number of watcher lists the operation would be on.
+    """Settle or queue each part of an arriving request, other than a produce. Produces: `event_loop.handle_produce`.
 
-    Produces do the same while they append (`event_loop.handle_produce`).
+    Return the number of watcher lists on which the operation would be.
     """
     operation = operation_at(arena, o)
     pending, entries = 0, ZERO
@@ -99,7 +99,8 @@ def settle_or_enqueue(arena: Arena, o: int) -> int:
 def _settle_first(arena: Arena, k: int, kind: int, code: int, t: int) -> None:
     """Settle the part with the lowest threshold in the heap, and complete its operation if no other part is pending.
 
-    The operation's rule is that of the part settled last; among those settled by one event, of the last in the request.
+    The operation gets the rule of the part that was settled last. If one event settled several, it is the one with the
+    highest position in the request.
     """
     at = waiter_queues.pop_heap(arena, k, kind)
     part = part_at(arena, at)
@@ -118,7 +119,7 @@ def _settle_first(arena: Arena, k: int, kind: int, code: int, t: int) -> None:
 
 @inlined
 def check(arena: Arena, k: int, code: int, t: int) -> None:
-    """Settle the parts on the key that the event has settled."""
+    """Settle all waiting parts on the key for which case A or B holds now. `code` is the kind of request."""
     key = key_at(arena, k)
     kind = PRODUCE_HEAP if code == Code.PRODUCE else OTHER_HEAP
     # An error settles all parts.

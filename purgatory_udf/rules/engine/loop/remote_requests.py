@@ -57,11 +57,11 @@ def _is_unended(part: Any) -> bool:
 
 @helper
 def start_reads(arena: Arena, o: int) -> int:
-    """Read a fetch with at least one remote partition, as it arrives.
+    """Do the first read of an arriving fetch that has at least one remote partition.
 
     Returns:
-        `NONE` if it is a remote fetch now, because at least one read of remote storage was started; otherwise the bytes
-        that it finds locally, and its remote parts are `UNREAD` or `UNPLACED`.
+        `NONE` if at least one read of remote storage was started, which makes it a remote fetch. Otherwise the number
+        of bytes that it finds locally; its remote parts are marked as `UNREAD` or `UNPLACED`.
     """
     operation = operation_at(arena, o)
     purgatory = purgatory_at(arena, engine_purgatory.find_purgatory(arena, operation.broker, Code.REMOTE_FETCH))
@@ -100,7 +100,7 @@ def start_reads(arena: Arena, o: int) -> int:
 
 @inlined
 def _become_remote_fetch(arena: Arena, o: int, purgatory: Any) -> None:
-    """Put the fetch into RemoteFetch. If the pool of readers takes no task, its reads have failed at once."""
+    """Put the fetch into the RemoteFetch purgatory. Its reads fail at once if the queue of remote readers is full."""
     operation = operation_at(arena, o)
     operation.code = Code.REMOTE_FETCH
     operation.purgatory = engine_purgatory.find_purgatory(arena, operation.broker, Code.REMOTE_FETCH)
@@ -126,7 +126,7 @@ def _become_remote_fetch(arena: Arena, o: int, purgatory: Any) -> None:
 
 @helper
 def handle_list_offsets(arena: Arena, e: int) -> None:
-    """Start the lookups of a list-offsets request, and watch it; without any, answer it."""
+    """Handle event `e`, a list-offsets request: start its lookups and watch it, or answer it if it has none."""
     o = add_with_parts(arena, e)
     operation = operation_at(arena, o)
     p = engine_purgatory.find_purgatory(arena, operation.broker, Code.REMOTE_FETCH)
@@ -191,7 +191,7 @@ def _try_list_offsets(arena: Arena, o: int, t: int, trigger: int) -> None:
 
 @helper
 def check(arena: Arena, k: int, kind: int, t: int) -> None:
-    """Check the key's remote fetches or its list-offsets, by the `kind` of their list."""
+    """Check the requests in one of the key's lists; `kind` is `READ_LIST` or `LOOKUP_LIST`."""
     at = waiter_queues.first_in_list(arena, k, kind)
     while at != NONE:
         # The check can remove only this part from the list.
@@ -212,14 +212,17 @@ def check(arena: Arena, k: int, kind: int, t: int) -> None:
 
 @helper
 def check_both(arena: Arena, k: int, t: int) -> None:
-    """Check the key's remote fetches and list-offsets: the broker has lost the leadership or the replica."""
+    """Check the key's remote fetches and list-offsets, after the broker has lost the leadership or the replica."""
     check(arena, k, READ_LIST, t)
     check(arena, k, LOOKUP_LIST, t)
 
 
 @helper
 def end_read(arena: Arena, e: int) -> None:
-    """Take the result of a read or lookup, and check its key; ignore it if none was started for this request."""
+    """Handle event `e`, the result of a read or lookup: pass it to its request, and check the key.
+
+    A result is ignored if the request has started no such read.
+    """
     event = event_at(arena, e)
     requested, t = request_part_at(arena, event.first), event.t
     k, kind = key_number_at(arena, requested.key).key, READ_LIST if event.code == Code.REMOTE_READ else LOOKUP_LIST
@@ -246,7 +249,11 @@ def end_read(arena: Arena, e: int) -> None:
 
 @inlined
 def _find_read(arena: Arena, k: int, kind: int, label: int, t: int) -> int:
-    """Return the part that waits for the read, or `NONE`: of the oldest open operation, else of the oldest."""
+    """Return the part that waits for the result of a read, or `NONE`.
+
+    If several do, it belongs to the oldest open operation; if none is open, to the oldest lingering one. `label` is the
+    number of the request id.
+    """
     found, found_state = NONE, LINGERING
     at = waiter_queues.first_in_list(arena, k, kind)
     while at != NONE:
@@ -266,7 +273,7 @@ def _find_read(arena: Arena, k: int, kind: int, label: int, t: int) -> int:
 
 @helper
 def _release(arena: Arena, operation: Any) -> None:
-    """Drop a lingering operation if all of its reads have ended."""
+    """Stop keeping a lingering operation, if all of its reads have ended."""
     for at in range(operation.first, operation.first + operation.count):
         if _is_unended(part_at(arena, at)):
             return
@@ -277,7 +284,7 @@ def _release(arena: Arena, operation: Any) -> None:
 
 @helper
 def stop(arena: Arena, k: int, kind: int, t: int) -> None:
-    """Cancel the operations that wait for reads or lookups of the partition; the process that ran them has ended."""
+    """Cancel the operations that wait for reads or lookups of the partition, because their broker has stopped."""
     at = waiter_queues.first_in_list(arena, k, kind)
     while at != NONE:
         following = waiter_queues.next_in_list(arena, at)
@@ -297,7 +304,7 @@ def stop(arena: Arena, k: int, kind: int, t: int) -> None:
 
 @inlined
 def _cancel(arena: Arena, by: int, t: int) -> None:
-    """Cancel the operation of part `by`. Its other parts stay until their reads have ended."""
+    """Cancel the operation that part `by` belongs to. Its other parts stay until their reads have ended."""
     o = part_at(arena, by).operation
     operation = operation_at(arena, o)
     engine_purgatory.close_operation(arena, o, CANCELLED, Rule.BROKER_STOPPED, t, by)

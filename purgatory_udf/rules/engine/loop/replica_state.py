@@ -1,9 +1,9 @@
 """A replica as its broker sees it: log, watermarks, leader, in-sync set and followers.
 
-Of the log it keeps the end offsets and positions of the batches, and the base offsets of the segments. A record of
-`batches` may stand for several adjacent batches that have been merged (`state_layout`); then all bits of its start
-position are inverted. Behind the last batch of a log there is a sentinel that starts at the log end and never ends, so
-a search need not test for the end of the log. See `rules.reference.partition` for the readable version.
+The log is represented by the end offsets and positions of its batches, and the base offsets of its segments. A record
+of `batches` may stand for several adjacent batches that have been merged (`state_layout`); then all bits of its start
+position are inverted. The last batch of a log is followed by a sentinel that starts at the log end and never ends, so a
+search need not test for the end of the log. `rules.reference.partition` is the readable version.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def start_of(batch: Any) -> int:
 
 @inlined
 def encode_start(pos: int, single_batch: int) -> int:
-    """Encode a start position; inverted if the record may stand for several batches."""
+    """Encode the start position of a batch. It is inverted if the record may stand for several batches."""
     return pos ^ (single_batch - 1)
 
 
 @inlined
 def size_of(arena: Arena, at: int) -> int:
-    """Return the bytes of the batch in row `at`, 0 if it may be several batches."""
+    """Return the size in bytes of the batch in row `at`; 0 if the row may stand for several batches."""
     batch = batch_at(arena, at)
     if batch.encoded_start < 0:
         return 0
@@ -53,7 +53,7 @@ def size_of(arena: Arena, at: int) -> int:
 
 @helper
 def batch_of(arena: Arena, key: Any, offset: int) -> int:
-    """Return the row of the first batch with its end beyond the offset; the sentinel's at or beyond the log end."""
+    """Return the row of the first batch that ends beyond the offset. From the log end on, it is the sentinel."""
     first = low = key.batch_begin
     high = first + key.end_batch
     # Most reads are near the log end: search backwards from there in steps that double.
@@ -75,15 +75,15 @@ def batch_of(arena: Arena, key: Any, offset: int) -> int:
 
 @inlined
 def position_of(arena: Arena, key: Any, offset: int) -> int:
-    """Return the start position of the batch that holds the offset; at or beyond the log end, the end's position."""
+    """Return the start position of the batch that holds the offset. From the log end on, it is the end's position."""
     return start_of(batch_at(arena, batch_of(arena, key, offset)))
 
 
 @inlined
 def count_batches_until(arena: Arena, key: Any, below: int, offset: int) -> int:
-    """Return how many batches of the log end at or before the offset.
+    """Return the number of the log's batches that end at or before the offset.
 
-    `below` is a lower bound, usually less by one, or `NONE`.
+    `below` is a lower bound of that number, from which the search starts, or `NONE`.
     """
     if below == NONE:
         return batch_of(arena, key, offset) - key.batch_begin
@@ -94,7 +94,7 @@ def count_batches_until(arena: Arena, key: Any, below: int, offset: int) -> int:
 
 @inlined
 def last_roll(arena: Arena, key: Any, offset: int) -> int:
-    """Return the row of the last roll at or before the offset; the row before the log's rolls otherwise."""
+    """Return the row of the last segment roll at or before the offset, or the row before the log's first."""
     at = key.roll_begin + key.roll_count - 1
     while at >= key.roll_begin and roll_at(arena, at).base > offset:
         at -= 1
@@ -112,7 +112,7 @@ def segment_of(arena: Arena, key: Any, offset: int) -> int:
 
 @inlined
 def append(arena: Arena, key: Any, end: int, size: int, single_batch: int) -> bool:
-    """Append up to the offset `end`, exactly one batch if `single_batch`.
+    """Append `size` bytes up to the offset `end`. They are one batch if `single_batch`, otherwise possibly several.
 
     Return False if the log already reaches the offset.
     """
@@ -137,7 +137,7 @@ def append(arena: Arena, key: Any, end: int, size: int, single_batch: int) -> bo
 
 @helper
 def roll(arena: Arena, key: Any, base: int) -> bool:
-    """Roll a new segment; if it starts at the log end, the end moves to it. Return False if it is not new."""
+    """Roll a new segment at offset `base`. A log end at that offset moves to it. Return False if it is not new."""
     last = roll_at(arena, key.roll_begin + key.roll_count - 1).base if key.roll_count > 0 else 0
     if base <= last:
         return False
@@ -221,7 +221,7 @@ def advance_high_watermark(arena: Arena, key: Any) -> bool:
 
 @helper
 def _advance_high_watermark(arena: Arena, key: Any) -> bool:
-    """As `advance_high_watermark`, if the in-sync set is known.
+    """Do the same as `advance_high_watermark`, for a key with a known in-sync set.
 
     From Kafka 3.7 on the high watermark does not advance while the in-sync set is smaller than min.insync.replicas.
     """
@@ -243,7 +243,7 @@ def _advance_high_watermark(arena: Arena, key: Any) -> bool:
 
 @inlined
 def update_follower(arena: Arena, key: Any, node_id: int, offset: int) -> bool:
-    """Note that a follower's log reaches the offset; return whether that raised the high watermark."""
+    """Record that a follower's log reaches the offset; return whether that raised the high watermark."""
     if key.partition_error != 0:
         return False
     node = find_node(arena, key.nodes, node_id)

@@ -3,8 +3,8 @@
 Records have the same layout as in memory. Those of a state are transposed (all first bytes, then all second bytes, …)
 and compressed, because adjacent records differ in few of their bytes. Calls are neither.
 
-Each value has a header: magic, format version and compression. States and frames of groups have one, too. A value of
-another version is refused, because state that is misread would end operations wrongly.
+Each value has a header: magic, format version and compression. The states and frames of consumer groups use the same
+header. A value of another version is refused, because misread state would end operations wrongly.
 """
 
 from __future__ import annotations
@@ -141,12 +141,12 @@ def _decode_strings(valid: memoryview, lengths: memoryview, text: memoryview) ->
 
 
 def layout_signature() -> str:
-    """Describe the records' layout, for the test that compares it with `VERSION`."""
+    """Return a description of the records' layout; a test fails if it changes without a new `VERSION`."""
     return "; ".join(f"{name}: {TABLES[name].fields}" for name in dict.fromkeys(_STATE + _CALL))
 
 
 def add_header(kind: bytes, version: int, body: bytes, pack: bool) -> bytes:
-    """Return the body, compressed if `pack`, behind a header; `kind` is a magic of four bytes."""
+    """Return a header followed by the body, which is compressed if `pack`. `kind` is a magic of four bytes."""
     if not pack:
         return _HEAD.pack(kind, version, _PLAIN, len(body)) + body
     return _HEAD.pack(kind, version, _PACKED, len(body)) + _ZSTD.compress(body, asbytes=True)

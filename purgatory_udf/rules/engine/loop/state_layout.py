@@ -1,17 +1,17 @@
 """Lays a state out in the tables of a call, and compacts it afterwards.
 
-Heaps, lists and timer buckets are links between rows. They are not kept between calls: an operation keeps its bucket
-and a part its queue, and `rebuild_links` queues them again.
+Heaps, lists and timer buckets are links between rows, and are not stored between calls. Each operation stores its
+bucket and each part its queue, from which `rebuild_links` restores the links.
 
-Logs get room for the call's appends before a call (`lay_out_logs`), and lose after it what changes no answer
-(`trim_logs`). A fetch reads at most `retain_bytes` of a partition, from one segment. So a batch is merged with its
-predecessor if it is at least that far behind the high watermark, the last stable offset and the end of its segment: a
-fetch that starts there still finds its maximum ahead. A batch larger than `smallest_limit` is kept, and so are its
-neighbours, which define its start and end: it may exceed what a fetch may read (`fetch_reads`). The first batch of a
-segment is kept, too: it defines where the segment before it ends. Below the log start no segment's end matters, as all
-reads fail there. Batches without bytes are always merged.
+Before a call, logs get room for the call's appends (`lay_out_logs`). After it, `trim_logs` merges batches if their
+common boundary cannot affect any answer. A fetch reads at most `retain_bytes` of a partition, from one segment. So a
+batch is merged with its predecessor if it is at least that far behind the high watermark, the last stable offset and
+the end of its segment: a fetch that starts there still finds its maximum ahead. A batch larger than `smallest_limit`
+may exceed the limit of a fetch (`fetch_reads`), so it is not merged, nor are its neighbours, which define its start and
+end. The first batch of a segment is not merged either, because it defines where the segment before it ends. Below the
+log start, segment ends do not matter, because all reads fail there. Batches without bytes are always merged.
 
-What merging loses: positions in a log that is truncated by more than `retain_bytes` below its watermarks, or whose
+Merging loses positions in two cases: if a log is truncated by more than `retain_bytes` below its watermarks, and if the
 first reported last stable offset is that far below the high watermark.
 """
 
@@ -49,13 +49,13 @@ from purgatory_udf.rules.engine.loop.replica_state import SENTINEL_END, encode_s
 
 @entry_point
 def sort_by_outcome(outcomes: Records, completed: int, expired: int, rows: Records) -> None:
-    """List the rows of completed, expired and cancelled operations, each in order of arrival.
+    """List the rows of completed, then expired, then cancelled operations, each in order of arrival.
 
     Args:
-        outcomes: An outcome for each operation.
+        outcomes: The outcome of each operation.
         completed: Number of completed operations.
         expired: Number of expired operations.
-        rows: Output.
+        rows: Filled with the row numbers.
     """
     complete, expire, cancel = 0, completed, completed + expired
     for o in range(len(outcomes)):
@@ -73,7 +73,10 @@ def sort_by_outcome(outcomes: Records, completed: int, expired: int, rows: Recor
 
 @entry_point
 def keep_open(operations: Records, parts: Records, kept: Records, kept_parts: Records, now: int) -> tuple[int, int]:
-    """Copy open and lingering operations to `kept`, and their parts to `kept_parts`; return the numbers of both."""
+    """Copy open and lingering operations to `kept`, and their parts to `kept_parts`; return the numbers of both.
+
+    Lingering operations with reads that are overdue at `now` (microseconds) are dropped.
+    """
     row = first = 0
     for o in range(len(operations)):
         operation = operations[o]
@@ -93,14 +96,14 @@ def keep_open(operations: Records, parts: Records, kept: Records, kept_parts: Re
 
 
 def init_rings(rows: Records, begin: int) -> None:
-    """Make each row from `begin` on the root of an empty ring."""
+    """Turn each row from `begin` on into the root of an empty ring."""
     roots = rows[begin:]
     roots["prev"] = roots["next"] = np.arange(begin, len(rows))
 
 
 @entry_point
 def rebuild_links(arenas: Records) -> None:
-    """Queue waiting parts and open operations by their `queue` and `bucket`, and set the purgatories of the keys."""
+    """Put waiting parts into their `queue` and open operations into their `bucket`, and set the keys' purgatories."""
     arena = arenas[0]
     for k in range(arena.keys_capacity):
         key = key_at(arena, k)
@@ -156,17 +159,17 @@ def trim_logs(
     """Compact the logs and in-sync sets of the keys.
 
     Args:
-        keys: Updated to the new rows.
-        batches: Source of the batches.
-        rolls: Compacted in place.
-        members: Source of the in-sync sets.
-        kept: Output, the batches that stay.
-        kept_members: Output, the in-sync sets.
+        keys: The keys; their references are updated to the new rows.
+        batches: The batches of the logs.
+        rolls: The segment rolls of the logs; compacted in place.
+        members: The members of the in-sync sets.
+        kept: Filled with the remaining batches.
+        kept_members: Filled with the members of the keys' current in-sync sets.
         retain_bytes: See `EngineSettings`.
         smallest_limit: See `EngineSettings`.
 
     Returns:
-        The number of batches, rolls, and members of in-sync sets.
+        The number of remaining batches, rolls, and members of in-sync sets.
     """
     in_use = in_use_rolls = in_use_members = 0
     for k in range(len(keys)):
@@ -247,7 +250,7 @@ def _reset_call_fields(key: Any) -> None:
 
 @inlined
 def _nothing_to_merge(batches: Records, first: int, end: int, bound: int) -> bool:
-    """Return whether all batches are within the bound, and none is without bytes."""
+    """Return whether no batch can be merged: all end beyond the position `bound`, and all have bytes."""
     at = first + 1
     while at < end and start_of(batches[at]) != start_of(batches[at - 1]):
         at += 1
@@ -256,7 +259,7 @@ def _nothing_to_merge(batches: Records, first: int, end: int, bound: int) -> boo
 
 @inlined
 def _retention_bound(key: Any, retain_bytes: int) -> int:
-    """Return the position up to which batches may be merged."""
+    """Return the log position up to which batches of the key may be merged."""
     if key.hw == UNKNOWN:
         return UNKNOWN
     return min(key.hw_pos, key.lso_pos) - retain_bytes

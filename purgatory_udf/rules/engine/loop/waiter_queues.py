@@ -1,8 +1,8 @@
 """The queues of a key: waiting parts, indexed by the event that can complete their operation.
 
-Most parts wait for an offset or position, their `threshold`. They are in a pairing heap for each kind of end (see
-`arena`); when that end moves, only parts with a threshold up to its new value are released, and no other part is
-touched.
+Most parts wait for an offset or position, their `threshold`. A key has a pairing heap for each kind of end that parts
+may wait for (see `arena`). When an end moves, only parts with a threshold up to its new value are released; no other
+part is touched.
 
     heap_roots[key, kind] ──► part ──child──► part ──next──► part        prev: the previous sibling, or the parent
 
@@ -71,14 +71,14 @@ def first_in_list(arena: Arena, k: int, kind: int) -> int:
 
 @inlined
 def next_in_list(arena: Arena, at: int) -> int:
-    """Return the part behind this one in its list, or `NONE`."""
+    """Return the part after part `at` in its list, or `NONE`."""
     following = link_at(arena, at).next
     return following if following < arena.parts_capacity else NONE
 
 
 @inlined
 def _meld(arena: Arena, left: int, right: int) -> int:
-    """Merge two heaps: the root with the greater threshold becomes the first child of the other."""
+    """Merge two heaps, given by their roots: the one with the greater threshold becomes the other's first child."""
     if left == NONE:
         return right
     if right == NONE:
@@ -96,7 +96,7 @@ def _meld(arena: Arena, left: int, right: int) -> int:
 
 @helper
 def _merge_siblings(arena: Arena, first: int) -> int:
-    """Merge a list of siblings into one heap: in pairs from the left, then all pairs from the right."""
+    """Merge a list of siblings into one heap: first neighbouring pairs from the left, then these from the right."""
     pairs = NONE
     while first != NONE:
         second = link_at(arena, first).next

@@ -1,4 +1,4 @@
--- purgatory_udf/answers/sql/diagnosis/hung.sql
+-- purgatory_udf/answers/sql/diagnosis/delayed_requests.sql
 -- Requests that a broker answered late because it stood still: recorded waits over most of that time.
 --
 -- Reads:       recorded
