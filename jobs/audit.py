@@ -17,7 +17,7 @@ def _checks(out: str, json: Path | None) -> None:
     """Reject unusable paths before Spark is started."""
     job.require_file("--json", json)
     if "://" not in out and not os.environ.get("HADOOP_CONF_DIR") and not Path(out).is_dir():
-        raise UserError(f"{out}: no such folder")
+        raise UserError(f"{out}: no such folder; --out names the folder of a replay")
 
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES)

@@ -29,7 +29,7 @@ def _moment(option: str, text: str | None) -> int | None:
 def _checks(out: str, start: str | None, end: str | None, json: Path | None, baseline: str | None, **_: object) -> None:
     first, last = _moment("--from", start), _moment("--to", end)
     if first is not None and last is not None and first > last:
-        raise UserError(f"--from {start} is later than --to {end}")
+        raise UserError(f"--from {start} must not be later than --to {end}")
     job.require_file("--json", json)
     for folder in (out, *([baseline] if baseline else [])):
         require_folder(folder)

@@ -67,7 +67,8 @@ def _checks(
         late = next((each.name for each in chosen if each.config.max_disorder_ms), None)
         if late is not None:
             raise UserError(
-                f"{late}: max_disorder_ms: not supported with --closed-loop, because a simulated trace is in order"
+                f"--variant {late}: max_disorder_ms has no effect with --closed-loop, because simulated events are in "
+                "time order; remove it"
             )
     else:
         misplaced = next((name for name, usual in CLOSED_LOOP_DEFAULTS.items() if options[name] != usual), None)

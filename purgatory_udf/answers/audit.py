@@ -128,8 +128,11 @@ class _Audit:
                 continue
             if name == "events":
                 path = self._tables.events_path
-                raise UserError(f"{path}: the events of run {self._run.run_id} do not exist")
-            raise UserError(f"{self._tables.layout.table(name)}: the table of run {self._run.run_id} does not exist")
+                raise UserError(f"{path}: the events of run {self._run.run_id} do not exist; restore the table")
+            raise UserError(
+                f"{self._tables.layout.table(name)}: the table of run {self._run.run_id} does not exist; restore it, "
+                "or rerun the replay with --overwrite"
+            )
 
     def _check(self, query: str) -> list[InvariantCheck]:
         """Run a query of `sql/audit` and return a finding for each of its invariants."""

@@ -91,7 +91,9 @@ def _of_request(tables: RunTables, request_id: str, top: int) -> list[int]:
     names = list(dict.fromkeys(row["request_id"] for row in rows))
     if not exact and len(names) > 1:
         shown = ", ".join(names[:_SHOWN_NAMES]) + (", …" if len(names) > _SHOWN_NAMES else "")
-        raise UserError(f"--request-id {request_id}: {len(names):,} requests end with it ({shown}); give more of it")
+        raise UserError(
+            f"--request-id {request_id}: {len(names):,} requests end with it ({shown}); give a longer part of the id"
+        )
     return [row["operation_id"] for row in exact or rows][: top + 1]
 
 

@@ -100,7 +100,7 @@ def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
         jvm_process.start(call.jvm_command, call.environ)
         return job.status(line.arguments)
     for pipe in pipes_read():
-        raise UserError(f"{pipe}: a pipe, which only this process can read; for Spark, write it to a file")
+        raise UserError(f"{pipe}: is a pipe, which Spark's processes cannot read; write its contents to a file first")
     return _replace_process(call)
 
 

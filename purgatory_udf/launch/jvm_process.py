@@ -56,7 +56,8 @@ class _Jvm:
         """Wait until the JVM is up; return the port and the secret of its gateway."""
         while not self._gateway_file.exists():
             if self._process.poll() is not None:
-                raise UserError(f"Spark's JVM did not start; its exit status is {self._process.returncode}")
+                status = self._process.returncode
+                raise UserError(f"Spark's JVM did not start; its exit status is {status}, and its messages are above")
             time.sleep(_POLL_SECONDS)
         written = self._gateway_file.read_bytes()
         (port,), rest = struct.unpack_from(">i", written), written[4:]

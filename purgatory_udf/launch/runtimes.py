@@ -130,11 +130,11 @@ def find_spark(environ: Mapping[str, str]) -> Path:
     if environ.get("SPARK_HOME"):
         home = Path(environ["SPARK_HOME"])
         if not (home / "bin" / "spark-submit").is_file():
-            raise UserError(f"SPARK_HOME={home}: bin/spark-submit is missing there")
+            raise UserError(f"SPARK_HOME={home}: bin/spark-submit is missing there; set the folder of a Spark release")
         return home
     package = importlib.util.find_spec("pyspark")
     if package is None or package.origin is None:
-        raise UserError("pyspark is not installed, and SPARK_HOME is not set")
+        raise UserError("pyspark is not installed, and SPARK_HOME is not set; do one of the two")
     return Path(package.origin).parent
 
 

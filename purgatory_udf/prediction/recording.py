@@ -83,16 +83,17 @@ class Recording:
         return by_key
 
 
-def build_recording(events: pa.Table, recorded: pa.Table) -> Recording:
+def build_recording(events: pa.Table, recorded: pa.Table, out: str = ".") -> Recording:
     """Build a recording from the tables `events` and `recorded` of an imported request log.
+
+    `out` is the folder of the tables, for error messages.
 
     Raises:
         UserError: A table is empty.
     """
-    if not recorded.num_rows:
-        raise UserError("the table recorded is empty; import a request log first (ingest --from request-log)")
-    if not events.num_rows:
-        raise UserError("the table events is empty; import a request log first (ingest --from request-log)")
+    for name, table in (("recorded", recorded), ("events", events)):
+        if not table.num_rows:
+            raise UserError(f"{out}: the table {name} is empty; import a request log (ingest --from request-log)")
     events = events.sort_by("seq")
     # A whole millisecond, so that times keep their position relative to the broker's timer.
     begin_us = pc.min(events["time_us"]).as_py() // 1000 * 1000
@@ -276,7 +277,7 @@ def read_recording(session: Session, out: str, events: str | None = None) -> Rec
         raise UserError(f"{path}: no such table; create it with ingest")
     columns = ", ".join(f"t.{name}" for name in EVENT_COLUMNS)
     trace = backend.query(f"SELECT {columns} FROM events t WHERE t.seq < {MAX_EVENTS}", {"events": path})
-    return build_recording(trace, _recorded(backend, layout))
+    return build_recording(trace, _recorded(backend, layout), out)
 
 
 def _recorded(backend: Backend, layout: Layout) -> pa.Table:

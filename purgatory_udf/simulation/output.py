@@ -171,7 +171,7 @@ def prepare_output(backend: Backend, output: Output) -> None:
         path = layout.table(name)
         if backend.files.exists(path):
             if not output.overwrite:
-                raise UserError(f"{path}: exists; choose another --out, or --overwrite to replace it")
+                raise UserError(f"{path}: exists; choose another --out, or replace it with --overwrite")
             backend.files.remove(path)
 
 
@@ -210,4 +210,4 @@ def write_jsonl(events: Iterable[dict[str, Any]], file: Path) -> None:
                 fields = {name: value for name, value in event.items() if value is not None}
                 stream.write(json.dumps(fields, separators=(",", ":")) + "\n")
     except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from None
+        raise UserError(f"{file}: cannot be written: {error.strerror}") from None

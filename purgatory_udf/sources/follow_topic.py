@@ -392,11 +392,16 @@ def _prepare(backend: SparkBackend, layout: Layout, topic: KafkaTopic, options: 
             files.remove(layout.table(name))
         run = None
     if run is not None and run.trace != trace:
-        raise UserError(f"{events}: follows {run.trace}; choose another --out, or --overwrite")
+        source = ", ".join(f"{key} {value}" for key, value in run.trace.items())
+        raise UserError(
+            f"{events}: was imported from another source ({source}); choose another --out, or replace the table with "
+            "--overwrite"
+        )
     if run is None:
         if files.exists(events):
             raise UserError(
-                f"{events}: exists, but follows no topic; choose another --out, or --overwrite to replace it"
+                f"{events}: the table exists, but was not imported from a topic; choose another --out, or replace it "
+                "with --overwrite"
             )
         run = Run(options.run_id or f"ingest-{topic.topic}", "ingest", trace, {**options.settings(), "source": "kafka"})
         run_records.save(backend, record, run)

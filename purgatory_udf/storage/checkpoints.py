@@ -40,7 +40,10 @@ def prepare_checkpoint(session: Session, path: str) -> str:
             spark.conf.unset(_MANAGER)
     started, done = (_entries(backend.files, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
     if done and max(done) not in started:
-        raise FileNotFoundError(f"{path}/{_OFFSETS}/{max(done)} does not exist, and the batch is done")
+        raise FileNotFoundError(
+            f"{path}/{_OFFSETS}/{max(done)} does not exist, although its batch has finished; restart the run with "
+            "--overwrite"
+        )
     return path
 
 

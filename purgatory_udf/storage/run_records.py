@@ -163,14 +163,15 @@ _OVERRIDE = {CONSUMER_SESSION: "group.consumer.session_timeout_ms"}
 
 @dataclass(frozen=True)
 class RecordedSetting:
-    """A setting of the brokers as a log shows it.
+    """A setting of the brokers, derived from a request log.
 
     Attributes:
-        name: Kafka's name.
-        low, high: Bounds of the value.
+        name: Kafka's name of the setting.
+        low: The lowest value that is compatible with the log.
+        high: The highest such value.
         value: The most likely value.
         certain: Whether no other value is likely.
-        requests: Number of requests that show it.
+        requests: Number of requests from which it is derived.
     """
 
     name: str
@@ -185,7 +186,7 @@ class RecordedSetting:
         return f"{self.name}={self.value}{bounds}, from {self.requests:,} {_SHOWN_BY[self.name]}"
 
     def allows(self, value: object) -> bool:
-        """Whether the recording is compatible with the value."""
+        """Return whether the recording is compatible with the value."""
         return value == self.value or (isinstance(value, int) and self.low <= value <= self.high)
 
 
@@ -202,7 +203,7 @@ class Contradiction:
 
 
 def recorded_settings(session: Session, events: str) -> list[RecordedSetting]:
-    """Return the settings stored by the import that wrote the table `events`; none if it was no request log."""
+    """Return the settings stored by the import that wrote the table `events`; none unless it was of a request log."""
     folder = events.rstrip("/").rpartition("/")[0] or "."
     run = load(session, f"{folder}/runs", "ingest")
     return [RecordedSetting(**setting) for setting in run.counts.get("settings", ())] if run else []
@@ -225,7 +226,7 @@ def with_recorded(config: Config, settings: Sequence[RecordedSetting]) -> Config
 
 
 def contradictions(config: Mapping[str, Any], settings: Sequence[RecordedSetting]) -> list[Contradiction]:
-    """Return the settings of a configuration, as its JSON values, that contradict certain ones of the recording."""
+    """Return the settings of a configuration, given as JSON values, that contradict certain settings of the brokers."""
     found = []
     for setting in _used(settings):
         key, override = KEYS[setting.name], _OVERRIDE.get(setting.name)

@@ -106,7 +106,7 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
         require_single_batch(backend, options, layout, trace)
     run = start_or_resume(backend, options, layout, trace)
     if run.status == run_records.FINISHED:
-        log.info("run %s has finished already; --overwrite replays it again", run.run_id)
+        log.info("run %s has finished already; to repeat it, use --overwrite", run.run_id)
         return run
     if isinstance(backend, SparkBackend):
         # A cluster's executors are known by now: they have written the run's record.

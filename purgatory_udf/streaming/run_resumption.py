@@ -165,7 +165,7 @@ def _same_run(known: Run, run_id: str, identity: Mapping[str, Any], options: Rep
     if (named and known.run_id != run_id) or not same_trace or not same_settings:
         raise UserError(
             f"{options.out}: has run {known.run_id} of another trace or with other settings; "
-            "choose another --out, or --overwrite to replace it"
+            "choose another --out, or replace it with --overwrite"
         )
     if known.status != run_records.FINISHED and (other := other_formats(known.configuration)):
         raise UserError(
@@ -179,5 +179,5 @@ def _same_run(known: Run, run_id: str, identity: Mapping[str, Any], options: Rep
         if known.status != run_records.FINISHED and known.configuration.get(key) != now[key]:
             raise UserError(
                 f"{options.out}: the interrupted run was started with {key}={known.configuration.get(key)}, "
-                f"not {now[key]}; resume with that, or --overwrite"
+                f"not {now[key]}; resume it with that value, or restart it with --overwrite"
             )

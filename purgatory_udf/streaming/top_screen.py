@@ -64,7 +64,7 @@ def _read(out: str) -> tuple[dict[str, QueryStatus], bool]:
     ended = not is_locked(out, "replay")
     statuses = read_status_files(out)
     if not statuses:
-        raise UserError(f"{out}: no followed replay has written there yet (replay --follow --out {out} does)")
+        raise UserError(f"{out}: no followed replay has written there yet; start one with replay --follow")
     return statuses, ended
 
 

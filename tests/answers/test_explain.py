@@ -56,7 +56,7 @@ def test_end_of_request_id_suffices(without_spark: SparkSession, story_folder: P
         return explain(without_spark, str(story_folder), Question(request_id=request_id))
 
     assert of("web-672") == of("checkout-web-672")
-    with pytest.raises(UserError, match=r"--request-id 5: \d+ requests end with it \(.+, …\); give more of it"):
+    with pytest.raises(UserError, match=r"--request-id 5: \d+ requests end with it \(.+, …\); give a longer part"):
         of("5")
 
 

@@ -171,7 +171,7 @@ def test_commit_without_offsets_is_damaged_checkpoint(spark: SparkSession, tmp_p
     for file in ("offsets/0", "commits/0", "commits/1"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
-    with pytest.raises(FileNotFoundError, match=r"/offsets/1 does not exist, and the batch is done$"):
+    with pytest.raises(FileNotFoundError, match=r"/offsets/1 does not exist, although its batch has finished"):
         checkpoints.prepare_checkpoint(spark, str(tmp_path))
 
 

@@ -43,7 +43,8 @@ def test_job_connects_to_jvm_and_stops_it(tmp_path: Path) -> None:
 
 def test_jvm_that_fails_to_start_is_user_error(tmp_path: Path) -> None:
     then = "\ntry:\n    jvm_process.wait_until_ready()\nexcept UserError as error:\n    print(error)"
-    assert _job("exit 7", then, tmp_path).communicate()[0] == "Spark's JVM did not start; its exit status is 7\n"
+    error = "Spark's JVM did not start; its exit status is 7, and its messages are above\n"
+    assert _job("exit 7", then, tmp_path).communicate()[0] == error
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -49,7 +49,8 @@ def test_unknown_job_or_option_returns_two(folder: Path) -> None:
 @pytest.mark.spark
 def test_audit_of_missing_output_returns_two(folder: Path) -> None:
     missing = _submit(folder, "audit", "--out", "nowhere")
-    assert (missing.returncode, missing.stdout, missing.stderr) == (2, "", "audit: nowhere: no such folder\n")
+    error = "audit: nowhere: no such folder; --out names the folder of a replay\n"
+    assert (missing.returncode, missing.stdout, missing.stderr) == (2, "", error)
     (folder / "nothing here").mkdir()
     empty = _submit(folder, *small_spark.ARGUMENTS, "audit", "--out", "nothing here")
     assert (empty.returncode, empty.stdout) == (2, "")

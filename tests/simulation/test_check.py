@@ -68,6 +68,6 @@ def test_check_reports_differences_from_truth(
     with pytest.raises(CheckFailedError, match="the replay differs from the simulated brokers in 1 operations"):
         verdict.require_agreement()
 
-    with pytest.raises(UserError, match="events: exists; choose another --out, or --overwrite to replace it"):
+    with pytest.raises(UserError, match="events: exists; choose another --out, or replace it with --overwrite"):
         simulate(spark, scenario_run, Output(out, scenario_run.run_id), reported.append)
     assert json.loads((tmp_path / "trace.jsonl").read_text().splitlines()[0])["seq"] == 1

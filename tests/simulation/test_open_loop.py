@@ -200,7 +200,7 @@ def test_skew_favours_first_partition() -> None:
     ("options", "message"),
     [
         ({"events": 100}, "--events 100: 1000 partitions need at least"),
-        ({"events": 9_000, "p75_ms": 1}, "--p75-ms 1 is below --median-ms 20"),
+        ({"events": 9_000, "p75_ms": 1}, "--p75-ms 1: must be >= --median-ms, which is 20"),
         ({"events": 9_000, "keys": 500}, "--keys 500: must be <= 333, the number of partitions that a broker leads"),
         (
             {"events": 9_000, "group_share": 1},

@@ -69,7 +69,9 @@ def count_expirations(before: str | Path | None, after: str | Path) -> list[Expi
     """
     last = _readings(after)
     if not last:
-        raise UserError(f"{after}: no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics found")
+        raise UserError(
+            f"{after}: no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics found; read these MBeans again"
+        )
     first = _readings(before) if before else {}
     first_read_us = _moments(before) if before else {}
     increases = []

@@ -71,7 +71,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         if self.p75_ms < self.median_ms:
-            raise UserError(f"--p75-ms {self.p75_ms:g} is below --median-ms {self.median_ms:g}")
+            raise UserError(f"--p75-ms {self.p75_ms:g}: must be >= --median-ms, which is {self.median_ms:g}")
         if self.keys > self.partitions // BROKERS:
             most = self.partitions // BROKERS
             raise UserError(f"--keys {self.keys}: must be <= {most}, the number of partitions that a broker leads")

@@ -2,8 +2,8 @@
 
 Files are plain text, gzip, bzip2, xz or Zstandard, recognised by their first bytes. Timestamps are ISO 8601 with a
 blank or `T`, a comma or point and any number of decimals (`[2026-11-21 02:54:27,702]`, `2026-11-21T02:54:27.702834Z`),
-log4j's DATE (`21 Nov 2026 02:54:27,702`), or milliseconds since the epoch. A timestamp without a zone is in UTC unless
-the caller passes another zone; note that Kafka's default layout writes local time.
+log4j's DATE (`21 Nov 2026 02:54:27,702`), or milliseconds since the epoch. A timestamp without a time zone is in UTC
+unless the caller passes another zone; note that Kafka's default layout writes local time.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def zone_of(text: str) -> tzinfo:
         return UTC
     match = re.fullmatch(r"([+-])(\d{2}):?(\d{2})", text)
     if match is None:
-        raise ValueError(f"{text!r} is not a zone: expected UTC or an offset such as +01:00")
+        raise ValueError(f"{text!r} is not a time zone; expected UTC or an offset such as +01:00")
     minutes = int(match[2]) * 60 + int(match[3])
     return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))
 

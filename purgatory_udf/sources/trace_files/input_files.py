@@ -107,7 +107,7 @@ def _expanded(
     """Yield the file itself, or the files below the folder."""
     if info.type != fs.FileType.Directory:
         if _is_local(filesystem) and os.path.exists(info.path) and Path(info.path).is_fifo():
-            raise UserError(f"{name}: a pipe, but this input is read in pieces: write it to a file")
+            raise UserError(f"{name}: is a pipe, but inputs of this kind are read in pieces; write it to a file")
         yield _file(filesystem, info, name)
         return
     links: list[str] = []

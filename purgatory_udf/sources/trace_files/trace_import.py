@@ -266,7 +266,7 @@ def _require_room(backend: Backend, layout: Layout, overwrite: bool) -> None:
     # Rows stay staged until the run is recorded: the same command repeats an interrupted import.
     events = layout.table("events")
     if not overwrite and not interrupted and backend.delta(events).is_table(events):
-        raise UserError(f"{events}: exists; choose another --out, or --overwrite to replace it")
+        raise UserError(f"{events}: exists; choose another --out, or replace it with --overwrite")
 
 
 @contextmanager
@@ -307,7 +307,9 @@ def ingest_trace(
     if not overwrite and not interrupted and backend.delta(events).is_table(events):
         first = backend.query("SELECT run_id FROM events LIMIT 1", {"events": events}).column("run_id").to_pylist()
         if first != [name]:
-            raise UserError(f"{events}: has the events of another trace; choose another --out, or --overwrite")
+            raise UserError(
+                f"{events}: has the events of another trace; choose another --out, or replace them with --overwrite"
+            )
         log.info("the trace has been ingested already: %s", events)
         return events, name
     report = ingest(backend, options)

@@ -98,7 +98,7 @@ def test_metadata_dump_has_leaders_and_isr(tmp_path: Path) -> None:
     ("read", "text", "error"),
     [
         (batches_in_file, "topic,partition\n", "column baseOffset is missing"),
-        (batches_in_file, CSV.replace("102", "many", 1), ":2: not a record batch"),
+        (batches_in_file, CSV.replace("102", "many", 1), ":2: invalid record batch"),
         (batches_in_file, "hello\n", "no record batch found"),
         (topic_names_in_file, "hello\n", "no topic id found"),
         (topic_names_in_file, "[1]", "not a list of topics"),

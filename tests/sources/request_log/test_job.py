@@ -34,7 +34,7 @@ from tests.sources.request_log.log_lines import T, fetch_line
         (["--from", "request-log", "--anonymise-key", "k", "a.log"], "--anonymise-key needs --anonymise"),
         (
             ["--from", "request-log", "--zone", "Mars", "a.log"],
-            "--zone Mars: 'Mars' is not a zone: expected UTC or an offset such as +01:00",
+            "--zone Mars: 'Mars' is not a time zone; expected UTC or an offset such as +01:00",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_metadata_is_read_from_pipe(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"ingest: --isr {path}: no PARTITION_RECORD found" in capsys.readouterr().err
     with pipe_with(fetch_line(5, {0: 3})) as path:
         assert main.check(["--from", "request-log", path, "--out", "out"]) == 2
-    error = f"ingest: {path}: a pipe, but this input is read in pieces: write it to a file\n"
+    error = f"ingest: {path}: is a pipe, but inputs of this kind are read in pieces; write it to a file\n"
     assert capsys.readouterr().err == error
 
 
@@ -141,7 +141,7 @@ def test_jmx_before_needs_jmx_after(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "error"),
     [
         (["--server-log", "server.log"], "--server-log server.log: no such file or folder"),
-        (["--zone", "Mars"], "--zone Mars: 'Mars' is not a zone: expected UTC or an offset such as +01:00"),
+        (["--zone", "Mars"], "--zone Mars: 'Mars' is not a time zone; expected UTC or an offset such as +01:00"),
     ],
 )
 def test_fidelity_usage_error_is_one_sentence(

@@ -74,7 +74,7 @@ def test_interrupted_import_restarts(piece: Piece, tmp_path: Path, capsys: pytes
     assert ingest.main.status(words, open_local) == 0
     before = DeltaTable(str(tmp_path / "events")).file_uris()
     assert ingest.main.status(words, open_local) == 2
-    assert "exists; choose another --out, or --overwrite" in capsys.readouterr().err
+    assert "exists; choose another --out, or replace it with --overwrite" in capsys.readouterr().err
     assert DeltaTable(str(tmp_path / "events")).file_uris() == before
 
 

@@ -308,7 +308,7 @@ def test_finished_ingest_needs_overwrite(run_ingest: Ingest, tmp_path: Path, out
     write(path, [clock(5)])
     with pytest.raises(UserError) as caught:
         run_ingest(path)
-    assert str(caught.value) == f"{out}/events: exists; choose another --out, or --overwrite to replace it"
+    assert str(caught.value) == f"{out}/events: exists; choose another --out, or replace it with --overwrite"
     assert [len(events(out)), len(rejected(out))] == [2, 1]
     # --overwrite also replaces a table of a newer Delta version that cannot be read.
     (commit,) = (out / "events" / "_delta_log").glob("*.json")

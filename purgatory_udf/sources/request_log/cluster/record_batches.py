@@ -105,7 +105,10 @@ def _from_csv(lines: Iterable[str], path: str | Path) -> Iterator[tuple[Key, Sto
                 ),
             )
         except (ValueError, TypeError) as error:
-            raise UserError(f"{path}:{rows.line_num}: not a record batch: {error}") from None
+            numbers = ", ".join(_COLUMNS[1:])
+            raise UserError(
+                f"{path}:{rows.line_num}: invalid record batch ({error}); expected integers in {numbers}"
+            ) from None
 
 
 def _from_dump(lines: Iterable[str]) -> Iterator[tuple[Key, StoredBatch]]:

@@ -331,7 +331,7 @@ class StepFiles:
             return StepState(CarriedState(), empty(REQUESTS.empty_table()), empty(CARRIED_ROWS.empty_table()))
         before = self._of(step - 1)
         if not self._files.exists(f"{before}/{_CARRIED}"):
-            raise UserError(f"{before}: the rows held back by the last step are gone; restart with --overwrite")
+            raise UserError(f"{before}: the rows that the last step held back are missing; restart with --overwrite")
         requests = self._backend.read_rows(f"{before}/{_REQUESTS}", REQUESTS)
         return StepState(self.carried(step - 1), requests, self._backend.read_rows(f"{before}/{_ROWS}", CARRIED_ROWS))
 

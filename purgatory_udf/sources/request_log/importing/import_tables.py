@@ -77,7 +77,7 @@ def require_room(backend: Backend, layout: Layout, overwrite: bool, staging: str
             raise UserError(f"{path}: exists, but is not a Delta table; choose another --out or move it away")
     events = layout.table(EVENTS_TABLE)
     if not overwrite and backend.delta(events).is_table(events):
-        raise UserError(f"{events}: exists; choose another --out, or --overwrite to replace it")
+        raise UserError(f"{events}: exists; choose another --out, or replace it with --overwrite")
 
 
 def write_tables(

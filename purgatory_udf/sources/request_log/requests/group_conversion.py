@@ -255,7 +255,7 @@ class _MetadataReader:
         length = self.number(2)
         text = self._bytes[self._at : self._at + length].decode()
         if length < 0 or self._at + length > len(self._bytes):
-            raise ValueError("a name is cut")
+            raise ValueError("a name is truncated")
         self._at += length
         return text
 
