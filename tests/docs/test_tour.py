@@ -1,4 +1,4 @@
-"""The commands of README.md's tour print the shown output. `…` replaces omitted lines."""
+"""The commands of README.md's tour and of the tutorial print the shown output. `…` replaces omitted lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tests.docs import pages
 pytestmark = pytest.mark.long
 
 OUT = "/tmp/tour"
-STEPS = re.findall(r"```bash\n([^\n]*)\n```\n\n```text\n(.*?)```", pages.text("README.md"), re.DOTALL)
+JOBS = {
+    "README.md": ["ingest", "replay", "diagnose", "explain", "metrics"],
+    "docs/tutorial.md": ["ingest", "replay", "diagnose", "explain", "what-if", "fidelity"],
+}
 # What differs between runs: the run's name and its duration.
 _VARIES = re.compile(r"\brun-[0-9a-f]{12}\b| in [0-9.]+ s$")
 
@@ -37,8 +40,10 @@ def _missing(shown: list[str], printed: list[str]) -> list[str]:
     return [line for line in shown if line != "…" and line not in rest]
 
 
-def test_tour_prints_what_is_shown(tmp_path: Path) -> None:
-    assert [shlex.split(command)[1] for command, _ in STEPS] == ["ingest", "replay", "diagnose", "explain", "metrics"]
-    for command, shown in STEPS:
+@pytest.mark.parametrize("page", ["README.md", pytest.param("docs/tutorial.md", marks=pytest.mark.nightly)])
+def test_page_prints_what_is_shown(page: str, tmp_path: Path) -> None:
+    steps = re.findall(r"```bash\n([^\n]*)\n```\n\n```text\n(.*?)```", pages.text(page), re.DOTALL)
+    assert [shlex.split(command)[1] for command, _ in steps] == JOBS[page]
+    for command, shown in steps:
         printed = _run(command, tmp_path / "tour")
         assert _missing(_lines(shown), printed) == [], "\n".join(printed)
