@@ -21,7 +21,7 @@ class Files(Protocol):
     """Files and folders by path."""
 
     def exists(self, path: str) -> bool:
-        """Whether the path exists."""
+        """Return whether the path exists."""
 
     def is_file(self, path: str) -> bool: ...
 

@@ -62,7 +62,10 @@ def read_mapping(path: Path, may_be_empty: bool = False) -> dict[Any, Any]:
 
 
 def _size(value: Any, sizes: dict[int, int]) -> int:
-    """Return the number of values in a value, those of an alias each time; `sizes` has known sizes by identity."""
+    """Return the number of values inside a value. An alias counts each time it is used.
+
+    `sizes` caches the sizes of values by their identity.
+    """
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in sizes:
@@ -105,7 +108,8 @@ class FetchSettings(_Section):
     """Settings of fetch requests and their purgatory.
 
     Keys without `consumer` or `follower` apply to consumers, because Kafka configures followers separately.
-    `cap_min_bytes` is false for traces of which `min_bytes` is not the request's, but what the broker waits for.
+    `cap_min_bytes` is false for traces in which `min_bytes` is not the value in the request, but already the capped
+    value for which the broker waits.
     """
 
     max_wait_ms: Override = None
@@ -194,7 +198,7 @@ class GroupSettings(_Section):
     _rules: tuple[ScopeRule, ...] = PrivateAttr(())
 
     def setting(self, key: str, subject: RequestContext) -> int | str | None:
-        """Return the value for the field `key` of a request: of the first matching rule, otherwise the plain one."""
+        """Return the what-if value of the field `key` for a request: of the first matching rule, else the plain one."""
         found, value = first_override(self._rules, (f"group.{key}",), subject)
         section, _, field = key.rpartition(".")
         plain: int | str | None = getattr(getattr(self, section) if section else self, field)
@@ -204,9 +208,9 @@ class GroupSettings(_Section):
 class ShareSettings(_Section):
     """Settings of share groups, their fetches and their purgatory.
 
-    The settings of groups replace or scale reported values, or else Kafka's defaults. `reads` is `batches`
-    for traces in which a read returns complete batches, of each partition at least one; Kafka cuts a read at its limit,
-    and only the first partition returns at least one batch.
+    The settings of groups replace or scale the reported values, or Kafka's defaults if none are reported. `reads` is
+    `batches` for traces in which a read returns complete batches, at least one of each partition. Kafka cuts a read at
+    its limit, and only the first partition returns at least one batch.
     """
 
     max_wait_ms: Override = None
@@ -261,7 +265,7 @@ class Config(_Section):
         return None
 
     def setting(self, keys: tuple[str, ...], subject: RequestContext) -> int | str | None:
-        """Return the what-if value for a field of this request: of the first matching rule, otherwise of the plain key.
+        """Return the what-if value of a field for a request: of the first matching rule, else of the first set key.
 
         The timeout of a coordinator's write changes only by a rule that names a topic.
         """
@@ -277,7 +281,10 @@ def fetch_keys(field: str, follower: bool) -> tuple[str, ...]:
 
 
 def _nest(flat: dict[str, Any], into: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Insert keys into nested sections; dotted keys and nested sections are both accepted."""
+    """Insert keys into the nested sections of `into`. Keys may be dotted or nested.
+
+    `origin` is the file or option that the keys come from, for error messages.
+    """
     for key, value in flat.items():
         if not isinstance(key, str):
             raise UserError(f"{origin}: key {key!r} is not text; put it in quotes or remove it")

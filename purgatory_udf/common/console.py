@@ -1,4 +1,4 @@
-"""Tables and progress for the console: with rules and animated on a terminal, as plain text and log lines otherwise."""
+"""Tables and progress for the console: styled and animated on a terminal, otherwise plain text and log lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOK_EVERY = 0.5
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a title; columns of numbers are right-aligned and have thousands separators."""
+    """A table with a title. Columns of numbers are right-aligned and have thousands separators."""
 
     title: str
     columns: Sequence[str]
@@ -67,7 +67,7 @@ _PLACE = re.compile(r"(?:.*/(?P<name>[^/]+)|(?P<log>[^/]+\.(?:log|txt|out)[\w.-]
 
 
 def request_label(request_id: str) -> str:
-    """Return the id of a request as people read it: `line 7 of request-2.log` for `/logs/request-2.log:7`."""
+    """Return the readable form of a request's id: `line 7 of request-2.log` for `/logs/request-2.log:7`."""
     place = _PLACE.match(request_id)
     return f"line {place['line']} of {place['name'] or place['log']}" if place else request_id
 
@@ -93,7 +93,7 @@ def _text(cell: Cell) -> str:
 
 
 class Phases:
-    """Context manager and callback for the text of each phase, as `reading 3 files`.
+    """Context manager and callback for the text of each phase, such as `reading 3 files`.
 
     On a terminal, a thread adds the number of finished tasks of Spark at intervals.
     """

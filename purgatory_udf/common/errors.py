@@ -17,7 +17,7 @@ class CheckFailedError(Exception):
 
 
 class NeedsSparkError(Exception):
-    """The job cannot run in this process; it is repeated in Spark."""
+    """The job, or an operation of it, cannot be executed in this process. It is then repeated in Spark."""
 
 
 _AGAIN = "run the same command again to resume"
@@ -81,11 +81,11 @@ _DAMAGED = re.compile(
 
 
 def explain_storage_error(text: str, sentence: str) -> str | None:
-    """Return what failed and what to do about it, if an error comes from storage; None otherwise.
+    """Return a message with the problem and the remedy, if an error comes from storage; otherwise None.
 
     Args:
         text: The whole text of the error, with its causes.
-        sentence: The short form of the error, which is appended where the cause is a damaged file.
+        sentence: The short form of the error, which is appended if the cause is a damaged file.
     """
     for pattern, advice in _CAUSES:
         match = pattern.search(text)

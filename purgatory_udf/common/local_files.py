@@ -1,4 +1,4 @@
-"""Files of this machine: their names, pipes, the files in a folder, their total size, and the user's cache folder."""
+"""Files on this machine: paths, pipes, the files in a folder, their total size, and the user's cache folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def local_path(name: str) -> Path | None:
 
 
 def require_local_path(name: str) -> Path:
-    """Return the local path of a name; raise `NeedsSparkError` for a remote one, which only Spark can read."""
+    """Return the local path of a name. Raises `NeedsSparkError` for a remote path, which only Spark can read."""
     path = local_path(name)
     if path is None:
         raise NeedsSparkError(f"{name}: is not on this machine")
@@ -42,7 +42,7 @@ _pipes: dict[str, bytes] = {}
 
 
 def open_file(path: str | Path) -> IO[bytes]:
-    """Open a file for reading; a pipe, such as `<(zcat FILE)`, is read once and kept, so that it can be opened again.
+    """Open a file for reading. A pipe, such as `<(zcat FILE)`, is read once and kept, so that it can be opened again.
 
     Raises:
         OSError: The file cannot be opened.
@@ -64,10 +64,14 @@ def pipes_read() -> Iterator[str]:
 def files_below(
     folder: str | Path, skipped: list[str] | None = None, on_error: Callable[[OSError], object] | None = None
 ) -> Iterator[Path]:
-    """Yield the files of a folder, searched recursively; they may be deleted at the same time.
+    """Yield the files of a folder, searched recursively. Files may be deleted at the same time.
 
-    Links to folders are followed, but no folder is searched twice. Append links that are not followed to `skipped`.
-    `on_error` is called for a folder that cannot be read; by default, it counts as empty.
+    Links to folders are followed, but no folder is searched twice.
+
+    Args:
+        folder: The folder.
+        skipped: Gets the links that are not followed.
+        on_error: Called for a folder that cannot be read; by default, such a folder counts as empty.
     """
     searched: set[tuple[int, int]] = set()
     pending = [str(folder)]
@@ -96,7 +100,7 @@ def identity_of(path: str | Path) -> tuple[int, int]:
 
 
 def user_cache_folder() -> Path:
-    """Return the user's folder for files that can be recreated; it may be missing or read-only.
+    """Return the user's folder for files that can be recreated. It may be missing or read-only.
 
     It is `purgatory-replay` in `$XDG_CACHE_HOME` or `~/.cache`.
     """
@@ -104,7 +108,7 @@ def user_cache_folder() -> Path:
 
 
 def is_small_and_local(paths: Iterable[str], most: int) -> bool:
-    """Whether the paths are local and not empty, with at most `most` bytes of text in total."""
+    """Return whether the paths are local and not empty, with at most `most` bytes of text in total."""
     given = list(paths)
     if not given or not all(is_local_path(path) and any(_files(_local(path))) for path in given):
         return False
@@ -112,13 +116,13 @@ def is_small_and_local(paths: Iterable[str], most: int) -> bool:
 
 
 def is_local_path(path: str) -> bool:
-    """Whether the path is on the local file system."""
+    """Return whether the path is on the local file system."""
     # Hadoop's configuration may set another default file system.
     return "://" not in _local(path) and "HADOOP_CONF_DIR" not in os.environ
 
 
 def local_bytes(paths: Iterable[str], most: int) -> int | None:
-    """Return the bytes of text of local paths; None if they exceed `most`, or if a path is not local."""
+    """Return the total bytes of text of local paths; None if they exceed `most`, or if a path is not local."""
     total = 0
     for path in paths:
         local = _local(path)
@@ -137,7 +141,7 @@ def _local(path: str) -> str:
 
 
 def _files(path: str) -> Iterator[Path]:
-    """Yield the files; some may be deleted at the same time."""
+    """Yield the file itself, or the files of the folder. Files may be deleted at the same time."""
     for match in map(Path, glob.iglob(path, recursive=True)):
         if match.is_file():
             yield match

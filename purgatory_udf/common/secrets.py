@@ -1,6 +1,6 @@
 """Secrets in client settings: read from a file or the environment, and redacted in all output.
 
-A secret must not be on the command line, which every user of the machine can read (`ps`) and shells record.
+A secret must not be on the command line, because every user of the machine can read it (`ps`) and shells record it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SHORTEST = 4
 
 
 def resolve_environment(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the text with each `${env:NAME}` replaced by that environment variable, which is kept as a secret.
+    """Return the text with each `${env:NAME}` replaced by that environment variable, which is redacted from now on.
 
     Raises:
         UserError: A variable is not set.
@@ -59,7 +59,7 @@ def resolve_environment(text: str, environ: Mapping[str, str] = os.environ) -> s
 
 
 def require_no_secret(option: str, key: str, value: str) -> None:
-    """Raise UserError if an option contains a secret instead of a reference to one.
+    """Raise UserError if an option contains a secret, instead of the name of an environment variable.
 
     `key` and `value` are those of `option KEY=VALUE`; the key shows whether the value is secret.
     """
@@ -71,7 +71,7 @@ def require_no_secret(option: str, key: str, value: str) -> None:
 
 
 def read_secret_properties(path: str) -> dict[str, str]:
-    """Return the settings of a properties file with environment variables resolved; passwords are kept as secrets."""
+    """Return the settings of a properties file with environment variables resolved. Passwords are then redacted."""
     settings = {key: resolve_environment(value) for key, value in read_properties(Path(path)).items() if key}
     for key, value in settings.items():
         if _SECRET.search(key):
@@ -87,6 +87,6 @@ def redact(text: str) -> str:
 
 
 def _register(secret: str) -> None:
-    """Register the secret and each value inside it for redaction, since an error may quote a single value."""
+    """Register the secret and each value inside it for redaction, because an error may quote a single value."""
     words = [secret, *(word for word in re.split(r"[\s\";]+|(?<==)", secret) if not _NO_VALUE.fullmatch(word))]
     _known_secrets.update(word for word in words if len(word) >= _SHORTEST)

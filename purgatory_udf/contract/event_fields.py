@@ -41,7 +41,7 @@ Reader = Callable[[Any], Row]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of an object; `default` replaces a missing or null value, and without one the field is required."""
+    """A field of an object. `default` replaces a missing or null value; without it, the field is required."""
 
     name: str
     check: Check
@@ -53,9 +53,9 @@ FIELDS: dict[Reader, tuple[Field, ...]] = {}
 
 
 def object_reader(*fields: Field, cross_check: Callable[[Row], None] | None = None) -> Reader:
-    """Return a reader of objects with these fields; it drops unknown fields and raises `Rejection`.
+    """Return a function that reads objects with these fields. It drops unknown fields, and raises `Rejection`.
 
-    `cross_check` checks fields against each other, and raises `Rejection`.
+    `cross_check` is called with the fields of an object to check them against each other; it raises `Rejection`, too.
     """
     parts = tuple((field.name, field.check, field.default) for field in fields)
 
@@ -81,7 +81,7 @@ def object_reader(*fields: Field, cross_check: Callable[[Row], None] | None = No
 
 
 def _missing(rejection: Rejection, name: str, values: Mapping[str, Any]) -> Rejection:
-    """Return the rejection of None as that of a missing field, if the object lacks the field."""
+    """Return the rejection of a None value, reworded as that of a missing field if the object lacks the field."""
     return rejection if name in values else Rejection("missing field", f"missing, expected {rejection.expected}")
 
 

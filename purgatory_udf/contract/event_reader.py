@@ -1,4 +1,4 @@
-"""Reads events from lines of JSON or from rows, and rejects what breaks the contract.
+"""Reads events from lines of JSON or from rows, and rejects events that violate the contract.
 
 `read_line` and `read_row` read one event each. For large files there is a fast path: `decode_struct`, a msgspec decoder
 built from the same fields, which accepts a line only if the readers would. Some rules cannot be expressed as msgspec
@@ -88,7 +88,7 @@ TYPE = "type"
 
 
 class StructFields(NamedTuple):
-    """The fields of an event type; `get` returns their values from a decoded struct, in the same order."""
+    """The fields of an event type. `get` returns the values of a decoded struct in the order of `fields`."""
 
     kind: str
     fields: tuple[Field, ...]
@@ -101,7 +101,7 @@ def _shape(kind: str, fields: Sequence[Field]) -> StructFields:
 
 
 def _msgspec_type(check: Check) -> Any:
-    """Return the msgspec type of a check; raise KeyError if it has none."""
+    """Return the msgspec type that accepts the same values as a check. Raises KeyError if there is none."""
     if check is label:
         return str | int
     if check in LIST_ITEMS:
@@ -115,9 +115,10 @@ _STRUCTS: dict[tuple[str, tuple[Field, ...]], type[msgspec.Struct]] = {}
 
 
 def _struct(name: str, fields: Sequence[Field], tag: str | None = None, lenient: bool = False) -> type[msgspec.Struct]:
-    """Return the struct type of these fields, cached.
+    """Return the msgspec struct type of these fields. It is cached.
 
-    Missing or null optional fields become None; with `lenient`, so do required fields.
+    Missing or null optional fields become None; with `lenient`, required fields as well. `tag` is the value of `type`
+    that selects the struct.
     """
     known = tuple(field for field in fields if field.name != TYPE)
     key = (f"{tag or name}", known)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
-    """A topic and a partition number; as text `topic-partition`, as Kafka prints it."""
+    """A topic and a partition number. Its text is `topic-partition`, as in Kafka."""
 
     topic: str
     partition: int
@@ -22,7 +22,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionOutcome:
-    """The result of one partition; without an `error` it was still pending when its broker stopped."""
+    """The result of one partition. `error` is None if it was still pending when its broker stopped."""
 
     topic: str
     partition: int
@@ -37,7 +37,8 @@ class Outcome:
     `ended_us` is the time of the deciding event for a completion, and the deadline, in whole milliseconds, for an
     expiration. A `cancelled` operation got no response, because its broker stopped.
 
-    Of a fetch, `bytes` were readable at its end, summed over the partitions; `answered_bytes` were in the response.
+    For a fetch, `bytes` is the number of bytes that were readable when it ended, over all partitions, and
+    `answered_bytes` the number in the response.
     """
 
     operation_id: int

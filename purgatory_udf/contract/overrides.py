@@ -50,7 +50,7 @@ Override = Annotated[int | str | None, BeforeValidator(_override), AfterValidato
 
 
 def apply_override(recorded: int, setting: int | str | None) -> int:
-    """Return the value to replay with: the recorded one, replaced or scaled by the setting if there is one."""
+    """Return the effective value: the recorded value, replaced or scaled by the setting if it is not None."""
     if setting is None:
         return recorded
     if isinstance(setting, int):
@@ -77,7 +77,7 @@ def parse_setting(setting: str) -> ParsedSetting | None:
 
 
 def has_scope(setting: str) -> bool:
-    """Whether the setting is limited to some requests by `[...]`."""
+    """Return whether the setting is limited to some requests by `[...]`."""
     words = parse_setting(setting)
     return words is not None and words.scope is not None
 
@@ -124,7 +124,7 @@ _IN_SYNC_KEYS = ("min.insync.replicas", "min_insync_replicas", "min_isr")
 
 
 def key_hint(key: str) -> str | None:
-    """Return what can be set instead of an unknown key, if that is known."""
+    """Return a hint about a setting that can replace an unknown key, or an empty text."""
     if key in _IN_SYNC_KEYS or key.endswith(".min_isr"):
         return (
             "in-sync sets are as recorded, and so are the errors of produces that they refused; to compare values of "
@@ -144,7 +144,7 @@ MARKER_SENDERS = "broker-*-txn-marker-sender"
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The facts about a request by which a rule selects it."""
+    """The properties of a request by which a rule selects it."""
 
     client_id: str | None
     broker: int | None
@@ -153,7 +153,7 @@ class RequestContext:
 
     @property
     def is_coordinator_write(self) -> bool:
-        """Whether a produce with these facts was written by a coordinator."""
+        """Whether a produce with these properties is a write of a coordinator."""
         internal = bool(self.topics) and all(topic in INTERNAL_TOPICS for topic in self.topics)
         return internal or matches_pattern(MARKER_SENDERS, self.client_id)
 
@@ -178,7 +178,7 @@ def _dotted(values: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, Any]
 
 
 class Scope(BaseModel):
-    """The requests that a rule applies to; they match every field that is set.
+    """The requests to which a rule applies: those that match every field that is set.
 
     `client_id`, `topic` and `group` are patterns (`*`, `?`, `[ab]`). A request over several topics matches if one does.
     """
@@ -191,7 +191,7 @@ class Scope(BaseModel):
     broker: Annotated[int | None, Field(ge=0)] = None
 
     def matches(self, subject: RequestContext) -> bool:
-        """Whether the request is in this scope."""
+        """Return whether the request is in this scope."""
         if self.broker is not None and self.broker != subject.broker:
             return False
         if self.client_id is not None and not matches_pattern(self.client_id, subject.client_id):
@@ -218,7 +218,7 @@ class ScopeRule(Scope):
 
 
 def matches_pattern(pattern: str, name: str | None) -> bool:
-    """Whether the name matches the pattern, or equals it character by character."""
+    """Return whether the name matches the pattern, or is equal to it."""
     return name is not None and (name == pattern or fnmatchcase(name, pattern))
 
 
@@ -230,7 +230,7 @@ def first_override(
     Args:
         rules: Rules in order of precedence.
         key_names: Keys that apply to the field of the request, most specific first.
-        subject: Facts about the request.
+        subject: Properties of the request.
     """
     for rule in rules:
         for key in key_names:
@@ -260,7 +260,7 @@ def apply_override_to_all(recorded: Array, setting: int | str | None) -> Array:
 
 
 class RequestColumns:
-    """The facts about many requests of one type by which rules select them."""
+    """The properties of many requests of one type, by which rules select them."""
 
     def __init__(self, events: pa.Table, items: pa.Array, parents: Array) -> None:
         """Store events, their flattened `partitions` or `topics`, and for each of these items the row of its event."""
@@ -284,7 +284,7 @@ class RequestColumns:
     def effective(
         self, recorded: Array, rules: Iterable[ScopeRule], keys: Sequence[str], plain: int | str | None
     ) -> Array:
-        """Return the values to replay with: by the first matching rule for `keys`, otherwise by the `plain` setting.
+        """Return the effective values: by the first matching rule for `keys`, otherwise by the `plain` setting.
 
         The timeout of a coordinator's write changes only by a rule that names a topic.
 

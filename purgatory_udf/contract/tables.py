@@ -2,12 +2,12 @@
 
 Each table is defined once, by `column(name, type, comment)`. Two schemas are derived from that:
 
-- without comments (`EVENTS`, `TABLES["events"]`, …): what rows are built, cast and compared with. Comments would only
-  enlarge every batch, state value and Parquet footer.
-- with comments (`COMMENTED_TABLES["events"]`, …): what Delta tables are created with, so that `DESCRIBE TABLE` and
+- without comments (`EVENTS`, `TABLES["events"]`, …), for rows in memory. Comments would enlarge every batch, state
+  value and Parquet footer.
+- with comments (`COMMENTED_TABLES["events"]`, …), for the creation of Delta tables, so that `DESCRIBE TABLE` and
   catalogs show them. The comments are also the column texts of `docs/tables.md`; a test compares both.
 
-The schemas are Arrow's because the rules run without Spark; Spark's are converted from them.
+These are Arrow schemas, because the rules run without Spark. Spark's schemas are converted from them.
 """
 
 from __future__ import annotations

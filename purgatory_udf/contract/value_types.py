@@ -1,7 +1,7 @@
-"""Types of single values, as integers in a range, names and lists, and the rejection of a value that has another type.
+"""Types of single values, such as integers in a range, names and lists, and the rejection of other values.
 
-A type is a check: a function that returns the value to keep or raises a `Rejection`. Each is built once, at import, and
-registered with its JSON Schema (`schema_of`) and, where there is one, its msgspec type (`MSGSPEC_TYPES`).
+A type is a check: a function that returns the value to keep, or raises a `Rejection`. Each check is built once, at
+import, and registered with its JSON Schema (`schema_of`) and, if possible, its msgspec type (`MSGSPEC_TYPES`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ class Rejection(Exception):  # noqa: N818 (a finding about the input, not an err
     """
 
     def __init__(self, rule: str, actual: str, expected: str = "") -> None:
-        """Create a rejection; without `expected`, `actual` is the whole text."""
+        """Create a rejection.
+
+        Args:
+            rule: The phrase by which rejections are counted.
+            actual: A description of the value, or the whole text if `expected` is empty.
+            expected: A description of valid values.
+        """
         super().__init__(rule, actual, expected)
         self.rule = rule
         self.actual = actual
@@ -101,7 +107,7 @@ INT64 = 2**63 - 1
 
 
 class Items(NamedTuple):
-    """Items of a list: their check, whether they must be distinct, and by which fields (empty: by the whole item)."""
+    """The items of a list: their check, and whether they must differ, in the fields `key` or (empty) as a whole."""
 
     check: Check
     key: tuple[str, ...] = ()
@@ -150,7 +156,7 @@ def name(value: Any) -> Any:
 
 @with_schema({"type": ["string", "integer"]})
 def label(value: Any) -> Any:
-    """Accept a string, or an integer that becomes its digits: Kafka's correlation ids are integers."""
+    """Accept a string, or an integer, which becomes its digits. Kafka's correlation ids are integers."""
     if type(value) is str:
         return value
     if type(value) is int:

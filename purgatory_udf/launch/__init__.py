@@ -1,4 +1,4 @@
-"""Everything before a job runs: command line, virtual environment, Java, jars, spark-submit, session.
+"""The start of a job: command line, virtual environment, Java, jars, spark-submit, session.
 
 In the order of a start: `__main__` calls `command_line`, `virtual_environment`, `job` (the job's options), `runtimes`
 (Java and Spark), `jars` (Delta, Kafka), `submission` (the spark-submit call) and `jvm_process` or spark-submit itself.

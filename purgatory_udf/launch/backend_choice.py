@@ -1,8 +1,8 @@
 """Decides whether a job runs in this process or in Spark, by the size and place of its input and Spark's options.
 
 A job runs in this process if its inputs are small and on this machine, no option for Spark is given, and no cluster is
-the master. A job that finds that it needs Spark after all raises NeedsSparkError before any effect, and the launcher
-starts it again in Spark.
+the master. A job that turns out to need Spark raises NeedsSparkError before it has any effect, and the launcher starts
+it again in Spark.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def runs_in_process(
 
     Args:
         inputs: The files and tables that the job reads.
-        max_bytes: Their total size up to which this process takes the job; 0 for never.
+        max_bytes: Maximum total size for which the job runs in this process; 0 for never.
         spark_options: Whether the command line has options for Spark.
         settings: Spark's settings from the command line and Spark's configuration.
         environ: Environment variables; `MASTER` names the default master.
@@ -53,7 +53,10 @@ def runs_in_process(
 
 
 def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the files with Spark's settings for the total size of local paths; none without paths (a topic)."""
+    """Return the names of the settings files for Spark that suit the total size of local paths.
+
+    None are returned if there are no paths, because the job reads a topic.
+    """
     given = list(paths)
     total = local_bytes(given, LITTLE_BYTES)
     if total is None or not given:

@@ -39,7 +39,7 @@ _RETRY_AFTER_SECONDS = 86_400
 
 @dataclass(frozen=True)
 class ClassArchive:
-    """The archive for one Java and one class path, whether it exists or not."""
+    """The archive for one Java and one class path. It may not exist yet."""
 
     folder: Path
     name: str
@@ -58,7 +58,10 @@ class ClassArchive:
         return None if file is None or " " in str(file) else f"-XX:SharedArchiveFile={file} -Xlog:cds*=off"
 
     def should_create(self) -> bool:
-        """Whether to create the archive: not for a day after a failure, and only if the folder is writable."""
+        """Return whether to create the archive.
+
+        It must be missing, its folder writable, and the last failed attempt at least a day ago.
+        """
         if self.find() or " " in str(self.folder):
             return False
         if self.failure_marker.exists() and time.time() - self.failure_marker.stat().st_mtime < _RETRY_AFTER_SECONDS:
@@ -96,7 +99,7 @@ class ClassArchive:
 def class_archive_for(
     folder: Path, runtime: Path, spark_home: Path, jars: Sequence[Path], environ: Mapping[str, str]
 ) -> ClassArchive | None:
-    """Return the archive for these jars, or None if it is disabled or the JVM could not use it.
+    """Return the archive for these jars; None if archives are disabled or the JVM could not use one.
 
     The class path is the jars, then Spark's jars; a class path with folders cannot be archived.
 

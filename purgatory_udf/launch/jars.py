@@ -1,8 +1,8 @@
 """Delta's jars and Spark's Kafka connector, fetched by Spark's Ivy into its cache and verified by checksum.
 
 Ivy uses the mirrors and proxies that Spark is configured with. Jars in the cache are used without network access. If
-Java does not trust a server's certificate, the fetch is repeated with the certificates that Python trusts: a Java from
-PyPI does not know an authority that was added to the machine, for example that of a company's proxy.
+Java does not trust a server's certificate, the fetch is repeated with the certificates that Python trusts. This helps
+with a Java from PyPI, which does not know authorities that were added to the machine, such as a company's proxy.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def delta_jar_paths(spark_version: str, ivy: Path) -> list[Path]:
 def fetch_delta(
     spark_home: Path, spark_version: str, ivy: Path, environ: Mapping[str, str], options: Sequence[str] = ()
 ) -> list[Path]:
-    """Fetch Delta into the cache `ivy`; raise UserError if that fails. For the other arguments see `fetch_jars`."""
+    """Fetch Delta into the cache `ivy`. Raises UserError if that fails. For the other arguments see `fetch_jars`."""
     what = f"Delta Lake {DELTA_VERSION} for Spark {spark_version}"
     fetch_jars(what, delta_coordinate(spark_version), _DELTA_EXCLUDED, spark_home, ivy, environ, options)
     return require_verified(what, delta_jar_paths(spark_version, ivy), ivy)
@@ -260,7 +260,7 @@ def kafka_jar_paths(spark_version: str, ivy: Path) -> list[Path]:
 
 
 def fetch_kafka(spark_home: Path, spark_version: str, ivy: Path, environ: Mapping[str, str]) -> list[Path]:
-    """Fetch the connector into the cache `ivy`; raise UserError if that fails.
+    """Fetch Spark's Kafka connector into the cache `ivy`. Raises UserError if that fails.
 
     `environ` is the environment of spark-submit.
     """

@@ -62,8 +62,8 @@ class Job:
         checks: Takes the same options and raises UserError; it runs before a JVM is started.
         brief: The job always uses Spark's settings for tiny inputs. Other jobs use them if their inputs are small.
         spark: Whether the job can use Spark. If not, it always runs in this process.
-        reads: The options that name the files and tables the job reads.
-        max_local_bytes: The total size of these up to which the job runs in this process, without Spark; 0 for never.
+        reads: The options that name the files and tables that the job reads.
+        max_local_bytes: Maximum total size of these for which the job runs in this process, without Spark; 0 for never.
         needs_spark: Takes the same options and returns whether the job needs Spark regardless of the size.
     """
 
@@ -86,7 +86,7 @@ class Job:
         self._checks, self._reads, self._needs_spark = checks, reads, needs_spark
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
-        """Run with the process's arguments (or the given ones), and exit with the status."""
+        """Run with the given arguments, by default those of the process, and exit with the status."""
         submission.take_streams()
         sys.exit(self.status(sys.argv[1:] if arguments is None else arguments))
 
@@ -143,7 +143,7 @@ def job(
     max_local_bytes: int = 0,
     needs_spark: Callable[..., bool] | None = None,
 ) -> Job | Callable[[Run], Job]:
-    """Make a function with typer's annotations a job; see `Job` for the arguments."""
+    """Turn a function with typer's annotations into a job. For the arguments see `Job`."""
     return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads, max_local_bytes, needs_spark)
 
 
@@ -202,7 +202,7 @@ _FILE_OPTIONS = ("topics", "batches", "isr", "client_file", "config", "jmx_befor
 
 
 def with_option(sentence: str, options: Mapping[str, Any]) -> str:
-    """Return a message about a file, preceded by the option that names the file; another message unchanged."""
+    """Return a message that begins with a file, preceded by the option that names the file. Others are unchanged."""
     for name in _FILE_OPTIONS:
         for file in _input_paths({name: options.get(name)}, [name]):
             if sentence.startswith(f"{file}:"):
@@ -211,7 +211,7 @@ def with_option(sentence: str, options: Mapping[str, Any]) -> str:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether the error was caused by an interrupt.
+    """Return whether the error was caused by an interrupt.
 
     The same interrupt may have stopped the JVM, so that handling it raises another error.
     """
@@ -276,7 +276,7 @@ def _expand_repeated_options(app: typer.Typer, arguments: Sequence[str]) -> list
 
 
 def _with_error_handling(name: str, run: Run) -> Run:
-    """Return the function with the option `--verbose`; it raises SystemExit with the status for every error."""
+    """Add the option `--verbose` to a function, and convert every error to SystemExit with its status."""
 
     @functools.wraps(run)
     def command(*, verbose: bool, **options: Any) -> None:
@@ -309,7 +309,7 @@ def _with_error_handling(name: str, run: Run) -> Run:
 
 
 def _configure_logging(verbose: bool) -> None:
-    """Log this package's messages to stderr with the time, and the libraries' only from WARNING on."""
+    """Log messages to stderr with the time: those of this package, and those of libraries from level WARNING on."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     for package in ("purgatory_udf", "jobs", "__main__"):
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)

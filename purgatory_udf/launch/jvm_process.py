@@ -1,7 +1,7 @@
 """Spark's JVM as a child of the job's process, so that both start at the same time.
 
-spark-submit does the reverse: its JVM starts the job's Python process when it is up, and waits while that imports its
-modules. Here the job starts the JVM and continues; the two connect when Spark is needed first.
+spark-submit does the reverse: its JVM first starts itself, then the job's Python process, and waits until that has
+imported its modules. Here the job starts the JVM and continues. The two connect when the job first needs Spark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class _Jvm:
-    """A JVM that was started; its gateway's address is known when it is up."""
+    """A JVM that was started. The address of its gateway is known once it is up."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="purgatory-")
@@ -84,7 +84,7 @@ _jvm: _Jvm | None = None
 def start(command: Sequence[str], environ: Mapping[str, str]) -> None:
     """Start the JVM of this process and return.
 
-    `environ` is the environment of the JVM; this process takes it over, too.
+    `environ` is the environment of the JVM; this process adopts it as well.
     """
     global _jvm
     # Before the JVM starts, so that a signal during its start stops the job in the same order.

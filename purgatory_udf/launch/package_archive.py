@@ -111,7 +111,7 @@ exit 1
 
 
 def create_archive(root: Path, file: Path) -> Path:
-    """Write the archive of the tree at `root`; the file appears only when it is complete."""
+    """Write the archive of the source tree at `root` to `file`. The file appears only when it is complete."""
     if not file.parent.is_dir():
         raise UserError(f"{file}: no such folder: {file.parent}")
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
@@ -143,9 +143,9 @@ def copy_environment(root: Path, environment: Path) -> None:
 
 
 def compile_engine(root: Path, environment: Path) -> bool:
-    """Compile the engine in the folder that is to be packed; return False if the tree has no engine.
+    """Compile the engine in the folder that is to be packed. Return False if the tree has no engine.
 
-    The compiled code of `root`, the source tree, is copied if its sources are the same, which saves half a minute.
+    If `root`, the source tree, has compiled code of the same sources, it is copied, which saves half a minute.
     """
     lib = environment / "lib"
     if not (lib / Path(*WARM_UP_MODULE.split("."))).with_suffix(".py").is_file():

@@ -139,7 +139,7 @@ def find_spark(environ: Mapping[str, str]) -> Path:
 
 
 def is_bundled_spark(home: Path) -> bool:
-    """Whether it is the Spark of the pyspark package that this process imports."""
+    """Return whether it is the Spark of the pyspark package that this process imports."""
     package = importlib.util.find_spec("pyspark")
     return package is not None and package.origin is not None and Path(package.origin).parent == home
 
@@ -151,7 +151,7 @@ def spark_version(home: Path) -> str | None:
 
 
 def has_delta(home: Path) -> bool:
-    """Whether this Spark has Delta among its jars."""
+    """Return whether this Spark has Delta among its jars."""
     return any((home / "jars").glob("delta-spark*.jar"))
 
 

@@ -69,8 +69,8 @@ _WAREHOUSE = "spark.sql.warehouse.dir"
 def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return the session of this process, created at the first call.
 
-    Under spark-submit its options override our defaults. Without it (tests, notebooks) Java and Delta's jars are found
-    as the launcher finds them, and the default master is `local[*]`. `conf` overrides both.
+    Under spark-submit, its options override the defaults of this module. Without it (tests, notebooks), Java and
+    Delta's jars are found as the launcher finds them, and the default master is `local[*]`. `conf` overrides both.
     """
     from pyspark.sql import SparkSession
 

@@ -47,12 +47,12 @@ class Submission:
 
 
 def is_client_mode(settings: Mapping[str, str]) -> bool:
-    """Whether the driver runs on this machine."""
+    """Return whether the driver runs on this machine."""
     return settings.get("spark.submit.deployMode", "client") != "cluster"
 
 
 def is_local(settings: Mapping[str, str]) -> bool:
-    """Whether the executors run on this machine too, in the driver's process or as its children."""
+    """Return whether the executors run on this machine too, in the driver's process or as its children."""
     return settings.get("spark.master", "local[*]").startswith("local")
 
 
@@ -107,12 +107,12 @@ def prepare(
 
 
 def _can_separate_jvm(line: CommandLine, home: Path, settings: Mapping[str, str]) -> bool:
-    """Whether the job may start the JVM itself: with our Spark, in one process, and without options for Spark."""
+    """Return whether the job may start the JVM itself: with the bundled Spark, in one process, without options."""
     return not line.spark and not line.verbose and _is_one_process(settings) and runtimes.is_bundled_spark(home)
 
 
 def _is_one_process(settings: Mapping[str, str]) -> bool:
-    """Whether driver and executors are one process; `local-cluster` starts executors as processes."""
+    """Return whether driver and executors are one process; `local-cluster` starts executors as processes."""
     return is_local(settings) and is_client_mode(settings) and not settings["spark.master"].startswith("local-cluster")
 
 
@@ -153,7 +153,7 @@ _MERGED_OPTIONS = ("--master", "--py-files", "--jars", "--driver-class-path")
 
 
 def _user_options(line: CommandLine) -> list[str]:
-    """Return the user's options, without the options that are merged with ours."""
+    """Return the user's Spark options, except those that are merged with options of the launcher."""
     user_options = [pair for pair in line.spark if pair[0] not in _MERGED_OPTIONS]
     return [word for pair in user_options for word in pair if word is not None]
 
@@ -241,7 +241,7 @@ _BOTH = (1, 2)
 
 
 def offer_streams(environ: MutableMapping[str, str]) -> None:
-    """Offer this process's streams to the job; called by the process that becomes the JVM."""
+    """Offer the standard streams of this process to the job. The process that becomes the JVM calls this."""
     environ[OFFER_VARIABLE] = str(os.getpid())
     for stream in _BOTH:
         # The job opens a regular file a second time, with its own position; in append mode neither overwrites the
@@ -251,7 +251,7 @@ def offer_streams(environ: MutableMapping[str, str]) -> None:
 
 
 def take_streams(environ: Mapping[str, str] = os.environ) -> None:
-    """Use the parent's streams if the parent offered them and they can be opened; called by the job."""
+    """Use the parent's standard streams, if the parent has offered them and they can be opened. The job calls this."""
     parent = os.getppid()
     if environ.get(OFFER_VARIABLE) != str(parent):
         return

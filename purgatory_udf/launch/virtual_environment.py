@@ -1,7 +1,7 @@
 """The tree's virtual environment `.venv`: created at the first start, updated when the pinned versions change.
 
-It runs on a bare Python. An interrupted set-up is repeated from scratch, and concurrent ones wait for each other. Only
-packages with a hash in the requirements are installed; `.ci/pin` writes these files.
+This module needs only the standard library. An interrupted set-up is repeated from scratch, and concurrent set-ups wait
+for each other. Only packages with a hash in the requirements files are installed; `.ci/pin` writes these files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REQUIREMENT_GROUPS = {
 
 
 class VirtualEnvironment:
-    """The environment of one tree, with a stamp file for each group of requirements that is installed completely."""
+    """The virtual environment of one source tree. A stamp file marks each group of requirements that is installed."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -41,7 +41,7 @@ class VirtualEnvironment:
         self._unfinished = self.folder / "unfinished"
 
     def ready(self, *groups: str) -> bool:
-        """Whether these groups are installed as pinned. It reads a few small files only."""
+        """Return whether these groups are installed as pinned. It reads a few small files only."""
         return not self._unfinished.exists() and all(
             self._stamp(group) == self._required_digest(group) for group in groups
         )
@@ -68,14 +68,14 @@ class VirtualEnvironment:
         self._unfinished.unlink()
 
     def _engine_is_compiled(self) -> bool:
-        """Whether the engine of this version was compiled in this environment, or the tree has none."""
+        """Return whether the engine of this version was compiled in this environment, or the tree has none."""
         return not self._engine_sources() or self._stamp("engine") == self._engine_digest()
 
     @contextmanager
     def _compiling_engine(self) -> Iterator[None]:
-        """Compile the engine in the background, so that workers need not.
+        """Compile the engine in the background, so that workers do not have to.
 
-        A failure is ignored: the engine is then compiled when it is first used.
+        A failure is ignored, because the engine is then compiled on first use.
         """
         if self._engine_is_compiled():
             yield
@@ -169,7 +169,7 @@ class VirtualEnvironment:
 
 
 def report_progress(sentence: str) -> None:
-    """Report on stderr what takes time; stdout belongs to the job."""
+    """Print a sentence about progress to stderr, because stdout belongs to the job."""
     print(f"[spark-submit.sh] {sentence} …", file=sys.stderr, flush=True)
 
 

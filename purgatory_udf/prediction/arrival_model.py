@@ -1,9 +1,9 @@
 """Estimates when a producer's records arrived from the times of its requests.
 
-A producer sends a request when the first record of a batch has lingered. So the first record arrived `linger` before
-the request was sent, and the others in between. Requests that wait for the previous response one after another form a
-queue; their records are spread over the time of the whole queue. If a request has many more records than arrive at
-random in its time, they arrived in a burst, at the same time.
+A producer sends a request when the first record of a batch has waited for `linger.ms`. So that record arrived
+`linger.ms` before the request was sent, and the others arrived in between. Requests that wait for the previous response
+one after another form a queue; their records are spread over the duration of the whole queue. If a request has many
+more records than would arrive at random in its time, they arrived as a burst, at the same time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def estimate_linger_ms(produces: pd.DataFrame) -> int | None:
-    """Estimate `linger.ms` from the shortest gaps between requests to a broker, which are usually that long.
+    """Estimate `linger.ms` from the shortest gaps between a producer's requests to a broker, which usually equal it.
 
     Returns None if there are too few gaps, if they are too long, or if requests wait for each other.
     """
@@ -76,7 +76,7 @@ def record_arrivals(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: fl
 
     Args:
         produces: Requests of one producer, as in `Recording.produces`.
-        batches: What they appended, as in `Recording.batches`.
+        batches: The batches that they appended, as in `Recording.batches`.
         linger_ms: The producer's `linger.ms`, estimated or assumed.
     """
     broker = produces["broker"]
@@ -110,10 +110,10 @@ def record_arrivals(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: fl
 
 
 def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.Series[bool]:
-    """Return a mask of requests with a burst of records.
+    """Return a mask of the requests with a burst of records.
 
-    These have more records than arrive during the linger time at the rate of the other requests, except with the
-    probability `BURST_PROBABILITY`.
+    A request has a burst if it has too many records for independent arrivals. If records arrived at random, at the rate
+    of the other requests, the number in one linger time would be this high with at most `BURST_PROBABILITY`.
     """
     count = _counts(produces, batches)
     length_ms = max(1.0, float(np.ptp(produces["tried"])))
@@ -143,7 +143,7 @@ def _random_limit(mean: float) -> int:
 def fit_producer(
     records: pd.DataFrame, window: RecordingWindow, handling: WorkBySize, answer: list[float]
 ) -> FittedProducer:
-    """Return the records of the window as a fitted producer, with the work of its requests and responses.
+    """Return the scenario's producer that repeats the records of the window, with the work of requests and responses.
 
     Args:
         records: Arrivals of the producer's records, as `record_arrivals` returns them.
@@ -178,7 +178,7 @@ def _first(at: Floats, window: RecordingWindow) -> float:
 
 
 def _cyclic_gaps(at: Floats, window: RecordingWindow) -> list[float]:
-    """Return the gap before each arrival; the first one continues from the last arrival, closing the cycle."""
+    """Return the gap before each arrival in ms. The first gap continues from the last arrival, to close the cycle."""
     if not len(at):
         return []
     gaps = np.diff(at, prepend=at[-1] - window.length)

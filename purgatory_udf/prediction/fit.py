@@ -166,7 +166,7 @@ class _Fit:
         return self.window.select(self.recording.fetches[self.recording.fetches["client"] == client], "tried")
 
     def _lateness(self) -> list[float]:
-        """Return quantiles of the reaper's delay, from the fetches that expired."""
+        """Return quantiles of the reaper's delay in ms, from the fetches that expired."""
         expired = self.window.select(self.recording.fetches, "tried")
         expired = expired[expired["outcome"] == "expired"]
         if expired.empty:
@@ -226,7 +226,7 @@ class _Fit:
     # The cluster.
 
     def _partition(self, place: int, readers: Iterable[FittedReader]) -> FittedPartition:
-        """Return the partition with the replicas that fetch; others are out of sync and delay no produce."""
+        """Return the partition with the replicas that fetch it. The others are out of sync and delay no produce."""
         key, led = self.recording.keys[place], self.leaders.get(place)
         leader = 1 if led is None else led.leader
         follow = {reader.replica for reader in readers if reader.replica >= 0 and place in reader.reads.get(leader, ())}
@@ -261,6 +261,6 @@ def _usual(requests: pd.DataFrame, name: str) -> int | None:
 
 
 def _sizes(fetches: pd.DataFrame, of_partition: str, of_request: str) -> dict[str, Any]:
-    """Return the usual size limits of a partition and of a request, by these names."""
+    """Return the most frequent size limits of fetches, under the given names of the two settings."""
     sizes = {of_partition: _usual(fetches, "most"), of_request: _usual(fetches, "max_bytes")}
     return {name: most for name, most in sizes.items() if most}

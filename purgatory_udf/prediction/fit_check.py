@@ -130,8 +130,11 @@ CHECKED_FIGURES = ("per_s", "waited", "expired", "p50_ms", "p95_ms")
 class FitCheck:
     """The result of a check.
 
-    `missed` has the figures that are not reproduced, by (client, API); `doubts` has other reasons for mistrust, by
-    client.
+    Attributes:
+        recorded: The figures of the recording.
+        simulated: The figures of the simulation.
+        missed: The names of figures that are not reproduced, by (client, API).
+        doubts: Other reasons for which a client's predictions are not trusted.
     """
 
     recorded: Figures
@@ -150,7 +153,7 @@ class FitCheck:
         return self.compared - sum(map(len, self.missed.values()))
 
     def is_trusted(self, client: str) -> bool:
-        """Whether predictions for the client can be trusted."""
+        """Return whether predictions for the client can be trusted."""
         return client not in self.doubts and all(client != missed for missed, _ in self.missed)
 
     def reasons(self) -> list[str]:
@@ -189,7 +192,7 @@ class FitCheck:
         return [*self.table().lines(), "", *lines]
 
     def verdict(self) -> list[str]:
-        """Return lines that say how far a prediction can be trusted."""
+        """Return lines of text about how far predictions can be trusted."""
         reasons = self.reasons()
         doubts = ["Not to be trusted:", *(f"  {reason}" for reason in reasons)]
         summary = f"The unchanged scenario reproduces {self.reproduced} of {self.compared} recorded figures"
@@ -217,7 +220,7 @@ def check_fit(fitted: Fitted, simulated: Figures) -> FitCheck:
 
 
 def is_within_tolerance(name: str, api: str, figure: float, expected: float) -> bool:
-    """Whether a figure differs from the expected one by at most the variation between recordings of one cluster."""
+    """Return whether a figure is close to the expected one: within the variation between recordings of one cluster."""
     error = abs(figure - expected)
     if name in ("waited", "expired"):
         return error <= SHARE_TOLERANCE
@@ -262,7 +265,7 @@ def effects(measurements: Measurements, seconds: float) -> Effects:
 
 
 def _times(what: str, times: list[tuple[str, float]]) -> Effects:
-    """Return percentiles over all clients, and of each client."""
+    """Return percentiles of times over all clients, and of each client. `times` are pairs of client and ms."""
     by_client: dict[str, list[float]] = defaultdict(list)
     for client, ms in times:
         by_client[client].append(ms)

@@ -34,7 +34,7 @@ class ModelPartition:
         return len(self.appended_ms)
 
     def append(self, size: int, now_ms: float) -> bool:
-        """Append a batch; return whether the high watermark rose, which it does only without followers."""
+        """Append a batch; return whether the high watermark rose. With followers, it rises only after their fetches."""
         self.sizes.append(self.sizes[-1] + size)
         self.appended_ms.append(now_ms)
         return self._raise_high_watermark()
@@ -63,7 +63,7 @@ class ModelOperation(Protocol):
     done: bool
 
     def holds(self) -> bool:
-        """Whether the completion condition is met."""
+        """Return whether the completion condition is met."""
 
     def end(self, expired: bool) -> None:
         """Send the response, because the operation has completed or expired."""
@@ -72,7 +72,7 @@ class ModelOperation(Protocol):
 class ModelPurgatory:
     """Watch lists by key, a timer, the purge and the gauges (Kafka: DelayedOperationPurgatory).
 
-    The rules are those of the reference. A test replays a trace of the model by the reference and compares both.
+    The rules are those of the reference. A test replays a trace of the model with the reference and compares both.
     """
 
     def __init__(self, host: ModelHost, purge_interval: int) -> None:
@@ -150,11 +150,14 @@ class ModelBroker:
         host.schedule(host.now + REAPER_MS, self._reap, None)
 
     def deadline_ms(self, wait_ms: float) -> float:
-        """Return when a wait that starts now expires: on a whole millisecond, plus the delay of the reaper."""
+        """Return when a wait of `wait_ms` that starts now expires: at a whole millisecond plus the reaper's delay."""
         return round(self.host.now * 1000) // 1000 + wait_ms + self._late_ms()
 
     def append(self, batches: Sequence[tuple[ModelPartition, int]]) -> None:
-        """Append all batches before the checks, so that a waiting fetch of a follower gets the whole request."""
+        """Append batches, as pairs of partition and bytes, and then check the waiting operations.
+
+        All batches are appended before the checks, so a waiting fetch of a follower gets the whole request.
+        """
         now = self.host.now
         risen = [partition.append(size, now) for partition, size in batches]
         for (partition, _), rose in zip(batches, risen, strict=True):

@@ -5,14 +5,14 @@ step takes just this time; otherwise all active steps share the cores evenly (pr
 
     worked    the work that each active step has received so far; grows by min(1, cores / active) per millisecond
 
-A step of w ms that starts when `worked` is W is complete when `worked` is W + w, whichever other steps start and end in
-between. So one heap, ordered by that value, holds all steps.
+A step of w ms that starts when `worked` is W is complete when `worked` is W + w, regardless of other steps that start
+or end in between. So a single heap, ordered by that value, holds all steps.
 
-Long steps are long for another reason, such as a disk, a timer or a pause. The part that exceeds `stall_ms` is not work
-that sharing could extend, but elapsed time, multiplied by `stretch` to restore its measured length. The step counts as
-active during that time, as it did in the recording.
+Very long steps have another cause, such as a disk, a timer or a pause. The part of a step that exceeds `stall_ms` is
+therefore treated as elapsed time, which the sharing of cores does not extend. It is multiplied by `stretch` to restore
+its measured length. The step counts as active during that time, as it did in the recording.
 
-This module also has the samplers of fitted distributions, and what a simulation measures.
+This module also contains the samplers of fitted distributions, and the measurements of a simulation.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ModelHost:
         self.now = until_ms
 
     def _wait(self, stalled: tuple[float, Do, Any]) -> None:
-        """Let the stalled part of a step elapse, during which the step counts as active."""
+        """Wait for the stalled part of a step. The step counts as active during that time."""
         length_ms, do, subject = stalled
         self._catch_up()
         self._stalled += 1
@@ -108,7 +108,7 @@ FETCH, PRODUCE = "FETCH", "PRODUCE"
 
 
 class AnsweredRequest(NamedTuple):
-    """A request with its response at `at_ms`; a produce is `expired` if one of its partitions timed out."""
+    """A request that was answered at `at_ms`. A produce is `expired` if one of its partitions timed out."""
 
     client: str
     api: str
@@ -139,7 +139,7 @@ class Measurements:
     events: list[dict[str, Any]] | None = None
 
     def event(self, now_ms: float, type: str, broker: int, **fields: Any) -> int:
-        """Add an event to the trace and return its `seq`; returns -1 without a trace."""
+        """Add an event to the trace and return its `seq`, or -1 if no trace is requested."""
         if self.events is None:
             return -1
         seq = len(self.events)

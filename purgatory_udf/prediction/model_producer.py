@@ -1,7 +1,7 @@
 """The model of a producer: records arrive, linger, and are sent in batches per broker, with limited requests in flight.
 
-A broker handles one request of a connection at a time. Other requests wait there and count as in flight. So slow
-acknowledgements make records accumulate and requests grow.
+A broker handles the requests of a connection one at a time. Waiting requests count as in flight. So slow
+acknowledgements let records accumulate, which makes the next requests larger.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ModelConnection:
             self.broker.host.schedule(self.broker.host.now + SENDING_MS, self._send, None)
 
     def _send(self, _: None) -> None:
-        """Send the first batch of each partition that the broker leads, ready or not, as Kafka's sender does."""
+        """Send the first batch of each partition that the broker leads, even if it is not full, like Kafka's sender."""
         self._waking = False
         while self._may_send():
             filled = [(part, queue.popleft()) for part, queue in self._queues.items() if queue]

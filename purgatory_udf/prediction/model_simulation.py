@@ -149,7 +149,7 @@ class ModelFetch:
         self._reader = reader
 
     def holds(self) -> bool:
-        """Whether the readable bytes reach `min_bytes` (case D of Kafka's DelayedFetch)."""
+        """Return whether the readable bytes reach `min_bytes` (case D of Kafka's DelayedFetch)."""
         reader = self._reader
         plan, missing = reader.plan, min(reader.plan.min_bytes, reader.plan.max_bytes)
         follows, most = plan.replica >= 0, plan.partition_max_bytes
@@ -169,7 +169,10 @@ class ModelFetch:
 
 
 def _within(sizes: list[int], at: int, end: int, most: int, at_least_one: bool) -> int:
-    """Return the position up to which at most `most` bytes are read, or one batch if `at_least_one`."""
+    """Return the position up to which a read from `at` gets complete batches of at most `most` bytes.
+
+    With `at_least_one`, it gets the first batch even if that is larger. `sizes` is as in `ModelPartition`.
+    """
     if sizes[end] - sizes[at] <= most:
         return end
     return max(at + at_least_one, bisect_right(sizes, sizes[at] + max(0, most), at, end + 1) - 1)
@@ -292,5 +295,5 @@ def _by_size(given: BySize, random: Random) -> SamplerBySize:
 
 
 def _random(seed: int, *entity: object) -> Random:
-    """Return a random source that depends on the seed and the entity's name only, so that entities are independent."""
+    """Return a random generator for an entity. It depends only on the seed and the entity's name."""
     return Random("/".join(map(str, (seed, *entity))))

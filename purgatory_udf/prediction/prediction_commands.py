@@ -1,4 +1,4 @@
-"""The commands `fit`, `what-if --like` and `tune`, each returning the lines to print."""
+"""The commands `fit`, `what-if --like` and `tune`. Each returns the lines to print."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def require_source(like: str) -> None:
 
 
 def is_scenario_file(like: str) -> bool:
-    """Whether `--like` names a scenario file: by its extension, or because the file exists."""
+    """Return whether `--like` names a scenario file: by its extension, or because the file exists."""
     return like.endswith((".yaml", ".yml")) or Path(like).is_file()
 
 
 def load_or_fit_scenario(open_backend: OpenBackend, like: str) -> Scenario:
-    """Read the scenario file, or fit a scenario to the tables of a folder.
+    """Read a scenario file, or fit a scenario to the tables of a folder.
 
-    `like` is the path of either. A backend is opened for a folder only.
+    `like` is the path of the file or the folder. A backend is opened only for a folder.
     """
     if is_scenario_file(like):
         scenario = read_scenario(Path(like))
@@ -64,7 +64,7 @@ _HEAD = """\
 
 
 def scenario_yaml(scenario: Scenario) -> str:
-    """Return the scenario as YAML with comments; lists of numbers are wrapped."""
+    """Return the scenario as YAML with comments. Long lists of numbers are wrapped."""
     values = scenario.model_dump(exclude_unset=True)
     fitted = values.pop("fitted")
     unknown = "".join(f"#   {each}\n" for each in fitted.get("unknown", []))
@@ -87,7 +87,16 @@ def _dumped(values: dict[str, Any]) -> str:
 
 
 def run_fit(session: Session, out: str, events: str | None, file: Path, seeds: int, html: Path | None) -> list[str]:
-    """Fit a scenario, write it, check it by a simulation, and write the page; return the lines to print."""
+    """Fit a scenario, write it, check it by a simulation, and write the page; return the lines to print.
+
+    Args:
+        session: Spark session or backend that reads the tables.
+        out: Folder of the recording.
+        events: Path of another table of events, or None.
+        file: File for the scenario.
+        seeds: Number of simulations for the check.
+        html: File of the page; None for none.
+    """
     from purgatory_udf.prediction.recording import read_recording
 
     scenario = fit(read_recording(session, out, events))

@@ -166,7 +166,7 @@ UNKNOWN_PREFIX = "unknown: "
 
 
 def fit_page(checked: FitCheck, summary: list[str]) -> str:
-    """Return the page of a fit; `summary` has its findings, and its unknown values behind `UNKNOWN_PREFIX`."""
+    """Return the page of a fit. Lines of `summary` that start with `UNKNOWN_PREFIX` are about unknown values."""
     specs = client_charts({RECORDED: checked.recorded, "simulated": checked.simulated}, {})
     unknown = [line.removeprefix(UNKNOWN_PREFIX) for line in summary if line.startswith(UNKNOWN_PREFIX)]
     findings = [line for line in summary if not line.startswith(UNKNOWN_PREFIX)]
@@ -221,7 +221,7 @@ def prediction_page(prediction: Prediction) -> str:
 
 
 def tuning_page(tuned: TuningResult) -> str:
-    """Return the page of a search."""
+    """Return the page of a search for settings."""
     chosen = tuned.chosen
     sections = [
         Section(
@@ -248,7 +248,7 @@ def tuning_page(tuned: TuningResult) -> str:
 
 
 def _client_sections(specs: Collection[str], caption: str) -> list[Section]:
-    """Return a section for each chart of clients that exists."""
+    """Return a section for each chart of clients that `specs` contains."""
     drawn = {
         "rates": ("Rates", f"{caption} Charts show the {MAX_CLIENTS_DRAWN} busiest clients, the tables below all."),
         "waits": ("Waits of fetches", "Time in the purgatory."),

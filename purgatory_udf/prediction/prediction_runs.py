@@ -70,7 +70,7 @@ def simulate_all(
 ) -> dict[str, SeedResults]:
     """Simulate each plan with the seeds 1 to `seeds`, on all available cores.
 
-    The result depends on plan and seed only, not on the process. `report_phase` is called when a plan is complete.
+    A result depends only on plan and seed, not on the process. `report_phase` is called when a plan is complete.
     """
     tasks = [(name, plan, seed) for name, plan in plans.items() for seed in range(1, seeds + 1)]
     workers = min(len(tasks), _cores())
@@ -109,7 +109,7 @@ UNCHANGED = "unchanged"
 
 @dataclass(frozen=True)
 class Prediction:
-    """The results of the unchanged cluster, which is first, and of each variant."""
+    """The results of the unchanged cluster (the first entry) and of each variant."""
 
     checked: FitCheck
     results: Mapping[str, SeedResults]
@@ -120,7 +120,7 @@ class Prediction:
         return json.dumps({name: results.median for name, results in self.results.items()}, indent=1)
 
     def is_trusted(self, client: str) -> bool:
-        """Whether predictions for the client can be trusted; a copy is trusted if its original is."""
+        """Return whether predictions for the client can be trusted. A copy is trusted if its original is."""
         recorded = self.checked.recorded
         original = client if client in recorded else next((name for name in recorded if is_copy(client, name)), client)
         return self.checked.is_trusted(original)
@@ -248,7 +248,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def parse_variants(words: Iterable[str]) -> dict[str, list[VariantSetting]]:
-    """Parse the words of `--variant`: a name, then settings `key=value` or .yaml files; the next name starts a variant.
+    """Parse the words of `--variant`: for each variant a name, then settings `key=value` or .yaml files.
 
     Raises:
         UserError: A name is missing or repeated, a variant has no settings, or a setting is invalid.
@@ -296,7 +296,10 @@ def _in_file(path: Path) -> list[VariantSetting]:
 
 
 def _of_rule(place: str, rule: Any) -> list[VariantSetting]:
-    """Return the settings of a rule, which has a scope and `settings` as in a what-if of a recorded trace."""
+    """Return the settings of a rule. It has a scope and `settings`, as for a what-if of a recorded trace.
+
+    `place` is the file and number of the rule, for error messages.
+    """
     if not isinstance(rule, dict) or not isinstance(rule.get("settings"), dict) or len(rule) < 2:
         raise UserError(f"{place}: expected a scope (client_id, topic, group or broker) and a mapping 'settings'")
     scope = {name: value for name, value in rule.items() if name != "settings"}

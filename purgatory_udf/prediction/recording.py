@@ -59,8 +59,8 @@ class Recording:
             the handling before it), `answered`, `written`, `outcome`, `bytes`, `replica`, `min_bytes`, `max_wait`,
             `max_bytes`, `most` (maximum bytes per partition) and `keys` (an index into `key_sets`).
         produces: A row per produce: the same first nine columns, `acks` and `timeout`.
-        batches: What produces appended: `request` (a row of `produces`), `key` (an index into `keys`), `base` (offset),
-            `records`, `bytes`.
+        batches: The batches that produces appended: `request` (a row of `produces`), `key` (an index into `keys`),
+            `base` (offset), `records`, `bytes`.
         others: Appends without a produce: `at`, `key`, `bytes`.
         groups: The group of each consumer.
     """
@@ -134,7 +134,10 @@ class _Keys:
 
 
 def _keys_named(requests_table: pa.Table) -> tuple[list[tuple[str, int]], pd.DataFrame]:
-    """Return the distinct partitions, and a frame of the requests' partitions: `row` of the request, `name`, fields."""
+    """Return the distinct partitions, and a frame with a row for each partition of each request.
+
+    Its columns are `row` (of the request), `name` (an index into the partitions), and the partition's fields.
+    """
     column = requests_table["partitions"].combine_chunks()
     flat = pc.list_flatten(column)
     lists = pd.DataFrame({"row": pc.list_parent_indices(column).to_numpy()})
@@ -212,7 +215,7 @@ def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[PartitionLea
 
 
 def _assumed_leaders(lists: pd.DataFrame, leads: list[PartitionLeader]) -> list[PartitionLeader]:
-    """Return leaders for partitions without a `leader` event: the broker that gets most of their requests."""
+    """Return assumed leaders of partitions without a `leader` event: the brokers that get most of their requests."""
     leaderless = lists[~lists["key"].isin([led.key for led in leads])]
     request_counts = (
         leaderless.groupby(["key", "broker"]).size().sort_values(ascending=False, kind="stable").reset_index()
@@ -225,7 +228,7 @@ def _assumed_leaders(lists: pd.DataFrame, leads: list[PartitionLeader]) -> list[
 def _other_appends(
     changes: pa.Table, keys: _Keys, batches: pd.DataFrame, begin_us: int, written: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the appends without a client's produce: other rises of a log end, and those `written` by coordinators."""
+    """Return the appends without a client's produce: other rises of a log end, and coordinators' writes (`written`)."""
     ends = changes.filter(pc.and_(pc.equal(changes["change"], "log_end"), pc.greater(changes["bytes"], 0)))
     frame = ends.select(["time_us", "topic", "partition", "offset", "bytes"]).to_pandas()
     place = [keys.place(topic, int(number)) for topic, number in zip(frame["topic"], frame["partition"], strict=True)]
@@ -305,8 +308,11 @@ MIN_WINDOW_MS = 5000
 class RecordingWindow:
     """A period of the recording, in milliseconds.
 
-    `absent` are the clients that are left out; `moves` are the times at which leaders moved while the others were
-    present.
+    Attributes:
+        begin: Start of the period.
+        end: End of the period.
+        absent: Clients that are left out, because they are not present throughout.
+        moves: Times at which leaders moved while all other clients were present.
     """
 
     begin: float

@@ -1,8 +1,9 @@
 """Measures the steps of clients and brokers: from a response to the next request, and the handling of each request.
 
 Start and end of every step are known, so the number of active steps is known at any time. If the steps share c cores
-evenly, the work of a step is the integral of min(1, c / active) over its time. The right c makes work independent of
-the number of active steps: with too large a c, steps that ran concurrently seem large, with too small a c small.
+evenly, the work of a step is the integral of min(1, c / active) over its duration. With the right c, work does not
+depend on the number of active steps. If c is too large, steps that ran concurrently seem to have more work than others;
+if it is too small, they seem to have less.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ MIN_STEP_MS = 0.01
 
 @dataclass(frozen=True)
 class CoreSharing:
-    """The fitted number of shared cores; None if nothing is shared.
+    """The fitted number of shared cores; None if steps do not slow each other down.
 
-    `correlation` is that of work and concurrency at this number of cores, `unshared` that without sharing.
+    `correlation` is the remaining correlation of work and concurrency, `unshared` the correlation without sharing.
     """
 
     cores: float | None
@@ -40,7 +41,7 @@ class CoreSharing:
     _worked: Floats
 
     def work(self, begin: pd.Series[float], end: pd.Series[float]) -> Floats:
-        """Return the work of each step, in milliseconds of a core. `begin` and `end` are in milliseconds, too."""
+        """Return the work of each step from `begin` to `end` (milliseconds), in milliseconds of a core."""
         if self.cores is None:
             return np.asarray(end - begin, dtype=float)
         return np.asarray(np.interp(end, self._times, self._worked) - np.interp(begin, self._times, self._worked))
@@ -52,9 +53,9 @@ def fit_core_sharing(
     """Fit the number of cores to all steps.
 
     Args:
-        begin: Start times of the steps.
-        end: End times of the steps.
-        kind: Only the work of steps of the same kind is compared.
+        begin: Start times of the steps, in milliseconds.
+        end: End times of the steps, in milliseconds.
+        kind: The kind of each step. Work is compared only between steps of the same kind.
         judged: Mask of the steps to compare.
     """
     times = np.concatenate([begin, end])
@@ -85,7 +86,10 @@ def _integral(rate: Floats, lengths: Floats) -> Floats:
 
 
 def _correlation(amounts: Floats, around: Floats, kinds: npt.NDArray[np.int64]) -> float:
-    """Return Spearman's correlation, of the logarithms of work less the mean of their kind."""
+    """Return Spearman's correlation between work and the concurrency `around` each step.
+
+    The work is its logarithm less the mean of the step's kind, so that kinds of different size can be compared.
+    """
     if len(amounts) < 3:
         return 0.0
     logs = pd.Series(np.log(np.maximum(amounts, MIN_STEP_MS)))
@@ -139,7 +143,7 @@ def measure_steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
 
 
 def _stalls(turns: pd.DataFrame) -> tuple[float | None, float]:
-    """Return the work above which a step counts as stalled, and the ratio of time and work of stalled steps."""
+    """Return the work (ms) above which a step counts as stalled, and the ratio of duration to work of stalled steps."""
     stall_ms = float(turns["turn"].quantile(STALL_QUANTILE)) if len(turns) else 0.0
     stalled = turns[turns["turn"] > stall_ms]
     if stall_ms <= 0 or stalled.empty:
@@ -165,8 +169,8 @@ def _turns(fetches: pd.DataFrame) -> pd.DataFrame:
 def quantiles(samples: Floats) -> list[float]:
     """Return evenly spaced quantiles, at most as many as there are samples.
 
-    With many samples, the last value is chosen so that the highest hundredth has the right mean under interpolation.
-    The maximum would be too high: a single outlier would raise the whole highest hundredth.
+    With many samples, the last value is chosen so that interpolation gives the highest hundredth the right mean. The
+    maximum would be too high, because a single outlier would raise the whole highest hundredth.
     """
     if not len(samples):
         return [0.0]

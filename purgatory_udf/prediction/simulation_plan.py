@@ -114,7 +114,21 @@ class PurgePlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """The whole plan; brokers without an entry in `purges` have Kafka's default purge intervals."""
+    """The plan of a simulation of the cluster.
+
+    Attributes:
+        duration_ms: Length of the measured period.
+        warm_up_ms: Length of the period before it.
+        cores: Number of cores that all clients and brokers share; None: steps do not slow each other down.
+        partitions: The partitions; other attributes refer to them by index.
+        readers: The fetches of consumers and followers.
+        producers: The producers.
+        appends: The appends without a producer.
+        lateness: Quantiles of the reaper's delay, in milliseconds.
+        stall_ms: See `model_host`.
+        stretch: See `model_host`.
+        purges: Purge intervals by broker; other brokers have Kafka's defaults.
+    """
 
     duration_ms: float
     warm_up_ms: float
@@ -180,7 +194,7 @@ def copy_name(client: str, number: int) -> str:
 
 
 def is_copy(name: str, client: str) -> bool:
-    """Whether the name is that of the client or of one of its copies."""
+    """Return whether the name is that of the client or of one of its copies."""
     return name == client or (name.startswith(f"{client}#") and name[len(client) + 1 :].isdigit())
 
 
@@ -307,7 +321,7 @@ def _consumers(scenario: Scenario, fitted: Fitted) -> list[ReaderPlan]:
 
 
 def _reads(settings: Consumers, fitted: Fitted) -> Mapping[int, list[int]]:
-    """Return the partitions per broker: the recorded ones, unless `assign` was edited."""
+    """Return a consumer's partitions by broker: the recorded ones, unless `assign` of the scenario was edited."""
     reader = fitted.readers[settings.name]
     keys = [TopicPartition(partition.topic, partition.partition) for partition in fitted.partitions]
     assign = settings.assign or {}
@@ -343,10 +357,10 @@ def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
 
 
 def _begin(gaps_ms: Sequence[float], first_ms: float, speed: float) -> tuple[int, float]:
-    """Return the index and time of the first record of the warm-up.
+    """Return the index and the time (ms) of the first record of the warm-up.
 
-    The cycle is shifted so that its first record is due as long after time 0 as in the recording; the records before it
-    are the last of the previous cycle.
+    The cycle is shifted so that its first record is due `first_ms` after time 0, as in the recording. The records
+    before it are the last ones of the previous cycle.
     """
     place, at = 0, first_ms / speed
     circle_ms = sum(gaps_ms)

@@ -1,8 +1,8 @@
-"""Searches settings that reach a goal within a limit, and the frontier of settings that no other beats in both figures.
+"""Searches for settings that reach a goal within a limit, and for the Pareto frontier of both figures.
 
-Settings are tried on a logarithmic grid, each in one short simulation. The grid is refined around the frontier;
-settings on the frontier are then simulated in full length with all seeds. One simulation takes less than a second, and
-unlike the path of an optimizer, a grid shows the whole frontier.
+Settings are tried on a logarithmic grid, each in one short simulation. The grid is refined around the frontier.
+Settings on the frontier are then simulated in full length with all seeds. One simulation takes less than a second, so a
+grid is affordable, and unlike an optimizer it shows the whole frontier.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OVER = re.compile(r"([^=\[]+(?:\[.*\])?)=(\d+)\.\.(\d+)")
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure, and its wanted change in percent; its sign is the better direction."""
+    """A figure, and its wanted change in percent. The sign shows which direction is better."""
 
     figure: str
     percent: float
@@ -46,7 +46,7 @@ class Goal:
         return f"{self.figure} {self.percent:+g} %"
 
     def wanted(self, before: float) -> float:
-        """Return the value to reach, given the value in the unchanged cluster."""
+        """Return the value to reach. `before` is the value in the unchanged cluster."""
         return before * (1 + self.percent / 100)
 
 
@@ -63,7 +63,7 @@ class Limit:
         return f"{self.figure} {'<=' if self.most else '>='} {self.limit:g}"
 
     def allows(self, value: float) -> bool:
-        """Whether the value is within the limit."""
+        """Return whether the value is within the limit."""
         return value <= self.limit if self.most else value >= self.limit
 
 
@@ -86,7 +86,15 @@ class SettingRange:
 class Trial:
     """The result of one combination of settings.
 
-    `is_full_length`: it was simulated in full length with all seeds. `best`: it is on the frontier.
+    Attributes:
+        values: The values of the settings.
+        text: The settings as text.
+        goal: The goal's figure.
+        within: The limited figure.
+        reached: Whether the goal is reached.
+        allowed: Whether the limit is kept.
+        is_full_length: Whether it was simulated in full length with all seeds.
+        best: Whether it is on the frontier.
     """
 
     values: tuple[int, ...]
@@ -122,7 +130,7 @@ class TuningResult:
 
     @property
     def chosen(self) -> Trial | None:
-        """The trial that reaches the goal with the best limited figure; None if none does within the limit."""
+        """The trial that reaches the goal within the limit and has the best limited figure; None if there is none."""
         reaching = [trial for trial in self.tried if trial.is_full_length and trial.reached and trial.allowed]
         cheap = min if self.within.most else max
         return cheap(reaching, key=lambda trial: trial.within) if reaching else None

@@ -1,7 +1,7 @@
 """The settings of a variant of a fitted cluster: `key=value`, `key=x2`, `key[client_id=checkout-*]=value`.
 
-Scopes are those of what-if rules (`contract.overrides`). The first matching setting with a scope wins over settings
-without one; of these, the last one wins.
+Scopes are those of what-if rules (`contract.overrides`). The first matching setting with a scope takes precedence over
+settings without a scope; among the latter, the last one takes precedence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_SCOPE = Scope()
 
 @dataclass(frozen=True)
 class VariantSetting:
-    """A value that replaces the current one, or multiplies it if `times`."""
+    """A value that replaces the current value or, if `times`, multiplies it."""
 
     key: str
     value: float
@@ -128,7 +128,7 @@ class _Settings:
                 )
 
     def of(self, subject: RequestContext) -> dict[str, VariantSetting]:
-        """Return the effective setting per field; `fetch.consumer.*` precedes `fetch.*`."""
+        """Return the setting of each field that applies to a request. `fetch.consumer.*` precedes `fetch.*`."""
         unscoped = sorted(
             (setting for setting in self._settings if not setting.has_scope),
             key=lambda setting: "consumer." in setting.key,

@@ -301,7 +301,7 @@ class BrokerServer:
         return back
 
     def _is_throttled(self, replica_id: int, key: TopicPartition) -> bool:
-        """Whether the replication quota holds back a follower that is out of sync."""
+        """Return whether the replication quota holds back a follower that is out of sync."""
         if replica_id < 0:
             return False
         in_sync = replica_id in self._controller.partitions[key].isr

@@ -149,7 +149,7 @@ class ClosedLoop:
         return [instance for instance in every if instance.client_id == name] or self.instances[name.rpartition("-")[0]]
 
     def _is_up(self, broker: int) -> bool:
-        """Whether the broker may lead and coordinate; false from the start of a controlled shutdown."""
+        """Return whether the broker may lead and coordinate; false from the start of a controlled shutdown."""
         return broker not in self.servers or (self.servers[broker].up and not self.servers[broker].shutting_down)
 
     def _create_brokers(self) -> None:

@@ -250,5 +250,5 @@ class PartitionState:
         return self.local_log_start > before
 
     def followed_by(self, broker: int) -> bool:
-        """Whether this broker fetches the partition from its leader."""
+        """Return whether this broker fetches the partition from its leader."""
         return self.leader is not None and self.leader != broker and broker in self.replicas

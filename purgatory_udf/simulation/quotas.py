@@ -115,7 +115,7 @@ class ReplicationQuota:
         self._windows.append((start_ms, size))
 
     def is_exceeded(self, now_ms: int) -> bool:
-        """Whether the rate over the last windows exceeds the quota; less than a second counts as one."""
+        """Return whether the rate over the last windows exceeds the quota; less than a second counts as one."""
         while self._windows and self._windows[0][0] <= now_ms - WINDOWS * WINDOW_MS:
             self._windows.popleft()
         if not self._windows:
@@ -124,7 +124,7 @@ class ReplicationQuota:
         return sum(size for _, size in self._windows) * 1000 / elapsed_ms > self._bytes_per_second
 
     def is_throttled(self, key: TopicPartition, in_sync: bool, now_ms: int) -> bool:
-        """Whether a follower's fetch returns nothing for the partition now. Followers in sync are never throttled."""
+        """Return whether a follower's fetch gets nothing of the partition now. In-sync ones are never throttled."""
         return not in_sync and key in self._throttled and self.is_exceeded(now_ms)
 
 
@@ -142,5 +142,5 @@ class LeaderQuota:
             self._quota.record(size, now_ms)
 
     def is_throttled(self, key: TopicPartition, in_sync: bool, now_ms: int) -> bool:
-        """Whether a follower's fetch returns nothing for the partition now; an in-sync follower is never throttled."""
+        """Return whether a follower's fetch gets nothing of the partition now. In-sync ones are never throttled."""
         return self._quota is not None and key.topic in self._topics and not in_sync and self._quota.is_exceeded(now_ms)

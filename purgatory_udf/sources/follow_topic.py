@@ -1,7 +1,8 @@
 """Follows a growing topic: appends its events to tables in steps, for a replay that follows these tables.
 
-A step is a micro-batch of messages: `EventSteps` takes events, `LogSteps` lines of request logs. It is written once,
-however often it is repeated after a crash: first its rejected lines, then its events, then the state for the next step.
+A step is a micro-batch of messages: `EventSteps` takes events, `LogSteps` lines of request logs. It writes its rejected
+lines, then its events, then the state for the next step. These writes are idempotent, so a step may be repeated after a
+crash.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class TopicSteps(ABC):
 
     @abstractmethod
     def run(self, backend: Backend, messages: Dataset, step: int) -> None:
-        """Write a step, whichever backend wrote the one before."""
+        """Write a step. Another backend may have written the previous one."""
 
     @abstractmethod
     def summary(self) -> list[str]:
@@ -268,7 +269,7 @@ def _validated_message(message: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class LogSteps(TopicSteps):
-    """Steps of request-log lines: each appends the events that it settles, in their total order."""
+    """Steps of request-log lines. Each step appends the events that it settles, in their total order."""
 
     def __init__(
         self,
@@ -327,7 +328,7 @@ class LogSteps(TopicSteps):
         return [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
 
     def _append(self, finished: FinishedEvents, first: int, step: int, source: Any) -> tuple[int, int]:
-        """Append the rows of a step; return the numbers of events written and of all events, numbered from `first`."""
+        """Append the rows of a step, numbered from `first`; return the numbers of written events and of all events."""
         tasks = task_sizes(finished.events)
         total = sum(task.size for task in tasks)
         count = total - sum(task.refused for task in tasks)
@@ -377,7 +378,7 @@ def _followed(backend: SparkBackend, topic: KafkaTopic, options: Options) -> tup
 
 
 def _prepare(backend: SparkBackend, layout: Layout, topic: KafkaTopic, options: Options, checkpoint: str) -> Run:
-    """Write the run's record and the empty tables, each unless it exists; a crash may have left only some of them."""
+    """Write the run's record and the empty tables, unless they exist. A crash may have left only some of them."""
     files = backend.files
     require_no_file(files, layout.out)
     trace = {"kafka": topic.bootstrap, "topic": topic.topic}

@@ -219,7 +219,7 @@ def spool_messages(spark: SparkSession, topic: KafkaTopic, folder: str) -> Itera
 
 
 def _named(file: InputFile, topic: KafkaTopic) -> InputFile:
-    """Return the file named by its partition, and without its time: the same messages are the same input."""
+    """Return the file with its partition as name and without a time, so that equal messages are equal input."""
     match = _PARTITION.search(file.path)
     assert match is not None
     return replace(file, name=f"{topic.topic}-{match[1]}", modified=None)

@@ -312,12 +312,12 @@ class Partition:
         self.follower_ends.clear()
 
     def set_isr(self, isr: tuple[int, ...]) -> bool:
-        """Set the in-sync replicas. True if that raised the high watermark."""
+        """Set the in-sync replicas. Return True if that raised the high watermark."""
         self.isr = isr
         return self._maybe_increment_leader_hw()
 
     def update_follower_fetch_state(self, replica_id: int, offset: int) -> bool:
-        """Record that a follower's log ends at `offset` or later. True if that raised the high watermark."""
+        """Record that a follower's log ends at `offset` or later. Return True if that raised the high watermark."""
         if self.status is not ReplicaStatus.ONLINE:
             return False
         self.follower_ends[replica_id] = max(offset, self.follower_ends.get(replica_id, offset))

@@ -5,9 +5,9 @@ waiting operations were checked, when a broker applied new metadata. The constan
 Evidence in the log takes precedence over them: a reader's offset, the high watermark in a response, a refused request
 (`partitions.time_correction`, `partitions.leadership_changes`).
 
-Values marked *fitted* or *observed* come from recordings of brokers that also logged
-their purgatories and high watermarks. A *bound* only has to be large enough. The `fidelity` job measures the effect on
-any recording; `tests/answers/fidelity` and `tests/sources/request_log` check it on the bundled ones.
+Values marked *fitted* or *observed* come from recordings of brokers that also logged their purgatories and high
+watermarks. A *bound* only has to be large enough. The `fidelity` job measures the effect on any recording;
+`tests/answers/fidelity` and `tests/sources/request_log` check it on the bundled recordings.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _needs_full_check(message: bytes) -> bool:
 
 
 def _timestamp_us(around: str, zone: tzinfo) -> int | None:
-    """Return the same as `log_files.timestamp_us`, faster for the most common layouts."""
+    """Return the same result as `log_files.timestamp_us`, but faster for the most common layouts."""
     match = _ISO_TIMESTAMP.match(around)
     if match is None:
         return timestamp_us(around, zone)
@@ -165,7 +165,7 @@ def _timestamp_us(around: str, zone: tzinfo) -> int | None:
 
 @lru_cache(maxsize=64)
 def _second_us(text: str, zone: tzinfo) -> int | None:
-    """Return a time of whole seconds in microseconds since the epoch; cached, as many lines are of one second."""
+    """Convert a time of whole seconds to microseconds since the epoch. Cached, because many lines share a second."""
     midnight, hour = _midnight_us(text[:10], zone), text[11:13]
     if midnight is None or hour > "23":
         return None

@@ -57,9 +57,12 @@ _EPOCH_MS = re.compile(r"(?<![\d.])(?P<ms>\d{13})(?![\d.])")
 
 
 def find_logs(given: Sequence[str], skipped: list[str] | None = None) -> list[InputFile]:
-    """Return the files at the given paths; of a folder, those with names of logs. Raises UserError if none.
+    """Return the log files at the given paths. In folders, only files with the name of a log are found.
 
-    Append other names of the files, which are links to them, to `skipped`.
+    Links to files that are read under another name are appended to `skipped`.
+
+    Raises:
+        UserError: There is no log file.
     """
     named = {str(name).rstrip("/") for name in given}
     logs = find_files(given, ("",), skipped, lambda name: name in named or bool(_LOG_NAME.search(name)))
@@ -69,7 +72,7 @@ def find_logs(given: Sequence[str], skipped: list[str] | None = None) -> list[In
 
 
 def broker_of(name: str) -> int | None:
-    """Return the broker id in a path: its last number that is neither date nor rotation, or None.
+    """Return the broker id in a path: the last number that is not part of a date or rotation, or None.
 
     Examples are `request-3.log.gz` and `broker-3/request.log.1`.
     """
@@ -84,7 +87,7 @@ def open_text(path: str | Path) -> Iterator[IO[str]]:
     """Open a file, compressed or not, as UTF-8 text.
 
     An invalid byte becomes U+FFFD, so that a bad line does not end the run. Raises UserError if the file cannot be
-    read; for a truncated or damaged compressed file, when the reader gets there.
+    read. If a compressed file is truncated or damaged, it is raised when the damage is read.
     """
     try:
         # Closed below, together with the readers on top of it.

@@ -1,4 +1,4 @@
-"""Requests as log lines record them, and the complete parser: a line becomes a request, or a bad line with the reason.
+"""Requests of a log, and the complete parser, which converts a line to a request or to a bad line with the reason.
 
 Kafka 2.8 to 4.x write `Completed request:{json}`. The log4j layout may put any text before and after it, or write a
 JSON object in which one field is the message.
@@ -20,7 +20,7 @@ from purgatory_udf.sources.request_log.request_bodies import FetchRequestBody, F
 
 
 class Place(NamedTuple):
-    """File number and line number of a request; this orders simultaneous events of a broker."""
+    """File number and line number of a request, which also order simultaneous events of a broker."""
 
     file: int
     line: int

@@ -50,7 +50,7 @@ class FetchPartitionData(NamedTuple):
 
 
 class FetchRequestBody(msgspec.Struct, array_like=True, gc=False):
-    """A fetch request. `has_rack`: the consumer sets `client.rack`, so that it may be redirected to a follower."""
+    """A fetch request. `has_rack` is whether the consumer sets `client.rack`, so that followers may serve it."""
 
     replica_id: int
     max_wait_ms: int
@@ -150,7 +150,7 @@ def _first(entry: dict[str, Any], *fields: str) -> Any:
 
 
 def record_bytes(entry: dict[str, Any]) -> int:
-    """Return the size of the records, which the log has in their place (`recordSetSizeInBytes` in Kafka 2.8)."""
+    """Return the size of the records in bytes, which the log contains instead of the records themselves."""
     for field in ("recordsSizeInBytes", "recordSetSizeInBytes"):
         if field in entry:
             return max(0, _bounded_int(entry[field] or 0))

@@ -7,8 +7,8 @@ A log contains no settings, but their effects: the first join of an empty group 
     joins of a new group      first join ─────────────── 2,001 ms ─────────────── answers         at most 2,002 ms
     a member that is silent   last heartbeat ── 6,871 ms ── epoch 4 ── 1,222 ms ── epoch 5        6,871 to 8,093 ms
 
-The bounds of all requests are intersected. Operators choose round values, so the roundest value between the bounds is
-taken; it is certain if no other one is as round, or if the bounds are close.
+The bounds of all requests are intersected. Operators choose round values, so the result is the roundest value between
+the bounds. It is certain if no other value is as round, or if the bounds are close together.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def roundest(low: float, high: float) -> tuple[int, bool] | None:
 def timeout_shown(name: str, waits_ms: Sequence[float]) -> RecordedSetting | None:
     """Return the timeout after which waits ended; None without waits.
 
-    The shortest wait decides. It is certain if it is near a round value, or if another wait is as short, and if not
-    most waits are much longer.
+    The shortest wait decides. The result is certain if that wait is near a round value or another wait is as short,
+    unless most waits are much longer.
     """
     if not waits_ms:
         return None
@@ -83,7 +83,7 @@ class _Join(NamedTuple):
 
 @dataclass
 class _ClassicGroup:
-    """The joins of a group at a broker: the round that is being read, and members since the last one."""
+    """The joins of a group at a broker in the rebalance that is being read, and the members since the last one."""
 
     generation: int = -1
     joins: list[_Join] = field(default_factory=list)
@@ -130,7 +130,7 @@ def settings_of_joins(requests: Iterable[Request], is_new: Callable[[int], bool]
 
 
 def _add_join(group: _ClassicGroup, generation: int, join: _Join, is_new: bool) -> Iterator[float]:
-    """Add a join; yield the initial delay that the former round shows if the join starts another one."""
+    """Add a join. If it starts another rebalance, yield the initial delay that the previous rebalance shows."""
     if generation == group.generation:
         if abs(join.answered_us - group.joins[0].answered_us) <= _SAME_ANSWER_US:
             group.joins.append(join)
@@ -143,7 +143,7 @@ def _add_join(group: _ClassicGroup, generation: int, join: _Join, is_new: bool) 
 
 
 def _initial_delay(group: _ClassicGroup, is_new: bool) -> Iterator[float]:
-    """Yield the initial rebalance delay in ms that a round of joins of an empty group shows, if it is unambiguous."""
+    """Yield the initial rebalance delay in ms that the joins of an empty group show, if it is unambiguous."""
     if not group.was_empty or not group.joins:
         return
     first, *later = sorted(group.joins)
@@ -252,7 +252,7 @@ def _timed_out(row: RequestRow) -> str | None:
 
 
 class _Heartbeat(NamedTuple):
-    """A heartbeat of a consumer group; `changes`: it may start a rebalance by itself."""
+    """A heartbeat of a consumer group. `changes` is whether it may start a rebalance by itself."""
 
     at_us: int
     member: str
@@ -275,13 +275,13 @@ def _heartbeat(row: RequestRow) -> tuple[str, _Heartbeat, int]:
 def _session_bounds(heartbeats: Sequence[_Heartbeat], silent_us: int) -> Iterator[dict[str, Any]]:
     """Yield bounds of the session timeout from the heartbeats of a group at a broker, in time order.
 
-    A member that was in the epoch of the group, and is never heard again, has been removed when the others get another
-    epoch: its session expired after their last heartbeat without it, and before the first with it. A member with
-    another epoch may have been removed because it did not give up partitions in time.
+    A member that was in the epoch of the group and sends no more heartbeats has been removed when the other members get
+    another epoch. Its session expired after their last heartbeat in the old epoch, and before their first one in the
+    new epoch. A member in another epoch may instead have been removed because it did not give up partitions in time.
 
     Args:
         heartbeats: The heartbeats of the group.
-        silent_us: A member without a heartbeat for that long is silent.
+        silent_us: Time without a heartbeat after which a member counts as silent, in microseconds.
     """
     last_us = {each.member: each.at_us for each in heartbeats if each.code == errors.NONE}
     members: dict[str, tuple[int, bool]] = {}
@@ -338,8 +338,8 @@ def settings_of_evidence(
 
     Args:
         rows: EVIDENCE.
-        own_sessions: Groups with a session timeout of their own.
-        resized_us: When topics were created, enlarged or deleted, which also starts rebalances.
+        own_sessions: Groups with a separate session timeout.
+        resized_us: Times at which topics were created, enlarged or deleted, because this also starts rebalances.
     """
     by_name: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -360,7 +360,7 @@ def settings_of_evidence(
 
 
 def _reported(name: str, counted: Mapping[int, int]) -> RecordedSetting:
-    """Return a setting that requests or responses carry: the most frequent value."""
+    """Return a setting whose value is in requests or responses: the most frequent of the `counted` values."""
     value = max(sorted(counted), key=lambda each: counted[each])
     return RecordedSetting(name, min(counted), max(counted), value, len(counted) == 1, sum(counted.values()))
 

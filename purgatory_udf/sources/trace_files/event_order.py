@@ -1,4 +1,4 @@
-"""Sorts the events of the pieces by time and cuts them into files; they stay serialized until they are written.
+"""Sorts the events of the pieces by time and cuts them into files. They stay serialized until they are written.
 
     serialized, by piece ─► cut at the borders of files ─► (by file) ─► sorted ─► rows
 
@@ -77,9 +77,10 @@ def piece_starts(totals: Sequence[PieceTotals]) -> list[PieceStart]:
 
 
 def seq_may_repeat(totals: Sequence[PieceTotals]) -> bool:
-    """Whether two events could have the same `seq`, judging by the totals of the pieces.
+    """Return whether two events could have the same `seq`, judging by the totals of the pieces.
 
-    Assigned `seq` are unique; given ones are if they increase within each piece, and the pieces' ranges do not overlap.
+    Assigned `seq` are unique. Given `seq` are unique if they increase within each piece and the ranges of the pieces do
+    not overlap.
     """
     with_events = [piece for piece in totals if piece.events]
     if not any(piece.given for piece in with_events):
@@ -139,7 +140,7 @@ def with_file_lines(rows: DataFrame, totals: Sequence[PieceTotals], sources: Seq
 
 
 def assign_seq(placed: DataFrame) -> DataFrame:
-    """Assign `seq` by input order to events without one; `own_seq` is whether an event had one."""
+    """Assign `seq` by input order to events without one. The column `own_seq` shows whether an event had one."""
     input_place = sf.col("file").cast("long") * SEQ_PER_FILE + sf.col("line")
     return placed.withColumns({"own_seq": sf.col("seq").isNotNull(), "seq": sf.coalesce("seq", input_place)})
 
@@ -154,7 +155,10 @@ NEVER = 2**63 - 1
 
 
 def may_be_late(totals: Sequence[PieceTotals], max_disorder_ms: int) -> bool:
-    """Whether an event could be too far behind an earlier line of its file, judging by the totals of the pieces."""
+    """Return whether some event may be later than allowed, judging by the totals of the pieces.
+
+    An event is late if its time is more than `max_disorder_ms` before that of an earlier line of its file.
+    """
     allowed = max_disorder_ms * 1000
     return any(
         piece.events and (piece.behind_us > allowed or start.latest_before - piece.first_us > allowed)
@@ -177,7 +181,10 @@ def file_start_times(totals: Sequence[PieceTotals], per_file: int) -> list[int] 
 
 
 def totals_suffice(totals: Sequence[PieceTotals], max_disorder_ms: int) -> bool:
-    """Whether the totals of the pieces rule out late events and repeated `seq`, so that no event is checked alone."""
+    """Return whether the totals of the pieces rule out late events and repeated `seq`.
+
+    If so, no event has to be checked individually.
+    """
     return not may_be_late(totals, max_disorder_ms) and not seq_may_repeat(totals)
 
 
@@ -274,7 +281,7 @@ def _cut(placement: _RowPlacement, cuts: np.ndarray) -> Work:
 
 @dataclass(frozen=True)
 class _RowPlacement:
-    """Makes rows of the table from the events of pieces; `before` has the number of lines before each piece."""
+    """Converts events of pieces to rows of the table. `before` has the number of lines before each piece."""
 
     before: Mapping[tuple[int, int], int]
     sources: Sequence[str]

@@ -21,7 +21,7 @@ EVENTS_PER_FILE = 50_000
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """Options of an ingest; `piece_bytes` is the size of the pieces that tasks read, and does not affect the tables."""
+    """Options of an ingest. `piece_bytes` is the size of the pieces that tasks read; it does not affect the tables."""
 
     paths: Sequence[str]
     out: str
@@ -48,9 +48,9 @@ class IngestOptions:
 
 @dataclass(frozen=True)
 class IngestReport:
-    """Counts of input lines, without blank ones, and the times of the first and last event.
+    """Counts of the input lines that are not blank, and the times of the first and last event.
 
-    `skipped` has the links that lead to files which are read by another name.
+    `skipped` has the links to files that are read under another name.
     """
 
     run_id: str

@@ -30,7 +30,7 @@ _SHOWN_LINKS = 5
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file with its location, size and time; `name` is how the user wrote it, and becomes `events.source`."""
+    """A file with location, size and modification time. `name`, as the user wrote it, becomes `events.source`."""
 
     filesystem: fs.FileSystem
     path: str
@@ -76,7 +76,7 @@ def find_files(
 
 
 def skipped_links(skipped: Sequence[str]) -> list[str]:
-    """Return a line for the summary of an import about the links that `find_files` skipped, if any."""
+    """Return a line about the links that `find_files` skipped, for the summary of an import; empty without links."""
     more = f" and {len(skipped) - _SHOWN_LINKS:,} more" if len(skipped) > _SHOWN_LINKS else ""
     line = f"skipped   links to files that were read already: {', '.join(skipped[:_SHOWN_LINKS])}{more}"
     return [line] if skipped else []
@@ -165,7 +165,10 @@ def _split_pattern(path: str) -> tuple[str, list[str]]:
 
 
 def _matches(filesystem: fs.FileSystem, folder: str, pattern: Sequence[str], name: str) -> Iterator[Any]:
-    """Yield what matches in a folder, component by component; `**` matches any number of folders, without links."""
+    """Yield the files in a folder that match a pattern of path components.
+
+    The component `**` matches any number of folders, but no links. `name` is the folder as the user wrote it.
+    """
     first, *rest = pattern
     if first == "**" and rest:
         yield from _matches(filesystem, folder, rest, name)
@@ -189,7 +192,7 @@ def _matches(filesystem: fs.FileSystem, folder: str, pattern: Sequence[str], nam
 
 
 def _hidden(path: str) -> bool:
-    """Whether Spark, Delta or shells use the name for internal files."""
+    """Return whether Spark, Delta or shells use the name for internal files."""
     return any(part.startswith((".", "_")) for part in path.split("/"))
 
 

@@ -1,9 +1,10 @@
-"""Validates the lines of a piece: returns rows of serialized events, a row per rejected line, and a last row of totals.
+"""Validates the lines of a piece: yields rows of serialized events, a row for each rejected line, and a row of totals.
 
 Pieces are read in parallel, so `line` counts within the piece, and `latest` is the greatest time before the line in the
-piece. The totals of the pieces (rows with `rows`) suffice to combine the pieces without reading them again.
+piece. The totals of the pieces are sufficient to combine the pieces without reading them again.
 
-Events stay serialized as Arrow until they are written: a Spark row for each would cost more than the whole validation.
+Events stay serialized as Arrow until they are written, because one Spark row per event would cost more than the whole
+validation.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ def validate_piece(
 
 @dataclass(slots=True)
 class _Events:
-    """Rows (FIELDS) of the items `numbers`, unordered; `latest` is set when they are added to the totals."""
+    """Rows (FIELDS) of the items `numbers`, in any order. Adding them to the totals sets `latest`."""
 
     rows: pa.Table
     numbers: np.ndarray
@@ -254,7 +255,10 @@ def unpack(packed: bytes | pa.Buffer) -> pa.RecordBatch:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Disable cycle detection: reading makes many small objects without cycles, and is a quarter faster without it."""
+    """Disable garbage collection in the `with` block.
+
+    Reading creates many small objects without cycles, and is a quarter faster this way.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

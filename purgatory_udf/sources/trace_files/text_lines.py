@@ -22,8 +22,8 @@ class FileLimits:
     """Limits of the memory and time that a file may cost.
 
     Attributes:
-        line_bytes: Most bytes of a line.
-        unpacked: Largest ratio of the decompressed to the compressed size; `ALWAYS_UNPACKED` bytes are always allowed.
+        line_bytes: Maximum number of bytes in a line.
+        unpacked: Maximum ratio of decompressed to compressed size; `ALWAYS_UNPACKED` bytes are always allowed.
     """
 
     line_bytes: int = 16 << 20
@@ -59,8 +59,8 @@ class Piece:
 class Chunk:
     """Consecutive items of a piece, enough for a batch.
 
-    `broken` is the reason if the last item is incomplete. `cut` has the numbers of items that are too
-    long, with the reason; only their first bytes are kept.
+    `broken` is set if the last item is incomplete, and is the reason. `cut` has the reason for each item that is too
+    long, by its number; only the first bytes of such items are kept.
     """
 
     items: list[Any]
@@ -71,7 +71,7 @@ class Chunk:
 def byte_pieces(
     files: Sequence[InputFile], piece_bytes: int = PIECE_BYTES, limits: FileLimits = USUAL
 ) -> Iterator[Piece]:
-    """Yield plain files in pieces of equal length, and compressed files whole.
+    """Yield plain files in pieces of equal length, and each compressed file as one piece.
 
     Args:
         files: The files, in input order.
@@ -87,7 +87,7 @@ def byte_pieces(
 
 
 def in_tasks(pieces: Iterable[Piece], task_bytes: int = PIECE_BYTES) -> list[list[Piece]]:
-    """Group pieces into tasks, small ones together, so that 10,000 small files are not 10,000 tasks."""
+    """Group pieces into tasks. Small pieces share a task, so that 10,000 small files do not become 10,000 tasks."""
     tasks: list[list[Piece]] = []
     room = 0
     for piece in pieces:
@@ -137,7 +137,7 @@ def _plain(piece: Piece) -> Iterator[Chunk]:
 
 
 def _skip_line(read: Read) -> int | None:
-    """Return the number of bytes including the next line end, or None if the file has no other."""
+    """Return the number of bytes up to and including the next line end; None if there is no further line end."""
     passed = 0
     while block := read(BLOCK):
         end = block.find(b"\n")
@@ -244,7 +244,7 @@ def _split(text: bytes) -> list[bytes]:
 
 
 class DecompressedFile:
-    """Decompressed bytes of a file, up to the last readable byte if it is truncated or damaged."""
+    """The decompressed bytes of a file. If it is truncated or damaged, they end with the last readable byte."""
 
     def __init__(self, piece: Piece, codec: str) -> None:
         self._piece = piece
@@ -255,7 +255,7 @@ class DecompressedFile:
         self.broken = ""
 
     def read(self) -> bytes:
-        """Return the next block; it is empty at the end and at damage, for which `broken` has the reason."""
+        """Return the next block. It is empty at the end of the file and at damage; then `broken` is the reason."""
         if self.broken:
             return b""
         try:

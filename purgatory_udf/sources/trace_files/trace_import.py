@@ -1,8 +1,8 @@
-"""Ingest of JSON Lines and Parquet: find the files, validate and sort their lines, write the tables.
+"""Ingest of JSON Lines and Parquet: finds the files, validates and sorts their lines, writes the tables.
 
-Late events, and events that repeat a `seq`, are rejected with regard to the whole input. Usually the totals of the
-pieces rule out both, and the events stay serialized (`event_order`). Otherwise, all events are compared as rows. The
-tables are the same.
+Events that are late or repeat a `seq`, compared with the whole input, are rejected. Usually the totals of the pieces
+rule out both, and the events stay serialized (`event_order`). Otherwise, all events are compared as rows. The tables
+are the same in both cases.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ def ingest(
 ) -> IngestReport:
     """Read recorded events and write `events` and `rejected_events` below `options.out`.
 
-    The tables depend on the input and the options only, not on how the input was cut or how many tasks read it.
-    `events` is written last: where it exists, the import that wrote it has finished.
+    The tables depend only on the input and the options, not on the pieces of the input or the number of tasks. `events`
+    is written last, so if it exists, its import has finished.
 
     Args:
         session: Spark session or backend that executes the import.
@@ -271,10 +271,10 @@ def _require_room(backend: Backend, layout: Layout, overwrite: bool) -> None:
 
 @contextmanager
 def _staged(backend: Backend, rows: Dataset, path: str) -> Iterator[Dataset]:
-    """Stage rows in files: each line is validated once, and later passes read only the columns they need.
+    """Stage rows in files, so that each line is validated once and later passes read only the columns they need.
 
-    The staging folder stays if the import fails with another error than `UserError`; the next import recognizes by it
-    that the tables are incomplete.
+    If the import fails with another error than `UserError`, the staging folder stays. It shows the next import that the
+    tables are incomplete.
     """
     backend.files.make_folder(path)
     try:
@@ -290,7 +290,7 @@ def ingest_trace(
 ) -> tuple[str, str]:
     """Import files for a replay; return the table of events, and the import's name, which identifies the trace.
 
-    The files are imported once, however often the replay is interrupted and repeated.
+    If an interrupted replay is repeated, files that have been imported already are not imported again.
     """
     backend = backend_of(session)
     events = Layout(out).table("events")

@@ -1,4 +1,4 @@
-"""Reads a trace in pieces, JSON Lines or Parquet: each piece is validated on its own; texts can be read again."""
+"""Reads a trace, JSON Lines or Parquet, in pieces that are validated separately. Texts of lines can be read again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def footer_of(place: int, source: InputFile) -> pa.RecordBatch:
 
 
 def schema_problem(schema: pa.Schema) -> str | None:
-    """Return the first difference between a file's columns and the contract, or None; other columns are ignored."""
+    """Return the first difference between a file's columns and the contract, or None. Unknown columns are ignored."""
     for name in REQUIRED:
         if name not in schema.names:
             return f"column {name} is missing, expected {FIELDS.field(name).type}"
@@ -81,7 +81,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def rows_of(piece: Piece) -> Iterator[Chunk]:
-    """Yield the rows of a row group as objects without nulls; damage is one broken item at the end."""
+    """Yield the rows of a row group as objects without nulls. If the file is damaged, the last item is broken."""
     with piece.source.filesystem.open_input_file(piece.source.path) as file:
         parquet = pq.ParquetFile(file)
         columns = [name for name in FIELDS.names if name in parquet.schema_arrow.names]
@@ -160,7 +160,10 @@ class Source:
         )
 
     def texts(self, backend: Backend, lines_before: Mapping[tuple[int, int], int]) -> Dataset:
-        """Return the text of every line (TEXTS) of the named pieces, given how many lines of its file precede each."""
+        """Return the text of every line (TEXTS) of some pieces.
+
+        `lines_before` has these pieces, by file and index, and the number of lines before each in its file.
+        """
         reader, before = self.reader, dict(lines_before)
 
         def work(piece: Piece) -> Iterator[pa.RecordBatch]:

@@ -3,8 +3,8 @@
     lines ─► msgspec's decoder ─► structs, by type ─► columns ─► conditions beyond types hold? ─► events
                   └─ fails ────────────────────────────────────────────── no ─┴────► left for `contract.read_line`
 
-Only lines that are certainly valid events are decoded here. All others are left for `read_line`, which accepts or
-rejects each of them; a valid line among them only costs time.
+Only lines that are certainly valid events are decoded here. All other lines are left for `read_line`, which accepts or
+rejects each of them. A valid line among them is not lost, but takes more time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ DEEP = 400
 
 
 class DecodedLines(NamedTuple):
-    """Batches of `events` (FIELDS) with their unordered line `numbers`; numbers of `undecoded` lines, in order."""
+    """The result of `decode_lines`.
+
+    Attributes:
+        events: Batches of events (FIELDS), in any order.
+        numbers: The line numbers of these events.
+        undecoded: The numbers of the lines that were not decoded, in order.
+    """
 
     events: list[pa.RecordBatch]
     numbers: list[np.ndarray]
@@ -173,7 +179,14 @@ def _items(fields: Sequence[Field], items_of_all: list[Any], type_: pa.StructTyp
 def _possible_duplicates(
     items: Items, columns: dict[str, pa.Array], offsets: np.ndarray, event_of: np.ndarray
 ) -> Iterator[int]:
-    """Return the rows with possibly repeated items: two items of a row have the same code."""
+    """Return the rows with possibly repeated items.
+
+    Args:
+        items: The check of the items.
+        columns: The columns of the items.
+        offsets: The range of each row's items.
+        event_of: The row of each item.
+    """
     if len(event_of) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
         return
     code = np.zeros(len(event_of), np.int64)
@@ -200,6 +213,6 @@ def _appended(columns: dict[str, pa.Array], known_acks: np.ndarray) -> np.ndarra
 
 
 def _is_batch(columns: dict[str, pa.Array]) -> np.ndarray:
-    """Whether offsets and bytes are complete, and the last offset can belong to the first one."""
+    """Return whether offsets and bytes are complete, and the last offset can belong to the first one."""
     base, last = (columns[name].fill_null(-3).to_numpy(zero_copy_only=False) for name in ("base_offset", "last_offset"))
     return (base >= 0) & (last >= base - 1) & ~columns["bytes"].is_null().to_numpy(zero_copy_only=False)

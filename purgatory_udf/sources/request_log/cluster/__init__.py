@@ -4,5 +4,5 @@
 - `internal_topics`: appends of coordinators to their own topics
 - `record_batches`: record batches on disk, from the file of `--batches`
 - `cluster_facts`: collects all of this from the requests of a log
-- `cluster_context`: facts from the log and files of the operator combined
+- `cluster_context`: combines the facts from the log with files of the operator
 """

@@ -1,6 +1,6 @@
 """The context of an import: cluster facts that every task needs, from the log and from files of the operator.
 
-It is small, however long the log: it grows with the number of topics, groups and leadership changes, not of requests.
+Its size depends on the number of topics, groups and leadership changes, but not on the number of requests.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Context:
         group_sessions: Session timeouts that were set for a group of the consumer protocol, in time order.
         zookeeper: Whether the controller is a ZooKeeper controller.
         tiered: Topics with remote storage, by configuration or because their requests waited for it.
-        configured_tiered: Those of them with a known configuration.
+        configured_tiered: Those of the tiered topics that are known from their configuration.
         lookups_wait: Whether lookups in remote storage make LIST_OFFSETS requests wait (Kafka 4.0 and later).
         span_us: First arrival and last response of the log, in microseconds since the epoch.
     """
@@ -154,8 +154,8 @@ class Context:
 class GivenMetadata:
     """Files that the operator supplies with the log; they take precedence over facts from the log.
 
-    `classic`: whether all group coordinators are classic ones; None: the log decides. `tiered`: topics with remote
-    storage.
+    `classic` is whether all group coordinators are classic ones; None: the log decides. `tiered` are the topics with
+    remote storage.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -221,7 +221,7 @@ def context_from_facts(
     """Build the context from facts already collected; see `build_context`.
 
     The context takes over the contents of `facts`, which must not be used afterwards. Topics with an id in `unnamed`
-    keep the id as their name, because earlier steps have written events under it.
+    keep the id as their name, because earlier steps have written events with it.
     """
     names = {**facts.names, **given.cluster.names, **given.names}
     for topic_id in unnamed:
@@ -295,6 +295,6 @@ def _topic_sizes(context: Context, created: Iterable[TopicSize]) -> list[TopicSi
 
 
 def unnamed_topics(topics: Iterable[str], context: Context) -> set[str]:
-    """Return those of the topics that are called by their id because their name is unknown."""
+    """Return the topics that are identified by their id because their name is unknown."""
     known = set(context.names.values())
     return {topic for topic in topics if _TOPIC_ID.fullmatch(topic) and topic not in known}

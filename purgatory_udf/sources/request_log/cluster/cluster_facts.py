@@ -97,7 +97,10 @@ class GroupHistory:
                 self._replace_member(group, generation, replaced, member, request.answered_us)
 
     def _replace_member(self, group: str, generation: int, replaced: str, member: dict[str, Any], at_us: int) -> None:
-        """Give a restarted static member its new id, which a stable group stores at once, and otherwise its leader."""
+        """Replace the id of a static member that has restarted.
+
+        A stable group stores the change at once; any other group stores it when its leader's assignment arrives.
+        """
         kept = (member if known_id == replaced else known for known_id, known in self.joined[group][1].items())
         members = {of["member_id"]: of for of in kept}
         self.joined[group] = (generation, members)
@@ -203,7 +206,7 @@ def topic_names_in_file(path: str | Path) -> dict[str, str]:
 
 
 def tiered_topics_in_file(path: str | Path) -> frozenset[str]:
-    """Return the topics that `kafka-topics.sh --describe` shows with remote storage; other files show none."""
+    """Return the topics with remote storage in the output of `kafka-topics.sh --describe`; none for other files."""
     lines = [line for line in read_text(path).splitlines() if _TIERED.search(line)]
     return frozenset(described[1] for line in lines if (described := _DESCRIBED.match(line)))
 
@@ -251,9 +254,9 @@ CLUSTER_APIS = frozenset(
 class ClusterFacts:
     """Collects cluster facts from requests, which must come in time order.
 
-    Topics are called as the requests call them, by name or by id. `zookeeper` is set by an UPDATE_METADATA request,
-    which only ZooKeeper controllers send. `tiered` are topics with remote storage; `created` has sizes of topics that
-    were created or enlarged.
+    Topics have the name or id that the requests contain. `zookeeper` is set by an UPDATE_METADATA request, which only
+    ZooKeeper controllers send. `tiered` are topics with remote storage; `created` has the sizes of topics that were
+    created or enlarged.
     """
 
     names: dict[str, str] = field(default_factory=dict)

@@ -43,7 +43,7 @@ Key = tuple[str, int]
 
 
 class LifecycleEvent(NamedTuple):
-    """A change in a broker's life as the controller knows it; `kind` is one of the constants above."""
+    """A change in the life of a broker, from the controller's point of view. `kind` is one of the constants above."""
 
     at_us: int
     broker: int
@@ -51,7 +51,7 @@ class LifecycleEvent(NamedTuple):
 
 
 class BrokerStop(NamedTuple):
-    """A broker was down from `at_us` to `started_us`; both are the restart if nothing shows when it stopped."""
+    """A broker was down from `at_us` to `started_us`. If the stop is not dated, both are the time of the restart."""
 
     broker: int
     at_us: int
@@ -130,8 +130,8 @@ GIVEN, GRANTED, REPORTED = "given", "granted", "reported"
 class PartitionChange:
     """New state of a partition from `at_us` on.
 
-    None means that a field is unknown or unchanged. `deleted`: the partition was deleted. `asked_us` is the time at
-    which the leader requested the change from the controller (ALTER_PARTITION).
+    None means that a field is unknown or unchanged. `deleted` is whether the partition was deleted. `asked_us` is the
+    time at which the leader requested the change from the controller (ALTER_PARTITION).
     """
 
     at_us: int

@@ -8,9 +8,9 @@ answered when all in-sync replicas have them, so it waits in the purgatory `Prod
 same in all versions (`TransactionStateManager.appendTransactionToLog`). Group coordinators from 4.0 on append without a
 purgatory (`CoordinatorRuntime`).
 
-A produce of a transaction is appended only after the coordinator has answered that the partition belongs to the
+A produce of a transaction is appended only when the coordinator has confirmed that the partition belongs to the
 transaction (ADD_PARTITIONS_TO_TXN, which the broker sends while the produce waits). Its append is therefore not between
-the S and L of its line, but after the time in `TransactionFacts`.
+S and L of its line, but after the time in `TransactionFacts`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_PRODUCERS = 100_000
 
 
 def java_hash(text: str) -> int:
-    """Return Java's `String.hashCode`, which runs over UTF-16 code units."""
+    """Return Java's `String.hashCode`, which is computed over UTF-16 code units."""
     units = text.encode("utf-16-be")
     value = 0
     for place in range(0, len(units), 2):
@@ -56,7 +56,7 @@ def java_hash(text: str) -> int:
 
 
 def partition_for(text: str, partitions: int) -> int:
-    """Return the partition of a group or transactional id: as Kafka's `Utils.abs`, 0 for the least hash."""
+    """Return the partition of a group or transactional id. As in Kafka's `Utils.abs`, the lowest hash counts as 0."""
     value = java_hash(text)
     return 0 if value == -(1 << 31) else abs(value) % partitions
 
@@ -169,9 +169,9 @@ class TransactionFacts:
         return self.producers.get(producer, f"#{producer}")
 
     def joined_us(self, transaction: str, key: Key, start_us: int, until_us: int) -> int | None:
-        """Return when the coordinator added the partition between `start_us` and `until_us`.
+        """Return the time between `start_us` and `until_us` at which the coordinator added the partition.
 
-        Returns None if it did not: then the partition belonged to the transaction before the produce arrived.
+        Returns None if it did not. Then the partition already belonged to the transaction when the produce arrived.
         """
         times = self.added.get((transaction, *key), [])
         place = bisect_left(times, start_us)

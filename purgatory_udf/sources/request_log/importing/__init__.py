@@ -4,5 +4,5 @@
 - `log_reader`, `import_rows`: files to requests, and the rows between tasks
 - `broker_pauses`: times at which a broker stood still
 - `import_tasks`, `import_passes`, `import_tables`: the tasks, the total order of events, output tables
-- `follow_step`, `carried_state`: the import of a growing log in steps, and what a step keeps for the next one
+- `follow_step`, `carried_state`: the import of a growing log in steps, and the state between two steps
 """

@@ -57,7 +57,7 @@ class Silence(NamedTuple):
     until_us: int
 
     def delays(self, operation: OverdueOperation) -> bool:
-        """Whether the operation was due in this silence, and was answered at its end."""
+        """Return whether the operation was due in this silence, and was answered at its end."""
         return (
             operation.broker == self.broker
             and operation.tried_us <= self.from_us <= operation.deadline_us + _TIMER_LATE_US
@@ -116,9 +116,9 @@ def silences(requests: Dataset, overdue: Sequence[OverdueOperation]) -> list[Sil
 
 
 def pauses_in(silent: Iterable[Silence], overdue: Iterable[OverdueOperation]) -> list[BrokerPause]:
-    """Return the silences that are pauses, by broker and time: those that kept enough requests waiting.
+    """Return the silences that are pauses, by broker and time. A pause made enough requests overdue.
 
-    `overdue` may have several operations of one request, which count once.
+    `overdue` may have several operations of one request, which count as one.
     """
     # A request may have several operations.
     by_request = {(each.file, each.line): each for each in overdue}
@@ -131,7 +131,7 @@ def pauses_in(silent: Iterable[Silence], overdue: Iterable[OverdueOperation]) ->
 
 
 def _paused_us(silence: Silence, late: Sequence[OverdueOperation]) -> int:
-    """Return the start of the silence, or earlier, so that it precedes the millisecond of the first deadline."""
+    """Return the start of the pause: that of the silence, moved back if needed before the first missed deadline."""
     first_ms = min(operation.deadline_us for operation in late) // 1000
     return min(silence.from_us, first_ms * 1000 - 1)
 
@@ -149,15 +149,15 @@ def _resumed_us(late: Sequence[OverdueOperation]) -> int:
 
 @dataclass
 class FollowedPauses:
-    """Evidence of the pauses of a followed log that are not over.
+    """Evidence of pauses in a followed log that may still continue.
 
-    A step sees only the requests that are not settled yet, which may lack some of a pause. So it adds to the evidence
-    of the steps before.
+    A step has only the requests that are not settled yet, which may not cover the whole pause. So each step adds its
+    evidence to that of earlier steps.
 
     Attributes:
         overdue: Operations that were answered too late, by file and line.
-        silences: Silences in which these were due.
-        paused: Brokers of which `paused` is written, and `resumed` is not.
+        silences: Silences in which these operations were due.
+        paused: Brokers with a written event `paused`, but no event `resumed` yet.
     """
 
     overdue: dict[tuple[int, int], OverdueOperation] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class FollowedPauses:
     def due(self, overdue: Iterable[OverdueOperation], silent: Iterable[Silence], span: TimeRange) -> list[BrokerPause]:
         """Add the evidence of a step, and return the pauses that begin or end in its time range.
 
-        A pause that is recognized after its beginning was settled is left out.
+        A pause is left out if it is recognized only after the time of its beginning has been settled.
         """
         self.overdue |= {(each.file, each.line): each for each in overdue}
         self.silences = list(_intersected(self.silences, silent))
@@ -208,7 +208,7 @@ class FollowedPauses:
 
 
 def _intersected(known: Sequence[Silence], found: Iterable[Silence]) -> Iterator[Silence]:
-    """Yield the silences that remain when overlapping ones are intersected: each step lacks some requests."""
+    """Yield the intersections of overlapping silences, because each step may lack some requests of the broker."""
     rest = list(known)
     for silence in found:
         for other in [each for each in rest if each.broker == silence.broker]:

@@ -1,4 +1,4 @@
-"""State that a step leaves to the next: the time up to which events are written, cluster metadata, rows in files."""
+"""The state between two steps: the time up to which events are written, cluster metadata, and rows in files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Single = (
 
 
 def moment_of(fact: Single) -> int:
-    """Return the time that a fact is about."""
+    """Return the time of a fact, in microseconds since the epoch."""
     # Called for every fact of a step; `isinstance` is faster than `match`.
     if isinstance(fact, Append):
         return fact.start_us
@@ -103,7 +103,7 @@ def _split_runs(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
 
 
 def _retention_key(fact: Single) -> tuple[object, ...] | None:
-    """Return the key per which only the latest old fact is carried over; None if old facts of this type are dropped."""
+    """Return the key of an old fact; only the latest fact per key is carried over. None if the fact is dropped."""
     match fact:
         case ReaderPosition() | FetchAttempt():
             return type(fact), fact.replica
@@ -120,7 +120,7 @@ def _later(fact: Single, than: Single) -> bool:
 
 
 def is_settled_append(append: Append, time_range: TimeRange) -> bool:
-    """Whether the offsets of an append are known and its event is settled."""
+    """Return whether the offsets of an append are known and its event is settled."""
     return append.end >= 0 and append.base >= 0 and time_range.clamp(append.check_us) < time_range.until_us
 
 
@@ -207,7 +207,7 @@ class CarriedState:
         )
 
     def new_sizes(self, context: Context, span: TimeRange) -> list[TopicSize]:
-        """Return the sizes of topics that are to be written in `span`, and note them as written.
+        """Return the sizes of topics that are to be written in `span`, and record them as written.
 
         A size that was found too late gets the start of the span.
         """
@@ -309,7 +309,7 @@ def step_folder(folder: str, step: int) -> str:
 
 @dataclass(frozen=True)
 class StepState:
-    """Input of the next step: the carried state, `requests` that are not settled yet, and other rows (CARRIED_ROWS)."""
+    """The input of a step: the carried state, requests that are not settled yet, and other rows (CARRIED_ROWS)."""
 
     carried: CarriedState
     requests: Dataset
@@ -317,14 +317,20 @@ class StepState:
 
 
 class StepFiles:
-    """Files of the steps. A step calls `start`, `stage` and `end`; after a crash, it is repeated."""
+    """The files of the steps. A step calls `start`, `stage` and `end`. After a crash it is repeated from `start` on."""
 
     def __init__(self, backend: Backend, folder: str) -> None:
         self._backend, self._files = backend, backend.files
         self._folder = folder
 
     def start(self, step: int) -> StepState:
-        """Return the result of the step before."""
+        """Prepare step number `step`, and return its input: the result of the previous step, empty for step 0.
+
+        Deletes all files that an interrupted attempt at this step has left.
+
+        Raises:
+            UserError: The files of the previous step are missing, or in a format of another version.
+        """
         self._files.remove(self._of(step))
         if not step:
             empty = self._backend.dataset_of
@@ -351,7 +357,10 @@ class StepFiles:
         return rows.keep(f"{self._of(step)}/{_STAGES}/{name}")
 
     def end(self, step: int, state: StepState) -> int:
-        """Write the result of a step; return the number of requests held back."""
+        """Write the result of a step; return the number of requests that it holds back.
+
+        Also deletes the staged rows of this step and the files of the step before the previous one.
+        """
         write = self._backend.write_rows
         held = write(state.requests, f"{self._of(step)}/{_REQUESTS}")
         write(state.rows, f"{self._of(step)}/{_ROWS}")

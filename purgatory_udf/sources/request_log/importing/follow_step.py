@@ -93,7 +93,7 @@ def request_step(context: Callable[[], Context], until_us: int) -> Work:
 def session_step(context: Callable[[], Context], until_us: int) -> Work:
     """Return the step that converts fetches to CONVERTED, with the new state of each session.
 
-    Rows are in the order of broker, session and start; the kept state of a session comes before its fetches.
+    Rows are in the order of broker, session and start. The carried state of a session comes before its fetches.
     """
 
     def work(batches: Batches) -> Batches:
@@ -103,7 +103,7 @@ def session_step(context: Callable[[], Context], until_us: int) -> Work:
 
 
 def timeline_step(context: Callable[[], Context], time_range: TimeRange) -> Work:
-    """Return the step that converts facts and kept states, by broker, topic and partition, to timelines (TIMELINES)."""
+    """Return the step that converts facts and carried states, by broker, topic and partition, to TIMELINES."""
 
     def work(batches: Batches) -> Batches:
         yield from batches_of(timeline_rows(facts_and_rows_in(batches), context(), time_range), TIMELINES)
@@ -112,9 +112,9 @@ def timeline_step(context: Callable[[], Context], time_range: TimeRange) -> Work
 
 
 def converted_requests(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[RequestFacts | Row]:
-    """Yield the rows and facts of requests other than fetches; only settled requests are counted.
+    """Yield the rows and facts of requests other than fetches. Only settled requests are counted.
 
-    Those that started before `until_us` are settled.
+    A request is settled if it started before `until_us`.
     """
     report = Report()
     for row in rows:
@@ -242,7 +242,14 @@ def _partition(
 def _fixed(
     settled: Iterable[tuple[Fact, Fact]], given: Iterable[Fact], appends: Iterable[Append], time_range: TimeRange
 ) -> Iterator[Fact]:
-    """Yield the unchanged facts; appends with settled events keep the offsets of these events."""
+    """Yield the facts for the next step, unchanged, except that appends with settled events keep the offsets of these.
+
+    Args:
+        settled: Pairs of a fact before and after the timeline was built.
+        given: The facts from which the timeline was built.
+        appends: The appends of the timeline. Those that were derived, and are not in `given`, are yielded if settled.
+        time_range: The range of the settled events.
+    """
     for fact, used in settled:
         if isinstance(fact, Append) and isinstance(used, Append) and is_settled_append(used, time_range):
             fact.base, fact.end = used.base, used.end
@@ -255,7 +262,7 @@ def _fixed(
 
 @dataclass(frozen=True)
 class FollowedStep:
-    """Rows that a step writes, and its result for the next step.
+    """The rows that a step writes, and its result for the next step.
 
     An event that the contract rejects has a `rule` in `finished` and is not written, but keeps its number.
     """

@@ -44,7 +44,7 @@ Rename = Callable[[str, str], str]
 
 
 def pseudonyms(key: str = DEFAULT_KEY) -> Rename:
-    """Return a function from (kind, name) to a pseudonym, as `topic-3f9a…`. An empty name stays empty."""
+    """Return a function from (kind, name) to a pseudonym such as `topic-3f9a…`. An empty name stays empty."""
     secret = key.encode()
 
     def rename(kind: str, name: str) -> str:
@@ -99,9 +99,9 @@ HOLD_MS = 60_000
 class RequestLogOptions:
     """Options of an import of request logs.
 
-    `topics`, `batches` and `isr` are paths of files with metadata; `zone` is the time zone of times without one;
-    `hold_ms` applies to a growing log. `piece_bytes` is the size of the pieces that tasks read; the tables do not
-    depend on it.
+    `topics`, `batches` and `isr` are paths of files with metadata. `zone` is the time zone of times without one.
+    `hold_ms` applies to a growing log. `piece_bytes` is the size of the pieces that tasks read; it does not affect the
+    tables.
     """
 
     paths: Sequence[str]
@@ -135,7 +135,7 @@ class RequestLogOptions:
 
     @property
     def classic(self) -> bool | None:
-        """Whether the brokers have classic group coordinators; None without `kafka_version`: the log shows it."""
+        """Whether the brokers have classic group coordinators. None without `kafka_version`; then the log decides."""
         return None if self.kafka_version is None else has_classic_coordinator(self.kafka_version)
 
     def require_files(self) -> None:
@@ -165,10 +165,11 @@ class RequestLogOptions:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """Result of an import; `report` counts by cause the input, assumptions and omissions.
+    """The result of an import.
 
-    `skipped` has the links that lead to files which are read by another name, `settings` the brokers' settings that the
-    log shows, and `pauses` the times at which brokers stood still.
+    `report` counts input, assumptions and omissions by cause. `skipped` has the links to files that are read under
+    another name, `settings` the brokers' settings that the log shows, and `pauses` the times at which brokers stood
+    still.
     """
 
     run_id: str

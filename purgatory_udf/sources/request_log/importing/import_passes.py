@@ -1,11 +1,11 @@
-"""The passes of an import, whether a log is read whole or step by step.
+"""The passes of an import, for a log that is read as a whole or step by step.
 
     requests ─┬─ fetches, by session ─┬─► parts ─┬─ facts, by partition ─► timelines ─┐
               └─ others, one by one ──┘          └─ operations ───────────────────────┴─► dated operations
 
-A step of a followed log starts from the results of the step before: the state of a session comes before its fetches,
-kept facts and the state of a partition join its new facts, and waiting operations join the new ones. A whole log is one
-step without predecessor.
+A step of a followed log starts from the results of the previous step: the state of a session comes before its new
+fetches, carried facts and states of partitions are added to the new facts, and held-back operations to the new ones. A
+whole log is one step without a previous one.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ SourceName = Callable[[int], str]
 class Steps:
     """The steps that convert sessions' fetches, convert other requests, and build partitions' timelines.
 
-    `part_schema` is the schema of converted requests, and `timeline_schema` that of timelines. `tiered`: whether topics
-    have remote storage.
+    `part_schema` is the schema of converted requests, and `timeline_schema` that of timelines. `tiered` is whether any
+    topics have remote storage.
     """
 
     sessions: Step
@@ -85,7 +85,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class PreviousStep:
-    """Results of the step before: states of sessions as requests, facts and states of partitions, operations."""
+    """The results of the previous step: states of sessions as requests, facts and states of partitions, operations."""
 
     sessions: Dataset
     facts: Dataset
@@ -94,7 +94,7 @@ class PreviousStep:
 
 @dataclass(frozen=True)
 class PassResults:
-    """Results of the passes; `operations` are not written yet, and `at_us` is the time at which each is first tried."""
+    """The results of the passes. `operations` are still to be written; their `at_us` is the time of their first try."""
 
     parts: Dataset
     timelines: Dataset
@@ -238,7 +238,7 @@ def sources_of(files: pa.Array, source: SourceName) -> pa.Array:
 
 
 def counts(*datasets: Dataset) -> Counter[str]:
-    """Add up what the steps counted, by cause."""
+    """Return the sums of the counts in the rows of these datasets, by cause."""
     total: Counter[str] = Counter()
     for dataset in datasets:
         rows = dataset.where_in("part", [import_rows.COUNT]).select("kind", "numbers").collect()
@@ -329,9 +329,9 @@ def _timelines(parts: Dataset, steps: Steps, previous: PreviousStep | None) -> D
 def _remote_reads(timelines: Dataset) -> Dataset:
     """Return the remote reads with the time of their end (REMOTE_READS).
 
-    A fetch has expired if a read is open and it waited as long as those of which all reads are open. The other reads of
-    an expired fetch are assumed to have ended halfway through its wait. All reads of another fetch are assumed to have
-    ended with its response: Kafka up to 4.1 does not begin more than one of them.
+    A fetch has expired if one of its reads is open and it waited as long as fetches with only open reads. The other
+    reads of an expired fetch are assumed to have ended halfway through its wait. The reads of all other fetches are
+    assumed to have ended with the response; up to Kafka 4.1 a fetch starts only one read.
     """
     rows = timelines.where_in("part", [import_rows.REMOTE_READ]).select(*_ORDER, "event", "base", "end")
     order = ", ".join(f"r.{name}" for name in _ORDER if name != "time_us")

@@ -56,7 +56,7 @@ def order_of_operation(operation: LoggedOperation) -> Order:
 def cluster_rows(
     sizes: Iterable[TopicSize], topic_ids: Mapping[str, str], pauses: Iterable[BrokerPause], span: TimeRange = ALL_TIME
 ) -> pa.Table:
-    """Return the events of sizes of topics, and those of pauses in a time range; `topic_ids` has the known ids."""
+    """Return rows for the `topic` events, and for the pauses in a time range. `topic_ids` has the known ids by name."""
     rows = []
     for at_us, topic, partitions in sizes:
         event = {"time_us": at_us, "type": "topic", "topic": topic, "partition_count": partitions}
@@ -270,9 +270,9 @@ def request_of(row: RequestRow) -> Request:
 
 
 class Facts(NamedTuple):
-    """Facts of a partition at a broker, within a task; between tasks, a row holds them serialized in `packed`.
+    """Facts about a partition at a broker, within a task. Between tasks they are serialized in the column `packed`.
 
-    `settled` is null unless a log is followed, see `following.carried_state.CONVERTED`.
+    `settled` is null unless a log is followed; see `carried_state.CONVERTED`.
     """
 
     broker: int
@@ -288,7 +288,7 @@ def copied(fact: Fact) -> Fact:
 
 
 def packed_facts(facts: Sequence[Fact]) -> bytes:
-    """Serialize facts; those with integers of more than 64 bits are dropped."""
+    """Serialize facts. Facts with integers of more than 64 bits are dropped."""
     try:
         return _pack(facts)
     except OverflowError:
@@ -317,7 +317,7 @@ CHANGE_FIELDS = (*Order._fields, "event")
 def batch_of_part(
     part: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return a batch of rows with the same columns; faster than rows as dictionaries.
+    """Return a batch of rows with the same columns. This is faster than building it from dictionaries.
 
     Args:
         part: The value of the column `part`.

@@ -59,7 +59,7 @@ class TaskSize(NamedTuple):
 
 
 def require_room(backend: Backend, layout: Layout, overwrite: bool, staging: str) -> None:
-    """Raise `UserError` if the tables cannot be written; an interrupted import may be repeated.
+    """Raise `UserError` if the tables exist or cannot be written. Tables of an interrupted import may be replaced.
 
     Args:
         backend: Backend of the tables.
@@ -147,7 +147,7 @@ def event_rows(tasks: Sequence[TaskSize], run_id: str, source: SourceName, first
 
 
 def recorded_rows(tasks: Sequence[TaskSize], run_id: str, source: SourceName, first: int = 0) -> Step:
-    """Return the step that makes rows of `recorded`: what brokers recorded of the numbered events.
+    """Return the step that makes rows of `recorded`: the outcomes of the numbered events in the log.
 
     Args:
         tasks: Number of events of each task, in order.

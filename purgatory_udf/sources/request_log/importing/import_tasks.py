@@ -113,7 +113,7 @@ def session_step(context: Callable[[], Context]) -> Work:
 
 
 def timeline_step(context: Callable[[], Context]) -> Work:
-    """Return the step that makes CHANGES of facts in the order of broker, topic and partition."""
+    """Return the step that converts facts, in the order of broker, topic and partition, to CHANGES."""
 
     def work(batches: Batches) -> Batches:
         report = Report()
@@ -239,7 +239,7 @@ def _texts(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _request_columns(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the columns of requests: id, time of the first try, and the record with the wait that remains after it."""
+    """Return the columns of requests: id, time of the first try, and the recorded outcome with the wait after that."""
     name, tried_us, arrived_us = rows.column("request_id"), rows.column("time_us"), events.column("time_us")
     delay_us = pc.if_else(
         pc.and_(name.is_valid(), pc.greater(tried_us, arrived_us)), pc.subtract(tried_us, arrived_us), 0
@@ -257,7 +257,7 @@ def _request_columns(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, 
 
 
 def _event(row: Row, text: bytes) -> bytes:
-    """Return the JSON of one event with id and time of the first try; update the wait in the row's record."""
+    """Return the JSON of one event with id and time of the first try. Updates the row's recorded wait."""
     if row["request_id"] is None:
         return text
     # Nested values are not decoded.
@@ -357,7 +357,7 @@ class RequestFacts(NamedTuple):
 
 
 def _is_valid_partition(broker: int, key: Key) -> bool:
-    """Whether broker and partition are valid; otherwise, the contract rejects the event."""
+    """Return whether broker and partition are valid; otherwise, the contract rejects the event."""
     return -1 <= broker <= INT32 and 0 <= key[1] <= INT32
 
 

@@ -5,8 +5,8 @@
                                                             └─► facts ─┴─► timelines ─► changes
                                                                 by broker and partition
 
-Only the requests that `context` needs (topics, leadership, transactions) are collected on the driver. A task holds the
-state of one session, or the facts of one partition at one broker, at a time.
+Only the requests that `context` needs (topics, leadership, transactions) are collected on the driver. At any time, a
+task holds the state of one session, or the facts about one partition at one broker.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def ingest_request_log(
 ) -> ImportReport:
     """Read request logs and write `events`, `rejected_events` and `recorded` below `options.out`.
 
-    The tables depend on the input and the options only, not on how the input was cut or how many tasks read it.
-    `events` is written last: where it exists, the import that wrote it has finished.
+    The tables depend only on the input and the options, not on the pieces of the input or the number of tasks. `events`
+    is written last, so if it exists, its import has finished.
 
     Args:
         session: Spark session or backend that executes the import.
@@ -342,10 +342,10 @@ def _report(counted: Mapping[str, int], passed: PassResults, context: Context) -
 
 @contextmanager
 def _staging(backend: Backend, path: str) -> Iterator[Keep]:
-    """Stage rows in files: each phase runs once, and later phases read only the columns they need.
+    """Stage rows in files, so that each phase runs once and later phases read only the columns they need.
 
-    The staging folder stays if the import fails, unless its input is invalid; the next import recognizes by it
-    that the tables are incomplete.
+    If the import fails for another reason than invalid input, the staging folder stays. It shows the next import that
+    the tables are incomplete.
     """
     backend.files.make_folder(path)
     try:

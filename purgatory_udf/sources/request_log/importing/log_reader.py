@@ -124,7 +124,7 @@ class Tally:
         return broker not in (self.consumer_brokers if api == CONSUMER_HEARTBEAT else self.new_brokers)
 
     def count_version(self, broker: int, api: str, answer: dict[str, Any]) -> None:
-        """Note that the broker has the new group coordinator, if the response shows it; see `VERSION_APIS`."""
+        """Record that the broker has the new group coordinator, if the response shows it; see `VERSION_APIS`."""
         if api == CONSUMER_HEARTBEAT:
             if answer.get("errorCode") not in REFUSALS:
                 self.new_brokers.add(broker)
@@ -157,8 +157,8 @@ class Tally:
     def _count_wait(self, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
         """Count a consumer's fetch that returned nothing after a wait.
 
-        A fetch in the purgatory Fetch returns the records up to the high watermark. If a fetch returns no records
-        although there are some, it has not read the log again, so it waited for remote storage.
+        A fetch in the purgatory Fetch reads the log again when it ends, and returns the records up to the high
+        watermark. If a fetch returns no records although there are some, it waited for remote storage instead.
         """
         offsets = {(partition.topic, partition.partition): partition.offset for partition in fetch.partitions}
         for data in response.partitions:
@@ -381,7 +381,7 @@ def _bad(bad: BadLine) -> dict[str, Any]:
 
 
 def is_relevant(request: Request) -> bool:
-    """Whether the import needs the request: it may wait in a purgatory, or it carries cluster facts."""
+    """Return whether the import needs the request: it may wait in a purgatory, or it carries cluster facts."""
     if request.api == HEARTBEAT:
         return permits_shutdown(request)
     if request.api in CLUSTER_APIS:

@@ -1,14 +1,14 @@
 """Offsets of appends.
 
-The log has only the base offset of each produce that was answered. The last offset comes from `--batches`, else from
-the offsets that follow: the next base offset, or a follower's fetch offset, which is always the end of a batch.
+The log has only the base offset of each answered produce. The last offset comes from `--batches`, or otherwise from the
+next known offset: the next base offset, or a follower's fetch offset, which is always the end of a batch.
 
-Produces with acks 0 have no response, so not even a base offset: they share the offsets that are left between others.
+Produces with acks 0 have no response, so not even a base offset. They share the offsets that remain between others.
 
 Appends without a PRODUCE line are *unlogged*: coordinators store offsets, groups and transactions, and append markers.
-With `--batches`, each of them is known by its batch. Otherwise only a follower's offset beyond the produces shows that
-there was an append, and a request that may have caused it dates it. Without such an offset no append is assumed,
-because one append too many would leave the log end too high for the rest of the log.
+With `--batches`, each of them is known by its batch. Otherwise, a follower's offset beyond the produces shows that
+there was an append, and its time is that of a request that may have caused it. Without such an offset no append is
+assumed, because one append too many would leave the log end too high for the rest of the log.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def _writer_of(batch: StoredBatch, writers: Sequence[Append]) -> Append | None:
 
 
 def _writer_of_marker(batch: StoredBatch, markers: Sequence[Append]) -> Append | None:
-    """Return the request for a marker's transaction that is nearest in time, or None.
+    """Return the request for a marker's transaction that is nearest in time to the batch, or None.
 
-    Not the first one during which the batch was created, because lines are written late on a busy broker.
+    The first request during which the batch was created would be wrong on a busy broker, which writes lines late.
     """
 
     def away_us(append: Append) -> int:
@@ -193,7 +193,10 @@ class _WriterSearch:
         return self._next < len(self._writers) and self._writers[self._next].start_us < shown_by.proven_us
 
     def _inferred(self, base: int, limit: int, shown_by: ReaderPosition) -> Append:
-        """Return an append that no request explains: just before a response with its records, else before the fetch."""
+        """Return an append that no request explains.
+
+        Its time is just before a response with its records, or otherwise just before the follower's fetch.
+        """
         at, size = shown_by.proven_us - 1, 1
         place = bisect_right(self._deliveries, at, key=lambda delivery: delivery.at_us) - 1
         if place >= 0 and at - self._deliveries[place].at_us < MAX_APPEND_TO_FETCH_US:
@@ -297,9 +300,9 @@ def _set_missing_ends(appends: Sequence[Append], facts: PartitionFacts, report: 
 
 
 def _place_unanswered(named: Sequence[Append], facts: PartitionFacts, report: Report) -> list[Append]:
-    """Give appends without a response a part of the offsets between the base offsets around them.
+    """Assign offsets to appends without a response, from the gaps between known base offsets.
 
-    They share the offsets in proportion to their size. Returns the appends that got offsets.
+    Appends in one gap share its offsets in proportion to their size. Returns the appends that got offsets.
     """
     starts = [append.start_us for append in named]
     groups: dict[int, list[Append]] = {}

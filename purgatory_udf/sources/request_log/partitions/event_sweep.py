@@ -1,6 +1,6 @@
 """Writes the events of a partition: processes its appends, positions and leadership changes in time order.
 
-It tracks the partition's log as the replay will, and leaves out every event that the replay derives itself.
+It tracks the partition's log in the same way as the replay, and leaves out every event that the replay derives itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
 
 @dataclass(slots=True)
 class TrackedReplica:
-    """Log of a partition as its leader sees it, with the high watermark as the replay derives it.
+    """Log of a partition at its leader, with the high watermark that the replay derives.
 
     The high watermark is the lowest log end offset of the in-sync replicas, or the highest one in an event, if greater.
 
@@ -32,7 +32,8 @@ class TrackedReplica:
         broker: The broker that has the log.
         end: Log end offset; None: unknown.
         high_watermark: High watermark; None: unknown.
-        isr, min_isr: In-sync set and `min.insync.replicas`; None: unknown.
+        isr: In-sync set; None: unknown.
+        min_isr: `min.insync.replicas`; None: unknown.
         ends: Log end offset by follower.
         open_transactions: First offset of each open transaction by transactional id.
         ended: (first offset, end of the marker) of transactions with a marker that may not be replicated yet.
@@ -98,7 +99,7 @@ class TrackedReplica:
         return True
 
     def begin_transaction(self, transaction: str, offset: int) -> None:
-        """Note the first offset of a transaction, unless it is open already."""
+        """Record the first offset of a transaction, unless it is open already."""
         self.open_transactions.setdefault(transaction, offset)
 
     def end_transaction(self, transaction: str, marker_end: int) -> bool:
@@ -144,9 +145,9 @@ class TimedEvent(NamedTuple):
 class EventSweep:
     """Writes the events of one partition within a time range.
 
-    A followed log is swept one time range after the other; each sweep is `resumed` from the `snapshot` of the previous
-    one. No event is written twice. A change that is found only after its time range gets the earliest time that is
-    left.
+    A followed log is processed one time range after the other; each sweep is `resumed` from the `snapshot` of the
+    previous one. No event is written twice. A change that is found only after its time range gets the start of the
+    current range.
     """
 
     def __init__(self, facts: PartitionFacts, report: Report, time_range: TimeRange = ALL_TIME) -> None:

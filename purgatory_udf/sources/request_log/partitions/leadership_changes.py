@@ -1,11 +1,11 @@
-"""Leadership and in-sync set of a partition as one broker knew them, with the times at which it applied each change.
+"""Leadership and in-sync set of a partition at one broker, with the times at which the broker applied each change.
 
 Sources, best first: the metadata log (`--isr`); responses in the log (METADATA, ALTER_PARTITION); without either, every
 replica that fetched from the broker is assumed to be in sync.
 
-The metadata log dates a change when the controller made it, but the broker applies it later. Requests bound the time:
-the last that the broker refuses because it is no longer, or not yet, the leader, and the first that it serves.
-Without them, a fixed propagation time is assumed (`METADATA_PROPAGATION_US`).
+The metadata log has the time at which the controller made a change, but the broker applies it later. Two requests bound
+that time: the last one that the broker refuses because it is no longer, or not yet, the leader, and the first one that
+it serves. Without such requests, a fixed propagation time is assumed (`METADATA_PROPAGATION_US`).
 
 Without the metadata log, responses report leaders only while clients request metadata or in-sync sets change; after a
 rolling restart, a broker may lead again without any such line. But a broker that serves a follower's fetch is the
@@ -97,9 +97,9 @@ NOT_YET_LEADER = frozenset(
 
 
 def first_leadership_us(facts: PartitionFacts, first_us: int) -> int:
-    """Return when the broker first became the leader: after the last request that it refused before.
+    """Return when the broker first became the leader: just after the last request that it refused before that.
 
-    It is never before `first_us`.
+    The result is at least `first_us`.
     """
     appended = (append.start_us for append in facts.appends if append.base >= 0)
     served = min([*appended, *(position.at_us for position in facts.positions)], default=2**62)
@@ -128,8 +128,8 @@ def takeover_us(facts: PartitionFacts, change: PartitionChange) -> int:
 def propagated_us(facts: PartitionFacts, change: PartitionChange, codes: Collection[int]) -> int:
     """Return when the broker applied a change: just before the first response with one of the error codes.
 
-    Without one, it is the time of the change plus the assumed propagation. A broker that was suspended
-    applies the change when it continues, which may be much later.
+    Without such a response, it is the time of the change plus the assumed propagation time. A broker that stood still
+    applies the change when it resumes, which may be much later.
     """
     shown = [failure.at_us for failure in facts.errors if failure.error in codes and change.at_us <= failure.at_us]
     return min(shown) - 1 if shown else _assumed_propagation_us(change)
@@ -308,7 +308,11 @@ def _in_sync_by_fetches(facts: PartitionFacts, until_us: int) -> tuple[int, ...]
 def _assumed_leadership(
     facts: PartitionFacts, min_isr: int | None, first_us: int, report: Report
 ) -> list[LeadershipState]:
-    """Return leadership without any reported change: the broker leads, and its followers are in sync."""
+    """Return the leadership of a partition for which neither the metadata log nor a response reports any change.
+
+    If followers fetched the partition from the broker, the broker is assumed to lead it from `first_us` on, with all of
+    these followers in sync. Later changes follow from errors in responses.
+    """
     followers = sorted({position.replica for position in facts.positions if position.replica >= 0})
     leadership: list[LeadershipState] = []
     if followers:
@@ -321,7 +325,7 @@ def _assumed_leadership(
 
 
 def _leadership_from_responses(facts: PartitionFacts, report: Report) -> list[LeadershipState]:
-    """Return leadership changes from errors in responses; until the first request that succeeds again."""
+    """Return leadership changes that responses show: an error ends the leadership until a request succeeds again."""
     signals = [(append.start_us, "online") for append in facts.appends if append.base >= 0]
     signals += [(position.proven_us, "online") for position in facts.positions]
     signals += [

@@ -1,4 +1,4 @@
-"""Status of a partition at a broker, as the changes written so far define it; rejoining replicas; stops of brokers.
+"""Status of a partition at a broker, given the changes written so far; rejoining replicas; stops of brokers.
 
 A change has the fields of an event of type `partition`. The status has the broker's role (`online` for a leader, or for
 a follower that serves consumers), the leader epoch, the replicas and the in-sync set.
@@ -7,8 +7,8 @@ The controller removes a fenced broker from all in-sync sets. After it has unfen
 broker's replicas again if they were caught up within `replica.lag.time.max.ms`, even before they rejoin the in-sync
 set.
 
-When a stopped broker starts again, the leadership from before the stop is in force again, unless another change has
-been reported by then: no other broker need have led the partition in the meantime.
+When a stopped broker starts again, its leadership from before the stop applies again, unless another change has been
+reported by then. This is possible because another broker need not have led the partition in the meantime.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def rejoining_replicas(
     applied_us: int,
     min_isr: int | None,
 ) -> Iterator[LeadershipState]:
-    """Yield in-sync sets extended by unfenced replicas that have yet to rejoin, for which the leader waits already.
+    """Yield in-sync sets extended by unfenced replicas that have yet to rejoin. The leader already waits for these.
 
     Args:
         facts: Facts of the partition.
@@ -137,11 +137,11 @@ class TimeRange(NamedTuple):
     until_us: int
 
     def has(self, at_us: int) -> bool:
-        """Whether a time is in this range."""
+        """Return whether a time is in this range."""
         return self.from_us <= at_us < self.until_us
 
     def clamp(self, at_us: int) -> int:
-        """Return the time of an event in this range; an event that was found too late gets the start of the range."""
+        """Return the time of an event in this range. An event that was found too late gets the start of the range."""
         return max(at_us, self.from_us)
 
 

@@ -1,8 +1,8 @@
 """The timeline of one partition at one broker: from facts to events, and the offsets of produces.
 
 Groups move with their partition of `__consumer_offsets`: a broker that becomes its leader loads them, and a broker that
-is no longer its leader unloads them. When a broker's process exits, its parked operations of these groups are lost,
-also of groups that it has just handed over, since a broker in controlled shutdown first hands over its leadership.
+is no longer its leader unloads them. When a broker's process exits, its waiting operations of these groups are lost.
+This includes groups that it has just handed over, because a controlled shutdown moves the leadership first.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def coordinator_moves(
 ) -> Iterator[tuple[int, str]]:
     """Yield when a broker's coordinator loads or unloads the groups of a partition, or stops, in time order.
 
-    The coordinator follows the leadership of the partition, some time later. Answers to requests of groups bound the
-    times, and show moves that the leadership does not: a broker that serves a group coordinates it.
+    The coordinator follows the leadership of the partition with some delay. Answers to requests of groups bound the
+    times. They also show moves that leadership changes do not show: a broker that serves a group coordinates it.
 
     Args:
         leadership: Leadership changes of the partition at the broker, in time order.
@@ -233,14 +233,14 @@ def build_timeline(
     time_range: TimeRange = ALL_TIME,
     before: dict[str, Any] | None = None,
 ) -> PartitionTimeline:
-    """Build the timeline of a partition from its facts; corrects their times in place.
+    """Build the timeline of a partition from its facts. Corrects the times of the facts in place.
 
     Args:
         facts: All facts of the partition at the broker.
         context: Cluster facts.
         report: Counts what could not be derived.
         time_range: Range of the events to write.
-        before: `sweep` of the timeline of the previous range of a followed log.
+        before: For a followed log: the attribute `sweep` of the timeline of the previous range.
     """
     key = (facts.topic, facts.partition)
     sweep = EventSweep.resumed(facts, report, time_range, before) if before else EventSweep(facts, report, time_range)

@@ -1,15 +1,16 @@
 """Which fetches of a tiered partition waited for remote storage, and where its local log started.
 
-The log has neither. A fetch that waited although the broker could have answered it at once waited for remote storage:
+The log contains neither. If a fetch waited although the broker could have answered it at once from its local log, it
+waited for remote storage:
 
     fetch offset   high watermark   answered     so the offset was
     120            430 or more      at once      in the local log: the local log starts at 120 or before
     430            430              after 80 ms  in the local log, since no record above the high watermark is remote
     20             430 or more      after 80 ms  in remote storage: the local log starts after 20
 
-The high watermark is known from earlier responses. A local log start never decreases, so each fetch limits it for all
-times before or after. It is raised only when a fetch that waited for remote storage requires it, up to the lowest
-offset that a later fetch shows to be local. A wait that both explain is an ordinary one, unless the fetch
+The high watermark is known from earlier responses. A local log start never decreases, so each fetch bounds it for all
+earlier or later times. It is raised only if a fetch that waited for remote storage requires it, up to the lowest offset
+that a later fetch shows to be local. If a wait may be of either kind, it counts as an ordinary one, unless the fetch
 offset is below the local log start of that time.
 """
 
@@ -115,7 +116,7 @@ def _reading(read: ConsumerRead, is_remote: bool) -> HighWatermarkReading:
 
 
 class _Lowest:
-    """The lowest of the offsets from a time on; they may come in any order."""
+    """Finds the lowest offset from a given time on. Offsets may be added in any order."""
 
     def __init__(self, offsets: Sequence[tuple[int, int]]) -> None:
         ordered = sorted(offsets)
@@ -129,7 +130,7 @@ class _Lowest:
 
 
 class _Highest:
-    """The highest of the offsets until a time; they may come in any order."""
+    """Finds the highest offset up to a given time. Offsets may be added in any order."""
 
     def __init__(self, offsets: Sequence[tuple[int, int]]) -> None:
         ordered = sorted(offsets)
@@ -143,7 +144,7 @@ class _Highest:
 
 
 class _Readable:
-    """What a consumer could certainly read when its fetch arrived."""
+    """The records that a consumer could certainly read when its fetch arrived."""
 
     def __init__(self, facts: PartitionFacts) -> None:
         reads = facts.reads
@@ -183,7 +184,7 @@ class _Readable:
         return (self._last_stable if read.committed else self._high_watermarks).before(read.start_us)
 
     def _bytes(self, offset: int, end: int) -> int:
-        """Return the least size of the records in [offset, end): of those before the log, one byte for each."""
+        """Return a lower bound of the bytes in [offset, end). Records before the log count one byte each."""
         first, last = bisect_left(self._bases, offset), bisect_left(self._bases, end)
         unknown = (min(end, self._bases[first]) if first < len(self._bases) else end) - offset
         return self._positions[last] - self._positions[first] + max(0, unknown)
@@ -208,5 +209,5 @@ def end_of_read_us(read: ConsumerRead) -> int:
 
 
 def is_open(read: ConsumerRead) -> bool:
-    """Whether the read had not ended when the fetch was answered: remote storage has records at the offset."""
+    """Return whether the read had not ended when the fetch was answered: remote storage has records at the offset."""
     return not read.bytes and not read.error

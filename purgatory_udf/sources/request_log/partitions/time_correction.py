@@ -1,4 +1,4 @@
-"""Corrects the assumed times of appends and positions by what readers' offsets and responses prove.
+"""Corrects the assumed times of appends and positions, from the evidence in readers' offsets and in responses.
 
 - A reader does not fetch from an offset before the records below it are appended.
 - A reader does not fetch from the same offset twice, or wait for the first byte, if there were records the first time.
@@ -24,7 +24,7 @@ NEVER = 2**62
 def correct_append_times(
     appends: Sequence[Append], positions: Sequence[ReaderPosition], attempts: AttemptColumns
 ) -> None:
-    """Set `at_us` and `check_us` of appends, which are in offset order; neither decreases from one to the next.
+    """Set `at_us` and `check_us` of appends, which are in offset order. Neither decreases from one append to the next.
 
     `attempts` are those of followers, because consumers see an append only when the high watermark has passed it.
     """
@@ -69,7 +69,8 @@ def apply_high_watermark_readings(
 ) -> None:
     """Set `at_us` and `wake_us` of followers' positions from the high watermarks in responses.
 
-    At a high watermark of at least an offset, all followers had reached it; below, the last of them had not.
+    If a high watermark is at least an offset, all followers had reached the offset. If it is lower, the last of them
+    had not.
     """
     by_offset = sorted(readings, key=lambda reading: reading.offset)
     offsets = [reading.offset for reading in by_offset]
@@ -122,7 +123,7 @@ def _before_next_attempt(at: int, check: int, attempts: Sequence[int]) -> int:
 class _EarliestTimes:
     """Earliest possible times of offsets: just after the last empty attempt below them.
 
-    `times` and `offsets` say when which offsets were certainly there.
+    `times` and `offsets` are parallel: at each time, the log had certainly reached the offset.
     """
 
     def __init__(self, attempts: AttemptColumns, times: Sequence[int], offsets: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
 A consumer that reads from a follower (KIP-392) may read up to the follower's own high watermark. The follower learns it
 from its leader's responses (`ReplicaFetcherThread.processPartitionData`), and it is at most the end of the follower's
-log. The lines of the leader, not of the follower, therefore show what the follower's consumers wait for:
+log. So the offsets for which the follower's consumers wait are shown by the leader's lines, not the follower's:
 
     leader    ── response: records, high watermark ───────── next fetch: end of the follower's log
     follower                  └ records appended, high watermark set, waiting fetches checked
@@ -73,7 +73,7 @@ _to_json = msgspec.json.Encoder().encode
 
 
 class FetchedPartition(NamedTuple):
-    """What a response sent a follower for one partition: records from `base` on, and the high watermark."""
+    """The part of a response to a follower for one partition: records from `base` on, and the high watermark."""
 
     topic: str
     partition: int
@@ -95,7 +95,7 @@ class FollowerTracker:
     def advance(
         self, request: Request, partitions: Iterable[FetchRequestPartition], response: FetchResponseBody
     ) -> Iterator[tuple[tuple[str, int], FollowerCopy]]:
-        """Yield what the follower had appended before its next fetch, in order of handling.
+        """Yield the records that the follower had appended before its next fetch. Fetches come in order of handling.
 
         Args:
             request: The next fetch of the follower, in order of handling.
@@ -141,8 +141,9 @@ class FollowerTracker:
 class SessionConverter:
     """Converts the fetches of one session, which must come in order of handling.
 
-    Attempts at one offset are held back until the reader fetches from another one, because only the next fetch shows
-    whether an attempt found records. `take_empty_attempts` returns those known so far, and `finish` the rest.
+    Attempts to fetch from an offset are held back until the reader fetches from another one, because only the next
+    fetch shows whether an attempt found records. `take_empty_attempts` returns the attempts that are known to be empty,
+    and `finish` the others.
 
     `snapshot` and `resumed` carry the session to the next step of a followed log; call `take_empty_attempts` before
     `snapshot`. `report` may be replaced between two fetches.
@@ -225,12 +226,12 @@ class SessionConverter:
         return logged_operation(request, event, recorded), facts
 
     def take_follower_copies(self) -> Iterator[tuple[int, KeyedCopy]]:
-        """Return (follower, fact) for what the fetches since the last call showed of the follower's own log."""
+        """Yield the facts about the follower's own log that fetches since the last call showed, as (follower, fact)."""
         copied, self._follower_copies = self._follower_copies, []
         yield from copied
 
     def take_empty_attempts(self) -> list[tuple[Key, Fact]]:
-        """Return all attempts but the latest of each partition; they are known to be empty."""
+        """Remove and return all attempts except the latest of each partition. They are known to be empty."""
         earlier = ((key, run.take_all_but_last()) for key, run in self._runs.items())
         return [(key, attempts) for key, attempts in earlier if attempts is not None]
 
@@ -338,9 +339,9 @@ class SessionConverter:
         resolved: ResolvedFetch,
         failed: dict[Key, int],
     ) -> Iterator[tuple[Key, Fact]]:
-        """Yield the reader's position in each listed partition, which are those with a new offset.
+        """Yield the reader's position in each listed partition. These are the partitions with a new offset.
 
-        A partition that was answered with an error at once proves nothing.
+        Partitions that were answered with an error at once are left out, because they prove nothing.
         """
         if not resolved.listed:
             return
@@ -395,7 +396,7 @@ class SessionConverter:
         read: list[FetchRequestPartition],
         response: FetchResponseBody,
     ) -> Iterator[tuple[Key, Fact]]:
-        """Yield what a consumer's fetch shows about tiered partitions, and a follower's fetch about their local log."""
+        """Yield facts about tiered partitions: consumers' reads, and local log starts from followers' fetches."""
         answered = {(partition.topic, partition.partition): partition for partition in response.partitions}
         for slot, partition in enumerate(read):
             key = self._key(partition)

@@ -101,7 +101,7 @@ Integers = npt.NDArray[np.int64]
 class FetchAttempt(msgspec.Struct, array_like=True, tag=3, gc=False):
     """The first check of a fetch from `offset`, at `at_us`.
 
-    `empty`: there were no records, because the reader fetched from that offset again.
+    `empty` is whether there were no records, which is so if the reader fetched from that offset again.
     """
 
     at_us: int
@@ -113,8 +113,8 @@ class FetchAttempt(msgspec.Struct, array_like=True, tag=3, gc=False):
 class AttemptRun(msgspec.Struct, array_like=True, tag=8, gc=False):
     """Consecutive attempts of one reader from the same offset.
 
-    All but the last were empty; `empty`: whether the last one was, too. `times` are integers of 64 bits, in
-    microseconds.
+    All attempts but the last were empty. `empty` is whether the last one was empty, too. `times` are 64-bit integers,
+    in microseconds.
     """
 
     replica: int
@@ -162,7 +162,7 @@ class OpenRun:
 
 @dataclass(frozen=True, slots=True)
 class AttemptColumns:
-    """Attempts as columns, in time order; simultaneous ones by replica and offset."""
+    """Attempts as columns, ordered by time, replica and offset."""
 
     at_us: Integers
     replica: Integers

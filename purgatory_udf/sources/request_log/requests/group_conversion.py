@@ -1,7 +1,7 @@
-"""Conversion of requests to a group's coordinator: each is an event at S.
+"""Conversion of requests to a group's coordinator: each becomes an event at time S, the start of its handling.
 
-Joins and syncs wait in a purgatory; a heartbeat does not, but the coordinator waits there for the next one. From Kafka
-4.0 on, S is when the request enters the coordinator's queue.
+Joins and syncs wait in a purgatory. A heartbeat does not wait, but the coordinator waits in a purgatory for the next
+one. From Kafka 4.0 on, S is the time at which the request enters the coordinator's queue.
 
 The SYNC_GROUP of the group's leader is dated by its response: the group becomes stable when the assignment has been
 stored and replicated, and the other members' syncs wait until then.
@@ -76,7 +76,7 @@ def _is_refused(request: Request, code: int, classic: bool) -> bool:
 
 
 def coordinator_answers(request: Request, classic: bool) -> Iterator[CoordinatorAnswer]:
-    """Yield what the response to a group's request shows about the broker as its coordinator."""
+    """Yield the facts about the broker as coordinator that the response to a group's request shows."""
     code = _error_code(request, request.answer or {})
     if not _is_refused(request, code, classic):
         yield CoordinatorAnswer(request.start_us, errors.NONE)
@@ -149,7 +149,7 @@ def _events(
 def _join_event(
     request: Request, body: dict[str, Any], answer: dict[str, Any], member: dict[str, str]
 ) -> dict[str, Any]:
-    """Return the event of a JOIN_GROUP; with the ids that the response assigned."""
+    """Return the event of a JOIN_GROUP, with the ids that the response assigned."""
     session = int(body["sessionTimeoutMs"])
     event = {
         "type": "join_group",
@@ -169,7 +169,7 @@ def _join_event(
 
 
 def _consumer_heartbeat(body: dict[str, Any], answer: dict[str, Any], name: Callable[[str], str]) -> dict[str, Any]:
-    """Return the event of a CONSUMER_GROUP_HEARTBEAT, with what its response assigned.
+    """Return the event of a CONSUMER_GROUP_HEARTBEAT, with the epoch and assignment of its response.
 
     Up to version 0 a joining member has no id; it gets the one in the response.
     """
@@ -240,7 +240,7 @@ _UNREADABLE = (ValueError, KeyError, TypeError, struct.error)
 
 
 class _MetadataReader:
-    """Reads what clients of the classic consumer protocol send to each other (`ConsumerProtocol`), in base64."""
+    """Reader of the metadata that clients of the classic protocol exchange (`ConsumerProtocol`), which is in base64."""
 
     def __init__(self, text: str) -> None:
         self._bytes, self._at = b64decode(text, validate=True), 0

@@ -1,4 +1,4 @@
-"""Facts: what one request shows about one partition at one broker. Timelines of partitions are built from them.
+"""Facts about one partition at one broker, each from one request. The timelines of partitions are built from them.
 
 Times are microseconds since the epoch. S is the time at which the handling of a request started, L at which it ended
 (see `log_line`).
@@ -35,14 +35,19 @@ class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
         until_us: Latest possible value of the two times above.
         event_us: Time of the produce's own event, which is an append in the replay as well; -1: no produce.
         answered_us: When the produce was answered after it had waited for replicas; -1: it did not wait, or timed out.
-        base, end: Offsets [base, end); -1 while unknown.
+        base: First offset; -1 while unknown.
+        end: Offset after the last one; -1 while unknown.
         bytes: Size of the records.
         records: Number of records that the request may have appended; 0: unknown.
-        file, line, slot: Line of the produce and index of the partition in it; -1: the append is not of a produce line,
-            but for instance of a commit or the end of a transaction.
+        file: File of the produce; -1: the append belongs to no produce line, but for instance to a commit or the end of
+            a transaction.
+        line: Line of the produce.
+        slot: Index of the partition in the produce.
         transaction: Transactional id of the records.
         ends_transaction: Transactional id of the transaction that a marker completes.
-        writer_file, writer_line, client: Line and client of the request for which a coordinator appended.
+        writer_file: File of the request for which a coordinator appended.
+        writer_line: Line of that request.
+        client: Client of that request.
         wait_ms: How long the coordinator's append waits for replicas, as a separate produce; -1: it does not wait. If
             `slot` is set as well, it belongs to the produce of `writer_file` and `writer_line`.
     """
@@ -134,9 +139,9 @@ class RecordDeletion(msgspec.Struct, array_like=True, tag=6, gc=False):
 
 
 class FollowerCopy(msgspec.Struct, array_like=True, tag=7, gc=False):
-    """The broker, as a follower, had appended [base, end), of `bytes` bytes.
+    """The broker, as a follower, had appended the offsets [base, end), of `bytes` bytes.
 
-    `high_watermark` is its own high watermark then, up to which it serves consumers.
+    `high_watermark` is the follower's own high watermark at that time, up to which it serves consumers.
     """
 
     at_us: int
@@ -170,9 +175,11 @@ class ConsumerRead(msgspec.Struct, array_like=True, tag=10, gc=False):
         max_bytes: Maximum of the partition.
         bytes: Size of the records in the response.
         error: Error code in the response.
-        high_watermark, last_stable: High watermark and last stable offset in the response; -1: not in it.
-        committed: Whether the consumer reads up to the last stable offset only.
-        file, line: Line of the fetch.
+        high_watermark: High watermark in the response; -1: not in it.
+        last_stable: Last stable offset in the response; -1: not in it.
+        committed: Whether the consumer reads only up to the last stable offset.
+        file: File of the fetch.
+        line: Line of the fetch.
         slot: Index of the partition in the fetch.
     """
 

@@ -6,7 +6,7 @@ it waits for all partitions (`KafkaApis.handleWriteTxnMarkersRequest`: one `Repl
 with the broker's `request.timeout.ms`). The request is answered after the last of them. Where group coordinators append
 without a purgatory, they do the same with markers in `__consumer_offsets`.
 
-The response has no offsets. They are found like those of any append without a PRODUCE line, and filled in later.
+The response has no offsets. They are derived later, like those of any append without a PRODUCE line.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def convert_produce(
 
 
 def _was_appended(part: ProducedPartition, answered: bool) -> bool:
-    """Return whether the records were appended; if the partition failed only later, it still has an offset."""
+    """Return whether the records were appended. If the partition failed only afterwards, it still has an offset."""
     return part.base >= 0 or not answered
 
 
@@ -148,7 +148,7 @@ def convert_markers(
 def _convert_marker(
     request: Request, marker: dict[str, Any], codes: dict[Key, int], sub: int, context: Context
 ) -> tuple[dict[str, Any], list[tuple[Key, Append]]]:
-    """Return the event of one marker, and its appends; the event has no partitions if nothing waits for it."""
+    """Return the event of one marker, and its appends. If nothing waits for the marker, the event has no partitions."""
     at, check = append_times(request.start_us, request.local_us, -1)
     ended = context.transactions.transaction_of(int(marker["producerId"]))
     partitions: list[dict[str, object]] = []

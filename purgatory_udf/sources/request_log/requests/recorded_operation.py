@@ -1,7 +1,7 @@
-"""An operation of the log: its event and what the broker recorded of it; and times within a request's handling.
+"""An operation of the log: its event and its recorded outcome; and times within a request's handling.
 
-A line has only S and L, the start and the end of handling. The times in between follow from the assumptions, and are
-corrected later where readers' offsets prove others (`partitions.time_correction`):
+A line has only S and L, the start and the end of handling. The times in between follow from assumptions, and are
+corrected later if readers' offsets contradict them (`partitions.time_correction`):
 
     produce, acks -1     S ──── 0.4, at most 0.6 ms ──── L            the records are in the log
                                                          check        the fetches that wait for them are checked
@@ -43,13 +43,14 @@ REMOTE_FETCH = "remote fetch"
 
 
 class RecordedOutcome(msgspec.Struct, gc=False):
-    """Outcome of a request as the broker recorded it, in the terms of the replay's outcomes.
+    """Outcome of a request in the log, in the terms of the replay's outcomes.
 
     Attributes:
         api: API of the request.
-        kind: Finer than `api`: fetches by consumers, followers or from remote storage, produces by acks.
+        kind: A finer division than `api`: fetches by reader and remote storage, produces by acks.
         outcome: `at_once`, `completed` or `expired`.
-        remote_ms, local_ms: Wait in the purgatory, and handling.
+        remote_ms: Wait in the purgatory.
+        local_ms: Duration of the handling.
         written_us: Timestamp of the line.
         error: Name of the first error in the response, else NONE.
         bytes: Size of the records that a fetch returned.
@@ -128,7 +129,7 @@ def recorded_produce(request: Request, produced: DecodedProduce) -> RecordedOutc
 
 
 def recorded_markers(request: Request, codes: Iterable[int], *, alone: bool) -> RecordedOutcome:
-    """Return the outcome of one marker; its wait is known only if it is `alone` in the request."""
+    """Return the outcome of one marker. Its wait is known only if it is `alone` in the request."""
     recorded = _recorded(request, "transaction markers", codes)
     recorded.complete = alone
     return _expired_if_timed_out(recorded)

@@ -1,9 +1,10 @@
 """Conversion of the requests of a log into operations and facts: fetches by session, all others one by one.
 
-Requests to the controller wait for the metadata quorum, in no purgatory of a broker; they are only counted. With
-ZooKeeper (up to Kafka 3.9) there is one exception: the controller parks the creation and the growth of topics in its
-purgatory `topic`, until its metadata have a leader without an error for each partition (`ZkAdminManager.createTopics`
-and `.createPartitions`, DelayedCreatePartitions). A KRaft broker forwards these requests.
+Requests to the controller wait for the metadata quorum and not in a purgatory of a broker, so they are only counted.
+With ZooKeeper (up to Kafka 3.9) there is one exception: requests that create topics or add partitions wait in the
+controller's purgatory `topic`, until its metadata have a leader without an error for each partition
+(`ZkAdminManager.createTopics` and `.createPartitions`, DelayedCreatePartitions). A KRaft broker forwards these
+requests.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def convert_topic_creation(request: Request, context: Context) -> LoggedOperatio
 
 
 def _partition_count(requested: dict[str, Any], response: dict[str, Any], context: Context) -> int:
-    """Return the topic's partition count from the response, else the request, else what the log shows of the topic."""
+    """Return the topic's partition count: from the response, the request, or else from other requests of the log."""
     counts = (response.get("numPartitions", -1), requested.get("count", requested.get("numPartitions", -1)))
     known = context.partition_counts.get(str(requested["name"]), 1)
     assigned = len(requested.get("assignments") or ())
@@ -209,14 +210,17 @@ def _convert_delete_records(request: Request, context: Context) -> tuple[LoggedO
 
 
 def _coordinator_answer_facts(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
-    """Yield what the response shows about the coordinator of the group's partition of the offsets topic."""
+    """Yield the facts that the response shows about the coordinator of the group's partition of the offsets topic."""
     key = OFFSETS_TOPIC, context.group_partition(str(request.body["groupId"]))
     for answer in coordinator_answers(request, context.has_classic_coordinator(request.broker)):
         yield key, answer
 
 
 def looks_up(body: dict[str, Any]) -> bool:
-    """Whether a LIST_OFFSETS request has a real timestamp, which may require a lookup, or shows the local log start."""
+    """Return whether a LIST_OFFSETS request is converted: it may require a lookup, or shows the local log start.
+
+    A lookup is possible if a timestamp is a real one, not a special value.
+    """
     return bool(looked_up_topics(body)) or any(timestamp == EARLIEST_LOCAL for _, _, timestamp in _timestamps(body))
 
 
@@ -233,10 +237,10 @@ def _timestamps(body: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
 
 
 def _convert_list_offsets(request: Request, context: Context) -> tuple[list[LoggedOperation], list[tuple[Key, Fact]]]:
-    """Convert a LIST_OFFSETS request into its operation, if lookups make it wait, and facts.
+    """Convert a LIST_OFFSETS request into facts and, if lookups make it wait, its operation.
 
-    All lookups of a request that was answered in time are assumed to have ended with its response; if a partition timed
-    out, the others halfway through the wait.
+    The lookups of a request that was answered in time are assumed to have ended with its response. If a partition timed
+    out, the lookups of the others are assumed to have ended halfway through the wait.
     """
     answers = {
         (topic_of(topic), int(partition["partitionIndex"])): partition
@@ -271,7 +275,7 @@ def _convert_list_offsets(request: Request, context: Context) -> tuple[list[Logg
 
 
 def _coordinator_append_facts(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
-    """Yield the appends that a coordinator may have made for the request; followers or `--batches` confirm them."""
+    """Yield appends that a coordinator may have made for the request. Followers or `--batches` confirm them later."""
     at, check = append_times(request.start_us, request.local_us, -1)
     for topic, name, records in coordinator_appends(request):
         partitions = context.partition_counts.get(topic, DEFAULT_PARTITIONS[topic])
