@@ -18,7 +18,7 @@ from tests.support import browser, scheduling, small_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from purgatory_udf.backend.backend import Backend
+    from purgatory_udf.backend.backend import Backend, Session
 
 # Creating a class archive takes longer than the commands that tests run.
 os.environ[class_archive.DISABLE_VARIABLE] = "1"
@@ -126,6 +126,18 @@ def no_running_queries(request: pytest.FixtureRequest) -> Iterator[None]:
 def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the secrets of earlier tests, which the process would otherwise redact until it exits."""
     monkeypatch.setattr(secrets, "_known_secrets", set())
+
+
+@pytest.fixture(
+    scope="session",
+    params=["in process", pytest.param("on spark", marks=[pytest.mark.spark, pytest.mark.nightly])],
+)
+def session(request: pytest.FixtureRequest) -> Session:
+    """The backend of this process; in `.ci/nightly` the Spark session."""
+    from purgatory_udf.backend.backend import LocalBackend
+
+    chosen: Session = request.getfixturevalue("spark") if request.param == "on spark" else LocalBackend()
+    return chosen
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from tests.support.outcome_folder import table_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from purgatory_udf.backend.backend import Session
+
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 END_ONCE = "each operation of the trace ended at most once"
@@ -104,7 +106,7 @@ def test_sound_tables_hold_every_invariant(without_spark: SparkSession, sound: P
     ]
 
 
-def test_violations_are_listed_by_operation(spark: SparkSession, out: Path) -> None:
+def test_violations_are_listed_by_operation(session: Session, out: Path) -> None:
     # An operation that completed and expired; one without a request; one of a group, written twice.
     _add(out, "expirations", _end(1, "expirations"))
     _add(out, "completions", _end(77, "completions"), *[_end(90, "completions", kind="join")] * 2)
@@ -133,7 +135,7 @@ def test_violations_are_listed_by_operation(spark: SparkSession, out: Path) -> N
         InvariantCheck(WATCHES, 7, 2, (4, 66)),
         InvariantCheck(LINES, 11, 1, (), "9 accepted, 1 rejected"),
     ]
-    assert audit(spark, str(out)) == expected
+    assert audit(session, str(out)) == expected
     assert audit(LocalBackend(), str(out)) == expected
 
 

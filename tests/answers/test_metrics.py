@@ -18,6 +18,8 @@ from tests.support.outcome_folder import table_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from purgatory_udf.backend.backend import Session
+
 ENDED = """
     WITH ended AS (
         SELECT kind, broker, client_id, key, partitions, wait_ms, watched, completed_by, completed_at AS ended_at,
@@ -223,7 +225,7 @@ def test_dead_entries_follow_from_operations(tmp_path: Path) -> None:
     assert [row["purgatory_size_mean"] for row in halves] == pytest.approx([11 / 3, 17 / 5, 0])
 
 
-def test_running_replay_has_metrics_of_its_output(spark: SparkSession, tmp_path: Path) -> None:
+def test_running_replay_has_metrics_of_its_output(session: Session, tmp_path: Path) -> None:
     run = {"run_id": "r", "job": "replay", "status": "running", "trace": "{}", "configuration": "{}", "counts": "{}"}
     rows = {
         "runs": [run | {"started_at": _at(0)}],
@@ -232,7 +234,7 @@ def test_running_replay_has_metrics_of_its_output(spark: SparkSession, tmp_path:
     }
     for name, of_it in rows.items():
         write_deltalake(str(tmp_path / name), table_of(name, of_it))
-    written = write_metrics(spark, str(tmp_path), MetricsOptions(window_ms=100, by=("partition",)))
+    written = write_metrics(session, str(tmp_path), MetricsOptions(window_ms=100, by=("partition",)))
     assert not written.tables.finished
     assert {*written.tables.missing} == {"group_transitions", "member_transitions", "purgatory_gauges", "events"}
     lake = Lake(tmp_path)

@@ -63,6 +63,7 @@ def out(metrics: Metrics, story_folder: Path, monkeypatch: pytest.MonkeyPatch) -
     return story_folder
 
 
+@pytest.mark.nightly
 def test_notebook_finds_cause_of_expirations(
     spark: SparkSession, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,7 +166,7 @@ def half_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("reacting", [False, True])
+@pytest.mark.parametrize("reacting", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_both_engines_find_the_same_changes(
     reacting: bool, spark: SparkSession, story_folder: Path, half_folder: Path
 ) -> None:

@@ -27,6 +27,8 @@ from tests.support.outcome_folder import sample_with_group, write_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from purgatory_udf.backend.backend import Session
+
 SURE, CLIENT, FOLLOWER = CERTAINTY.values()
 HALF = ["half", "produce.timeout_ms=x0.5", "fetch.max_wait_ms=x0.5", "fetch.follower.max_wait_ms=x0.5"]
 # Different settings with the same effect: every recorded value times 1.
@@ -43,10 +45,10 @@ def replayed(story_folder: Path) -> list[ReplayOptions]:
 
 
 @pytest.fixture(scope="module")
-def comparison(spark: SparkSession, story_folder: Path, replayed: list[ReplayOptions]) -> WhatIf:
+def comparison(session: Session, story_folder: Path, replayed: list[ReplayOptions]) -> WhatIf:
     """The story under three variants, replayed by the reference implementation, which is faster than Spark."""
 
-    def replay(_: SparkSession, options: ReplayOptions) -> None:
+    def replay(_: Session, options: ReplayOptions) -> None:
         replayed.append(options)
         write_folder(Path(options.out), sample_with_group(), options.config, options.events)
 
@@ -54,7 +56,7 @@ def comparison(spark: SparkSession, story_folder: Path, replayed: list[ReplayOpt
         patch.setattr(what_if_module, "run_replay", replay)
         chosen = variants([*HALF, *UNCHANGED, *GROUPED], None, [])
         page = story_folder / "what-if.html"
-        return what_if(spark, str(story_folder / "events"), str(story_folder), chosen, page)
+        return what_if(session, str(story_folder / "events"), str(story_folder), chosen, page)
 
 
 def test_existing_and_equivalent_replays_are_reused(
@@ -198,6 +200,7 @@ def _written(out: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_results_without_spark_equal_those_of_spark(
     spark: SparkSession, story_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

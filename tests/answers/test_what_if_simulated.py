@@ -25,6 +25,8 @@ from tests.support.outcome_folder import write_folder, write_simulation
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from purgatory_udf.backend.backend import Session
+
 # Two consumers of a group wait for the records of one slow producer.
 SCENARIO = Scenario.model_validate(
     {
@@ -52,7 +54,7 @@ def messages() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def comparison(spark: SparkSession, out: Path, messages: list[str]) -> WhatIf:
+def comparison(session: Session, out: Path, messages: list[str]) -> WhatIf:
     """The scenario under four configurations, simulated twice; tables are written without Spark."""
 
     def write(_: SparkSession, played: ScenarioRun, output: Output, __: Callable[[str], None]) -> None:
@@ -66,10 +68,12 @@ def comparison(spark: SparkSession, out: Path, messages: list[str]) -> WhatIf:
         patch.setattr(what_if_module, "run_replay", replay)
         patch.setattr(what_if_module, "simulate_and_write", write)
         chosen = variants([*PATIENT, *UNCHANGED, *GROUPED], None, [])
-        folders = what_if_module.simulate_variants(spark, ScenarioOptions(SCENARIO), str(out), chosen, messages.append)
+        folders = what_if_module.simulate_variants(
+            session, ScenarioOptions(SCENARIO), str(out), chosen, messages.append
+        )
         assert folders["grouped"] == folders["baseline"]
         messages.append("again")
-        return what_if_simulated(spark, ScenarioOptions(SCENARIO), str(out), chosen[:2], None, messages.append)
+        return what_if_simulated(session, ScenarioOptions(SCENARIO), str(out), chosen[:2], None, messages.append)
 
 
 def test_each_variant_is_simulated_once_and_kept(comparison: WhatIf, messages: list[str], out: Path) -> None:
@@ -84,10 +88,10 @@ def test_each_variant_is_simulated_once_and_kept(comparison: WhatIf, messages: l
     assert steps == [*first, "again", *(f"variant {name}: replaying" for name in names[:2])]
 
 
-def test_equivalent_variant_has_no_difference(spark: SparkSession, comparison: WhatIf, out: Path) -> None:
+def test_equivalent_variant_has_no_difference(session: Session, comparison: WhatIf, out: Path) -> None:
     assert REACTING in comparison.lines()
     before, after = (f"{out}/_what_if/{name}" for name in ("baseline", "unchanged"))
-    changes = Counter(row["change"] for row in VariantChanges(spark, before, after, reacting=True).rows("changes"))
+    changes = Counter(row["change"] for row in VariantChanges(session, before, after, reacting=True).rows("changes"))
     assert changes == {"same": len(ClosedLoop(SCENARIO).run().truth.outcomes)}
 
 

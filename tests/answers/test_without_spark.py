@@ -26,6 +26,7 @@ QUESTIONS: dict[str, tuple[Job, list[str]]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_answers_equal_those_of_spark(
     spark: SparkSession, folder: Path, tmp_path: Path, question: str, capsys: pytest.CaptureFixture[str]

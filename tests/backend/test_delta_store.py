@@ -34,7 +34,7 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": [*ids], "name": names, "at": [at(each) for each in ids]}, SCHEMA)
 
 
-@pytest.fixture(params=["spark", "local"])
+@pytest.fixture(params=[pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.nightly]), "local"])
 def store(request: pytest.FixtureRequest) -> DeltaStore:
     return LocalDelta() if request.param == "local" else SparkDelta(request.getfixturevalue("spark"))
 

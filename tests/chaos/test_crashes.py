@@ -25,6 +25,7 @@ def _run_import(command: Command, out: Path) -> None:
     assert main.status([*arguments, "--out", str(out)]) == 0
 
 
+@pytest.mark.nightly
 def test_killed_import_is_completed_by_same_command(spark: SparkSession, tmp_path: Path) -> None:
     command, whole, out = commands(tmp_path)["ingest"], tmp_path / "whole", tmp_path / "killed"
     _run_import(command, whole)

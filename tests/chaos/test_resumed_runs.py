@@ -77,6 +77,7 @@ def test_timers_run_after_killed_replay_resumes(
     ]
 
 
+@pytest.mark.nightly
 def test_timers_run_after_followed_replay_resumes(spark: SparkSession, tmp_path: Path) -> None:
     """The timers run without a further event, because there may be none for hours.
 

@@ -104,6 +104,7 @@ def _resume_following(spark: SparkSession, out: Path) -> list[BaseException]:
     return errors
 
 
+@pytest.mark.nightly
 def test_followed_replay_of_older_version_resumes(spark: SparkSession, followed_output: Path) -> None:
     out = followed_output
     before = {name: DeltaTable(str(out / name)).to_pyarrow_table().num_rows for name in TABLES}

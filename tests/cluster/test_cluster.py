@@ -73,6 +73,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.nightly
 def test_cluster_that_loses_worker_equals_local_replay(
     cluster: Cluster, archive: Path, local: Path, tmp_path: Path
 ) -> None:

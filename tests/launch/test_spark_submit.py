@@ -46,6 +46,7 @@ def test_unknown_job_or_option_returns_two(folder: Path) -> None:
     assert "No such option: --outt" in option.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_audit_of_missing_output_returns_two(folder: Path) -> None:
     missing = _submit(folder, "audit", "--out", "nowhere")

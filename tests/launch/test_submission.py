@@ -148,6 +148,7 @@ def test_standalone_cluster_mode_is_refused(root: Path, home: Path) -> None:
         _prepare(root, home, "--master", "spark://there:7077", "--deploy-mode", "cluster", "replay")
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 def test_packed_python_runs_anywhere(tmp_path: Path) -> None:
     """The folder was moved, and there are no environment variables, as on a worker."""

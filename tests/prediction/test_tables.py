@@ -19,7 +19,7 @@ from purgatory_udf.simulation.scenario import read_scenario
 from tests.prediction.simulated import recorded, replayed
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from purgatory_udf.backend.backend import Session
 
 pytestmark = pytest.mark.long
 
@@ -39,17 +39,17 @@ def _require_same(actual: Recording, expected: Recording) -> None:
     assert actual.key_sets == expected.key_sets
 
 
-def test_tables_of_import_are_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_of_import_are_read(session: Session, tmp_path: Path) -> None:
     events = replayed()["events"]
     out = _folder(tmp_path, events=events, recorded=recorded())
-    _require_same(read_recording(spark, out), build_recording(events, recorded()))
+    _require_same(read_recording(session, out), build_recording(events, recorded()))
 
 
-def test_tables_of_replay_are_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_of_replay_are_read(session: Session, tmp_path: Path) -> None:
     """Expirations after the end of the trace are ignored."""
     assert pc.sum(replayed()["expirations"]["after_end"]).as_py() > 0
     out = _folder(tmp_path, **replayed())
-    _require_same(read_recording(spark, out), build_recording(replayed()["events"], recorded()))
+    _require_same(read_recording(session, out), build_recording(replayed()["events"], recorded()))
 
 
 def test_tables_are_read_without_spark(tmp_path: Path) -> None:
@@ -60,21 +60,21 @@ def test_tables_are_read_without_spark(tmp_path: Path) -> None:
         _require_same(read_recording(LocalBackend(), out), build_recording(events, recorded()))
 
 
-def test_request_log_precedes_replay(spark: SparkSession, tmp_path: Path) -> None:
+def test_request_log_precedes_replay(session: Session, tmp_path: Path) -> None:
     longer = pc.add(recorded()["recorded_remote_ms"], 7.0)
     place = recorded().schema.get_field_index("recorded_remote_ms")
     logged = recorded().set_column(place, "recorded_remote_ms", longer)
     out = _folder(tmp_path, **replayed(), recorded=logged)
-    _require_same(read_recording(spark, out), build_recording(replayed()["events"], logged))
+    _require_same(read_recording(session, out), build_recording(replayed()["events"], logged))
 
 
-def test_fit_of_replay_writes_scenario_and_page(spark: SparkSession, tmp_path: Path) -> None:
+def test_fit_of_replay_writes_scenario_and_page(session: Session, tmp_path: Path) -> None:
     """The table of events is not in the folder of the replay."""
     tables = replayed()
     elsewhere = f"{_folder(tmp_path / 'trace', events=tables['events'])}/events"
     out = _folder(tmp_path / "out", completions=tables["completions"], expirations=tables["expirations"])
     file, page = tmp_path / "cluster.yaml", tmp_path / "fit.html"
-    output = run_fit(spark, out, elsewhere, file, 1, page)
+    output = run_fit(session, out, elsewhere, file, 1, page)
     assert "35 of 35 figures are reproduced" in output
     assert output[-2:] == [f"Scenario: {file}", f"Page: {page}"]
     assert {producer.name for producer in read_scenario(file).producers} == {
@@ -85,9 +85,9 @@ def test_fit_of_replay_writes_scenario_and_page(spark: SparkSession, tmp_path: P
     assert "<table>" in page.read_text(encoding="utf-8")
 
 
-def test_missing_tables_are_reported(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_tables_are_reported(session: Session, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="/events: no such table; create it with ingest"):
-        read_recording(spark, str(tmp_path))
+        read_recording(session, str(tmp_path))
     out = _folder(tmp_path, events=replayed()["events"])
     with pytest.raises(UserError, match="/recorded: no such table, and no replay in the same folder"):
-        read_recording(spark, out)
+        read_recording(session, out)

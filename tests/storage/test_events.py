@@ -52,6 +52,7 @@ def first_commit(spark: SparkSession, events: str) -> int | None:
     return since[0].version if since else None
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 def test_compacted_events_give_the_same_tables(spark: SparkSession, imported: Path) -> None:
     first, middle, last = split_trace(growing_trace())

@@ -59,6 +59,7 @@ class Usage:
     heap: int
 
 
+@pytest.mark.nightly
 def test_steady_trace_uses_constant_resources(spark: SparkSession, tmp_path: Path) -> None:
     trace = steady()
     usage = [*follow(spark, tmp_path, trace)]

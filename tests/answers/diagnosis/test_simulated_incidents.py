@@ -15,7 +15,14 @@ from tests.support.outcome_folder import SAMPLE, write_folder
 
 SEED = 101
 # Kinds without a recorded fault in `tests/data/traces`, and a trace without any.
-CHOSEN = ("broker_crashed", "broker_restarted", "member_restarted", "rebalance_storm", "purge_backlog", "calm")
+CHOSEN = (
+    "broker_crashed",
+    "broker_restarted",
+    "member_restarted",
+    "rebalance_storm",
+    pytest.param("purge_backlog", marks=pytest.mark.nightly),
+    "calm",
+)
 LEAST_RECALL, MOST_FALSE = 0.9, 0.1
 
 

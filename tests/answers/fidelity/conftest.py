@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RunQuery = Callable[..., list[dict[str, Any]]]
 
 
-@pytest.fixture(params=["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(params=["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.nightly])])
 def run_query(request: pytest.FixtureRequest) -> RunQuery:
     """A function that runs a query with one of the engines."""
     if request.param == "duckdb":

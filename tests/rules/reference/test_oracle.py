@@ -24,8 +24,14 @@ def test_hand_made_case(title: str, trace: OracleTrace) -> None:
     assert trace.rows(replay(trace.events, config_of(trace)).outcomes) == trace.outcomes
 
 
+# Traces that take longest. The engine, which the default tests compare with all recorded traces, is quicker.
+NIGHTLY = ("wide-1", "watchers-1")
+
+
 def _marked(name: str) -> Any:
-    return pytest.param(name, marks=[pytest.mark.long] if oracle_traces.is_large(name) else [])
+    return pytest.param(
+        name, marks=[pytest.mark.long] * oracle_traces.is_large(name) + [pytest.mark.nightly] * (name in NIGHTLY)
+    )
 
 
 @pytest.mark.parametrize("name", [_marked(name) for name in oracle_traces.names()])

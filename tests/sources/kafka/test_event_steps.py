@@ -90,6 +90,7 @@ def _followed(
     }
 
 
+@pytest.mark.nightly
 def test_event_steps_give_same_tables_without_spark(
     spark: SparkSession, portions: list[list[Message]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def _followed(
     return {name: sorted(rows, key=repr) for name, rows in tables.items()} | {"summary": [{"": steps.summary()[1:]}]}
 
 
+@pytest.mark.nightly
 def test_log_steps_give_same_tables_without_spark(
     spark: SparkSession,
     portions: list[list[tuple[int, int, str]]],

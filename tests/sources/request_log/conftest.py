@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.launch.backend_choice import open_local
 from tests.support import recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from purgatory_udf.backend.backend import Session
+    from purgatory_udf.launch.backend_choice import OpenBackend
 
 BROKERS = (1, 2, 3)
 # Lines per broker: the first 25 s of a Kafka 3.9 cluster, in which topics are created, clients start and groups form.
@@ -63,13 +68,27 @@ def broker_options() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def replayed(spark: SparkSession, piece: Piece, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+def replayed(
+    request: pytest.FixtureRequest, session: Session, piece: Piece, tmp_path_factory: pytest.TempPathFactory
+) -> Replayed:
+    """The outputs of the three jobs with the backend `session`."""
+    if isinstance(session, LocalBackend):
+        return _replayed(piece, tmp_path_factory.mktemp("replayed"), open_local)
+    with_spark: Replayed = request.getfixturevalue("replayed_on_spark")
+    return with_spark
+
+
+@pytest.fixture(scope="session")
+def replayed_on_spark(spark: SparkSession, piece: Piece, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+    return _replayed(piece, tmp_path_factory.mktemp("replayed"), None)
+
+
+def _replayed(piece: Piece, out: Path, open_backend: OpenBackend | None) -> Replayed:
     import contextlib
     import io
 
     from jobs import fidelity, ingest, replay
 
-    out = tmp_path_factory.mktemp("replayed")
     outputs = []
     for job, arguments in (
         (ingest, ["--from", "request-log", str(piece.logs[0].parent), *piece.options]),
@@ -77,6 +96,6 @@ def replayed(spark: SparkSession, piece: Piece, tmp_path_factory: pytest.TempPat
         (fidelity, broker_options()),
     ):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            assert job.main.status([*arguments, "--out", str(out)]) == 0
+            assert job.main.status([*arguments, "--out", str(out)], open_backend) == 0
         outputs.append(printed.getvalue())
     return Replayed(out, outputs[0], outputs[2])

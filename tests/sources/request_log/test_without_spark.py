@@ -37,20 +37,22 @@ def import_log(out: Path, *words: str) -> str:
     return str(counted)
 
 
+@pytest.mark.nightly
 def test_import_equals_spark(
-    spark: SparkSession, replayed: Replayed, piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, replayed_on_spark: Replayed, piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import_log(tmp_path, str(piece.logs[0].parent), *piece.options)
-    assert capsys.readouterr().out.replace(str(tmp_path), str(replayed.out)) == replayed.imported
+    assert capsys.readouterr().out.replace(str(tmp_path), str(replayed_on_spark.out)) == replayed_on_spark.imported
     for name in IMPORTED_TABLES:
-        assert rows(tmp_path, name) == rows(replayed.out, name)
+        assert rows(tmp_path, name) == rows(replayed_on_spark.out, name)
     assert len(rows(tmp_path, "events")) > 1_000
     assert not (tmp_path / "_ingest").exists()
     assert is_in_time_order(spark, f"{tmp_path}/events")
     events = spark.read.format("delta").load(f"{tmp_path}/events")
-    assert events.schema == spark.read.format("delta").load(f"{replayed.out}/events").schema
+    assert events.schema == spark.read.format("delta").load(f"{replayed_on_spark.out}/events").schema
 
 
+@pytest.mark.nightly
 def test_rejections_and_pseudonyms_equal_spark(spark: SparkSession, piece: Piece, tmp_path: Path) -> None:
     """The log has a truncated line, the files are small, and the local import overwrites an earlier one."""
     log = tmp_path / "request-1.log"
@@ -78,29 +80,31 @@ def test_interrupted_import_restarts(piece: Piece, tmp_path: Path, capsys: pytes
     assert DeltaTable(str(tmp_path / "events")).file_uris() == before
 
 
-def test_replay_equals_spark(replayed: Replayed, tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_replay_equals_spark(replayed_on_spark: Replayed, tmp_path: Path) -> None:
     """A real recording, without a drain at its end."""
-    assert run_replay_job(replayed.out / "events", tmp_path, "--no-drain") == 0
+    assert run_replay_job(replayed_on_spark.out / "events", tmp_path, "--no-drain") == 0
     for name in TABLES:
-        ours, theirs = (DeltaTable(str(out / name)).to_pyarrow_table() for out in (tmp_path, replayed.out))
+        ours, theirs = (DeltaTable(str(out / name)).to_pyarrow_table() for out in (tmp_path, replayed_on_spark.out))
         assert ours.schema == theirs.schema, name
-        assert rows_of(tmp_path, name) == rows_of(replayed.out, name), name
+        assert rows_of(tmp_path, name) == rows_of(replayed_on_spark.out, name), name
     assert len(rows_of(tmp_path, "completions")) > 1_000
-    ours, theirs = run_of(tmp_path), run_of(replayed.out)
+    ours, theirs = run_of(tmp_path), run_of(replayed_on_spark.out)
     # Spark groups few events by partition, and its checkpoint records that; a local replay has no checkpoint.
     assert theirs["configuration"].pop("grouping") in ("broker", "partition")
     assert ours["configuration"].pop("grouping") == "broker"
     assert ours == theirs
 
 
-def test_fidelity_equals_spark(replayed: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.nightly
+def test_fidelity_equals_spark(replayed_on_spark: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    shutil.copytree(replayed.out, out, ignore=shutil.ignore_patterns("fidelity", "*.html"))
+    shutil.copytree(replayed_on_spark.out, out, ignore=shutil.ignore_patterns("fidelity", "*.html"))
     capsys.readouterr()
     ours = Answer(out, fidelity.main, broker_options(), open_local)
     ours.output = capsys.readouterr().out
-    assert ours.output.replace(str(out), str(replayed.out)) == replayed.compared
-    page = (replayed.out / "fidelity.html").read_text()
-    assert ours.files["fidelity.html"].replace(str(out), str(replayed.out)) == page
-    assert rows_of(out, "fidelity") == rows_of(replayed.out, "fidelity")
+    assert ours.output.replace(str(out), str(replayed_on_spark.out)) == replayed_on_spark.compared
+    page = (replayed_on_spark.out / "fidelity.html").read_text()
+    assert ours.files["fidelity.html"].replace(str(out), str(replayed_on_spark.out)) == page
+    assert rows_of(out, "fidelity") == rows_of(replayed_on_spark.out, "fidelity")
     assert len(rows_of(out, "fidelity")) > 1_000

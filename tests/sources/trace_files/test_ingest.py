@@ -178,7 +178,10 @@ def shuffled_trace(seed: int) -> list[list[Event]]:
     return files
 
 
-@pytest.mark.parametrize(("piece_bytes", "events_per_file", "shuffle_partitions"), [(1 << 20, 1000, 2), (1500, 40, 7)])
+@pytest.mark.parametrize(
+    ("piece_bytes", "events_per_file", "shuffle_partitions"),
+    [pytest.param(1 << 20, 1000, 2, marks=pytest.mark.nightly), (1500, 40, 7)],
+)
 def test_tables_do_not_depend_on_piece_size(
     spark: SparkSession,
     run_ingest: Ingest,
@@ -251,6 +254,7 @@ def test_max_disorder_is_exact(
     assert [row["line"] for row in events(folder / "out") if row["source"].endswith("c.jsonl")] == [2, 1, 3, 5]
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 def test_many_files_are_in_time_order(spark: SparkSession, out: Path) -> None:
     times = [(START + seq * 950, seq) for seq in range(300)]

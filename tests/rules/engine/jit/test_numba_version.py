@@ -76,6 +76,7 @@ def test_fallback_has_own_cache_and_warns(tmp_path: Path, change: str, warning: 
     assert line.startswith(warning)
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 def test_fallback_equals_the_reference(tmp_path: Path) -> None:
     """Random traces, through an engine that is compiled from scratch."""
