@@ -1,4 +1,4 @@
-"""Say who was at fault: findings of a replay, the heaviest first."""
+"""Find the causes of unusual waits in a replay, the heaviest first."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main(
     end: Annotated[
         str | None, typer.Option("--to", metavar="TIME", help="Report only incidents that start by this time.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Maximum number of printed findings.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of findings to print.")] = 10,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File for the findings as JSON; - for standard output.")
     ] = None,
@@ -53,7 +53,7 @@ def main(
         str | None,
         typer.Option(
             metavar="OTHER_OUT",
-            help="Folder of another replay's tables: also report which findings and waits are worse than in it.",
+            help="Folder of another replay to compare with: also report findings and waits that have become worse.",
         ),
     ] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Explain operations, a group, or a member of one."""
+"""Explain operations, a group, or a member of a group."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main(
         str | None, typer.Option(help="request_id of the request to explain, or a unique suffix of it.")
     ] = None,
     group: Annotated[str | None, typer.Option(help="Consumer group to explain.")] = None,
-    client: Annotated[str | None, typer.Option(help="Client to explain the expired operations of.")] = None,
+    client: Annotated[str | None, typer.Option(help="Client ID; its expired operations are explained.")] = None,
     member: Annotated[
         str | None, typer.Option(help="Member of a consumer group (KIP-848) to explain: its member ID or client ID.")
     ] = None,

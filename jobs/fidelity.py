@@ -43,7 +43,7 @@ def main(
             metavar="PATH", help="server.log of a broker, or a folder of them, to compare groups (repeatable)."
         ),
     ] = None,
-    zone: Annotated[str, typer.Option(help="Time zone of times without one in the server logs.")] = "UTC",
+    zone: Annotated[str, typer.Option(help="Time zone of the server logs, for times that name none.")] = "UTC",
     html: Annotated[
         Path | None,
         typer.Option(help="File of the HTML page.  [default: fidelity.html in the folder]", show_default=False),

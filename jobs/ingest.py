@@ -36,7 +36,7 @@ _kafka = partial(typer.Option, rich_help_panel="Kafka topics (--from kafka)")
 
 
 class _Options:
-    """The options of a call, converted to those of each input format."""
+    """The options of the command line, converted to the options of each input format."""
 
     def __init__(self, form: InputFormat, paths: list[str] | None, config: Config, given: dict[str, Any]) -> None:
         self.form = form
@@ -160,12 +160,14 @@ def main(
         str | None,
         _request_log(
             metavar="X.Y",
-            help="Version of the brokers, if the log does not show whether commits wait like produces (up to 3.9).",
+            help="Version of the brokers, if the log does not show it. Up to 3.9, offset commits wait like produces.",
         ),
     ] = None,
     zone: Annotated[
         str | None,
-        _request_log(help="Time zone of times without one, for example +01:00.  [default: UTC]", show_default=False),
+        _request_log(
+            help="Time zone of the log, for times that name none, such as +01:00.  [default: UTC]", show_default=False
+        ),
     ] = None,
     anonymise: Annotated[
         bool,
@@ -175,7 +177,9 @@ def main(
     ] = False,
     anonymise_key: Annotated[
         str | None,
-        _request_log(help="Secret key for the pseudonyms, as ${env:NAME}; without it, guessed names can be confirmed."),
+        _request_log(
+            help="Secret key for the pseudonyms, as ${env:NAME}. Without it, others can verify guessed names."
+        ),
     ] = None,
     bootstrap: Annotated[
         str | None, _kafka(metavar="HOST:PORT[,…]", help="Bootstrap servers of the cluster with the topic.")
@@ -184,7 +188,7 @@ def main(
     messages: Annotated[
         Messages | None,
         _kafka(
-            help="What a message holds: one event, or one line of a request log.  [default: events]", show_default=False
+            help="Content of a message: one event, or one line of a request log.  [default: events]", show_default=False
         ),
     ] = None,
     client: Annotated[
@@ -205,8 +209,8 @@ def main(
     hold_ms: Annotated[
         int | None,
         _kafka(
-            help="How long lines of a followed request log are held back for later lines about the same time, in "
-            f"milliseconds; at least the longest wait of a request.  [default: {HOLD_MS}]",
+            help="Time for which lines of a followed request log are held back, because later lines may describe the "
+            f"same time, in milliseconds; at least the longest wait of a request.  [default: {HOLD_MS}]",
             show_default=False,
             min=1,
         ),

@@ -14,7 +14,9 @@ def main(
     checkpoint: Annotated[
         str, typer.Option(help="Folder of a replay's tables, or the checkpoint folder of its partition query.")
     ],
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of keys, those with most open watches first.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Maximum number of keys; those with the most open watches come first.")
+    ] = 50,
 ) -> None:
     """List the state in a checkpoint by key: open operations, oldest, next deadline, bytes."""
     from purgatory_udf.launch.spark_session import build_session

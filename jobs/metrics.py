@@ -57,7 +57,7 @@ def main(
     bytes_per_watch: Annotated[
         int, typer.Option(min=0, help="Assumed memory per watch list entry of an ended operation, in bytes.")
     ] = BYTES_PER_WATCH,
-    top: Annotated[int, typer.Option(min=1, help="Maximum number of printed rows per table.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of rows to print per table.")] = 10,
     prometheus: Annotated[
         Path | None,
         typer.Option(

@@ -89,7 +89,7 @@ def main(
         typer.Option(help="ID of the run.  [default: derived from trace and settings]", show_default=False),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the tables of another run in the folder.")
+        bool, typer.Option("--overwrite", help="Replace the tables of an earlier run in the folder.")
     ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Follow the table: process new events until interrupted.")
@@ -98,8 +98,8 @@ def main(
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="List the requests of a consumer group whose replayed response differs from the recorded one; without "
-            "--events and --trace, of the existing replay in the folder.",
+            help="Consumer group: list its requests with a replayed response that differs from the recorded one. "
+            "Without --events and --trace, the existing replay in the folder is used.",
         ),
     ] = None,
 ) -> None:

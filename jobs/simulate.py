@@ -108,7 +108,7 @@ def main(
     partitions: Annotated[int, _open_loop(help="Number of partitions.", min=3, max=500_000)] = 1000,
     rate: Annotated[float, _open_loop(help="Requests per second.", min=0.001, max=1e9)] = 10_000.0,
     skew: Annotated[
-        float, _open_loop(help="Skew of the partitions: 0 is even; with 1 the n-th gets 1/n of the first one's.", min=0)
+        float, _open_loop(help="Skew of the load: 0 is even; with 1, the n-th partition gets 1/n of the first.", min=0)
     ] = 0.0,
     keys: Annotated[int, _requests(help="Partitions per fetch.", min=1)] = 4,
     median_ms: Annotated[float, _requests(help="Median replication latency, in milliseconds.", min=0.001)] = 20.0,

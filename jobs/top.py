@@ -24,7 +24,9 @@ def main(
     out: Annotated[str, typer.Option(help="Folder of a replay that was started with --follow.")],
     once: Annotated[bool, typer.Option("--once", help="Print the status once and exit, for scripts.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Interval between updates, in seconds.")] = 1.0,
-    rows: Annotated[int, typer.Option(min=1, help="Maximum number of waiting operations, and of groups.")] = 10,
+    rows: Annotated[
+        int, typer.Option(min=1, help="Maximum number of rows for waiting operations, and for groups.")
+    ] = 10,
     json: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the status once, as JSON, to this file; - for standard output."),

@@ -117,8 +117,8 @@ def main(
     out: Annotated[
         str | None,
         typer.Option(
-            help="Folder of the table what_if; a replay of the events in it is the baseline. With --like only the page "
-            "is written there.",
+            help="Folder for the table what_if. A replay of the same events in it is used as the baseline. With "
+            "--like, only the page is written there.",
             show_default=False,
         ),
     ] = None,

@@ -10,5 +10,5 @@ schedule.
 - network: `messages`, `client_network`
 - brokers: `broker_server`, `quotas`, `coordinators`, `cluster_partitions`, `controller`, `replica_fetcher`
 - clients: `producer`; `consumer` with `consumer_fetcher` and `consumer_membership`
-- running it all, with its faults: `closed_loop`; output tables: `output`; the `simulate` command: `simulation_run`
+- the whole simulation, with its incidents: `closed_loop`; output tables: `output`; the command: `simulation_run`
 """

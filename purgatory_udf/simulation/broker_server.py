@@ -159,7 +159,7 @@ class BrokerServer:
         self._groups.stop(self.broker)
 
     def unload_groups(self) -> None:
-        """Give up the broker's groups; their waiting members receive NOT_COORDINATOR."""
+        """Unload the broker's groups. Their waiting members receive NOT_COORDINATOR."""
         self._groups.unload(self.broker)
 
     def start(self) -> None:
@@ -205,7 +205,7 @@ class BrokerServer:
         )
 
     def _record_transaction_batch(self, batch: Batch, base: int, end: int) -> None:
-        """Begin, continue or end a transaction by the batch that is about to be appended."""
+        """Begin, continue or end the transaction of a batch that will be appended from offset `base` to `end`."""
         state = self._controller.partitions[batch.key]
         if batch.transaction is not None and batch.is_end_marker:
             state.transactions.end(batch.transaction, end)
@@ -285,7 +285,7 @@ class BrokerServer:
         return seq
 
     def _update_followers(self, fetch: FetchRequest, partitions: FetchPartitions) -> list[TopicPartition]:
-        """Note a follower's progress; return the partitions in which it rejoins the in-sync set."""
+        """Record a follower's progress; return the partitions in which it rejoins the in-sync set."""
         if fetch.replica_id < 0:
             return []
         back = []
@@ -327,7 +327,10 @@ class BrokerServer:
         return FetchResponse(session, partitions)
 
     def _remote_fetch_response(self, session: int, operation: DelayedRemoteFetch, offsets: list[int]) -> FetchResponse:
-        """Return the data read so far. The next offsets come from the log, which still has the remote batches."""
+        """Return the response of a remote fetch: the data that has been read so far.
+
+        Next offsets are computed from the simulated log, which still has the batches that are remote.
+        """
         partitions = []
         for part, offset in zip(operation.partitions, offsets, strict=True):
             mark, next_offset = part.replica.high_watermark, offset

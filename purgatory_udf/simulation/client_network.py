@@ -1,8 +1,8 @@
 """Connections between clients and brokers.
 
-Requests of a connection arrive in order, each after a network latency. The broker reads a connection's next
-request after it has responded to the previous one (Kafka mutes the channel). A throttled
-response leaves later than it is ready; that delay is reported as `throttle_ms` and is not purgatory time.
+Requests of a connection arrive in order, each after a network latency. The broker reads a connection's next request
+after it has responded to the previous one (Kafka mutes the channel). A throttled response is sent later than it is
+ready. This delay is reported as `throttle_ms` and is not purgatory time.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Reply = Callable[[Any, int], None]
 
 @dataclass(slots=True)
 class Exchange:
-    """A request from its client's point of view: sent, arrived, answered, throttled, received.
+    """The history of a request from its client's point of view: sent, arrived, answered, throttled, received.
 
-    `arrived_us` is when the broker starts to handle the request, after the earlier requests of the connection.
+    `arrived_us` is the time at which the broker starts to handle the request, after earlier requests of the connection.
     """
 
     request: ClientRequest
@@ -130,11 +130,11 @@ class Connection:
         self._environment.schedule(delay_us, self._sent, exchange, response, content)
 
     def _frozen_us(self) -> int:
-        """Return for how long the broker will still stand still."""
+        """Return the remaining time for which the broker stands still, in microseconds."""
         return max(0, self._server.frozen_until_us - self._environment.now_us)
 
     def _sent(self, exchange: Exchange, response: simpy.Event, content: Any) -> None:
-        """Hand the response to the network, and handle the connection's next request.
+        """Send the response over the network, and handle the connection's next request.
 
         With acks=0 there is no response: a failed produce closes the connection, so that the client refreshes its
         metadata (Kafka: `KafkaApis.handleProduceRequest`).
@@ -193,7 +193,7 @@ class Client:
         self._opened = count(1)
 
     def _on_connection_lost(self) -> None:
-        """Report that a connection closed: leaders may have changed (Kafka: `NetworkClient.handleServerDisconnect`)."""
+        """Call `on_disconnect`, because leaders may have changed (Kafka: `NetworkClient.handleServerDisconnect`)."""
         self.on_disconnect()
 
     def next_request_id(self) -> str:
@@ -211,8 +211,8 @@ class Client:
         """Send a request and wait for its response.
 
         Returns `Disconnected` if the connection closes, or if `timeout_ms` passes, which closes the connection. Each
-        `channel` has its own connection: heartbeats to a coordinator are not queued behind a waiting fetch at the same
-        broker.
+        `channel` has a separate connection, so that heartbeats to a coordinator are not queued behind a waiting fetch
+        at the same broker.
         """
         yield from self.wait_while_paused()
         connection = self._connection(broker, channel)

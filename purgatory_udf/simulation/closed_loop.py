@@ -1,7 +1,4 @@
-"""The closed loop: a cluster with its clients and incidents, simulated for the scenario's duration.
-
-Each incident injects its fault at its times.
-"""
+"""The closed loop: a cluster with its clients, simulated for the scenario's duration, and the incidents in it."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class Administrator:
             yield from self._create(f"{self._settings.prefix}-{number}")
 
     def _create(self, name: str) -> ProcessGenerator[None]:
-        """Start the elections and send the request at the same time; the broker waits for the leaders."""
+        """Send the request, and start the elections of the topic's leaders, for which the broker waits."""
         settings = self._settings
         topic = Topic(
             name=name,
@@ -207,7 +204,7 @@ _SHUTDOWN_GRACE_MS = 50
 
 
 class IncidentProcess:
-    """Injects one incident `times` times, each time into the next consumer of a set."""
+    """Causes one incident `times` times. An incident of a set of consumers affects the next consumer each time."""
 
     def __init__(self, cluster: ClosedLoop, incident: Incident) -> None:
         self._cluster = cluster
@@ -257,7 +254,10 @@ class IncidentProcess:
         return candidates[occurrence % len(candidates)]
 
     def _freeze_broker(self, broker: int, until_us: int) -> ProcessGenerator[None]:
-        """Let a broker stand still until then, or longer if it does already, but not beyond the simulation."""
+        """Let a broker stand still until `until_us`, at most until the end of the simulation.
+
+        If the broker already stands still for longer, that does not change.
+        """
         server, fetcher_manager = self._cluster.servers[broker], self._cluster.fetcher_managers[broker]
         until_us = max(self._environment.now_us, min(until_us, self._cluster.last_us))
         while server.frozen and server.frozen_until_us // 1000 <= self._environment.now_ms:
@@ -282,7 +282,7 @@ class IncidentProcess:
             yield from self._cluster.controller.elect_preferred_leaders()
 
     def _restart_broker(self, broker: int, down_s: float) -> ProcessGenerator[None]:
-        """Shut a broker down in order: it hands over its partitions and groups, then stops."""
+        """Restart a broker after a controlled shutdown, in which it hands over its partitions and groups."""
         server = self._cluster.servers[broker]
         server.shutting_down = True
         yield from self._cluster.controller.controlled_shutdown(broker)

@@ -75,9 +75,15 @@ def high_watermark_after(
 ) -> int | None:
     """Return the high watermark that a leader's replica will have after a change.
 
-    The change is a log end of `end`, an in-sync set `isr`, or a follower (broker id, offset) that has reached an
-    offset. `Partition` computes the same when the event is applied. The last stable offset is recorded before that
-    event, so it is needed in advance.
+    `Partition` computes the same value when the event is applied. It is needed in advance, because the last stable
+    offset is recorded before that event.
+
+    Args:
+        replica: The leader's replica.
+        leader: Broker id of the leader.
+        end: New log end, if the change is an append.
+        isr: New in-sync replicas, if the change is one of the in-sync set.
+        follower: Broker id of a follower and the offset that it has reached, if the change is its progress.
     """
     now = None if replica.high_watermark is None else replica.high_watermark.offset
     log_end = end if end is not None or replica.log.end is None else replica.log.end.offset
@@ -99,7 +105,7 @@ REPLICA_LAG_TIME_MAX_MS = 30_000
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """A follower's log end, and when it last had all of the leader's log (Kafka: `lastCaughtUpTimeMs`)."""
+    """A follower's log end, and the last time at which it had the leader's whole log (Kafka: `lastCaughtUpTimeMs`)."""
 
     log_end: int
     caught_up_ms: int
@@ -107,10 +113,10 @@ class FollowerProgress:
     leader_end_at_last_fetch: int
 
     def record_fetch(self, fetch_offset: int, leader_end: int, now_ms: int) -> None:
-        """Note a fetch from `fetch_offset`: the follower has everything before it.
+        """Record a fetch from `fetch_offset`: the follower has all records before that offset.
 
-        A follower also counts as caught up at its last fetch if this fetch reaches the leader's end of that time,
-        because the leader's end keeps moving.
+        As in Kafka, a follower also counts as caught up at the time of its previous fetch, if this fetch reaches the
+        log end that the leader had then. Otherwise a follower of a busy leader would never count as caught up.
         """
         if fetch_offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
@@ -138,7 +144,7 @@ class InSyncReplicas:
     def record_fetch(
         self, replica_id: int, fetch_offset: int, leader_end: int, high_watermark: int, now_ms: int
     ) -> bool:
-        """Note a follower's fetch; return whether it rejoins the in-sync set by reaching the high watermark.
+        """Record a follower's fetch; return whether it rejoins the in-sync set, because it reaches the high watermark.
 
         Args:
             replica_id: The follower.
@@ -173,8 +179,8 @@ class InSyncReplicas:
 class ReplicaLog:
     """A follower's log, with the batches that the trace has not recorded yet.
 
-    While a broker follows, its appends are not recorded: no request at that broker depends on them. When it becomes the
-    leader, its batches are recorded one by one.
+    While a broker is a follower, its appends are not recorded, because no request at that broker depends on them. When
+    it becomes the leader, its batches are recorded one by one.
     """
 
     end: int = 0
@@ -191,7 +197,8 @@ class ReplicaLog:
     def truncate(self, end: int) -> None:
         """Cut the log at `end`.
 
-        A batch across the new end is dropped whole; an entry of 0 bytes keeps the offsets up to `end`.
+        A batch that contains the new end is dropped as a whole. An entry of 0 bytes then covers the offsets up to
+        `end`.
         """
         cut = False
         while self.unrecorded_batches and self.unrecorded_batches[-1][0] > end:
@@ -233,8 +240,9 @@ class PartitionState:
     def roll(self, offset: int, position: int) -> bool:
         """Start a segment at the log end; return whether the local log start offset moves.
 
-        Closed segments are in remote storage at once. Segments leave the local log while the rest is at least the local
-        retention (Kafka: `UnifiedLog.deleteRetentionSizeBreachedSegments`), and every follower has them.
+        A closed segment is copied to remote storage at once. The oldest segments are then deleted from the local log,
+        as long as the others have at least the size of the local retention (Kafka:
+        `UnifiedLog.deleteRetentionSizeBreachedSegments`) and every follower has the deleted ones.
         """
         self.segment_start = position
         self.local_segments.append((offset, position))

@@ -49,7 +49,7 @@ class OffsetCommitter:
         self._next_auto_us = environment.now_us + settings.auto_commit_interval_ms * 1000
 
     def commit_after_processing(self) -> ProcessGenerator[None]:
-        """Commit as the application does after processing the records of a poll."""
+        """Commit positions after the application has processed the records of a poll, if it commits itself."""
         if self._settings.commit == "sync":
             yield from self.commit_sync()
         elif self._settings.commit == "async":
@@ -67,7 +67,7 @@ class OffsetCommitter:
             yield from self._send()
 
     def commit_sync(self) -> ProcessGenerator[None]:
-        """Commit and retry until it succeeds, fails for good, or the timeout passes."""
+        """Commit, and retry until the commit succeeds, fails with a fatal error, or the timeout passes."""
         deadline_us = self._environment.now_us + COMMIT_SYNC_TIMEOUT_MS * 1000
         while self._environment.now_us < deadline_us:
             error = yield from self._send()
@@ -149,10 +149,11 @@ class Consumer:
             self._client.disconnect()
 
     def poll(self, timeout_ms: int) -> ProcessGenerator[Records]:
-        """Return the records of at least one `_poll_once`, or nothing after `timeout_ms`.
+        """Return fetched records, or nothing after `timeout_ms`.
 
-        `poll(0)` returns what has arrived and sends the next fetches. Joining the group is not bounded by the timeout,
-        as in `poll(long)`; `poll(Duration)` returns and continues at the next call.
+        `poll(0)` returns the records that have arrived, and sends the next fetches. As in Kafka's `poll(long)`, the
+        timeout does not bound the time to join the group. (`poll(Duration)` would return, and continue with the join in
+        the next call.)
         """
         until_us = self._environment.now_us + timeout_ms * 1000
         while True:

@@ -1,6 +1,7 @@
 """A consumer's subscription and its fetcher, and the partition assignors of its group.
 
-Fetches are sent ahead: to each leader without a fetch in flight. Their records are kept until the application polls.
+Fetches are sent in advance to each leader that has no fetch in flight. Their records are kept until the application
+polls.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Subscription:
         return [TopicPartition(topic, at) for topic in topics for at in range(metadata.topics.get(topic, 0))]
 
     def assign(self, keys: list[TopicPartition]) -> None:
-        """Replace the assignment; all positions are unknown then."""
+        """Replace the assignment. All positions are unknown afterwards."""
         self.positions = dict.fromkeys(keys)
 
     @property

@@ -51,7 +51,7 @@ class GroupMembership:
         return self.generation != NO_GENERATION and not self.needs_to_join
 
     def partitions_changed(self) -> bool:
-        """Whether, for the group's leader, the subscribed topics have other partitions than at the last assignment."""
+        """Whether this member leads the group, and its topics have other partitions than at the last assignment."""
         return self._is_leader and self._subscription.partitions(self._client.metadata) != self._assignment_snapshot
 
     def ensure_active_group(self) -> ProcessGenerator[None]:
@@ -81,7 +81,7 @@ class GroupMembership:
         return None
 
     def _sync(self, joined: GroupCoordinatorResponse) -> ProcessGenerator[None]:
-        """Sync the new generation; the leader sends the assignment of every member."""
+        """Sync in the new generation. The leader also sends the assignment of every member."""
         self._is_leader = joined.leader == self.member_id
         assignment = None
         if self._is_leader:
@@ -135,7 +135,7 @@ class GroupMembership:
         )
 
     def leave(self) -> ProcessGenerator[None]:
-        """Leave the group. A static member does not: it keeps its place until its session expires."""
+        """Leave the group. A static member sends no request, and stays in the group until its session expires."""
         if self._instance_id is None and self.member_id:
             yield from self._request("leave_group", member_id=self.member_id)
             self._reset_generation()
@@ -182,8 +182,8 @@ class GroupMembership:
     def _recover(self, response: Any) -> ProcessGenerator[None]:
         """Handle an error: rejoin, as the same member or as a new one.
 
-        After a lost connection only the coordinator is looked up again: its successor loads the group with this member
-        (Kafka: `AbstractCoordinator.markCoordinatorUnknown`).
+        After a lost connection, only the coordinator is looked up again, because its successor loads the group with
+        this member (Kafka: `AbstractCoordinator.markCoordinatorUnknown`).
         """
         needed_to_join, self.needs_to_join = self.needs_to_join, self._subscription.is_auto_assigned
         match response:

@@ -103,7 +103,10 @@ class Controller:
                 self.record_isr(state.key)
 
     def stop_broker(self, broker: int) -> None:
-        """Record that the broker has stopped, with all requests waiting there; other brokers do not know it yet."""
+        """Record that the broker has stopped, which cancels the requests that wait there.
+
+        The controller and other brokers do not know of the stop yet (`detect_failure`).
+        """
         for state in self.partitions.values():
             if state.leader == broker:
                 self._resign(state)
@@ -202,7 +205,7 @@ class Controller:
         self.leadership_changed = self._environment.env.event()
 
     def _record_truncation(self, state: PartitionState, broker: int) -> None:
-        """Record a truncation if the trace has the broker's log end beyond its current one."""
+        """Record a truncation, if the broker's log end in the trace is beyond its current log end."""
         replica_log = state.replica_logs[broker]
         if replica_log.recorded_end > replica_log.end:
             replica_log.recorded_end = replica_log.end
@@ -246,7 +249,7 @@ class Controller:
         self._record(state, state.leader, "isr", isr=list(state.isr))
 
     def run_isr_shrinking(self) -> ProcessGenerator[None]:
-        """Drop lagging followers from the in-sync sets, every half of `replica_lag_time_max_ms` as Kafka does."""
+        """Remove lagging followers from in-sync sets, as in Kafka at intervals of half of `replica_lag_time_max_ms`."""
         while True:
             yield self._environment.sleep_ms(self._settings.replica_lag_time_max_ms / 2)
             for key, state in self.partitions.items():

@@ -5,8 +5,8 @@ Ending a transaction (Kafka: `TransactionCoordinator.endTransaction`, `Transacti
     producer     ──END_TXN──► coordinator ──response, once the decision is stored
                                    └──WRITE_TXN_MARKERS──► each partition's leader, until all have the marker
 
-Until the markers are written, the producer's next transaction is refused (CONCURRENT_TRANSACTIONS). Writing the
-decision to the coordinator's own topic takes time here, but is not an event of the trace.
+Until the markers are written, the producer's next transaction is refused (CONCURRENT_TRANSACTIONS). The write of the
+decision to the coordinator's internal topic takes simulated time, but is not an event of the trace.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StoredGroup:
 
 
 class GroupCoordinators:
-    """Assigns groups to brokers; keeps stored groups, assignments and committed offsets, as the offsets topic does.
+    """Assigns groups to brokers, and stores groups, assignments and committed offsets, like the offsets topic.
 
     A group stays at its coordinator until that broker stops. The next coordinator loads the stored group when a member
     first looks for it.
@@ -91,12 +91,12 @@ class GroupCoordinators:
         return FindCoordinatorResponse(broker)
 
     def unload(self, broker: int) -> None:
-        """Give up the broker's groups; their waiting members receive NOT_COORDINATOR."""
+        """Unload the broker's groups. Their waiting members receive NOT_COORDINATOR."""
         for group in self._remove_coordinator(broker):
             self._environment.record("group_unloaded", broker, group=group)
 
     def stop(self, broker: int) -> None:
-        """Record the stop of every group at the broker, including the groups that it had already given up."""
+        """Record the stop of every group at the broker, including groups that it has already unloaded."""
         self._remove_coordinator(broker)
         for group in list(self._environment.engine.coordinator(broker).groups):
             self._environment.record("group_stopped", broker, group=group)
@@ -229,7 +229,7 @@ class TransactionCoordinators:
         self._random = environment.random_stream("transactions")
 
     def coordinator_of(self, name: str) -> FindCoordinatorResponse:
-        """Return the coordinator of a transactional id, the same as long as that broker is up."""
+        """Return the coordinator of a transactional id. It does not change as long as that broker is up."""
         place, count = self._coordinator_index.setdefault(name, len(self._coordinator_index)), self._settings.count
         candidates = [(place + at) % count + 1 for at in range(count)]
         return FindCoordinatorResponse(next((broker for broker in candidates if self._is_up(broker)), None))

@@ -1,8 +1,8 @@
 """The environment of a simulation: clock, random streams, trace, and the reference engine that completes requests.
 
-There are two clocks. SimPy's counts microseconds and jumps from event to event. The purgatories' timers count
+There are two clocks. SimPy's clock counts microseconds and jumps from event to event. The purgatories' timers count
 milliseconds; `Environment` advances them whenever SimPy's clock passes the next deadline. So the response of an expired
-request leaves at its deadline, and everything the client does next comes later in the trace.
+request is sent at its deadline, and all later actions of the client are later in the trace.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LatencyDistribution(Protocol):
 class RandomStream:
     """The random numbers of one entity (a client, a connection, …).
 
-    They depend on the seed and the entity's name only, so adding an entity does not change the numbers of another.
+    They depend only on the seed and the entity's name, so an additional entity does not change the numbers of others.
     """
 
     def __init__(self, seed: int, *entity: str) -> None:
@@ -92,7 +92,7 @@ OPERATION_HANDLERS: dict[str, Callable[[Cluster, Event, Respond | None], Delayed
 
 
 class LiveReference(Replayer):
-    """The reference engine, fed with one event at a time and calling back with each response.
+    """The reference engine, which gets one event at a time and calls back with each response.
 
     It applies events exactly as a replay does, so its outcomes are the ground truth for the trace.
     """
@@ -198,7 +198,7 @@ class Environment:
         self.engine.cluster.clock.pauses.add(Pause(broker, self.now_ms, until_us // 1000))
 
     def extend_pause(self, broker: int, until_us: int) -> None:
-        """Let the broker, which stands still, resume at another time."""
+        """Change the time at which a broker that stands still resumes."""
         self.engine.cluster.clock.pauses.end_last(broker, until_us // 1000)
 
     def schedule(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:

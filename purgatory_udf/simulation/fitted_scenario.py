@@ -1,8 +1,8 @@
 """The `fitted` section of a scenario: the distributions found in a recording.
 
-Work is in milliseconds of one core. A distribution is a list of evenly spaced quantiles, starting with the minimum; the
-last one represents everything above its predecessor. A distribution by size has one list for each range of bytes, and
-`bounds` are the starts of the ranges after the first.
+Work is in milliseconds of one core. A distribution is a list of evenly spaced quantiles, starting with the minimum. The
+last quantile represents all values above the one before it. A distribution by size has one list for each range of
+bytes, and `bounds` are the starts of the ranges after the first.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class FittedPartition(_Section):
 
 
 class FittedHost(_Section):
-    """The `cores` that clients and brokers share; None if the recording shows no sharing.
+    """The host of clients and brokers. `cores` is the number of cores that they share; None: sharing has no effect.
 
-    The part of a step's work beyond `stall_ms` was waiting, and took `stretch` times as long.
+    The part of a step's work beyond `stall_ms` was elapsed time, and took `stretch` times as long.
     """
 
     cores: Annotated[float, Field(gt=0)] | None = None
@@ -98,7 +98,7 @@ class FittedHost(_Section):
 
 
 class FittedFigures(_Section):
-    """The figures of a recorded client and API that a prediction is compared with."""
+    """The recorded figures of a client and API, with which predictions are compared."""
 
     per_s: float
     waited: float
@@ -110,11 +110,11 @@ class FittedFigures(_Section):
 
 
 class Fitted(_Section):
-    """What `fit` found in a recording.
+    """The results of `fit`.
 
-    `begin_s` is the start of the steady stretch of the recording, which is `duration_s` of the scenario long.
-    `lateness_ms` is how late the reaper expires operations. `unknown` lists facts that are missing from the log, with
-    the assumptions made; `doubts` lists the clients that the model may not fit.
+    `begin_s` is the start of the steady period of the recording; its length is the scenario's `duration_s`.
+    `lateness_ms` is the delay with which the reaper expires operations. `unknown` lists facts that are missing from the
+    log, with the assumptions made instead. `doubts` lists the clients for which the model may not fit, with the reason.
     """
 
     begin_s: float

@@ -1,11 +1,11 @@
 """Requests and responses between clients and brokers, named as in Kafka, and incremental fetch sessions.
 
-Only requests that the event contract describes become events of the trace; metadata, offset and coordinator lookups do
-not.
+Only requests that the event contract describes become events of the trace. Metadata requests, and lookups of offsets
+and coordinators, do not.
 
-A fetch session (KIP-227) lets a fetch request carry only the partitions that changed since the last one. The broker
-keeps the whole list, and that list is what the recorded event contains. A partition that returned data moves to the end
-of the list, so the next response starts with other partitions.
+In a fetch session (KIP-227), a fetch request contains only the partitions that have changed since the last one. The
+broker keeps the whole list, which is also in the recorded event. A partition that returned data moves to the end of the
+list, so the next response starts with other partitions.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class FetchPartition:
 class FetchRequest(ClientRequest):
     """A fetch request within a session.
 
-    `partitions` holds only what differs from the session's previous fetch, `forgotten` what to remove from the session.
-    Session 0 requests a new session.
+    `partitions` contains only the partitions that differ from the session's previous fetch, `forgotten` the partitions
+    to remove from the session. Session 0 requests a new session.
     """
 
     replica_id: int
@@ -269,7 +269,10 @@ class FetchSessionHandler:
         self._known: FetchPartitions = {}
 
     def build_request(self, partitions: FetchPartitions, **fields: Any) -> FetchRequest:
-        """Return the next request of the session, after which it has exactly these partitions."""
+        """Return the session's next request, which sets its partitions to `partitions`.
+
+        `fields` are the other fields of the request.
+        """
         known = self._known if self._session != NO_SESSION else {}
         self._known = dict(partitions)
         return FetchRequest(
@@ -284,7 +287,7 @@ class FetchSessionHandler:
         self._session = response.session
 
     def handle_error(self) -> None:
-        """Start a new session with the next request: the broker may have lost this one, or the request."""
+        """Start a new session with the next request, because the broker may have lost the session or the request."""
         self._session = NO_SESSION
 
 

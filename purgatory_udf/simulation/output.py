@@ -1,7 +1,8 @@
 """A simulation's tables: `events`, and the `truth_*` tables with the outcomes of the simulated brokers.
 
-The truth tables have the columns of a replay's tables. `truth_requests` is the clients' view of each request: sent,
-arrived, answered (the time between these two is purgatory time), throttled by a quota for `throttle_ms`, received.
+The truth tables have the columns of a replay's tables. `truth_requests` is the clients' view of each request: when it
+was sent, arrived, was answered (the time since arrival is purgatory time), and was received, and for how long a quota
+throttled it (`throttle_ms`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def completion_rows(truth: Replay, run_id: str) -> pa.Table:
 
 
 def expiration_rows(truth: Replay, last_event_us: int, run_id: str) -> pa.Table:
-    """Return the expired operations; `after_end` marks expirations after the last event, while draining.
+    """Return the expired operations as rows of `truth_expirations`. `after_end` marks those after the last event.
 
     Args:
         truth: Outcomes of the simulated brokers.
@@ -176,7 +177,7 @@ def prepare_output(backend: Backend, output: Output) -> None:
 
 
 def write_tables(backend: Backend, output: Output, simulated: SimulationResult, settings: dict[str, Any]) -> None:
-    """Write all tables and the run record; `events` last, so that it exists only if the others are complete.
+    """Write all tables and the run record. `events` is last, so that it exists only if the others are complete.
 
     Args:
         backend: Backend of the tables.
@@ -203,7 +204,7 @@ def write_tables(backend: Backend, output: Output, simulated: SimulationResult, 
 
 
 def write_jsonl(events: Iterable[dict[str, Any]], file: Path) -> None:
-    """Write the trace as JSON Lines, the public form of the event contract; fields without a value are left out."""
+    """Write the trace to a file as JSON Lines, the form of the event contract. Fields without a value are omitted."""
     try:
         with file.open("w", encoding="utf-8") as stream:
             for event in events:

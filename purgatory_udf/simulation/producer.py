@@ -89,9 +89,9 @@ class RecordAccumulator:
 class TransactionManager:
     """A producer's transactions, one after the other (Kafka: `TransactionManager`).
 
-    A partition joins a transaction with the first batch sent to it. It is committed or aborted when all its batches are
-    delivered. The next transaction's batches wait until the markers of this one are written. `committed` and `aborted`
-    count ended transactions; one without records does not count.
+    A partition joins a transaction with the first batch that is sent to it. A transaction is committed or aborted when
+    all of its batches are delivered. The batches of the next transaction wait until its markers are written.
+    `committed` and `aborted` count ended transactions with records.
     """
 
     def __init__(self, client: Client, duration_ms: int, abort_share: float) -> None:
@@ -253,7 +253,7 @@ class Producer:
                 self._environment.env.process(self._send_produce_request(broker, batches))
 
     def _transactions(self, transaction: TransactionManager) -> ProcessGenerator[None]:
-        """End a transaction every `duration_ms`; the application blocks from the flush until the decision is stored."""
+        """End a transaction every `duration_ms`. The application blocks from the flush until the decision is stored."""
         while True:
             yield self._environment.sleep_ms(transaction.duration_ms)
             self._accumulator.flushing = True

@@ -1,9 +1,9 @@
 """Client quotas and replication quotas.
 
-A client that exceeds its byte rate, or its share of the broker's threads, gets its responses later. A quota belongs to
-a client or to a user; all clients of a user share it. If several quotas throttle a response, the longest delay counts
-(Kafka: `KafkaApis.sendResponseMaybeThrottle`). A replication quota decides which partitions of a follower's fetch are
-`throttled`.
+A broker delays the responses to a client that exceeds its byte rate or its share of the broker's threads. A quota
+belongs to a client, or to a user whose clients share it. If several quotas throttle a response, the longest delay
+applies (Kafka: `KafkaApis.sendResponseMaybeThrottle`). A replication quota determines which partitions of a follower's
+fetch are `throttled`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLE_MS = 1000
 
 
 class ClientQuota:
-    """A client's rate over a sliding window, and the throttle time that brings the rate down to the quota."""
+    """A client's rate over a sliding window, and the throttle time that reduces the rate to the quota."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._allowed = bytes_per_second
@@ -73,7 +73,7 @@ class BrokerQuotas:
     def bandwidth_throttle_ms(self, kind: str, client_id: str, allowed: float | None, size: int, now_ms: int) -> int:
         """Count `size` bytes of a produce or fetch, and return the throttle time.
 
-        `allowed` is the quota in bytes per second; without one (None), nothing is counted and the time is 0.
+        `allowed` is the quota in bytes per second. If it is None, nothing is counted and the throttle time is 0.
         """
         if allowed is None:
             return 0

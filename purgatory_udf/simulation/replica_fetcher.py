@@ -1,4 +1,4 @@
-"""Replication: each broker fetches, in a loop per leader, the partitions that it follows."""
+"""Replication: each broker runs one loop for each leader, which fetches the partitions that the broker follows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReplicaFetcherManager:
 
 
 class ReplicaFetcher:
-    """A follower's loop at one leader: fetch, append what arrived, which takes some time, and fetch again."""
+    """A follower's loop for one leader: fetch, append the records, which takes some time, and fetch again."""
 
     def __init__(
         self,

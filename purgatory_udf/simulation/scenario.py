@@ -1,6 +1,6 @@
-"""The settings of a simulation: brokers, topics, clients, incidents. Every key with its range and default.
+"""The settings of a simulation: brokers, topics, clients and incidents, each key with its range and default.
 
-Scenarios are loaded by name or file; the first mistake is reported with its file and key.
+Scenarios are loaded by name or from a file. The first error in a file is reported with its file and key.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Delay(_Section):
 
 
 class ReplicationQuotaSettings(_Section):
-    """The bytes per second that a leader sends to out-of-sync followers, for the partitions of these topics."""
+    """A limit on the bytes per second that a leader sends to out-of-sync followers, for partitions of these topics."""
 
     bytes_per_second: Rate
     topics: list[Name]
@@ -196,7 +196,7 @@ class _Incident(_Section):
 
 
 class StallFollower(_Incident):
-    """A broker stops fetching from the others and continues to lead."""
+    """A broker stops fetching from other leaders, but continues to lead its partitions."""
 
     what: Literal["stall-follower"]
     broker: int
@@ -204,9 +204,9 @@ class StallFollower(_Incident):
 
 
 class FreezeBroker(_Incident):
-    """A broker stands still, as in a long garbage collection: it neither fetches nor handles or answers requests.
+    """A broker stands still, as in a long garbage collection.
 
-    None of its timers fires, either.
+    It does not fetch, handle or answer requests, and none of its timers fires.
     """
 
     what: Literal["freeze-broker"]
@@ -215,9 +215,9 @@ class FreezeBroker(_Incident):
 
 
 class CrashBroker(_Incident):
-    """A broker stops without notice and comes back after `for_s`.
+    """A broker stops without a controlled shutdown, and starts again after `for_s`.
 
-    With `preferred_again_after_s` it gets its leaderships back that much later.
+    It gets its leaderships back `preferred_again_after_s` after its restart; None: never.
     """
 
     what: Literal["crash-broker"]
@@ -277,7 +277,7 @@ Incident = Annotated[
 
 
 class Scenario(_Section):
-    """A scenario file. `shows` is one sentence about the trace; `fitted` belongs to predictions only."""
+    """A scenario file. `shows` is a sentence about the trace. Only predictions use `fitted`."""
 
     shows: Name
     seed: int = 1

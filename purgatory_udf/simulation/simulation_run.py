@@ -1,4 +1,4 @@
-"""The `simulate` command: simulate, write the tables, print a summary, and check a replay of the trace."""
+"""The `simulate` command: simulates, writes the tables, prints a summary, and checks a replay of the trace."""
 
 from __future__ import annotations
 
@@ -146,7 +146,10 @@ class CheckVerdict:
 
 
 def check_against_replay(session: Session, out: str, overwrite: bool) -> CheckVerdict:
-    """Replay `events` into the same folder and compare the outcomes with the truth tables."""
+    """Replay `events` into the same folder, and compare the outcomes with the truth tables.
+
+    `overwrite` is whether an existing replay in the folder is replaced.
+    """
     layout = Layout(out)
     run_replay(session, ReplayOptions(layout.table("events"), out, Config(), overwrite=overwrite))
     return compare(session, out)
@@ -175,7 +178,7 @@ def compare(session: Session, out: str) -> CheckVerdict:
 def _only_in(
     backend: Backend, tables: dict[str, str], columns: tuple[str, ...], one: str, other: str
 ) -> dict[int, tuple[Any, ...]]:
-    """Return the rows of one table that the other lacks, by operation."""
+    """Return the rows of table `one` that table `other` does not have, by operation id."""
     chosen = ", ".join(f"t.{name}" for name in columns)
     sql = f"SELECT {chosen} FROM {one} t EXCEPT ALL SELECT {chosen} FROM {other} t"
     return {row["operation_id"]: tuple(row.values()) for row in backend.query(sql, tables).to_pylist()}

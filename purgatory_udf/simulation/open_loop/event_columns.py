@@ -39,7 +39,7 @@ class PartitionNames:
 
 
 def broker_of(number: Numbers) -> pa.Array:
-    """Return the broker of each partition, group or new topic; they are assigned round robin."""
+    """Return the broker of each partition, group or new topic. Brokers are assigned round robin."""
     return pa.array(number % BROKERS + 1, pa.int32())
 
 
@@ -141,7 +141,7 @@ def _protocols(chosen: Flags) -> pa.Array:
 
 
 def _committed(workload: Workload, actions: MemberActions, names: PartitionNames) -> pa.Array:
-    """Return the partitions of offset commits: each member has one partition and commits at a steady pace."""
+    """Return the partitions of offset commits. Each member has one partition, in which its offset rises steadily."""
     commits = actions.action == MemberAction.COMMIT
     partition = (actions.group[commits] * workload.members + actions.member[commits]) % workload.partitions
     offsets = pa.array(actions.index[commits] * RECORDS_PER_COMMIT)

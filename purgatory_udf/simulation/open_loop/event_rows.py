@@ -1,7 +1,7 @@
 """A slice as rows of `events`, with the requests of admin clients, and the whole trace as a Spark DataFrame.
 
-Deletions and creations complete after a latency. No latency is longer than a slice, so what completes in a slice was
-requested in it or in the one before.
+Deletions and creations complete after a latency. No latency is longer than a slice, so an operation that completes in a
+slice was requested in that slice or in the previous one.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def creations(workload: Workload, number: int) -> Creations:
 
 
 def completed_in_slice(workload: Workload, number: int, t: Numbers) -> Flags:
-    """Return which times are in the slice `number`; the last slice also has all later ones."""
+    """Return a mask of the times in the slice `number`. The last slice also contains all later times."""
     ends_in_slice = (
         t < workload.slice_start_us(number + 1) if number < workload.slices - 1 else np.ones_like(t, dtype=np.bool_)
     )
@@ -109,7 +109,7 @@ FETCH_MAX_BYTES, PARTITION_MAX_BYTES = 52_428_800, 1_048_576
 
 
 def slice_rows(workload: Workload, number: int, run_id: str) -> pa.Table:
-    """Return the events of a slice in order. The result depends on the workload and the slice's number only."""
+    """Return the events of a slice in order. The result depends only on the workload and the slice's number."""
     now = produces(workload, number)
     rises = high_watermark_rises(workload, number, now)
     names = PartitionNames(workload)
@@ -290,7 +290,7 @@ def _initial_rows(workload: Workload, names: PartitionNames) -> Columns:
 
 
 def _identified(rows: pa.Table, before: int, run_id: str) -> pa.Table:
-    """Set times, `seq`, request ids and the run id."""
+    """Set the times, `seq`, request ids and run id of a slice's rows. `before` is the number of earlier events."""
     size = rows.num_rows
     time_us = pc.add(rows["time_us"], START_US)
     seq = pa.array(np.arange(before + 1, before + size + 1))

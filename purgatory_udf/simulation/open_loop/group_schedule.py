@@ -1,14 +1,15 @@
 """The schedule of consumer groups: their members, and the members' requests in any interval of time.
 
 In an open loop no member reacts to a response, so the requests follow a schedule that the coordinator always accepts.
-Everything is a function of (seed, group, period); heartbeats and commits are on a grid of their own for each member.
+Each request is a function of (seed, group, period). Heartbeats and commits of a member are on a grid with a fixed
+interval.
 
-- A group starts: its members join without a member id, then with the assigned one, within the 3 s for which the
-  coordinator delays the initial rebalance; as more members join, it delays once more. They sync in generation 1. After
-  a time that differs by group, its periods start.
-- In each period one member departs, each in turn. It leaves, or it crashes and its session expires. The others receive
-  REBALANCE_IN_PROGRESS with their next heartbeat, join and sync. Then the member returns under a new id, and the others
-  rebalance again. So period k starts in generation 2k+1 and finishes in 2k+3:
+- A group starts: its members join without a member id, then with the assigned id, within the 3 s for which the
+  coordinator delays the initial rebalance. Because members join, it extends the delay once. The members sync in
+  generation 1. After a time that differs by group, its periods start.
+- In each period one member departs, one member after the other. It leaves, or it crashes and its session expires. The
+  others receive REBALANCE_IN_PROGRESS with their next heartbeat, join and sync. Then the member returns with a new id,
+  and the others rebalance again. So period k starts in generation 2k+1 and finishes in 2k+3:
 
     a   ●  ●  ● (its last)                   new id, joins ┄┄┄┄┄┄┄┄ syncs ●  ●  ●
     b  ●  ●  ●  ●  ● notified, joins ┄┄ syncs  ●  ●  ●  ● notified, joins  syncs ●  ●
@@ -16,7 +17,7 @@ Everything is a function of (seed, group, period); heartbeats and commits are on
              session expires │         generation 2k+2     │                2k+3
 
 - A notified member sends no heartbeats or commits until it has synced.
-- The leader leads until it departs; then the member that returned last leads.
+- The leader remains until it departs. Its successor is the member that returned last.
 
 The schedule assumes Kafka's default `group.initial.rebalance.delay.ms` of 3 s. Times are microseconds since the start
 of the trace.
@@ -67,7 +68,8 @@ PERIODIC_ACTIONS = (MemberAction.HEARTBEAT, MemberAction.COMMIT)
 class MemberActions:
     """Requests of members, a row for each.
 
-    `incarnation` counts how often the member has returned, `index` is the place of a periodic request on its grid.
+    `incarnation` is the number of times that the member has returned; `index` is the number of a periodic request on
+    its grid.
     """
 
     action: Numbers
@@ -138,7 +140,7 @@ class GroupPlan:
 
 @dataclass(frozen=True)
 class GroupMembers:
-    """The members of several groups, each group in one of its periods (-1: before the first), a row for each member.
+    """The members of several groups, a row for each member. Each group is in period `number`; -1: before the first.
 
     `group_index` is the index of the row's group, `first_row` the first row of each group.
     """
@@ -359,7 +361,7 @@ def _actions(
 
 
 def _grid_indexes(action: MemberAction, spans: StableSpans, begin_us: int, end_us: int) -> tuple[Numbers, Numbers]:
-    """Return the first index on the member's grid in each span, and the first one after it, within the interval."""
+    """Return for each span the first index on the member's grid within span and interval, and the first one after."""
     begin, step = spans.members.grid(action)
     begin = begin[spans.row]
     low = -((begin - np.maximum(spans.since, begin_us)) // step)

@@ -3,24 +3,25 @@
 Offsets follow from the produces. A follower fetches from the log end, a consumer from the high watermark at that time,
 so that each fetch waits for the next record. Times are microseconds since the start of the trace.
 
-How many requests a slice has, and how many came before, is computed for each slice independently. Given their total
-number, the arrivals of a Poisson process are uniform and independent. So the number in the first half of the time is
-binomial, and so on down to the slice: one draw for each level of a tree over the slices.
+The number of requests in a slice, and the number before it, are computed for each slice independently. Given their
+total number, the arrivals of a Poisson process are uniform and independent. So the number in the first half of the time
+has a binomial distribution, and so have the numbers in its halves, down to the slice. This takes one draw for each
+level of a tree over the slices:
 
     8 slices: 1000
       0..3: 493                4..7: 507
       0..1: 251   2..3: 242    …                      before slice 2: 251
       …           2: 117  3: 125                      in slice 2: 117
 
-In a partition with transactions, one follows the other, and the last stable offset moves only when one commits or
-aborts:
+In a partition with transactions, each transaction starts when the previous one ends, and the last stable offset moves
+only when a transaction is committed or aborted:
 
     t       ──┬────────────────┬────────────────┬──     transactions end every `transaction_ms`, from a time that
     stable    at h0            at h1            at h2   differs by partition; the last stable offset is the high
                                                         watermark of that time, until the next end
 
-A `read_committed` consumer has read up to there and waits for the next end. Before the end that starts the first
-transaction, the last stable offset equals the high watermark. No transaction is longer than a slice.
+A `read_committed` consumer has read up to the last stable offset and waits for the end of the next transaction. Before
+the first transaction starts, the last stable offset equals the high watermark. No transaction is longer than a slice.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The numbers of requests in a slice, produces by partition.
+    """The numbers of requests in a slice; produces by partition.
 
-    `before` has the produces of earlier slices, `created_before` their creations.
+    `before` is the number of produces in earlier slices, `created_before` the number of created topics.
     """
 
     produces: Counts
@@ -238,7 +239,7 @@ def _partitions_of_one_broker(first: Numbers, workload: Workload) -> Numbers:
 
 
 class OffsetIndex:
-    """The greatest offset of each partition at any time of a slice: one sorted array of (partition, time)."""
+    """Finds the greatest offset of a partition at any time of a slice, in one array sorted by (partition, time)."""
 
     # A slice is shorter than 2**40 us and offsets are below 2**43: each fits into 64 bits together with the partition.
     _TIME, _OFFSET = 40, 43
@@ -285,7 +286,7 @@ def transaction_ends(workload: Workload, number: int, rises: HighWatermarkRises)
 
 
 class LastStableOffsets:
-    """The last stable offset of every partition at any time of a slice."""
+    """Finds the last stable offset of a partition at any time of a slice."""
 
     def __init__(self, workload: Workload, number: int, rises: HighWatermarkRises) -> None:
         self._workload, self._slice_start_us = workload, workload.slice_start_us(number)

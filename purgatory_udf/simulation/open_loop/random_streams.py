@@ -1,4 +1,4 @@
-"""Random numbers by name: a number depends on its name only, not on the task or the order in which it is drawn.
+"""Random numbers by name. A number depends only on its name, not on the task or the order in which it is drawn.
 
 `stream` uses Philox, a hash of (seed, name, index), so a stream can start anywhere. `draw` returns one number for each
 entity and index of an array, by another hash: the finalizer of SplitMix64, applied to each part of the name.

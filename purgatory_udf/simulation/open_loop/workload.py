@@ -200,7 +200,7 @@ class Workload:
 
     @property
     def fetches(self) -> int:
-        """The number of fetches: a third of the client events, plus one if the remainder would be odd."""
+        """The number of fetches: a third of the client events, plus one if an odd number of events would remain."""
         return self.client_events // 3 + (self.client_events - self.client_events // 3) % 2
 
     @property
