@@ -223,6 +223,12 @@ class ShareSettings(_Section):
     state_write_ms: Millis = 5
     purge_interval: Interval = 1000
 
+    @property
+    def overrides(self) -> bool:
+        """Whether a setting replaces or scales a reported value."""
+        limits = self.record_lock_duration_ms, self.delivery_count_limit, self.partition_max_record_locks
+        return any(value is not None for value in (self.max_wait_ms, self.max_records, *limits))
+
 
 class Config(_Section):
     """The whole configuration; `load_config` creates it."""

@@ -251,6 +251,7 @@ _ACKNOWLEDGEMENTS = list_of(
         Field("first_offset", offset),
         Field("last_offset", offset),
         Field("types", list_of(integer(0, 4))),
+        Field("accepted", boolean, None),
         cross_check=_acknowledged,
     )
 )
@@ -268,7 +269,7 @@ share_fetch = object_reader(
     Field("max_records", count32, INT32),
     Field("batch_size", count32, INT32),
     Field("acquire_mode", integer(0, 1), 0),
-    per_partition(),
+    per_partition(Field("state_read_ms", count32, None)),
     Field("acknowledgements", _ACKNOWLEDGEMENTS, None),
     _STATE_WRITE,
 )

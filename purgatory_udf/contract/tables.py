@@ -75,6 +75,7 @@ _EVENT_PARTITION = pa.struct(
         ),
         column("preferred_replica", INT, "`fetch`: broker ID of the replica that the consumer is sent to instead"),
         column("timestamp", LONG, "`list_offsets`: time in milliseconds, or a negative number such as -1, the latest"),
+        column("state_read_ms", LONG, "`share_fetch`: how long reading the group's state took, if it is read first"),
     ]
 )
 
@@ -106,6 +107,7 @@ _EVENT_ACKNOWLEDGEMENT = pa.struct(
         column("first_offset", LONG, "First acknowledged offset"),
         column("last_offset", LONG, "Last acknowledged offset"),
         column("types", pa.list_(INT), "Type of all offsets or of each: 0 gap, 1 accept, 2 release, 3 reject, 4 renew"),
+        column("accepted", BOOL, "Whether the broker is known to have accepted it"),
     ]
 )
 
@@ -538,7 +540,8 @@ _RECORDED = table(
     column(
         "kind",
         TEXT,
-        "`consumer fetch`, `follower fetch`, `remote fetch`, `produce acks=-1` and so on; for a group, the API",
+        "`consumer fetch`, `follower fetch`, `remote fetch`, `share fetch`, `produce acks=-1` and so on; for a group, "
+        "the API",
     ),
     column("api", TEXT, "API name in the log"),
     column("request_id", TEXT, "Label of the request"),

@@ -14,7 +14,7 @@ OWNED: list[Event] = [{"topic": "orders", "partitions": [3, 4]}]
 ASSIGNMENTS: list[Event] = [{"member_id": "m-1", "assigned": OWNED}]
 PLACE: Event = {"topic": "orders", "partition": 3}
 OFFSET: Event = {**PLACE, "offset": 40}
-ACKNOWLEDGEMENTS: list[Event] = [{**PLACE, "first_offset": 40, "last_offset": 42, "types": [1, 1, 2]}]
+ACKNOWLEDGEMENTS: list[Event] = [{**PLACE, "first_offset": 40, "last_offset": 42, "types": [1, 1, 2], "accepted": True}]
 
 PRODUCED: Event = {**PLACE, "base_offset": 10, "last_offset": 19, "bytes": 1000, "error": "NONE"}
 FETCHED: Event = {
@@ -160,7 +160,7 @@ WHOLE: dict[str, Event] = {
         "max_records": 500,
         "batch_size": 100,
         "acquire_mode": 1,
-        "partitions": [PLACE],
+        "partitions": [{**PLACE, "state_read_ms": 12}],
         "acknowledgements": ACKNOWLEDGEMENTS,
         "state_write_ms": 5,
     },
@@ -331,4 +331,5 @@ DEFAULTS: dict[str, Event] = {
 PARTITION_DEFAULTS: dict[str, Event] = {
     "produce": {"error": "NONE"},
     "fetch": {"current_leader_epoch": -1, "throttled": False, "preferred_replica": None},
+    "share_fetch": {"state_read_ms": None},
 }

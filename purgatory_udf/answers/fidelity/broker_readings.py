@@ -29,6 +29,7 @@ FOLLOWERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherTyp
 PRODUCES = "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec"
 REMOTE_FETCHES = "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec"
 LIST_OFFSETS = "kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec"
+SHARE_FETCHES = "kafka.server:type=DelayedShareFetchMetrics,name=ExpiresPerSec"
 
 # The MBean of each kind of operation. The MBeans of produces and list-offsets requests count partitions, the others
 # count requests.
@@ -38,6 +39,7 @@ COUNTERS = {
     "produce acks=-1": PRODUCES,
     "remote fetch": REMOTE_FETCHES,
     "list_offsets": LIST_OFFSETS,
+    "share fetch": SHARE_FETCHES,
 }
 
 

@@ -85,6 +85,7 @@ BY_ID = (
     "create_topics",
     "remote fetch",
     "list_offsets",
+    "share fetch",
 )
 Rows = Sequence[Mapping[str, Any]]
 

@@ -187,7 +187,8 @@ def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None =
     delay_ms = _overridden(cluster, event, "max_wait_ms", "share.max_wait_ms")
     operation = DelayedShareFetch(request, delay_ms, fetch, broker.shares)
     operation.respond = respond
-    broker.shares.fetch_messages(operation, event["time_us"])
+    read_ms = {_key(entry): _number(entry, "state_read_ms", 0) for entry in event["partitions"]}
+    broker.shares.fetch_messages(operation, event["time_us"], read_ms)
     return operation
 
 
@@ -202,13 +203,19 @@ REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
 
 
 def share_acknowledge(cluster: ReplicaCluster, event: Event) -> None:
-    """Apply the event's acknowledgements by a member of a share group, each partition's ranges in their order."""
+    """Apply the event's acknowledgements by a member of a share group, each partition's ranges in their order.
+
+    Recorded facts do not hold with other settings.
+    """
+    is_recorded = not cluster.share_groups.settings.overrides
     acknowledgements: dict[TopicPartition, list[Acknowledgement]] = {}
     for each in event["acknowledgements"]:
-        acknowledgement = Acknowledgement(each["first_offset"], each["last_offset"], tuple(each["types"]))
+        offsets, accepted = (each["first_offset"], each["last_offset"]), is_recorded and bool(each.get("accepted"))
+        acknowledgement = Acknowledgement(*offsets, tuple(each["types"]), accepted)
         acknowledgements.setdefault(_key(each), []).append(acknowledgement)
     shares = cluster.broker(_broker_id(event)).shares
-    shares.acknowledge(_share_answer(event), event["group"], event["member_id"], acknowledgements, event["time_us"])
+    acquirer = Acquirer(event["seq"], event.get("request_id"), event.get("client_id"), event["member_id"])
+    shares.acknowledge(_share_answer(event), event["group"], acquirer, acknowledgements, event["time_us"])
 
 
 def _share_release(cluster: ReplicaCluster, event: Event) -> None:

@@ -37,11 +37,13 @@ from purgatory_udf.rules.reference.partition import (
 from purgatory_udf.rules.reference.share_partition import SharePartition, StateWrite
 from purgatory_udf.rules.reference.share_records import (
     Acknowledgement,
+    Acquirer,
     PersistedState,
     ShareGroupLimits,
 )
 
 UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
+NO_READS: Mapping[TopicPartition, int] = {}
 
 
 class GroupKey(NamedTuple):
@@ -130,6 +132,17 @@ class _WriteAnswer(TimerTask):
         self._broker.apply_write(self._write, now_ms * 1000)
 
 
+class _StateRead(TimerTask):
+    """The share coordinator's answer to the read of a share partition's state."""
+
+    def __init__(self, deadline_ms: int, partition: SharePartition, broker: ShareBroker) -> None:
+        super().__init__(deadline_ms)
+        self._partition, self._broker = partition, broker
+
+    def run(self, now_ms: int) -> None:
+        self._broker.initialize(self._partition, now_ms * 1000)
+
+
 class ReplicaHost(Protocol):
     """A broker with replicas."""
 
@@ -177,8 +190,16 @@ class ShareBroker:
 
     # Requests
 
-    def fetch_messages(self, operation: DelayedShareFetch, now_us: int) -> None:
-        """Answer a share fetch or let it wait (`SharePartitionManager.processShareFetch`)."""
+    def fetch_messages(
+        self, operation: DelayedShareFetch, now_us: int, read_ms: Mapping[TopicPartition, int] = NO_READS
+    ) -> None:
+        """Answer a share fetch or let it wait (`SharePartitionManager.processShareFetch`).
+
+        Args:
+            operation: The share fetch.
+            now_us: The time.
+            read_ms: How long reading the state takes, of partitions that the group uses here for the first time.
+        """
         fetch = operation.fetch
         session = self._sessions.setdefault((fetch.group, fetch.acquirer.member_id), {})
         session.update(dict.fromkeys(fetch.partitions))
@@ -194,7 +215,11 @@ class ShareBroker:
                 if replica.status is not ReplicaStatus.ONLINE:
                     operation.erroneous[key] = replica.status.error
                     continue
-                partition = self._create(group_key, replica)
+                partition = self.partitions[group_key] = SharePartition(*group_key, self)
+                if delay_ms := read_ms.get(key, 0):
+                    self._writes.add(_StateRead(now_us // 1000 + delay_ms, partition, self))
+                else:
+                    self._initialize(partition)
             operation.share_partitions[key] = partition
             keys += [group_key, key]
         if len(operation.erroneous) == len(fetch.partitions):
@@ -202,20 +227,25 @@ class ShareBroker:
             return
         self._caused_by("arrival", lambda: self.purgatory.try_complete_else_watch(operation, keys, now_us))
 
-    def _create(self, key: GroupKey, replica: Partition) -> SharePartition:
-        partition = self.partitions[key] = SharePartition(*key, self)
+    def initialize(self, partition: SharePartition, now_us: int) -> None:
+        """Start a share partition with the state that was read, and check the fetches that wait for it."""
+        if not partition.is_fenced:
+            self._initialize(partition)
+            self._caused_by("state_read", lambda: self.check_group_key(partition, now_us))
+
+    def _initialize(self, partition: SharePartition) -> None:
+        replica, key = self._host.replica(partition.key), GroupKey(partition.group, partition.key)
         end = replica.high_watermark or replica.log.end
         latest = end.offset if end is not None else 0
         is_earliest = self.limits(key.group).auto_offset_reset == "earliest"
         start = replica.log.start or 0 if is_earliest else latest
         partition.initialize(self._groups.state(key), start)
-        return partition
 
     def acknowledge(
         self,
         answer: ShareAnswer,
         group: str,
-        member_id: str,
+        acquirer: Acquirer,
         acknowledgements: Mapping[TopicPartition, Sequence[Acknowledgement]],
         now_us: int,
     ) -> None:
@@ -224,13 +254,13 @@ class ShareBroker:
         Args:
             answer: Gets the error of each partition. It is complete when the share coordinator has written the states.
             group: The share group.
-            member_id: The member, which must have acquired the records.
+            acquirer: The request of the member, which must have acquired the records.
             acknowledgements: The ranges of each partition, in the order of the request.
             now_us: The time.
         """
 
         def apply(partition: SharePartition) -> str:
-            return partition.acknowledge(member_id, acknowledgements[partition.key], now_us, answer)
+            return partition.acknowledge(acquirer, acknowledgements[partition.key], now_us, answer)
 
         self._end_deliveries(answer, group, acknowledgements, apply, "acknowledgement", now_us)
 

@@ -23,6 +23,7 @@ from purgatory_udf.rules.reference.share_records import (
     RENEW,
     STATE_OF_TYPE,
     Acknowledgement,
+    Acquirer,
     AcquisitionLock,
     InFlightBatch,
     InFlightState,
@@ -239,12 +240,12 @@ class SharePartition:
     # End of deliveries
 
     def acknowledge(
-        self, member_id: str, acknowledgements: Sequence[Acknowledgement], now_us: int, request: object = None
+        self, acquirer: Acquirer, acknowledgements: Sequence[Acknowledgement], now_us: int, request: object = None
     ) -> str:
         """Process a member's acknowledgements; the records are in transition until the state is written.
 
         Args:
-            member_id: The member.
+            acquirer: The request of the member.
             acknowledgements: Acknowledged ranges, in the order of the request.
             now_us: The time.
             request: Passed on to the state write, so that its answer can be matched to the request.
@@ -256,17 +257,62 @@ class SharePartition:
         for acknowledgement in acknowledgements:
             if acknowledgement.last < self.start_offset:
                 continue
-            error = self._acknowledge(member_id, acknowledgement, transitions, now_us)
-            if error is not None:
-                self._complete(transitions, commit=False)
-                return error
+            held = self._claim(acquirer, acknowledgement, now_us) if acknowledgement.accepted else [acknowledgement]
+            for each in held:
+                error = self._acknowledge(acquirer.member_id, each, transitions, now_us)
+                if error is not None:
+                    self._complete(transitions, commit=False)
+                    return error
         self._write(transitions, now_us, request)
         return "NONE"
+
+    def _claim(self, acquirer: Acquirer, acknowledged: Acknowledgement, now_us: int) -> list[Acknowledgement]:
+        """Give a member the records that it held in the recording, and return the ranges that it holds.
+
+        Others may hold them here, or nobody. Records that are done or in transition stay as they are.
+        """
+        first, last, types, _ = acknowledged
+        begin = max(first, self.start_offset)
+        if not self.is_active:
+            return []
+        self._extend(begin, last)
+        floor = self.floor(begin)
+        held = []
+        for batch in self.between(floor.first if floor is not None else begin, last):
+            whole = batch.whole
+            if whole is not None and batch.last >= begin and (batch.first < begin or batch.last > last):
+                if whole.former is not None or whole.state.is_terminal:
+                    continue
+                batch.split(self.lock)
+            for start, end, state in batch.states():
+                if end < begin or start > last or state.former is not None or state.state.is_terminal:
+                    continue
+                if state.state is RecordState.AVAILABLE:
+                    state.try_acquire(acquirer, now_us)
+                    self.lock(state, start, end, now_us // 1000 + self.limits.record_lock_duration_ms)
+                state.member_id = acquirer.member_id
+                of_range = types if len(types) == 1 else types[start - first : end + 1 - first]
+                held.append(Acknowledgement(start, end, of_range))
+        return held
+
+    def _extend(self, first: int, last: int) -> None:
+        """Have the records up to `last` in flight; those that are not yet become available."""
+        following = self.end_offset + 1 if self.firsts else self.end_offset
+        if last < following:
+            return
+        if not self.firsts:
+            self.start_offset = following
+        if first > following:
+            self.put(InFlightBatch(following, first - 1, InFlightState(RecordState.AVAILABLE, 0)))
+            self.has_gap_or_release = True
+        begin = max(first, following)
+        self.put(InFlightBatch(begin, last, InFlightState(RecordState.AVAILABLE, 0)))
+        self.end_offset = last
 
     def _acknowledge(
         self, member_id: str, acknowledgement: Acknowledgement, transitions: list[StateTransition], now_us: int
     ) -> str | None:
-        first, last, types = acknowledgement
+        first, last, types, _ = acknowledgement
         floor = self.floor(first)
         if floor is None and first < self.start_offset <= last:
             floor = self.floor(self.start_offset)

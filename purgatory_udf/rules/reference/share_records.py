@@ -82,11 +82,15 @@ class AcquiredRange(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """Acknowledged offsets, with one type for the whole range or one per offset."""
+    """Acknowledged offsets, with one type for the whole range or one per offset.
+
+    `accepted`: whether a recording shows that the member held the offsets.
+    """
 
     first: int
     last: int
     types: tuple[int, ...]
+    accepted: bool = False
 
 
 class StateBatch(NamedTuple):

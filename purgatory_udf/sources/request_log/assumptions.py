@@ -75,6 +75,14 @@ REPLICA_LAG_TIME_MAX_US = 30_000_000
 # How long the state of a fetch session is kept without a fetch. A broker may evict an idle session after two minutes.
 SESSION_IDLE_US = 600_000_000
 
+# How much earlier than a lock's end a state without an acknowledgement shows that the member's session has ended. A
+# bound: acquisitions are dated by responses.
+SHARE_RELEASE_BEFORE_LOCK_US = 200_000
+# How far the clocks of the broker that reads a share group's state and of its coordinator may differ. A bound.
+SHARE_READ_EARLY_US = 5_000
+# How long after the first fetch of a partition its state may be read. A bound; reads are repeated after errors.
+SHARE_READ_LATE_US = 30_000_000
+
 
 # Causes that an import counts: key (stored in the table `runs`) and text in the summary.
 CAUSES = {
@@ -130,6 +138,9 @@ CAUSES = {
     "not_coordinator": "group requests that a broker refused because it does not coordinate the group",
     "leader_sync_at_answer": "SYNC_GROUP requests of leaders, dated by when their assignment was stored",
     "modern_group": "requests of groups of newer protocols (KIP-848, Streams, share), which no classic coordinator has",
+    "share_error": "requests of share groups answered with an error, such as a wrong session epoch: left out",
+    "share_session_ended": "share sessions without a last request: they ended when records became available early",
+    "share_start_supposed": "partitions of share groups whose first offset is taken from the first acquired records",
     "acks_zero_errors": "produces without a response: whether they failed is not in the log",
 }
 

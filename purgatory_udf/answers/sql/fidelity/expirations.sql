@@ -28,7 +28,7 @@ ends AS (
         p.end_us AS replayed_end_us
     FROM recorded r
     LEFT JOIN replayed p ON p.operation_id = r.operation_id
-    WHERE r.kind IN ('consumer fetch', 'follower fetch', 'produce acks=-1', 'remote fetch', 'list_offsets')
+    WHERE r.kind IN ('consumer fetch', 'follower fetch', 'produce acks=-1', 'remote fetch', 'list_offsets', 'share fetch')
 )
 SELECT e.kind, e.broker,
     sum(CASE

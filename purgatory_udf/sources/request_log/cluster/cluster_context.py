@@ -19,6 +19,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     ClusterMetadata,
     GroupSession,
     PartitionChange,
+    ShareSetting,
     TopicSize,
     broker_stops,
 )
@@ -94,6 +95,7 @@ class Context:
         new_brokers: Brokers with the group coordinator of Kafka 4.0.
         topic_sizes: Partition counts of topics over time, in time order.
         group_sessions: Session timeouts that were set for a group of the consumer protocol, in time order.
+        share_settings: Settings that were set for a share group, in time order.
         zookeeper: Whether the controller is a ZooKeeper controller.
         tiered: Topics with remote storage, by configuration or because their requests waited for it.
         configured_tiered: Those of the tiered topics that are known from their configuration.
@@ -116,6 +118,7 @@ class Context:
     new_brokers: frozenset[int] = frozenset()
     topic_sizes: list[TopicSize] = field(default_factory=list)
     group_sessions: dict[str, list[GroupSession]] = field(default_factory=dict)
+    share_settings: dict[str, list[ShareSetting]] = field(default_factory=dict)
     zookeeper: bool = False
     tiered: frozenset[str] = frozenset()
     configured_tiered: frozenset[str] = frozenset()
@@ -140,6 +143,11 @@ class Context:
         """Return the session timeout that was set for the group, or None if the log shows none."""
         known = reversed(self.group_sessions.get(group, ()))
         return next((session.timeout_ms for session in known if session.at_us <= at_us), None)
+
+    def share_settings_at(self, group: str, at_us: int) -> dict[str, int | str]:
+        """Return the settings of a share group that were set before a time, by field of the event `share_group`."""
+        known = {each.field: each.value for each in self.share_settings.get(group, ()) if each.at_us <= at_us}
+        return {field: value for field, value in known.items() if value is not None}
 
     def topic_ids(self) -> dict[str, str]:
         """Return the known topic ids by name."""
@@ -253,6 +261,8 @@ def context_from_facts(
     context.topic_sizes = _topic_sizes(context, facts.created)
     for session in sorted([*given.cluster.group_sessions, *facts.group_sessions], key=lambda session: session.at_us):
         context.group_sessions.setdefault(session.group, []).append(session)
+    for setting in sorted([*given.cluster.share_settings, *facts.share_settings], key=lambda setting: setting.at_us):
+        context.share_settings.setdefault(setting.group, []).append(setting)
     return context
 
 

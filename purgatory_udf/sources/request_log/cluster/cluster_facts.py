@@ -23,6 +23,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     GroupSession,
     LifecycleEvent,
     PartitionChange,
+    ShareSetting,
     TopicSize,
     lifecycle_events_in,
 )
@@ -270,6 +271,7 @@ class ClusterFacts:
     tiered: set[str] = field(default_factory=set)
     created: list[TopicSize] = field(default_factory=list)
     group_sessions: list[GroupSession] = field(default_factory=list)
+    share_settings: list[ShareSetting] = field(default_factory=list)
 
     def read(self, request: Request) -> None:
         """Add the facts of one request; other requests are ignored."""
@@ -290,6 +292,7 @@ class ClusterFacts:
                 self.created.extend(clusters.created_sizes_in(request))
             if request.api == ALTER_CONFIGS:
                 self.group_sessions.extend(clusters.group_sessions_in(request))
+                self.share_settings.extend(clusters.share_settings_in(request))
             self.transactions.read(request)
 
     def changes_by_partition(self, name: Callable[[str], str]) -> dict[Key, list[PartitionChange]]:
@@ -329,6 +332,7 @@ class ClusterFacts:
             "tiered": sorted(self.tiered),
             "created": self.created,
             "group_sessions": self.group_sessions,
+            "share_settings": self.share_settings,
         }
 
     @classmethod
@@ -346,6 +350,7 @@ class ClusterFacts:
             tiered=set(state["tiered"]),
             created=[TopicSize(*size) for size in state.get("created", ())],
             group_sessions=[GroupSession(*session) for session in state.get("group_sessions", ())],
+            share_settings=[ShareSetting(*setting) for setting in state.get("share_settings", ())],
         )
 
 

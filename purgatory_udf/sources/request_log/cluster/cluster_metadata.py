@@ -113,6 +113,13 @@ UPDATE_METADATA = "UPDATE_METADATA"
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
 # Setting of a group of the consumer protocol, and the operation of INCREMENTAL_ALTER_CONFIGS that gives it a value.
 SESSION_TIMEOUT, SET = "consumer.session.timeout.ms", 0
+# Settings of a share group, by name, and their fields in the event `share_group`.
+SHARE_SETTINGS = {
+    "share.record.lock.duration.ms": "record_lock_duration_ms",
+    "share.delivery.count.limit": "delivery_count_limit",
+    "share.partition.max.record.locks": "partition_max_record_locks",
+    "share.auto.offset.reset": "auto_offset_reset",
+}
 # The topic setting of tiered storage, and APIs that show or change settings.
 REMOTE_STORAGE = "remote.storage.enable"
 CONFIG_APIS = frozenset({"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "INCREMENTAL_ALTER_CONFIGS"})
@@ -166,6 +173,15 @@ class GroupSession(NamedTuple):
     timeout_ms: int | None
 
 
+class ShareSetting(NamedTuple):
+    """A setting of a share group from `at_us` on: a field of the event `share_group`, and its value; None: default."""
+
+    at_us: int
+    group: str
+    field: str
+    value: int | str | None
+
+
 class BrokerUnfenced(NamedTuple):
     """The controller has unfenced a broker; its replicas may rejoin in-sync sets."""
 
@@ -188,6 +204,7 @@ class ClusterMetadata:
     topic_min_isr: dict[str, int] = field(default_factory=dict)
     tiered: set[str] = field(default_factory=set)
     group_sessions: list[GroupSession] = field(default_factory=list)
+    share_settings: list[ShareSetting] = field(default_factory=list)
 
     def min_isr_of(self, topic: str) -> int | None:
         """Return `min.insync.replicas` of a topic, else the cluster's default, else None."""
@@ -240,8 +257,9 @@ def _read_record(
         if data["resourceType"] == TOPIC_RESOURCE and data.get("value") == "true":
             cluster.tiered.add(data["resourceName"])
     elif kind == "CONFIG_RECORD" and data["resourceType"] == GROUP_RESOURCE:
-        if data.get("name") == SESSION_TIMEOUT:
-            cluster.group_sessions.append(GroupSession(at_us, data["resourceName"], _milliseconds(data.get("value"))))
+        setting = at_us, str(data["resourceName"]), str(data.get("name")), data.get("value")
+        cluster.group_sessions.extend(_group_sessions([setting]))
+        cluster.share_settings.extend(_share_settings([setting]))
     elif kind in _UNFENCED and (kind != _REGISTRATION_CHANGE or data.get("fenced") == UNFENCE):
         cluster.unfenced.append(BrokerUnfenced(at_us, int(data.get("brokerId", data.get("id", -1)))))
     elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
@@ -381,6 +399,19 @@ def created_sizes_in(request: Request) -> Iterator[TopicSize]:
 
 def group_sessions_in(request: Request) -> Iterator[GroupSession]:
     """Yield the session timeouts of consumer groups that an INCREMENTAL_ALTER_CONFIGS request has set."""
+    return _group_sessions(_group_settings_in(request))
+
+
+def share_settings_in(request: Request) -> Iterator[ShareSetting]:
+    """Yield the settings of share groups that an INCREMENTAL_ALTER_CONFIGS request has set."""
+    return _share_settings(_group_settings_in(request))
+
+
+# Time, group, name and value of a group's setting; None: the brokers' setting.
+_GroupSetting = tuple[int, str, str, str | None]
+
+
+def _group_settings_in(request: Request) -> Iterator[_GroupSetting]:
     refused = {
         str(response["resourceName"])
         for response in (request.answer or {}).get("responses") or []
@@ -391,13 +422,24 @@ def group_sessions_in(request: Request) -> Iterator[GroupSession]:
         if resource["resourceType"] != GROUP_RESOURCE or group in refused or request.body.get("validateOnly"):
             continue
         for config in resource.get("configs") or []:
-            if config.get("name") == SESSION_TIMEOUT:
-                value = config.get("value") if config.get("configOperation") == SET else None
-                yield GroupSession(request.answered_us, group, _milliseconds(value))
+            value = config.get("value") if config.get("configOperation") == SET else None
+            yield request.answered_us, group, str(config.get("name")), value
 
 
-def _milliseconds(value: Any) -> int | None:
-    return None if value is None else int(value)
+def _group_sessions(settings: Iterable[_GroupSetting]) -> Iterator[GroupSession]:
+    for at_us, group, name, value in settings:
+        if name == SESSION_TIMEOUT:
+            yield GroupSession(at_us, group, None if value is None else int(value))
+
+
+def _share_settings(settings: Iterable[_GroupSetting]) -> Iterator[ShareSetting]:
+    for at_us, group, name, value in settings:
+        field = SHARE_SETTINGS.get(name)
+        if field == "auto_offset_reset":
+            # Other values are durations; the first acquired offset shows where the group began.
+            yield ShareSetting(at_us, group, field, value if value in ("earliest", "latest") else None)
+        elif field is not None:
+            yield ShareSetting(at_us, group, field, None if value is None else int(value))
 
 
 def with_topic_names(changes: Iterable[PartitionChange], name: Callable[[str], str]) -> list[PartitionChange]:

@@ -82,8 +82,11 @@ class BrokerPause(NamedTuple):
 
 def overdue_operation(operation: LoggedOperation) -> OverdueOperation | None:
     """Return the operation if it was answered too late, else None."""
-    waited_us, event = round(operation.recorded.remote_ms * 1000), operation.event
-    if waited_us <= OVERDUE_US or event["type"] not in _LIMITS:
+    event = operation.event
+    if operation.recorded is None or event["type"] not in _LIMITS:
+        return None
+    waited_us = round(operation.recorded.remote_ms * 1000)
+    if waited_us <= OVERDUE_US:
         return None
     limit_us = max(0, event[_LIMITS[event["type"]]]) * 1000
     if waited_us <= limit_us + OVERDUE_US:

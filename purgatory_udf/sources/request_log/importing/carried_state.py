@@ -44,7 +44,7 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
 )
 
 # Format of the state between steps. Increase it with every change of `CarriedState` or of the rows.
-FORMAT = 4
+FORMAT = 5
 
 # Longest time from an event back to a fact that the conversion rules use for it.
 LOOK_BACK_US = 15_000_000
@@ -282,7 +282,7 @@ class CarriedState:
 
 
 # Kinds of rows (`part`) with the state of a session or of a partition, as JSON in `event`; `kind` names the session.
-SESSION, SWEEP = "session", "sweep"
+SESSION, SHARE_GROUP, SWEEP = "session", "share group", "sweep"
 
 # `settled`: the row comes from a request that starts before the end of the step, and is not converted again.
 CONVERTED = PARTS.append(pa.field("settled", pa.bool_()))

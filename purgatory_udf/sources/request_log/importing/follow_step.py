@@ -15,6 +15,7 @@ from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.sources.request_log.assumptions import SESSION_IDLE_US, Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER
 from purgatory_udf.sources.request_log.importing import import_rows, log_reader
 from purgatory_udf.sources.request_log.importing.broker_pauses import silences
 from purgatory_udf.sources.request_log.importing.carried_state import (
@@ -22,6 +23,7 @@ from purgatory_udf.sources.request_log.importing.carried_state import (
     CONVERTED,
     LOOK_BACK_US,
     SESSION,
+    SHARE_GROUP,
     SWEEP,
     TIMELINES,
     HeartbeatCounts,
@@ -69,8 +71,10 @@ from purgatory_udf.sources.request_log.requests.partition_facts import Append, F
 from purgatory_udf.sources.request_log.requests.request_conversion import (
     ConvertedRequest,
     convert_requests,
+    convert_share_request,
     follower_facts,
 )
+from purgatory_udf.sources.request_log.requests.share_conversion import ShareGroupConverter
 
 # The tasks of a step do the same as `importing.import_tasks`, but start from the state of the previous step.
 
@@ -98,6 +102,18 @@ def session_step(context: Callable[[], Context], until_us: int) -> Work:
 
     def work(batches: Batches) -> Batches:
         yield from batches_of(converted_fetches(request_rows_in(batches), context(), until_us), CONVERTED)
+
+    return work
+
+
+def share_step(context: Callable[[], Context], until_us: int) -> Work:
+    """Return the step that converts requests of share groups to CONVERTED, with the new state of each group.
+
+    Rows are in the order of group and start; the kept state of a group comes before its requests.
+    """
+
+    def work(batches: Batches) -> Batches:
+        yield from batches_of(converted_shares(request_rows_in(batches), context(), until_us), CONVERTED)
 
     return work
 
@@ -159,6 +175,32 @@ def _session(
         if seen_us >= until_us - SESSION_IDLE_US:
             yield _state(broker, session, reader, seen_us)
     yield from _settled(ConvertedRequest(broker, [], reader.finish()), False, reader.report)
+
+
+def converted_shares(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[RequestFacts | Row]:
+    """Yield the rows and facts of share groups, and the state of each group at `until_us`."""
+    report = Report()
+    for session, of_group in groupby(rows, key=lambda row: row.session):
+        converter, seen_us, requests = ShareGroupConverter(context, report), -NEVER, list[Request]()
+        for row in of_group:
+            if row.api == SHARE_GROUP:
+                state = json.loads(row.body)
+                converter, seen_us = ShareGroupConverter.resumed(context, report, state), state["seen_us"]
+            else:
+                requests.append(request_of(row))
+        converter.look_ahead(requests)
+        settled = [request for request in requests if request.start_us < until_us]
+        for request in settled:
+            yield from _settled(convert_share_request(converter, request), True, report)
+        seen_us = max([seen_us, *(request.start_us for request in settled[-1:])])
+        if seen_us >= until_us - SESSION_IDLE_US:
+            state = {**converter.snapshot(), "seen_us": seen_us}
+            yield {"part": SHARE_GROUP, "kind": session, "event": json.dumps(state)}
+        # Requests from here on are converted again by the next step, which counts them.
+        converter.report = Report()
+        for request in requests[len(settled) :]:
+            yield from _settled(convert_share_request(converter, request), False, converter.report)
+    yield from count_rows(report.counts)
 
 
 def _state(broker: int, session: str, reader: SessionConverter, seen_us: int) -> Row:
@@ -374,7 +416,7 @@ def _heartbeats(requests: Dataset) -> HeartbeatCounts:
 
 def _steps(backend: Backend, context: Context, span: TimeRange) -> Steps:
     shared, until_us = backend.broadcast(context), span.until_us
-    apart = session_step(shared, until_us), request_step(shared, until_us)
+    apart = session_step(shared, until_us), share_step(shared, until_us), request_step(shared, until_us)
     return Steps(*apart, timeline_step(shared, span), CONVERTED, TIMELINES, bool(context.tiered))
 
 
@@ -387,7 +429,8 @@ def _previous_step(rows: Dataset) -> PreviousStep:
         return rows.where_in("part", parts).map(_settled_rows, CONVERTED)
 
     return PreviousStep(
-        rows.where_in("part", [SESSION]).map(_session_states, REQUESTS),
+        rows.where_in("part", [SESSION]).map(_states_of(SESSION), REQUESTS),
+        rows.where_in("part", [SHARE_GROUP]).map(_states_of(SHARE_GROUP), REQUESTS),
         settled(import_rows.FACT, SWEEP),
         settled(import_rows.OPERATION),
     )
@@ -399,21 +442,25 @@ def _settled_rows(batches: Batches) -> Batches:
         yield pa.RecordBatch.from_arrays(columns, schema=CONVERTED)
 
 
-def _session_states(batches: Batches) -> Batches:
-    """Yield the states of sessions as request rows, which sort before fetches because they have no time."""
-    for batch in batches:
-        given = {
-            "broker": batch.column("broker"),
-            "session": batch.column("kind"),
-            "api": pa.repeat(pa.scalar(SESSION), batch.num_rows),
-            "body": batch.column("event"),
-        }
-        columns = [given.get(field.name, pa.nulls(batch.num_rows, field.type)) for field in REQUESTS]
-        yield pa.RecordBatch.from_arrays(columns, schema=REQUESTS)
+def _states_of(part: str) -> Work:
+    """Return the step that makes request rows of states, which sort before requests because they have no time."""
+
+    def work(batches: Batches) -> Batches:
+        for batch in batches:
+            given = {
+                "broker": batch.column("broker"),
+                "session": batch.column("kind"),
+                "api": pa.repeat(pa.scalar(part), batch.num_rows),
+                "body": batch.column("event"),
+            }
+            columns = [given.get(field.name, pa.nulls(batch.num_rows, field.type)) for field in REQUESTS]
+            yield pa.RecordBatch.from_arrays(columns, schema=REQUESTS)
+
+    return work
 
 
 def _remaining(parts: Dataset, timelines: Dataset, waiting: Dataset) -> Dataset:
-    sessions = parts.where_in("part", [SESSION]).select(*CARRIED_ROWS.names)
+    sessions = parts.where_in("part", [SESSION, SHARE_GROUP]).select(*CARRIED_ROWS.names)
     names = [name for name in CARRIED_ROWS.names if name in TIMELINES.names]
     partitions = timelines.where_in("part", [import_rows.FACT, SWEEP]).select(*names)
     operations = waiting.select(*(name for name in CARRIED_ROWS.names if name in waiting.schema.names))

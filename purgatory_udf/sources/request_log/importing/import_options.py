@@ -75,7 +75,7 @@ def anonymised(event: dict[str, Any], rename: Rename) -> dict[str, Any]:
         field: rename(FIELDS[field], value) if field in FIELDS and value is not None else value
         for field, value in event.items()
     }
-    for places in ("partitions", "topics", "owned", "assigned"):
+    for places in ("partitions", "topics", "owned", "assigned", "acknowledgements"):
         named = changed.get(places)
         if isinstance(named, list):
             changed[places] = [{**place, "topic": rename("topic", place["topic"])} for place in named]

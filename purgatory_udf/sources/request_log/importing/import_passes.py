@@ -1,7 +1,8 @@
 """The passes of an import, for a log that is read as a whole or step by step.
 
-    requests ─┬─ fetches, by session ─┬─► parts ─┬─ facts, by partition ─► timelines ─┐
-              └─ others, one by one ──┘          └─ operations ───────────────────────┴─► dated operations
+    requests ─┬─ fetches, by session ─────┬─► parts ─┬─ facts, by partition ─► timelines ─┐
+              ├─ share groups, by group ──┤          └─ operations ───────────────────────┴─► dated operations
+              └─ others, one by one ──────┘
 
 A step of a followed log starts from the results of the previous step: the state of a session comes before its new
 fetches, carried facts and states of partitions are added to the new facts, and held-back operations to the new ones. A
@@ -24,6 +25,7 @@ from purgatory_udf.sources.request_log.importing import import_rows, import_task
 from purgatory_udf.sources.request_log.importing.broker_pauses import OverdueOperation
 from purgatory_udf.sources.request_log.importing.import_options import Rename
 from purgatory_udf.sources.request_log.partitions.partition_status import ALL_TIME, TimeRange
+from purgatory_udf.sources.request_log.requests.share_conversion import SHARE_APIS
 from purgatory_udf.sources.request_log.shown_settings import remote_fetch_wait
 from purgatory_udf.storage.run_records import RecordedSetting
 
@@ -69,13 +71,14 @@ SourceName = Callable[[int], str]
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps that convert sessions' fetches, convert other requests, and build partitions' timelines.
+    """The steps that convert sessions' fetches, share groups and other requests, and build partitions' timelines.
 
     `part_schema` is the schema of converted requests, and `timeline_schema` that of timelines. `tiered` is whether any
     topics have remote storage.
     """
 
     sessions: Step
+    shares: Step
     others: Step
     timelines: Step
     part_schema: pa.Schema
@@ -85,9 +88,10 @@ class Steps:
 
 @dataclass(frozen=True)
 class PreviousStep:
-    """The results of the previous step: states of sessions as requests, facts and states of partitions, operations."""
+    """The results of the previous step: states of sessions, share groups and partitions, facts, operations."""
 
     sessions: Dataset
+    shares: Dataset
     facts: Dataset
     operations: Dataset
 
@@ -307,14 +311,15 @@ def remote_fetch_wait_shown(reads: Dataset | None) -> list[RecordedSetting]:
 
 
 def _parts(requests: Dataset, steps: Steps, previous: PreviousStep | None) -> Dataset:
-    fetches = requests.where_null("session", null=False)
+    fetches, shares = requests.where_in("api", ["FETCH"]), requests.where_in("api", SHARE_APIS)
     if previous is not None:
-        fetches = fetches.union(previous.sessions)
+        fetches, shares = fetches.union(previous.sessions), shares.union(previous.shares)
     # The state of a session sorts before its fetches, because it has no time.
     order = [name for name in ("start_us", "file", "piece", "line") if name in requests.schema.names]
     others = requests.where_null("session")
     by_session = fetches.map_groups(SESSION, order, steps.sessions, steps.part_schema)
-    return by_session.union(others.map(steps.others, steps.part_schema))
+    by_group = shares.map_groups(("session",), order, steps.shares, steps.part_schema)
+    return by_session.union(by_group, others.map(steps.others, steps.part_schema))
 
 
 def _timelines(parts: Dataset, steps: Steps, previous: PreviousStep | None) -> Dataset:

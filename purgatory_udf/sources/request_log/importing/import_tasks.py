@@ -66,6 +66,7 @@ from purgatory_udf.sources.request_log.requests.request_conversion import (
     ConvertedRequest,
     convert_requests,
     convert_sessions,
+    convert_share_groups,
 )
 from purgatory_udf.sources.trace_files.typed_columns import DecodedLines, decode_lines
 
@@ -108,6 +109,17 @@ def session_step(context: Callable[[], Context]) -> Work:
         report = Report()
         fetches = ((row.session or "", request_of(row)) for row in request_rows_in(batches))
         yield from _parts(convert_sessions(fetches, context(), report), report)
+
+    return work
+
+
+def share_step(context: Callable[[], Context]) -> Work:
+    """Return the step that converts requests of share groups, in the order of group and start, to PARTS."""
+
+    def work(batches: Batches) -> Batches:
+        report = Report()
+        requests = ((row.session or "", request_of(row)) for row in request_rows_in(batches))
+        yield from _parts(convert_share_groups(requests, context(), report), report)
 
     return work
 
@@ -329,7 +341,8 @@ def rows_of_parts(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
 
 def _row_of(operation: LoggedOperation) -> tuple[Any, ...]:
     event = operation.event
-    return *order_of_operation(operation), event["type"], to_json(event), to_json(operation.recorded)
+    recorded = None if operation.recorded is None else to_json(operation.recorded)
+    return *order_of_operation(operation), event["type"], to_json(event), recorded
 
 
 def _overdue_rows(parts: ConvertedRequest) -> Iterator[Row]:

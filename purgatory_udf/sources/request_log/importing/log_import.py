@@ -320,6 +320,7 @@ def _steps(backend: Backend, context: Context, lines_before: LinesBefore) -> Ste
 
     return Steps(
         placed(import_tasks.session_step(known)),
+        placed(import_tasks.share_step(known)),
         placed(import_tasks.request_step(known)),
         import_tasks.timeline_step(known),
         import_rows.PARTS,

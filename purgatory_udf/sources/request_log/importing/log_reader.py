@@ -57,6 +57,7 @@ from purgatory_udf.sources.request_log.requests.request_conversion import (
     looks_up,
     skip_cause,
 )
+from purgatory_udf.sources.request_log.requests.share_conversion import SHARE_APIS, share_session_key
 from purgatory_udf.sources.trace_files.text_lines import Piece, lines_of
 
 Row = dict[str, Any]
@@ -311,6 +312,8 @@ def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Requ
     try:
         if request.api == LIST_OFFSETS:
             request.body = from_json(body)
+        elif request.api in SHARE_APIS:
+            session = share_session_key(from_json(body))
         relevant = is_relevant(request)
     except MALFORMED:
         return None
@@ -388,10 +391,13 @@ def is_relevant(request: Request) -> bool:
         return True
     if request.api == LIST_OFFSETS and not looks_up(request.body):
         return False
-    return (request.api == "FETCH" or request.api in CONVERTED_APIS) and not is_controller_request(request)
+    is_converted = request.api == "FETCH" or request.api in SHARE_APIS or request.api in CONVERTED_APIS
+    return is_converted and not is_controller_request(request)
 
 
 def _session(request: Request, tally: Tally) -> str | None:
+    if request.api in SHARE_APIS:
+        return share_session_key(request.body)
     if request.api != "FETCH":
         return None
     request.fetch = decode_fetch_request(request.body), decode_fetch_response(request.answer)

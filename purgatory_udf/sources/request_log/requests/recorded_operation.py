@@ -75,13 +75,14 @@ class RecordedOutcome(msgspec.Struct, gc=False):
 class LoggedOperation(msgspec.Struct, gc=False):
     """An operation with its event and recorded outcome; `sub` numbers the events of one line.
 
-    The offsets of a produce are filled in when all appends of its partitions are known.
+    The offsets of a produce are filled in when all appends of its partitions are known. `recorded` is None for events
+    that are not compared with their replay.
     """
 
     broker: int
     place: Place
     event: Event
-    recorded: RecordedOutcome
+    recorded: RecordedOutcome | None
     sub: int = 0
 
 
@@ -90,13 +91,13 @@ def first_slot(sub: int) -> int:
     return sub * _SLOTS_PER_EVENT
 
 
-def logged_operation(request: Request, event: Event, recorded: RecordedOutcome, sub: int = 0) -> LoggedOperation:
+def logged_operation(request: Request, event: Event, recorded: RecordedOutcome | None, sub: int = 0) -> LoggedOperation:
     """Build an operation; sets the broker and the client id of the event.
 
     Args:
         request: The request of the log.
         event: Fields of the event, to which broker and client id are added.
-        recorded: What the broker recorded.
+        recorded: What the broker recorded; None for events that are not compared with their replay.
         sub: Number of the event among those of the request's line, from 0.
     """
     event["broker"] = request.broker
@@ -116,6 +117,24 @@ def recorded_fetch(request: Request, fetch: FetchRequestBody, response: FetchRes
     recorded.bytes = size = response.bytes
     in_time = request.remote_us < fetch.max_wait_ms * 1000 - TIMER_EARLY_US
     if request.remote_us and size < fetch.min_bytes and (recorded.error == "NONE" or not in_time):
+        recorded.outcome = EXPIRED
+    return recorded
+
+
+def recorded_share_fetch(request: Request, codes: Iterable[int], acquired: bool) -> RecordedOutcome:
+    """Return the outcome of a share fetch.
+
+    It has expired if it waited until its deadline, or was answered without records and errors after a wait: an expired
+    share fetch may have records. One that acknowledges records may have waited only until their states were written.
+
+    Args:
+        request: The request.
+        codes: The error codes of its partitions.
+        acquired: Whether the response has records.
+    """
+    recorded = _recorded(request, "share fetch", codes)
+    is_late = request.remote_us >= int(request.body["maxWaitMs"]) * 1000 - TIMER_EARLY_US
+    if request.remote_us and (is_late or (not acquired and recorded.error == "NONE")):
         recorded.outcome = EXPIRED
     return recorded
 

@@ -61,6 +61,7 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
     recorded_delete_records,
     recorded_list_offsets,
 )
+from purgatory_udf.sources.request_log.requests.share_conversion import ShareGroupConverter
 
 # Errors of topics that were created nevertheless.
 _CREATED_CODES = (errors.NONE, errors.REQUEST_TIMED_OUT)
@@ -321,6 +322,27 @@ def convert_sessions(
                 yield ConvertedRequest(broker, [operation] if operation else [], facts)
                 yield from follower_facts(converter)
         yield ConvertedRequest(broker, [], converter.finish())
+
+
+def convert_share_groups(
+    requests: Iterable[tuple[str, Request]], context: Context, report: Report
+) -> Iterator[ConvertedRequest]:
+    """Convert pairs of group key and request, which are grouped by share group and then in order of handling."""
+    for _, pairs in groupby(requests, key=lambda pair: pair[0]):
+        of_group = [request for _, request in pairs]
+        converter = ShareGroupConverter(context, report)
+        converter.look_ahead(of_group)
+        for request in of_group:
+            yield convert_share_request(converter, request)
+
+
+def convert_share_request(converter: ShareGroupConverter, request: Request) -> ConvertedRequest:
+    """Convert the next request of a share group; a malformed one yields its line."""
+    try:
+        operations, facts = converter.convert(request)
+    except MALFORMED as error:
+        return ConvertedRequest(request.broker, [], [], malformed_line(request, error))
+    return ConvertedRequest(request.broker, operations, facts)
 
 
 def follower_facts(converter: SessionConverter) -> Iterator[ConvertedRequest]:

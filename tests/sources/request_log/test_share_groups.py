@@ -1,0 +1,247 @@
+"""Share groups, from the lines of fetches, acknowledgements and states. Times are milliseconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.reference.share_replay import ShareReplay
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import read_metadata_dump
+from purgatory_udf.sources.request_log.importing.import_options import anonymised, pseudonyms
+from tests.sources.request_log import recordings
+from tests.sources.request_log.followed_log import FollowedLog
+from tests.sources.request_log.log_lines import T, log_line, message, parse, us
+from tests.sources.request_log.translate import Translation, translate
+from tests.support import recorded
+
+NAMED = GivenMetadata(names={T: "t"})
+FETCH, ACKNOWLEDGE = "SHARE_FETCH", "SHARE_ACKNOWLEDGE"
+# Offsets: first, last, and the type of their acknowledgement or their delivery count.
+Range = tuple[int, int, int]
+# Offsets with the number of their state and their delivery count.
+StateRange = tuple[int, int, int, int]
+
+
+def _topics(partitions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"topicId": T, "partitions": partitions}] if partitions else []
+
+
+def _share(
+    at: float,
+    epoch: int,
+    *,
+    api: str = FETCH,
+    member: str = "m",
+    partitions: Iterable[int] = (),
+    acknowledged: Iterable[Range] = (),
+    acquired: Iterable[Range] = (),
+    forgotten: Iterable[int] = (),
+    lock_ms: int = 30_000,
+    error: int = 0,
+    refused: int = 0,
+    **times: Any,
+) -> str:
+    """Return the line of a request, which was handled for 1 ms and answered at a time; ranges are of partition 0."""
+    batches = [
+        {"firstOffset": first, "lastOffset": last, "acknowledgeTypes": [kind]} for first, last, kind in acknowledged
+    ]
+    listed = {number: {"partitionIndex": number, "acknowledgementBatches": []} for number in partitions}
+    if batches:
+        listed[0] = {"partitionIndex": 0, "acknowledgementBatches": batches}
+    body: dict[str, Any] = {
+        "groupId": "g",
+        "memberId": member,
+        "shareSessionEpoch": epoch,
+        "topics": _topics([*listed.values()]),
+    }
+    answer: dict[str, Any] = {"partitionIndex": 0, "errorCode": refused if api == ACKNOWLEDGE else 0}
+    if api == FETCH:
+        body |= {"maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "maxRecords": 20, "batchSize": 10}
+        body |= {"forgottenTopicsData": [{"topicId": T, "partitions": [*forgotten]}] if forgotten else []}
+        counts = [{"firstOffset": first, "lastOffset": last, "deliveryCount": count} for first, last, count in acquired]
+        answer |= {"acknowledgeErrorCode": refused, "acquiredRecords": counts}
+    response = {"errorCode": error, "acquisitionLockTimeoutMs": lock_ms, "responses": _topics([answer])}
+    return log_line(at, message(api, body, response, client=f"c-{member}", **times))
+
+
+def _state(at: float, api: str, start: int, ranges: Iterable[StateRange] = (), **times: Any) -> str:
+    """Return the line of a write or a read of the state of partition 0, by broker 1 at broker 2."""
+    batches = [
+        {"firstOffset": first, "lastOffset": last, "deliveryState": state, "deliveryCount": count}
+        for first, last, state, count in ranges
+    ]
+    state = {"partition": 0, "errorCode": 0, "startOffset": start, "stateBatches": batches}
+    body = {"groupId": "g", "topics": _topics([state if api.startswith("WRITE") else {"partition": 0}])}
+    answer = {"results": _topics([{"partition": 0, "errorCode": 0} if api.startswith("WRITE") else state])}
+    return log_line(at, message(api, body, answer, client="Persister-client-1", **times), broker=2)
+
+
+def _write(at: float, start: int, *ranges: StateRange, **times: Any) -> str:
+    return _state(at, "WRITE_SHARE_GROUP_STATE", start, ranges, **times)
+
+
+def _read(at: float, start: int, *ranges: StateRange, **times: Any) -> str:
+    return _state(at, "READ_SHARE_GROUP_STATE", start, ranges, **times)
+
+
+def _configured(at: float, **settings: str) -> str:
+    configs = [{"name": name, "configOperation": 0, "value": value} for name, value in settings.items()]
+    body = {"resources": [{"resourceType": 32, "resourceName": "g", "configs": configs}], "validateOnly": False}
+    return log_line(at, message("INCREMENTAL_ALTER_CONFIGS", body, {"responses": []}))
+
+
+def _events(*lines: str) -> list[dict[str, Any]]:
+    """Return the events with times in milliseconds, without fields that all of them have or that are zero."""
+    return [_shown(event) for event in translate(parse(lines), NAMED).events if event["type"].startswith("share")]
+
+
+def _shown(event: dict[str, Any]) -> dict[str, Any]:
+    others = ("seq", "time_us", "request_id", "client_id", "group", "broker", "type", "max_wait_ms", "min_bytes")
+    named = {name: value for name, value in event.items() if name not in (*others, "max_bytes", "batch_size")}
+    return {"at": (event["time_us"] - us(0)) / 1000, "type": event["type"], **named}
+
+
+def test_session_has_the_partitions_that_a_line_omits() -> None:
+    events = _events(
+        _share(10, 0, partitions=[0, 2]),
+        _share(20, 1),
+        _share(30, 2, partitions=[1], forgotten=[2]),
+        _share(40, 3, acknowledged=[(0, 0, 1)], refused=121),
+        _share(50, -1),
+        _share(60, 7, member="older"),
+    )
+    fetched = [
+        [each["partition"] for each in event["partitions"]] for event in events if event["type"] == "share_fetch"
+    ]
+    assert fetched == [[0, 2], [0, 2], [0, 1], [0, 1], [0]]
+    assert [event["type"] for event in events[4:]] == ["share_release", "share_fetch"]
+    (refused,) = events[3]["acknowledgements"]
+    assert not refused["accepted"]
+
+
+def test_fetch_that_acknowledges_shows_when_states_were_written() -> None:
+    given = _share(10, 0, partitions=[0], acquired=[(5, 9, 1)])
+    fetch = _share(200, 1, acknowledged=[(5, 7, 1), (8, 9, 2)], remote=150)
+    written = _write(74, 8, (5, 7, 2, 1), (8, 9, 0, 1), local=1, remote=20)
+    *_, event = _events(given, fetch, written)
+    assert (event["at"], event["state_write_ms"]) == (50, 24)
+    assert [each["types"] for each in event["acknowledgements"]] == [[1], [2]]
+
+
+def test_acknowledgement_is_answered_when_states_are_written() -> None:
+    given = _share(10, 0, partitions=[0], acquired=[(5, 9, 1)])
+    *_, event = _events(given, _share(50, 1, api=ACKNOWLEDGE, acknowledged=[(5, 9, 1)], remote=30))
+    assert (event["type"], event["at"], event["state_write_ms"]) == ("share_acknowledge", 19.4, 30)
+
+
+def test_first_fetch_waits_for_the_state() -> None:
+    events = _events(
+        _share(100, 0, partitions=[0], remote=80),
+        _read(60, 7, (9, 9, 4, 5), local=1, remote=30),
+        _share(110, 0, partitions=[0], member="n", remote=70),
+        _share(200, 0, partitions=[0], member="o"),
+    )
+    states = {"topic": "t", "partition": 0, "start_offset": 7}
+    done = [{"first_offset": 9, "last_offset": 9, "state": "ARCHIVED", "delivery_count": 5}]
+    assert events[0] == {"at": 19, "type": "share_state", **states, "states": done}
+    assert [event["partitions"][0].get("state_read_ms") for event in events[1:]] == [40, 20, None]
+
+
+def test_group_from_before_the_log_starts_at_its_first_records() -> None:
+    events = _events(_share(100, 7, acquired=[(40, 44, 2)]), _write(130, 40, (40, 44, 2, 2)))
+    assert [event["type"] for event in events] == ["share_state", "share_fetch"]
+    assert (events[0]["start_offset"], events[0]["states"]) == (40, [])
+
+
+def test_settings_are_those_of_requests_and_responses() -> None:
+    limit = {"share.delivery.count.limit": "3", "share.auto.offset.reset": "by_duration:PT1H"}
+    events = _events(
+        _configured(5, **limit),
+        _share(10, 0, partitions=[0], lock_ms=5000),
+        _share(20, 1, lock_ms=5000),
+        _share(30, 2, lock_ms=30_000),
+    )
+    assert [event for event in events if event["type"] == "share_group"] == [
+        {"at": 9, "type": "share_group", "delivery_count_limit": 3, "record_lock_duration_ms": 5000},
+        {"at": 29, "type": "share_group", "delivery_count_limit": 3},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "later", "released"),
+    [
+        pytest.param(900, [], [899], id="before the locks end"),
+        pytest.param(5_010, [], [], id="when the locks end"),
+        pytest.param(900, [_share(950, 2, lock_ms=5_000)], [], id="but the member goes on"),
+        pytest.param(900, [_share(950, 0, partitions=[0], lock_ms=5_000)], [899], id="and the member connects again"),
+    ],
+)
+def test_records_that_nobody_acknowledged(written: float, later: list[str], released: list[float]) -> None:
+    """Five records of two fetches become available: the session of the member has ended, or their locks."""
+    fetches = (
+        _share(10, 0, partitions=[0], acquired=[(0, 2, 1)], lock_ms=5_000),
+        _share(20, 1, acquired=[(3, 4, 1)], lock_ms=5_000),
+    )
+    events = _events(*fetches, _write(written, 0, (0, 2, 0, 1)), _write(written + 2, 0, (3, 4, 0, 1)), *later)
+    ends = [event for event in events if event["type"] == "share_release"]
+    assert [(event["at"], event["member_id"]) for event in ends] == [(at, "m") for at in released]
+
+
+def test_error_is_counted_and_left_out() -> None:
+    translation = translate(parse([_share(10, 4, error=123)]), NAMED)
+    assert (translation.events, translation.report.counts["share_error"]) == ([], 1)
+
+
+def test_acknowledged_topics_have_pseudonyms() -> None:
+    log = parse([_share(10, 0, partitions=[0]), _share(20, 1, acknowledged=[(0, 0, 1)])])
+    named = json.dumps([anonymised(event, pseudonyms()) for event in translate(log, NAMED).events])
+    assert '"t"' not in named
+
+
+# The first 10 seconds of the groups, in which the brokers are still slow.
+def _given() -> GivenMetadata:
+    cluster = read_metadata_dump(recorded.data_file("traces", "W10-share", "cluster-metadata.txt"))
+    return replace(recordings.names("W10-share"), cluster=cluster)
+
+
+@cache
+def _recording() -> Translation:
+    return translate(recordings.log("W10-share"), _given())
+
+
+def test_recorded_fetches_end_as_recorded() -> None:
+    """Kafka 4.3.1, four groups: releases, rejects, stalls beyond the lock, implicit acknowledgements."""
+    translation = _recording()
+    replay = ShareReplay(Config(), translation.events[0]["time_us"] // 1000)
+    outcomes = replay.step(translation.events, None).outcomes
+    written = {event["seq"] for event in translation.events if event.get("state_write_ms")}
+    ends = {
+        end.operation_id: "expired"
+        if end.expired
+        else "completed"
+        if end.watched or end.operation_id in written
+        else "at_once"
+        for end in outcomes
+    }
+    logged = {seq: record.outcome for seq, record in translation.recorded.items() if record.kind == "share fetch"}
+    assert len(logged) > 250
+    assert sum(ends[seq] == outcome for seq, outcome in logged.items()) >= 0.98 * len(logged)
+
+
+def test_steps_of_a_followed_log_give_the_same_events() -> None:
+    log = [request for request in recordings.log("W10-share") if request.api not in ("FETCH", "PRODUCE")]
+    whole = [_shown(event) for event in translate(log, _given()).events if event["type"].startswith("share")]
+    log.sort(key=lambda request: request.written_us)
+    followed = FollowedLog(10_000_000, _given())
+    events = [*followed.step(log[:300]), *followed.step(log[300:500]), *followed.step(log[500:])]
+    followed.hold_us = -60_000_000
+    events += followed.step([])
+    shares = [_shown(event) for event in events if event["type"].startswith("share")]
+    assert shares == whole
