@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.sql import functions as sf
 
 from purgatory_udf.backend.file_system import HadoopFiles
 from purgatory_udf.common import secrets
@@ -23,6 +21,7 @@ from purgatory_udf.launch import jars
 from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
 
 if TYPE_CHECKING:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -146,6 +145,8 @@ def read_stream(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
 
 def _rows(messages: DataFrame) -> DataFrame:
     """Return the messages as lines: line breaks become spaces, and a null value becomes an empty line."""
+    from pyspark.sql import functions as sf
+
     text = sf.regexp_replace(sf.coalesce(sf.col("value").cast("string"), sf.lit("")), r"[\r\n]+", " ")
     return messages.select("partition", "offset", text.alias("value"))
 
@@ -163,6 +164,8 @@ def _require_broker(topic: KafkaTopic) -> None:
 
 def _require_client(spark: SparkSession, topic: KafkaTopic) -> None:
     """Raise `UserError` if Kafka's client rejects the settings or gets no response."""
+    from py4j.protocol import Py4JJavaError
+
     jvm: Any = spark._jvm
     settings = jvm.java.util.Properties()
     for key, value in topic.reader().items():
@@ -206,6 +209,8 @@ def spool_messages(spark: SparkSession, topic: KafkaTopic, folder: str) -> Itera
     Each partition is a file named `TOPIC-PARTITION` below `folder`, which is removed at the end. Line numbers start at
     1, for the earliest message that the topic still has.
     """
+    from pyspark.sql import functions as sf
+
     try:
         messages = read_all(spark, topic)
         partitions = messages.select("partition").distinct().count()

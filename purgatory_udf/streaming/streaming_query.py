@@ -25,8 +25,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.state import GroupStateTimeout
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend
 from purgatory_udf.backend.delta_store import EPOCH
@@ -71,6 +69,8 @@ QUERIES = (PARTITIONS, BROKERS, GROUPS, SHARES) = ("partitions", event_staging.R
 
 def pack_events(events: DataFrame, rules: AnyRules) -> DataFrame:
     """Return events as one value per group and Arrow batch."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     work = freeze_in_workers(input_chunk_function(rules))
     return events.select(*rules.input_columns(events.columns)).mapInArrow(work, from_arrow_schema(INPUT_SCHEMA))
 
@@ -166,6 +166,8 @@ class Query:
         )
 
     def _by_group(self) -> DataFrame:
+        from pyspark.sql.streaming.state import GroupStateTimeout
+
         rows = self.arriving().select(*INPUT_SCHEMA.names)
         if not self._is_one_batch:
             # The only batch of a trace includes its end: no clock row follows.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.backend.delta_store import with_column_comments
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENT_TOPIC, EVENTS, TIMESTAMP
@@ -312,6 +311,7 @@ ROWS_PER_BATCH = 20_000
 
 def events_of(spark: SparkSession, workload: Workload, run_id: str, tasks: int | None = None) -> DataFrame:
     """Return the whole trace, in time order within and across partitions, for any number of tasks."""
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

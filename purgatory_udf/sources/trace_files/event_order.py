@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.backend.dataset import Dataset, SparkDataset
 from purgatory_udf.contract.tables import EVENTS, REJECTED_EVENTS, TIMESTAMP
@@ -126,6 +124,8 @@ def with_file_lines(rows: DataFrame, totals: Sequence[PieceTotals], sources: Seq
         totals: Totals of the pieces, in input order.
         sources: Names of the files, by their index.
     """
+    from pyspark.sql import functions as sf
+
     placed_starts = [
         (start.file, start.piece, start.lines_before, start.latest_before, sources[start.file])
         for start in piece_starts(totals)
@@ -141,6 +141,8 @@ def with_file_lines(rows: DataFrame, totals: Sequence[PieceTotals], sources: Seq
 
 def assign_seq(placed: DataFrame) -> DataFrame:
     """Assign `seq` by input order to events without one. The column `own_seq` shows whether an event had one."""
+    from pyspark.sql import functions as sf
+
     input_place = sf.col("file").cast("long") * SEQ_PER_FILE + sf.col("line")
     return placed.withColumns({"own_seq": sf.col("seq").isNotNull(), "seq": sf.coalesce("seq", input_place)})
 
@@ -200,6 +202,9 @@ def in_order(
         run_id: Name of the import.
         cuts: Start times of the files after the first, as `file_start_times` returns them.
     """
+    from pyspark.sql import functions as sf
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     work = _cut(_RowPlacement.of(totals, sources, run_id), np.array(cuts, np.int64))
     cut = _packed(staged).map(work, CUT)
     assert isinstance(cut, SparkDataset)

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, SparkDataset
 from purgatory_udf.backend.file_system import require_no_file
@@ -56,6 +54,8 @@ DUPLICATE = "duplicate seq"
 
 def without_late(placed: DataFrame, max_disorder_ms: int) -> DataFrame:
     """Set `rule` and `reason` of events more than `max_disorder_ms` behind an earlier line of their file."""
+    from pyspark.sql import functions as sf
+
     behind = sf.col("latest") - sf.col("time_us")
     late = sf.col("rule").isNull() & (behind > max_disorder_ms * 1000)
     reason = sf.format_string(
@@ -79,6 +79,8 @@ def without_repeated_seq(placed: DataFrame, sources: Sequence[str]) -> DataFrame
     `sources` has the name of each file, by the number in the column `file`. Lines that are rejected already do not
     count.
     """
+    from pyspark.sql import functions as sf
+
     shared = (
         placed.where("rule IS NULL")
         .groupBy("seq")
@@ -155,6 +157,8 @@ def decide_rows(
         return ImportDecision(
             _summed(totals), partial(write_files, in_order(staged, totals, sources, run_id, cuts)), rejected
         )
+    from pyspark.sql import functions as sf
+
     rows = assign_seq(with_file_lines(unpack_events(staged), totals, sources)).withColumns(
         {"run_id": sf.lit(run_id), "rule": sf.lit(None).cast("string"), "reason": sf.lit(None).cast("string")}
     )
@@ -179,6 +183,8 @@ def _summed(totals: Sequence[PieceTotals]) -> Counts:
 
 
 def _counted(compared: DataFrame, totals: Sequence[PieceTotals]) -> Counts:
+    from pyspark.sql import functions as sf
+
     times = (sf.min("time_us").alias("first"), sf.max("time_us").alias("last"))
     counts = {row.rule: row for row in compared.groupBy("rule").agg(sf.count("*").alias("n"), *times).collect()}
     events = counts.pop(None, None)
