@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +14,9 @@ import typer
 from purgatory_udf.backend.file_system import LocalFiles, require_no_file
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.installation import conf_folder
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.launch.backend_choice import OpenBackend, open_local
 
 STORY = """\
 Six seconds of the brokers of a shop: two checkout services produce orders (acks=all) at broker 1, brokers 2 and 3
@@ -46,11 +47,6 @@ _LATER_MODULES = (
 _CHART_MODULE = "altair"
 
 
-def _home() -> Path:
-    """Return the source tree, because the sample trace is not part of the package."""
-    return Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[1])
-
-
 def _checks(out: Path) -> None:
     require_no_file(LocalFiles(), str(out))
     unknown = [entry.name for entry in out.iterdir() if entry.name not in DEMO_ENTRIES] if out.is_dir() else []
@@ -62,35 +58,35 @@ def _import_trace(place: str) -> tuple[str, str]:
     """Import the trace without Spark and load the modules of the later steps; return the events' path and import."""
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
 
-    trace = _home() / "conf" / "sample" / "trace.jsonl"
+    trace = conf_folder() / "sample" / "trace.jsonl"
     imported = ingest_trace(open_local(), [str(trace)], place, Config(), overwrite=False)
     for name in _LATER_MODULES:
         import_module(name)
     return imported
 
 
-@job.job(checks=_checks, brief=True)
+@job.job(checks=_checks, brief=True, spark_is_optional=True)
 def main(
+    open_backend: OpenBackend,
     out: Annotated[Path, typer.Option(help="Folder of the tables and the chart; replaces an earlier demo.")] = Path(
         "demo"
     ),
 ) -> None:
     """Replay the bundled sample trace, check its tables, and print a summary (the default job)."""
     # Import what both threads need first: parallel imports of modules that import each other can fail.
-    for name in ("pandas", "pyspark.sql"):
-        import_module(name)
-    from purgatory_udf.launch.spark_session import build_session
-
+    import_module("pandas")
+    with suppress(ModuleNotFoundError):
+        import_module("pyspark.sql")
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
     print(STORY)
     # Name the local file system, because a cluster has another default.
     place = f"file://{out.absolute()}"
     with ThreadPoolExecutor(1) as executor:
-        # Import the trace and load modules while Spark starts.
+        # Import the trace and load modules while Spark starts, if it is installed.
         importing = executor.submit(_import_trace, place)
         executor.submit(import_module, _CHART_MODULE)
-        spark = build_session("purgatory-demo")
+        chosen = open_backend()
         events, ingested = importing.result()
 
         from purgatory_udf.answers.audit import audit, report, require_all
@@ -98,7 +94,7 @@ def main(
         from purgatory_udf.streaming.replay_run import run_replay
         from purgatory_udf.streaming.run_resumption import ReplayOptions
 
-        run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
+        run = run_replay(chosen, ReplayOptions(events, place, Config(), ingested=ingested))
         backend = open_local()
         print("\n".join(summary(backend, place, run)))
         findings = audit(backend, place)

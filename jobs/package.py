@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.installation import COMMAND, ROOT
 from purgatory_udf.launch import job
 
 
@@ -27,10 +27,9 @@ def main(
     from purgatory_udf.launch import package_archive
 
     _checks(out)
-    root = Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[1])
-    made = package_archive.create_archive(root, out)
+    made = package_archive.create_archive(ROOT, out)
     print(f"{made}  {made.stat().st_size / 1e6:,.0f} MB")
-    print(f"Use it on a cluster: ./spark-submit.sh --master MASTER --archives {made} JOB …")
+    print(f"Use it on a cluster: {COMMAND} --master MASTER --archives {made} JOB …")
 
 
 if __name__ == "__main__":

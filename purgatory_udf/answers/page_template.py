@@ -23,7 +23,7 @@ from typing import Any
 
 from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.console import Cell, Table
-from purgatory_udf.common.local_files import user_cache_folder
+from purgatory_udf.common.installation import user_cache_folder
 
 # The style sheet and the script have colours for light and for dark mode.
 STYLE = """

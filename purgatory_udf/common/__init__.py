@@ -1,4 +1,4 @@
-"""Helpers for all packages: configuration, errors, console output, secrets, local files.
+"""Helpers for all packages: configuration, errors, console output, secrets, local files, the installation.
 
 No module imports Spark, DuckDB or the rules.
 """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from purgatory_udf.common.installation import COMMAND
+
 
 class UserError(Exception):
     """The input, an option or the configuration is invalid: exit status 2.
@@ -53,7 +55,7 @@ _CAUSES = (
     (
         # In an error of this process the text does not include the name of the exception.
         re.compile(r"ModuleNotFoundError: No module named '\S+'"),
-        "a Python module is missing on the workers; ship the environment that ./spark-submit.sh package builds",
+        f"a Python module is missing on the workers; ship the environment that {COMMAND} package builds",
     ),
     (
         re.compile(r"DELTA_(INVALID_PROTOCOL_VERSION|UNSUPPORTED_FEATURES?_(FOR|IN)\w*)"),

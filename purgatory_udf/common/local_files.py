@@ -1,4 +1,4 @@
-"""Files on this machine: paths, pipes, the files in a folder, their total size, and the user's cache folder."""
+"""Files on this machine: paths, pipes, the files in a folder, and their total size."""
 
 from __future__ import annotations
 
@@ -97,14 +97,6 @@ def identity_of(path: str | Path) -> tuple[int, int]:
     """Return a value that is equal for all paths of the same file."""
     status = os.stat(path)
     return status.st_dev, status.st_ino
-
-
-def user_cache_folder() -> Path:
-    """Return the user's folder for files that can be recreated. It may be missing or read-only.
-
-    It is `purgatory-replay` in `$XDG_CACHE_HOME` or `~/.cache`.
-    """
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "purgatory-replay")
 
 
 def is_small_and_local(paths: Iterable[str], most: int) -> bool:

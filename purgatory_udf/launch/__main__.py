@@ -1,17 +1,20 @@
-"""The `spark-submit.sh` command: from the command line to a running job."""
+"""The commands `spark-submit.sh` and `purgatory-replay`: from the command line to a running job.
+
+`spark-submit.sh` runs in the virtual environment of its source tree and sets that up; `purgatory-replay` runs in the
+environment in which it is installed.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import purgatory_udf
 from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.common.installation import COMMAND, PROGRAM, ROOT, job_module
 from purgatory_udf.common.local_files import pipes_read
 from purgatory_udf.launch import command_line, jvm_process, runtimes, submission
 from purgatory_udf.launch import command_line as command_line_module
@@ -24,28 +27,32 @@ from purgatory_udf.launch.virtual_environment import VirtualEnvironment, report_
 if TYPE_CHECKING:
     from purgatory_udf.launch.job import Job
 
-ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_JOB = "demo"
 
 USAGE = """\
-Usage: ./spark-submit.sh [Spark's options] [JOB [options]]
+Usage: {command} [Spark's options] [JOB [options]]
 
 Without a JOB, the demo runs: it replays a bundled sample trace and summarizes the result.
 
 Jobs:
 {jobs}
 
-  ./spark-submit.sh JOB --help        shows a job's options and their defaults
-  ./spark-submit.sh --verbose JOB …   also shows Spark's log
+  {command} JOB --help        shows a job's options and their defaults
+  {command} --verbose JOB …   also shows Spark's log
 
 Spark's options (--master, --conf, --deploy-mode, --driver-memory, --properties-file, …) are those of spark-submit.
-SPARK_HOME selects another Spark than the one in .venv, JAVA_HOME another Java than the one on PATH.
+SPARK_HOME selects another Spark than the installed one, JAVA_HOME another Java than the one on PATH.
 
 Exit status: 0 success; 1 an invariant or a limit is violated; 2 unusable options or input; 3 any other failure."""
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the command line; return only if no process replaces this one."""
+def main(words: Sequence[str], enter_environment: bool = True) -> int:
+    """Run the command line; return only if no process replaces this one.
+
+    Args:
+        words: The command line.
+        enter_environment: Whether to set up the source tree's virtual environment and continue in it.
+    """
     try:
         line = command_line.parse(words)
         if line.version:
@@ -54,16 +61,15 @@ def main(words: Sequence[str]) -> int:
         if line.help or line.job == "help":
             entries = command_line_module.list_jobs(ROOT)
             width = max(len(entry.name) for entry in entries)
-            print(
-                USAGE.format(jobs="\n".join(f"  {entry.name:<{width}}  {entry.summary}" for entry in entries)),
-                flush=True,
-            )
+            jobs = "\n".join(f"  {entry.name:<{width}}  {entry.summary}" for entry in entries)
+            print(USAGE.format(command=COMMAND, jobs=jobs), flush=True)
             return 0
         entry = command_line_module.find_job(ROOT, line.job or DEFAULT_JOB)
-        _enter_environment()
+        if enter_environment:
+            _enter_environment()
         return _run(line, entry)
     except UserError as error:
-        print(f"spark-submit.sh: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -73,25 +79,38 @@ def main(words: Sequence[str]) -> int:
         return 0
 
 
+def run_installed() -> int:
+    """Run the command line of this process in its environment: the console script `purgatory-replay`."""
+    return main(sys.argv[1:], enter_environment=False)
+
+
 def _enter_environment() -> None:
     """Set up the virtual environment if necessary, and continue with its Python."""
     environment = VirtualEnvironment(ROOT)
     environment.set_up("run")
-    if not environment.folder.samefile(sys.prefix):
+    if not environment.is_active():
         os.execv(environment.python, [str(environment.python), *sys.orig_argv[1:]])
 
 
 def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
-    job: Job = importlib.import_module(f"jobs.{entry.file.stem}").main
-    settings = line.settings(runtimes.spark_defaults(runtimes.find_spark(os.environ), os.environ))
+    job: Job = importlib.import_module(job_module(entry.file.stem)).main
+    has_spark = runtimes.has_spark(os.environ)
+    defaults = runtimes.spark_defaults(runtimes.find_spark(os.environ), os.environ) if has_spark else {}
+    settings = line.settings(defaults)
     ended: int | None = job.check(line.arguments, submission.is_client_mode(settings))
     if ended is not None:
         return ended
     if not job.spark:
         return job.status(line.arguments)
-    if runs_in_process(job.inputs, job.max_local_bytes, bool(line.spark), settings, os.environ):
-        with contextlib.suppress(NeedsSparkError):
+    reason = ""
+    is_small = runs_in_process(job.inputs, job.max_local_bytes, bool(line.spark), settings, os.environ)
+    if is_small or (job.spark_is_optional and not has_spark and not line.spark):
+        try:
             return job.status(line.arguments, open_local)
+        except NeedsSparkError as error:
+            reason = f" ({error})"
+    if not has_spark:
+        raise UserError(f"{entry.name} needs Spark{reason}, which is not installed: {runtimes.INSTALL_SPARK}")
     _set_java_home(os.environ)
     call = submission.prepare(ROOT, line, entry.file, os.environ, job.settings)
     if call.class_archive and call.class_archive.should_create():
@@ -127,12 +146,12 @@ def _replace_process(call: Submission) -> NoReturn:
 
 def _set_java_home(environ: MutableMapping[str, str]) -> None:
     runtime = runtimes.find_java(environ)
-    if runtime is None:
+    if runtime is None and VirtualEnvironment(ROOT).is_active():
         VirtualEnvironment(ROOT).set_up("java")
         importlib.invalidate_caches()
         runtime = runtimes.find_java(environ)
     if runtime is None:
-        raise UserError("Java 17 or newer is required; set JAVA_HOME to its folder")
+        raise UserError("Java 17 or newer is required: set JAVA_HOME, or pip install 'purgatory-replay[java]'")
     if environ.get("JAVA_HOME") and not runtime.is_relative_to(environ["JAVA_HOME"]):
         report_progress(f"JAVA_HOME={environ['JAVA_HOME']} is not Java 17 or newer; using {runtime}")
     environ["JAVA_HOME"] = str(runtimes.wrapper_java_home(runtime))

@@ -66,7 +66,7 @@ class ClassArchive:
             return False
         if self.failure_marker.exists() and time.time() - self.failure_marker.stat().st_mtime < _RETRY_AFTER_SECONDS:
             return False
-        return os.access(self.folder if self.folder.exists() else self.folder.parent, os.W_OK)
+        return os.access(next(each for each in (self.folder, *self.folder.parents) if each.exists()), os.W_OK)
 
     @property
     def failure_marker(self) -> Path:
@@ -159,7 +159,7 @@ def main(folder: str, name: str, *command: str) -> int:
     """Wait until the starting process has ended, then create the archive."""
     sys.stdin.buffer.read()
     archive = ClassArchive(Path(folder), name)
-    archive.folder.mkdir(exist_ok=True)
+    archive.folder.mkdir(parents=True, exist_ok=True)
     # The kernel releases the lock with the process, so no stale lock remains. A second creator exits.
     with (archive.folder / "lock").open("w") as lock:
         try:

@@ -141,7 +141,7 @@ class JobEntry:
 
 
 def list_jobs(root: Path) -> list[JobEntry]:
-    """Return all jobs, sorted by file name, without importing them."""
+    """Return all jobs below the root, sorted by file name, without importing them."""
     files = (file for file in sorted((root / "jobs").glob("*.py")) if not file.name.startswith("_"))
     return [JobEntry(job_name(file), file, _summary(file)) for file in files]
 

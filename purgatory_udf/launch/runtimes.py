@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.installation import ROOT, is_installed, made_files
 from purgatory_udf.common.secrets import read_properties
 
 OLDEST_JAVA = 17
@@ -87,7 +88,7 @@ def wrapper_java_home(java: Path, at: Path | None = None) -> Path:
     if _is_wrapper(java):
         # `java` is a wrapper already, in a process that this one started; wrapped again, it would call itself forever.
         return java.parent.parent
-    at = at or Path(sys.prefix) / "java"
+    at = at or (made_files(ROOT) if is_installed(ROOT) else Path(sys.prefix)) / "java"
     script = at / "bin" / "java"
     text = JAVA_WRAPPER.replace("{java}", _quoted(java))
     if not (script.is_file() and script.read_text(encoding="utf-8") == text and os.access(script, os.X_OK)):
@@ -125,6 +126,14 @@ def _quoted(path: Path) -> str:
 SUPPORTED_SPARK, TESTED_SPARK = "4.2", "4.2.0"
 
 
+INSTALL_SPARK = "add the extra spark (pip install 'purgatory-replay[spark]'), or set SPARK_HOME"
+
+
+def has_spark(environ: Mapping[str, str]) -> bool:
+    """Whether Spark is installed, which only some jobs need."""
+    return bool(environ.get("SPARK_HOME")) or importlib.util.find_spec("pyspark") is not None
+
+
 def find_spark(environ: Mapping[str, str]) -> Path:
     """Return the folder with `bin/spark-submit`."""
     if environ.get("SPARK_HOME"):
@@ -134,7 +143,7 @@ def find_spark(environ: Mapping[str, str]) -> Path:
         return home
     package = importlib.util.find_spec("pyspark")
     if package is None or package.origin is None:
-        raise UserError("pyspark is not installed, and SPARK_HOME is not set; do one of the two")
+        raise UserError(f"Spark is not installed: {INSTALL_SPARK}")
     return Path(package.origin).parent
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from purgatory_udf.backend import spark_workers
+from purgatory_udf.common.installation import conf_folder
 from purgatory_udf.launch import jars as jars_module
 from purgatory_udf.launch import jvm_process, runtimes
 
@@ -148,6 +149,6 @@ def _prepare_jvm(settings: dict[str, str]) -> None:
     )
     given = [settings["spark.jars"]] if settings.get("spark.jars") else []
     settings["spark.jars"] = ",".join([*given, *map(str, jars)])
-    quiet = quote(str(Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"))
+    quiet = quote(str(conf_folder() / "log4j2.properties"))
     ours = f"-Dlog4j2.configurationFile=file:{quiet}"
     settings["spark.driver.extraJavaOptions"] = f"{ours} {settings.get('spark.driver.extraJavaOptions', '')}".strip()

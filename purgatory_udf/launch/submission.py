@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.installation import COMMAND, PROGRAM, import_folder, made_files
 from purgatory_udf.common.secrets import read_properties
 from purgatory_udf.launch import jars as jars_module
 from purgatory_udf.launch import package_archive, runtimes
@@ -67,7 +68,7 @@ def prepare(
     """Return the spark-submit call for a command line.
 
     Args:
-        root: The source tree.
+        root: The folder with the jobs and the settings.
         line: The parsed command line.
         file: The job's file.
         environ: The environment of the call.
@@ -82,7 +83,7 @@ def prepare(
     packed = _packed_environment(root, settings)
     # Sources are used as files if workers have them, because compiled code is stored next to the files. A zip would
     # take precedence, and each worker would compile it again.
-    shipped = [] if packed or is_local(settings) else [package_archive.build_bundle(root, root / ".venv" / "bundles")]
+    shipped = [] if packed or is_local(settings) else [package_archive.build_bundle(root, made_files(root) / "bundles")]
     jars = _delta_jars(home, settings, line, environ)
     # Within one process no jars have to be sent. Jars on the JVM's own class path can be in its class archive.
     user_class_path, sent = settings.get("spark.driver.extraClassPath"), jars
@@ -118,7 +119,7 @@ def _is_one_process(settings: Mapping[str, str]) -> bool:
 
 def _class_archive(root: Path, home: Path, jars: list[Path], environ: Mapping[str, str]) -> ClassArchive | None:
     runtime = runtimes.wrapped_java(Path(environ["JAVA_HOME"])) if "JAVA_HOME" in environ else None
-    return class_archive_for(root / ".venv" / "classes", runtime, home, jars, environ) if runtime else None
+    return class_archive_for(made_files(root) / "classes", runtime, home, jars, environ) if runtime else None
 
 
 def _require_supported(settings: Mapping[str, str]) -> None:
@@ -137,7 +138,7 @@ def _packed_environment(root: Path, settings: Mapping[str, str]) -> str | None:
         if made_of is None:
             continue
         if made_of != package_archive.bundle_digest(package_archive.bundle_sources(root)):
-            raise UserError(f"{file}: was created from other sources; create it again with ./spark-submit.sh package")
+            raise UserError(f"{file}: was created from other sources; create it again with {COMMAND} package")
         return folder or Path(file).name
     return None
 
@@ -177,7 +178,7 @@ def _delta_jars(home: Path, settings: Mapping[str, str], line: CommandLine, envi
     version = runtimes.spark_version(home) or runtimes.SUPPORTED_SPARK
     if not version.startswith(runtimes.SUPPORTED_SPARK):
         print(
-            f"spark-submit.sh: warning: {home} is Spark {version}; only Spark {runtimes.SUPPORTED_SPARK} is tested",
+            f"{PROGRAM}: warning: {home} is Spark {version}; only Spark {runtimes.SUPPORTED_SPARK} is tested",
             file=sys.stderr,
         )
     named = settings.get("spark.jars", "") + settings.get("spark.jars.packages", "")
@@ -210,8 +211,8 @@ def _environment(
 ) -> dict[str, str]:
     given = {**environ, "SPARK_HOME": str(home), "PURGATORY_HOME": str(root)}
     if (packed is not None or is_local(settings)) and is_client_mode(settings):
-        # The driver and the workers on this machine import from the tree.
-        given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environ.get("PYTHONPATH")]))
+        # The driver and the workers on this machine import from here.
+        given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(import_folder(root)), environ.get("PYTHONPATH")]))
     if is_local(settings):
         # Limits malloc's arenas: with one per thread, a JVM keeps several hundred megabytes of freed native memory.
         given.setdefault("MALLOC_ARENA_MAX", "2")

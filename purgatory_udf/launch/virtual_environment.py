@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.installation import PROGRAM
 
 # Build dependencies of the packages that come as sources. They are pinned and installed first, because pip would choose
 # its own versions without checking hashes.
@@ -39,6 +40,10 @@ class VirtualEnvironment:
         self.folder = root / ".venv"
         self.python = self.folder / "bin" / "python"
         self._unfinished = self.folder / "unfinished"
+
+    def is_active(self) -> bool:
+        """Whether this process runs in the environment."""
+        return self.folder.is_dir() and self.folder.samefile(sys.prefix)
 
     def ready(self, *groups: str) -> bool:
         """Return whether these groups are installed as pinned. It reads a few small files only."""
@@ -170,7 +175,7 @@ class VirtualEnvironment:
 
 def report_progress(sentence: str) -> None:
     """Print a sentence about progress to stderr, because stdout belongs to the job."""
-    print(f"[spark-submit.sh] {sentence} …", file=sys.stderr, flush=True)
+    print(f"[{PROGRAM}] {sentence} …", file=sys.stderr, flush=True)
 
 
 def set_up(root: Path, *groups: str) -> None:

@@ -5,7 +5,6 @@ Scenarios are loaded by name or from a file. The first error in a file is report
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -14,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from purgatory_udf.common.configuration import read_mapping
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.installation import conf_folder
 from purgatory_udf.simulation.fitted_scenario import Fitted
 
 Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -357,9 +357,8 @@ def _require_known(what: str, name: str | int, known: list[Any], where: str) -> 
 
 
 def scenarios_folder() -> Path:
-    """Return the folder of the bundled scenarios, which is in the source tree and not in the package."""
-    root = Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[2])
-    return root / "conf" / "scenarios"
+    """Return the folder of the bundled scenarios."""
+    return conf_folder() / "scenarios"
 
 
 def scenario_names() -> list[str]:

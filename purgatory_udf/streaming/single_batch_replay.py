@@ -19,6 +19,8 @@ import pyarrow as pa
 from purgatory_udf.backend.backend import Backend, LocalBackend
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch import backend_choice
+from purgatory_udf.rules import warm_up
+from purgatory_udf.rules.engine.jit import code_cache
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.batch_sink import LocalChunks, Sink
@@ -110,6 +112,9 @@ class LocalQuery:
 
     def to_end(self, survey: Survey) -> None:
         """Replay all events and write the tables."""
+        if code_cache.needs_warm_up():
+            log.info("compiling the engine (once for each version; up to a minute)")
+            warm_up.main()
         log.info("%s: %s events", self.title, f"{survey.events:,}")
         rules = self.sink.rules
         rows = self.backend.delta(self.events).read(self.events)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from purgatory_udf.backend.backend import Backend, SparkBackend, backend_of
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.installation import COMMAND
 from purgatory_udf.rules.engine.loop.arena import LINGERING, SETTLED
 from purgatory_udf.rules.engine.loop.codes import key_parts
 from purgatory_udf.rules.engine.loop.engine_state import State
@@ -86,7 +87,7 @@ def _missing_state_reason(backend: Backend, out: str) -> str:
     if without_spark:
         return (
             "replayed in one process, which leaves no state; a stream does: "
-            "./spark-submit.sh --master 'local[*]' replay … --overwrite"
+            f"{COMMAND} --master 'local[*]' replay … --overwrite"
         )
     return "its replay has no state: its stream has not started yet, or the trace has no operations"
 

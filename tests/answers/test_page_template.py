@@ -14,7 +14,7 @@ import vl_convert
 
 from purgatory_udf.answers import page_template as module
 from purgatory_udf.answers.page_template import page, vega_bundle
-from purgatory_udf.common.local_files import user_cache_folder
+from purgatory_udf.common.installation import user_cache_folder
 
 Built = list[tuple[str, str]]
 SCRIPT = "window.chart = '</script>';\r\n// \N{SNOWMAN}\n"

@@ -45,6 +45,7 @@ def test_packages_are_pinned_with_hashes(file: str) -> None:
     [
         (BUILD_REQUIREMENTS, ("build-system", "requires")),
         ("requirements.txt", ("project", "dependencies")),
+        ("requirements.txt", ("project", "optional-dependencies", "spark")),
         ("requirements-test.txt", ("project", "optional-dependencies", "test")),
         ("requirements-java.txt", ("project", "optional-dependencies", "java")),
     ],

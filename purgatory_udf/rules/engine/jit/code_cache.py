@@ -34,7 +34,7 @@ import numba
 import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 
-from purgatory_udf.common.local_files import user_cache_folder
+from purgatory_udf.common.installation import user_cache_folder
 
 log = logging.getLogger(__name__)
 
