@@ -35,7 +35,13 @@ class Family:
     samples: list[tuple[str, Mapping[str, object], float]] = field(default_factory=list)
 
     def add(self, value: float | None, suffix: str = "", **labels: object) -> None:
-        """Add a sample. A label of None is omitted; a value of None adds no sample."""
+        """Add a sample to the metric.
+
+        Args:
+            value: The value; None adds no sample.
+            suffix: Suffix of the metric's name, for the samples of a summary.
+            labels: The labels; those with the value None are omitted.
+        """
         if value is not None:
             self.samples.append((suffix, {name: label for name, label in labels.items() if label is not None}, value))
 

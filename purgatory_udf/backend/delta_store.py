@@ -96,7 +96,10 @@ class DeltaStore(ABC):
 
     @abstractmethod
     def create(self, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
-        """Create an empty table unless it exists. Concurrent writers need it, because two first commits conflict."""
+        """Create an empty table, partitioned by the columns `partitioned_by`, unless it exists.
+
+        Concurrent writers need an existing table, because two first commits conflict.
+        """
 
     @abstractmethod
     def identity(self, path: str) -> Identity:
@@ -108,7 +111,7 @@ class DeltaStore(ABC):
 
     @abstractmethod
     def read(self, path: str, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-        """Return the rows that meet all conditions."""
+        """Return the rows that meet all conditions in `where`, with all columns or only `columns`."""
 
     @abstractmethod
     def count(self, path: str, where: Sequence[Condition] = ()) -> int:

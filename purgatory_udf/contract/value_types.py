@@ -50,12 +50,15 @@ class Rejection(Exception):  # noqa: N818 (a finding about the input, not an err
 
 
 def wrong_type(value: Any, expected: str) -> Rejection:
-    """Return the rejection of a value of the wrong type."""
+    """Return the rejection of a value of the wrong type. `expected` describes the right type."""
     return Rejection("wrong type", abbreviated_json(value), expected)
 
 
 def invalid_value(value: Any, expected: str) -> Rejection:
-    """Return the rejection of a value of the right type that a broker cannot have recorded."""
+    """Return the rejection of a value of the right type that a broker cannot have recorded.
+
+    `expected` describes the valid values.
+    """
     return Rejection("invalid value", abbreviated_json(value), expected)
 
 

@@ -151,7 +151,10 @@ def require_verified(what: str, jars: list[Path], ivy: Path) -> list[Path]:
 
 
 def fetch_error(what: str, ivy: Path, output: str) -> UserError:
-    """Return the error for a failed fetch, with the error lines of Spark's output."""
+    """Return the error for a failed fetch of the jars `what` into the cache `ivy`.
+
+    The message contains the error lines of `output`, which is that of spark-submit.
+    """
     excerpt = "\n".join(f"  {line}" for line in _error_lines(output))
     return UserError(
         f"{what} could not be fetched from Maven into {ivy}"

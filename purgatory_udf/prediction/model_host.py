@@ -50,7 +50,7 @@ class ModelHost:
         heappush(self._times, (time_ms, self._scheduled, do, subject))
 
     def work(self, amount_ms: float, do: Do, subject: Any) -> None:
-        """Call `do(subject)` after a step of this much work."""
+        """Call `do(subject)` after a step of `amount_ms` milliseconds of work."""
         if self._cores is None:
             self.schedule(self.now + amount_ms, do, subject)
             return
@@ -165,7 +165,7 @@ class Sampler:
 
 
 class SamplerBySize:
-    """Draws from a distribution per range of sizes; each of `bounds` is the start of the next range."""
+    """Draws from one distribution for each range of sizes. Each of `bounds` is the start of the next range."""
 
     def __init__(self, bounds: Sequence[int], quantiles: Sequence[Sequence[float]], random: Random) -> None:
         self._bounds = list(bounds)

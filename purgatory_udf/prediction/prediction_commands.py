@@ -148,7 +148,7 @@ def run_tuning(
 
 
 def check_by_simulation(scenario: Scenario, seeds: int) -> FitCheck:
-    """Simulate the unchanged scenario and compare its figures with the recorded ones."""
+    """Simulate the unchanged scenario with `seeds` random seeds, and compare its figures with the recorded ones."""
     simulated = simulate_all({UNCHANGED: build_plan(scenario)}, seeds)[UNCHANGED]
     return check_fit(require_fitted(scenario), simulated.median)
 

@@ -131,7 +131,10 @@ class Prediction:
         return [name for name in self.results if name != UNCHANGED]
 
     def clients(self, with_ranges: bool = True) -> Table:
-        """Return the table of the clients' figures, a row per client, API and variant."""
+        """Return the table of the clients' figures, a row per client, API and variant.
+
+        `with_ranges` adds the range of each figure over the seeds.
+        """
         medians = {name: results.median for name, results in self.results.items()}
         ranges = {name: results.range for name, results in self.results.items()}
         rows: list[tuple[Cell, ...]] = []

@@ -171,12 +171,12 @@ MAX_COPIES = 1000
 
 
 def copy_readers(reader: ReaderPlan, count: int) -> list[ReaderPlan]:
-    """Return copies of a consumer that read the same partitions, each in its own group."""
+    """Return `count` copies of a consumer that read the same partitions, each in a separate group."""
     return [replace(reader, client=copy_name(reader.client, number)) for number in range(count)]
 
 
 def copy_producers(producer: ProducerPlan, count: int) -> list[ProducerPlan]:
-    """Return copies of a producer that start at different records of the cycle, so that they are not synchronous."""
+    """Return `count` copies of a producer, which start at different records so that they are not synchronous."""
     length = len(producer.gaps_ms)
     return [
         replace(

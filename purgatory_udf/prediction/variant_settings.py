@@ -47,7 +47,7 @@ class VariantSetting:
     scope: Scope = NO_SCOPE
 
     def apply(self, before: float) -> float:
-        """Return the new value."""
+        """Return the new value, given the value `before`."""
         return before * self.value if self.times else self.value
 
     @property

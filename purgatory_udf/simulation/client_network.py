@@ -50,7 +50,7 @@ class Listener(Protocol):
         """Register a connection, to close it when the broker stops."""
 
     def handle(self, exchange: Exchange, reply: Reply) -> None:
-        """Handle a request and call `reply(response, throttle_ms)` once, now or later."""
+        """Handle the request of an exchange. Calls `reply(response, throttle_ms)` once, now or later."""
 
 
 class Connection:

@@ -120,7 +120,7 @@ class GroupMembership:
                 yield from self.handle_response(response)
 
     def handle_response(self, response: Any) -> ProcessGenerator[None]:
-        """Rejoin or recover if a heartbeat or commit has failed."""
+        """Rejoin or recover, if the response to a heartbeat or commit has an error."""
         if isinstance(response, GroupCoordinatorResponse) and response.error == "REBALANCE_IN_PROGRESS":
             self.needs_to_join = True
         elif not isinstance(response, GroupCoordinatorResponse) or response.error != NONE:

@@ -235,7 +235,7 @@ class TransactionCoordinators:
         return FindCoordinatorResponse(next((broker for broker in candidates if self._is_up(broker)), None))
 
     def end_transaction(self, broker: int, request: EndTransactionRequest, reply: Reply) -> None:
-        """Respond when the decision is stored, then write the markers.
+        """Call `reply` when the decision is stored, then write the markers.
 
         Storing it takes a network latency and a follower's append.
         """

@@ -51,7 +51,10 @@ class TableMaintenance:
 def maintain(
     session: SparkSession | Backend, out: str, keep_hours: int = KEEP_HOURS
 ) -> tuple[list[TableMaintenance], list[str]]:
-    """Compact and vacuum the tables below `out`; return their sizes, and the deleted working files."""
+    """Compact and vacuum the tables below `out`; return their sizes, and the deleted working files.
+
+    Files that only versions older than `keep_hours` need are deleted.
+    """
     backend, layout = backend_of(session), Layout(out)
     store = backend.delta(out)
     tables = [name for name in COMPACTED if store.is_table(layout.table(name))]

@@ -48,7 +48,7 @@ class Layout:
         return {"relay": self.relay, "group_answers": self.answers}.get(table) or self.table(table)
 
     def control(self, query: str) -> str:
-        """Return the path of the table with the drain row, which moves a watermark past the end of a finished trace."""
+        """Return the path of a query's control table. Its drain row moves the watermark past the end of a trace."""
         return f"{self.internal}/control/{query}"
 
     @property

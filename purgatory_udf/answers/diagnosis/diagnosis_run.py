@@ -120,7 +120,10 @@ class Diagnosis:
         return max(1, self.end_us - self.start_us) / 60_000_000
 
     def within(self, from_us: int | None, until_us: int | None) -> Diagnosis:
-        """Return the diagnosis with only the findings that overlap a period. None leaves an end of the period open."""
+        """Return the diagnosis with only the findings that overlap the period from `from_us` to `until_us`.
+
+        Both are microseconds since the epoch; None leaves that end of the period open.
+        """
         chosen = [
             each
             for each in self.findings

@@ -39,7 +39,7 @@ class Finding:
         operations: Number of operations that waited longer because of it; `expired` of them expired.
         excess_wait_s: Sum of the time that they waited longer than usual, in operation-seconds.
         share: `excess_wait_s` divided by the excess of the whole trace, from 0 to 1.
-        confidence: From 0 to 1.
+        confidence: Confidence in the finding, from 0 to 1.
         clients: Clients of these operations, those with the longest waits first.
         evidence: `operation_id` of operations to `explain`, the longest wait first.
     """
@@ -94,7 +94,7 @@ class Finding:
 
 
 def ranked(findings: Iterable[Finding], total_excess_s: float) -> list[Finding]:
-    """Return the findings with their shares, the heaviest first."""
+    """Return the findings with their shares of `total_excess_s` (operation-seconds), the heaviest first."""
     total = max(total_excess_s, sum(finding.excess_wait_s for finding in findings), 1e-9)
     shared = [replace(finding, share=finding.excess_wait_s / total) for finding in findings]
     return sorted(shared, key=lambda each: (-each.excess_wait_s, each.start_us, each.kind))
@@ -127,7 +127,7 @@ def seconds(microseconds: float) -> str:
 
 
 def join_names(names: Iterable[object], most: int = 3) -> str:
-    """Return names such as `a, b and c` or `a, b, c and 4 more`."""
+    """Return names as text, such as `a, b and c`, or `a, b, c and 4 more` if there are more than `most`."""
     texts = [str(name) for name in names]
     if len(texts) > most:
         return f"{', '.join(texts[:most])} and {len(texts) - most} more"

@@ -61,7 +61,10 @@ def failed_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
 
 
 def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the members that left a group and returned, and the members for which a rebalance waited long."""
+    """Yield the members that left a group and returned, and the members for which a rebalance waited long.
+
+    `found` are the findings so far, which may explain a slow member.
+    """
     changes = facts.tables.rows("diagnosis/membership")
     seen: list[Finding] = []
     for place, row in enumerate(changes):
@@ -153,7 +156,7 @@ def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding
 
 
 def rebalance_storms(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the groups that rebalanced repeatedly within a minute."""
+    """Yield the groups that rebalanced repeatedly within a minute. `found` are the findings so far."""
     by_group: dict[str, list[Row]] = {}
     for row in _rebalances(facts):
         if row["started_us"] < facts.shutdown_us and not row["after_end"]:

@@ -311,7 +311,7 @@ class ChangeRecorder:
         self._journal = journal
 
     def record(self, group: ConsumerGroup, reason: str, now_us: int) -> None:
-        """Record the changes of the group and its members since the last call."""
+        """Record the changes of the group and its members since the last call, with `reason` as their cause."""
         before = group.recorded_members
         for member in group.members.values():
             known = before.get(member.member_id)

@@ -197,7 +197,7 @@ class MemberTimers:
             self.cancel(kind, group, member_id, rule, now_us)
 
     def cancel_group(self, group: str, rule: str, now_us: int) -> None:
-        """End all timers of a group, without effect."""
+        """End all timers of a group without effect. `rule` is their `completed_by`."""
         for key in [key for key in self._running if key[1] == group]:
             self._running.pop(key).abandon(now_us, rule)
 

@@ -200,7 +200,10 @@ class MemberSessions:
         self._complete_and_schedule_next(group, member, rule, start, member.session_timeout_ms)
 
     def start(self, group: Group, member: Member, join: JoinGroup, timeout_ms: int) -> None:
-        """Start the first session of a member id. Its id is derived, as the join may also start a rebalance."""
+        """Start the first session of a member id, which lasts `timeout_ms`.
+
+        The session's operation id is a derived one, because the join may also start a rebalance.
+        """
         start = OperationStart.derived(group, join.time_us, join)
         self._complete_and_schedule_next(group, member, join.api, start, timeout_ms)
 
@@ -223,7 +226,7 @@ class MemberSessions:
         self._check(group, member.member_id, now_us)
 
     def abandon(self, group: str, now_us: int, rule: str = BROKER_STOPPED) -> None:
-        """End all sessions of the group without effect."""
+        """End all sessions of the group without effect. `rule` is the reason in the tables."""
         self._purgatory.abandon(lambda key: key.group == group, now_us, rule)
 
     def on_timer(self, session: DelayedHeartbeat, now_ms: int) -> None:

@@ -65,7 +65,10 @@ class Rebalancer:
     def maybe_prepare_rebalance(
         self, group: Group, reason: str, now_us: int, request: GroupRequest | None = None
     ) -> None:
-        """Start a rebalance unless one is in progress, which then covers the change. See `prepare_rebalance`."""
+        """Start a rebalance, unless one is in progress, which then includes the change.
+
+        For the arguments see `prepare_rebalance`.
+        """
         if group.can_rebalance():
             self.prepare_rebalance(group, reason, now_us, request)
 

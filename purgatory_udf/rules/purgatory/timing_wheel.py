@@ -98,7 +98,7 @@ class TimerTaskList:
 
 
 class DelayQueue:
-    """Buckets ordered by expiration; buckets of one expiration in the order in which they were offered."""
+    """A queue of buckets, ordered by expiration. Buckets with equal expiration keep the order of insertion."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerTaskList]] = []
@@ -157,7 +157,7 @@ class TimingWheel:
 
 
 class Alarm:
-    """The earliest time at which any of the timers that share this alarm may have work to do."""
+    """The earliest time at which any of several timers may have a task to run. The timers share the alarm."""
 
     __slots__ = ("at_ms",)
 

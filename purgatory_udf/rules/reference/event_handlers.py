@@ -15,8 +15,8 @@
 | `throttled`, `unthrottled` | none: seen at the next check, too |
 | `stopped` | none: operations that wait for the partition end without an answer |
 
-Handlers of requests return the operation. They call `respond`, if it is given, with the operation once it is answered:
-at once, or when a later event or a deadline completes it.
+The functions of this module apply one event to `cluster`. Those of requests return the operation. If `respond` is
+given, it is called with the operation once that is answered: at once, or when a later event or a deadline completes it.
 """
 
 from __future__ import annotations

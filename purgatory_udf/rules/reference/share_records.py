@@ -110,7 +110,7 @@ class PersistedState:
         self.batches = list(batches)
 
     def write(self, start: int, written: Sequence[StateBatch]) -> None:
-        """Store batches in place of the offsets that they cover, and drop everything below the start offset."""
+        """Store batches in place of the offsets that they cover, and drop all states below the new start offset."""
         self.start = start
         for batch in written:
             low = bisect_left(self.batches, batch.first, key=lambda stored: stored.last)

@@ -44,7 +44,7 @@ def broker_of(number: Numbers) -> pa.Array:
 
 
 def constant(value: object, size: int, kind: pa.DataType) -> pa.Array:
-    """Return a column with the same value in each row."""
+    """Return a column of `size` rows with the same value, of the Arrow type `kind`."""
     return pa.repeat(pa.scalar(value, kind), size)
 
 

@@ -211,7 +211,7 @@ def leader_move(workload: Workload, number: int) -> LeaderMove:
 
 
 def latencies_us(workload: Workload, random: np.random.Generator, shape: tuple[int, ...]) -> Numbers:
-    """Draw latencies in microseconds, cut off at `max_latency_ms`."""
+    """Draw an array of latencies in microseconds, with this shape. They are cut off at `max_latency_ms`."""
     latency_ms = workload.median_ms * np.exp(workload.sigma * random.standard_normal(shape))
     return np.asarray((np.minimum(latency_ms, workload.max_latency_ms) * 1000).astype(np.int64))
 

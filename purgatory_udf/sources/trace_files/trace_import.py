@@ -53,7 +53,7 @@ DUPLICATE = "duplicate seq"
 
 
 def without_late(placed: DataFrame, max_disorder_ms: int) -> DataFrame:
-    """Set `rule` and `reason` of events more than `max_disorder_ms` behind an earlier line of their file."""
+    """Set `rule` and `reason` of events that are more than `max_disorder_ms` behind an earlier line of their file."""
     from pyspark.sql import functions as sf
 
     behind = sf.col("latest") - sf.col("time_us")
@@ -296,7 +296,8 @@ def ingest_trace(
 ) -> tuple[str, str]:
     """Import files for a replay; return the table of events, and the import's name, which identifies the trace.
 
-    If an interrupted replay is repeated, files that have been imported already are not imported again.
+    If an interrupted replay is repeated, files that have been imported already are not imported again, unless
+    `overwrite`.
     """
     backend = backend_of(session)
     events = Layout(out).table("events")

@@ -153,7 +153,7 @@ class Source:
     skipped: Sequence[str] = ()
 
     def validate(self, backend: Backend, per_file: int) -> Dataset:
-        """Validate every line, and return the VALIDATED rows."""
+        """Validate every line, and return the VALIDATED rows. A file of the table will have `per_file` events."""
         reader, sample_interval = self.reader, max(1, min(SAMPLE_INTERVAL, per_file // TIMES_A_FILE))
         return backend.run_tasks(
             self._tasks(self.pieces), lambda piece: reader.validate(piece, sample_interval), VALIDATED

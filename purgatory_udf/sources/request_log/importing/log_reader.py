@@ -233,7 +233,9 @@ def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
 
 
 def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the step that reads messages (partition, offset, value), one line each.
+    """Return the step that reads messages (partition, offset, value), each of which is a line.
+
+    `zone` is the time zone of timestamps without one.
 
     A request that a broker handled before `since_us` is rejected as late.
     """
@@ -274,7 +276,7 @@ class Rows:
 
 
 def in_time(row: RequestRow | Row | None, since_us: int, text: str, tally: Tally) -> RequestRow | Row | None:
-    """Return the row, or a bad line if the request was handled before `since_us`."""
+    """Return the row, or a bad line with this text if the request was handled before `since_us`; counted in `tally`."""
     if not isinstance(row, RequestRow) or row.start_us >= since_us:
         return row
     tally.counts["late_lines"] += 1
@@ -357,7 +359,7 @@ def _complete_row(text: str, place: Place, zone: tzinfo, by_path: int | None, ta
 
 
 def row_of(request: Request, tally: Tally) -> RequestRow | Row | None:
-    """Return the row of a request or of a bad line, or None if the request is only counted."""
+    """Return the row of a request or of a bad line, or None if the request is only counted in `tally`."""
     try:
         if request.api in VERSION_APIS and request.answer:
             tally.count_version(request.broker, request.api, request.answer)

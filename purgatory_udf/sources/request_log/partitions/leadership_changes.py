@@ -110,9 +110,9 @@ def first_leadership_us(facts: PartitionFacts, first_us: int) -> int:
 
 
 def takeover_us(facts: PartitionFacts, change: PartitionChange) -> int:
-    """Return when the broker became the leader after another broker.
+    """Return when a broker became the leader by a change that moves the leadership from another broker.
 
-    It is after the last request that the broker refused, and before the first request that it served.
+    The result is after the last request that the broker refused, and before the first request that it served.
     """
     appended = (append.start_us for append in facts.appends if append.base >= 0)
     read = (position.at_us for position in facts.positions if position.replica >= 0)

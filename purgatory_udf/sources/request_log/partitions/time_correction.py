@@ -26,7 +26,10 @@ def correct_append_times(
 ) -> None:
     """Set `at_us` and `check_us` of appends, which are in offset order. Neither decreases from one append to the next.
 
-    `attempts` are those of followers, because consumers see an append only when the high watermark has passed it.
+    Args:
+        appends: The appends.
+        positions: Positions of readers, which prove that the records below them were appended before.
+        attempts: Attempts of followers. Consumers see an append only when the high watermark has passed it.
     """
     latest = _latest_times(appends, positions)
     known = [position.proven_us for position in positions], [position.offset for position in positions]

@@ -374,7 +374,8 @@ class SessionConverter:
     ) -> Iterator[tuple[Key, Fact]]:
         """Yield the high watermarks in the response, with the times between which the broker may have read them.
 
-        The log is read when a waiting fetch is completed; without a wait during handling, for consumers at its end.
+        A broker reads the log when a waiting fetch completes. If the fetch did not wait, it reads the log during the
+        handling of the request; for a consumer, at the end of the handling.
         """
         if request.remote_us:
             since, until = request.answered_us - READ_TO_RESPONSE_US, request.answered_us + COMPLETION_SPREAD_US
