@@ -12,8 +12,10 @@ from purgatory_udf.launch import job
 from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 
-def _checks(out: str, json: Path | None, **_: object) -> None:
+def _checks(out: str, json: Path | None, serve: str | None, **_: object) -> None:
     job.require_file("--json", json)
+    if json is not None and serve is not None:
+        raise UserError("--json and --serve exclude each other")
     if local_folder(out) is None:
         raise UserError(f"{out}: is not on this machine; top reads local files only")
     require_folder(out)
@@ -31,12 +33,24 @@ def main(
         Path | None,
         typer.Option(metavar="FILE", help="Write the status once, as JSON, to this file; - for standard output."),
     ] = None,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve the status to Prometheus at http://HOST:PORT/metrics until interrupted; "
+            "a port alone is served on 127.0.0.1.",
+        ),
+    ] = None,
 ) -> None:
     """Show the status of a followed replay: purgatories, longest waits and their reasons, rebalancing groups."""
     from purgatory_udf.streaming.top_screen import show_top, write_status
 
-    _checks(out, json)
-    if json is not None:
+    _checks(out, json, serve)
+    if serve is not None:
+        from purgatory_udf.streaming import metrics_server
+
+        metrics_server.serve(out, serve)
+    elif json is not None:
         write_status(out, rows, json)
     else:
         show_top(out, once, every, rows)

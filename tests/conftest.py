@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,10 +55,12 @@ _TEST_SETTINGS = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by their fixtures, put slow files first, and deselect `browser` tests if there is no browser."""
-    if browser.find_browser() is None:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("browser")])
-        items[:] = [item for item in items if not item.get_closest_marker("browser")]
+    """Mark tests by their fixtures, put slow files first, and deselect tests whose program is not installed."""
+    has_prometheus = shutil.which("prometheus") and shutil.which("promtool")
+    for marker, program in (("browser", browser.find_browser()), ("prometheus", has_prometheus)):
+        if not program:
+            config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(marker)])
+            items[:] = [item for item in items if not item.get_closest_marker(marker)]
     for item in items:
         fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
         for name in _MARKERS.keys() & {*fixtures}:

@@ -102,7 +102,9 @@ def _gauges(metrics: Metrics) -> Iterable[Family]:
     }
     for row in metrics.rows("prometheus/gauges"):
         for name, family in families.items():
-            family.add(row[name], broker=row["broker"], delayedOperation=row["purgatory"])
+            # Kafka's MBeans have the tag `delayedOperation`.
+            label = "delayedOperation" if name in ("size", "delayed") else "purgatory"
+            family.add(row[name], **{"broker": row["broker"], label: row["purgatory"]})
     return families.values()
 
 

@@ -54,12 +54,16 @@ def write_status(out: str, rows: int, file: Path) -> None:
 
     `rows` is the maximum number of waits and of rebalances.
     """
-    statuses, ended = _read(out)
+    statuses, ended = read_status(out)
     write_json(file, as_json(statuses, rows, int(time.time() * 1000), ended))
 
 
-def _read(out: str) -> tuple[dict[str, QueryStatus], bool]:
-    """Return the status of each query, and whether the replay has ended."""
+def read_status(out: str) -> tuple[dict[str, QueryStatus], bool]:
+    """Return the status of each query, and whether the replay has ended.
+
+    Raises:
+        UserError: No followed replay has written to `out`.
+    """
     # Checked before the files are read: the last frame must show the replay's last status.
     ended = not is_locked(out, "replay")
     statuses = read_status_files(out)
@@ -70,7 +74,7 @@ def _read(out: str) -> tuple[dict[str, QueryStatus], bool]:
 
 def _lines(out: str, rows: int, terminal: bool) -> tuple[list[str], bool]:
     """Return a frame, and whether the replay has ended."""
-    statuses, ended = _read(out)
+    statuses, ended = read_status(out)
     return render_frame(statuses, rows, terminal, int(time.time() * 1000), ended), ended
 
 
