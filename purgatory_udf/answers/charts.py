@@ -115,7 +115,7 @@ CAUSE_COLOURS = [BLUE, GREEN, ORANGE, PURPLE, "#56b4e9", "#b8a800", GREY]
 
 
 def cause_colours() -> Iterator[str]:
-    """Yield different colours, the easiest to tell apart first."""
+    """Yield different colours, the most distinguishable first."""
     yield from CAUSE_COLOURS
     for number in count():
         # Steps of the golden angle spread any number of hues evenly.

@@ -160,7 +160,7 @@ class Totals:
 
     @property
     def failed(self) -> int:
-        """Number of expired operations whose expiration is a failure, unlike that of a fetch."""
+        """Number of expired operations that failed by expiring, unlike a fetch."""
         return sum(row["failed"] for row in self.kinds)
 
     @property

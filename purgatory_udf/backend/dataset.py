@@ -95,7 +95,7 @@ class Dataset(ABC):
         """Return the rows of a query over this and other datasets.
 
         Args:
-            text: The query, in the SQL of `SqlDatabase`. `{rows}` stands for this dataset.
+            text: The query, in the SQL of `SqlDatabase`. `{rows}` is this dataset.
             schema: Names and types of the result's columns.
             others: Further datasets; the query refers to them by their names in braces.
         """

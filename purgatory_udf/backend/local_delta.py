@@ -267,7 +267,7 @@ def create_with_files(
     Args:
         parts: The rows of each file.
         path: Where the table is created.
-        indexed: Columns whose minimum and maximum the log has for each file, for data skipping. Other columns must not
+        indexed: Columns with a minimum and maximum for each file in the log, for data skipping. Other columns must not
             be configured for skipping: a reader takes a column without statistics for all null.
         metadata: User metadata of the commit.
         schema: The table's columns.

@@ -170,7 +170,7 @@ class ConsumerGroupSettings(_Section):
     """Settings of groups of the consumer protocol (Kafka's `group.consumer.*`).
 
     `default_session_timeout_ms` is `group.consumer.session.timeout.ms` of the brokers, for groups without a recorded
-    session timeout; `session_timeout_ms` replaces or scales the session timeouts of all groups.
+    session timeout; `session_timeout_ms` replaces or scales the session timeout of every group.
     """
 
     default_session_timeout_ms: Millis = 45_000

@@ -71,7 +71,7 @@ def files_below(
     Args:
         folder: The folder.
         skipped: Gets the links that are not followed.
-        on_error: Called for a folder that cannot be read; by default, such a folder counts as empty.
+        on_error: Called for a folder that cannot be read; by default, it counts as empty.
     """
     searched: set[tuple[int, int]] = set()
     pending = [str(folder)]

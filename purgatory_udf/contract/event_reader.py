@@ -3,7 +3,7 @@
 `read_line` and `read_row` read one event each. For large files there is a fast path: `decode_struct`, a msgspec decoder
 built from the same fields, which accepts a line only if the readers would. Some rules cannot be expressed as msgspec
 types (offsets of a batch, duplicates, the fields that a change requires); `sources.trace_files.typed_columns` checks
-these afterwards. A field whose check has no msgspec type excludes its event type from the fast path.
+these afterwards. A field with a check without msgspec type excludes its event type from the fast path.
 """
 
 from __future__ import annotations

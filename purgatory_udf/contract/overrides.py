@@ -178,7 +178,7 @@ def _dotted(values: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, Any]
 
 
 class Scope(BaseModel):
-    """The requests to which a rule applies: those that match every field that is set.
+    """The requests to which a rule applies. They match every field that is set.
 
     `client_id`, `topic` and `group` are patterns (`*`, `?`, `[ab]`). A request over several topics matches if one does.
     """
@@ -263,7 +263,7 @@ class RequestColumns:
     """The properties of many requests of one type, by which rules select them."""
 
     def __init__(self, events: pa.Table, items: pa.Array, parents: Array) -> None:
-        """Store events, their flattened `partitions` or `topics`, and for each of these items the row of its event."""
+        """Store events, their flattened `partitions` or `topics`, and for each item the row of its event."""
         self._events, self._items, self._parents = events, items, parents
 
     def __len__(self) -> int:

@@ -154,7 +154,7 @@ _MERGED_OPTIONS = ("--master", "--py-files", "--jars", "--driver-class-path")
 
 
 def _user_options(line: CommandLine) -> list[str]:
-    """Return the user's Spark options, except those that are merged with options of the launcher."""
+    """Return the user's Spark options, except options that are merged with the launcher's."""
     user_options = [pair for pair in line.spark if pair[0] not in _MERGED_OPTIONS]
     return [word for pair in user_options for word in pair if word is not None]
 

@@ -1,9 +1,9 @@
 """Client quotas and replication quotas.
 
 A broker delays the responses to a client that exceeds its byte rate or its share of the broker's threads. A quota
-belongs to a client, or to a user whose clients share it. If several quotas throttle a response, the longest delay
-applies (Kafka: `KafkaApis.sendResponseMaybeThrottle`). A replication quota determines which partitions of a follower's
-fetch are `throttled`.
+belongs to a client, or to a user, and is then shared by the user's clients. If several quotas throttle a response, the
+longest delay applies (Kafka: `KafkaApis.sendResponseMaybeThrottle`). A replication quota determines which partitions of
+a follower's fetch are `throttled`.
 """
 
 from __future__ import annotations

@@ -328,7 +328,7 @@ class LogSteps(TopicSteps):
         return [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
 
     def _append(self, finished: FinishedEvents, first: int, step: int, source: Any) -> tuple[int, int]:
-        """Append the rows of a step, numbered from `first`; return the numbers of written events and of all events."""
+        """Append the rows of a step, numbered from `first`; return the number of written events and the total."""
         tasks = task_sizes(finished.events)
         total = sum(task.size for task in tasks)
         count = total - sum(task.refused for task in tasks)

@@ -215,7 +215,7 @@ def _read_until_ms(files: Any, layout: Layout) -> int:
 
 
 def content_version(session: Session, path: str) -> int:
-    """Return the first version of the current content: the last one that replaced all rows, or the table's first."""
+    """Return the first version of the current content: the last to replace all rows, or the table's first."""
     return _first_of(backend_of(session).delta(path).history(path))
 
 

@@ -170,7 +170,7 @@ def monitor_query(
     others: Sequence[StreamingQuery] = (),
     live: LiveCounts | None = None,
 ) -> None:
-    """Show the progress of a query until it ends.
+    """Show the progress of a query until it has finished.
 
     Args:
         query: The query.

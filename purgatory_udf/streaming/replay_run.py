@@ -340,7 +340,7 @@ def _last_end_us(backend: Backend, layout: Layout) -> int:
 
 
 def rows_written(sinks: Sequence[Sink]) -> Counter[str] | None:
-    """Return the number of rows written to each table; None if this process has not seen all of them."""
+    """Return the number of rows written to each table; None if this process has not written every batch."""
     rows = [sink.rows for sink in sinks if sink.drain]
     return sum((each for each in rows if each is not None), Counter()) if rows and None not in rows else None
 

@@ -187,7 +187,7 @@ def busy_hosts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]
 
 
 def _is_busy(rows: Sequence[Row], usual: dict[tuple[int, int], float], broker: int) -> bool:
-    """Return whether produces are slow at all pairs of leader and follower that include the broker, and only there.
+    """Return whether produces are slow at every pair of leader and follower that includes the broker, and only there.
 
     `rows` are the waits of one second by pair, and `usual` their usual length.
     """

@@ -71,7 +71,7 @@ class UsualWait:
         kind: The kind of operation.
         cause: The cause of the wait, a value of `cause` in the table `blame`.
         broker: The broker at which the operations waited.
-        replica: The follower they waited for, if any.
+        replica: The follower for which they waited, or None.
         parts: Number of waits of this kind.
         p95_ms: 95th percentile of their length, in milliseconds.
     """

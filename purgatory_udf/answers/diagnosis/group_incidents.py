@@ -25,7 +25,7 @@ _BROKERS_AT_FAULT = ("broker_frozen", "follower_stalled", "follower_slow", "belo
 
 
 def failed_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the members whose sessions expired, unless a broker's incident in `found` kept their requests waiting."""
+    """Yield the members with expired sessions, unless a broker's incident in `found` kept their requests waiting."""
     rebalances = _rebalances(facts)
     for row in facts.tables.rows("diagnosis/lost_sessions"):
         silence_us = row["end_us"] - row["start_us"]

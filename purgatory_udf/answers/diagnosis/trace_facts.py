@@ -137,7 +137,7 @@ class TraceFacts:
 
     @cached_property
     def stops(self) -> list[Row]:
-        """The ends of brokers' processes, and the next request of each, or None."""
+        """The times at which brokers' processes ended, and the next request of each, or None."""
         return self.tables.rows("diagnosis/stops")
 
     @cached_property
@@ -153,7 +153,7 @@ class TraceFacts:
         return 2 * silent >= period.length_us
 
     def stood_still(self, broker: int, silences: Iterable[Period]) -> bool:
-        """Return whether the events record that the broker stood still for most of each of these periods."""
+        """Return whether the events record that the broker stood still for most of each period."""
         pauses = self.pauses.get(broker, [])
         return all(
             2 * sum(pause.overlap_us(each.start_us, each.end_us) for pause in pauses) > each.length_us

@@ -82,8 +82,8 @@ def group_events_of(
     """Yield the events that the coordinators would have logged in the replay.
 
     Args:
-        transitions: The state changes of all groups; read completely before the first event is yielded.
-        expired: The expired operations of all groups.
+        transitions: The state changes of the groups; read completely before the first event is yielded.
+        expired: The expired operations of the groups.
     """
     groups: dict[int, set[str]] = defaultdict(set)
     lossy: set[tuple[int, str, int]] = set()
@@ -185,7 +185,7 @@ def _row(group: ComparedGroup) -> Iterator[Cell]:
 def logged_groups(tables: RunTables, logged: Iterable[LoggedGroupEvent]) -> Table:
     """Compare the replayed groups with the coordinators' logs between the first and last request of each broker.
 
-    `logged` are the events of all logs, in the order of time.
+    `logged` are the events in the logs, in time order.
     """
     spans = {row["broker"]: Span(row["from_us"], row["to_us"]) for row in tables.rows("fidelity/log_spans")}
     expired = (ExpiredGroupOperation(**row) for row in tables.rows("fidelity/group_expirations"))

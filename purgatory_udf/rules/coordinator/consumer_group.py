@@ -122,7 +122,7 @@ class ConsumerGroup:
     def put(self, member: ConsumerMember, records: int = 1) -> None:
         """Add or replace a member. `records` is the number of records with which Kafka does so.
 
-        Each record is one insertion into Kafka's hash table, whose size depends on them.
+        Each record is one insertion into Kafka's hash table; its size depends on them.
         """
         known = self.members.get(member.member_id)
         self.assignors = assignor_counts(self.assignors, known, member)

@@ -222,7 +222,7 @@ class GroupJournal:
         self.entries.append(StateChange(transition, group.leader))
 
     def record_loaded_member(self, group: Group) -> None:
-        """Add the group's newest member to its transitions since the load began, because a group loads as a whole."""
+        """Add the group's newest member to all transitions of its load, because a group loads as a whole."""
         for place in range(len(self.entries) - 1, -1, -1):
             entry = self.entries[place]
             if isinstance(entry, StateChange) and entry.transition.group == group.name:

@@ -107,7 +107,7 @@ class JoinCompletion(Protocol):
 
 
 class DelayedJoin(GroupOperation):
-    """The join phase of a rebalance: the joins of all members wait for it (DelayedJoin).
+    """The join phase of a rebalance: every member's join waits for it (DelayedJoin).
 
     Its delay is the greatest rebalance timeout of the members. It completes when every member waits in a join and no id
     is pending, or when no member is left. When it expires, the rebalance continues with the members that rejoined. The

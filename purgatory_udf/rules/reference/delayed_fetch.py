@@ -35,9 +35,9 @@ class FetchPartitionStatus:
         preferred_replica: The replica that the consumer is redirected to, in which case nothing is read here.
         start_metadata: Segment and position of the fetch offset on arrival. Not recalculated while the fetch waits.
         is_unread: Whether the offset was remote on arrival and the quota of remote reads was exhausted. A waiting fetch
-            ignores such a partition.
+            ignores the partition.
         is_unplaced: Whether the offset was remote on arrival and other partitions had used up the limit of the request.
-            Such a partition adds no bytes.
+            It then adds no bytes.
     """
 
     replica: Partition

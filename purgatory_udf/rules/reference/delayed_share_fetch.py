@@ -92,7 +92,7 @@ class ShareLog(Protocol):
         """Return the log start offset."""
 
     def add_release_action(self, group: str, keys: tuple[TopicPartition, ...]) -> None:
-        """Schedule a check of the fetches that wait for these partitions, for when the broker next ends a request."""
+        """Schedule a check of the fetches that wait for these partitions, for the end of the broker's next request."""
 
 
 class DelayedShareFetch(DelayedRequest):

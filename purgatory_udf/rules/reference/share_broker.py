@@ -342,7 +342,7 @@ class ShareBroker:
             self.cause = before
 
     def add_release_action(self, group: str, keys: tuple[TopicPartition, ...]) -> None:
-        """Schedule a check of the fetches that wait for these partitions, for when the broker next ends a request."""
+        """Schedule a check of the fetches that wait for these partitions, for the end of the broker's next request."""
         self._actions.append((group, keys))
 
     def add_append_action(self, key: TopicPartition) -> None:

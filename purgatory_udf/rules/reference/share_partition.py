@@ -296,7 +296,7 @@ class SharePartition:
         return held
 
     def _extend(self, first: int, last: int) -> None:
-        """Have the records up to `last` in flight; those that are not yet become available."""
+        """Have the records up to `last` in flight; others become available."""
         following = self.end_offset + 1 if self.firsts else self.end_offset
         if last < following:
             return

@@ -188,7 +188,7 @@ def high_watermark_rises(workload: Workload, number: int, now: Produces) -> High
 
 
 def fetches(workload: Workload, number: int, now: Produces, rises: HighWatermarkRises) -> Fetches:
-    """Return the fetches of a slice. Their offsets are those that its produces, `now`, and `rises` have reached."""
+    """Return the fetches of a slice. Their offsets follow from the slice's produces, `now`, and from `rises`."""
     size = arrivals(workload, number).fetches
     random = stream(workload.seed, Purpose.FETCHES, number)
     t = random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), size)

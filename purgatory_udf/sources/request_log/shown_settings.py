@@ -7,8 +7,8 @@ A log contains no settings, but their effects: the first join of an empty group 
     joins of a new group      first join ─────────────── 2,001 ms ─────────────── answers         at most 2,002 ms
     a member that is silent   last heartbeat ── 6,871 ms ── epoch 4 ── 1,222 ms ── epoch 5        6,871 to 8,093 ms
 
-The bounds of all requests are intersected. Operators choose round values, so the result is the roundest value between
-the bounds. It is certain if no other value is as round, or if the bounds are close together.
+The bounds that requests show are intersected. Operators choose round values, so the result is the roundest value
+between the bounds. It is certain if no other value is as round, or if the bounds are close together.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ def settings_of_evidence(
 
 
 def _reported(name: str, counted: Mapping[int, int]) -> RecordedSetting:
-    """Return a setting whose value is in requests or responses: the most frequent of the `counted` values."""
+    """Return a setting that requests or responses contain: the most frequent of the `counted` values."""
     value = max(sorted(counted), key=lambda each: counted[each])
     return RecordedSetting(name, min(counted), max(counted), value, len(counted) == 1, sum(counted.values()))
 

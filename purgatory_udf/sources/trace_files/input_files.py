@@ -234,7 +234,7 @@ def require_applicable_options(form: InputFormat, paths: Sequence[str] | None, g
     Args:
         form: The format of the input.
         paths: The paths of the command line; Kafka has none, other formats need one.
-        given: The options by parameter name; those that are not given are None or False.
+        given: The options by parameter name; options that are not given have the value None or False.
     """
     for name, value in given.items():
         forms = _ONLY_WITH.get(name)

@@ -60,7 +60,7 @@ class Chunk:
     """Consecutive items of a piece, enough for a batch.
 
     `broken` is set if the last item is incomplete, and is the reason. `cut` has the reason for each item that is too
-    long, by its number; only the first bytes of such items are kept.
+    long, by its number; only the first bytes of these items are kept.
     """
 
     items: list[Any]

@@ -6,7 +6,7 @@ than `OVERDUE_US`, and if these were answered at its end:
     last time of a request ─┬─ deadline 1 ── deadline 2 ──────────┬─ next one ── 1 and 2 are answered
                           paused                                  └─ resumed: when the first of them expires
 
-On a busy host, requests are handled in such a period; on a quiet host, operations end at their deadlines.
+On a busy host, requests are handled in the period; on a quiet host, operations end at their deadlines.
 """
 
 from __future__ import annotations

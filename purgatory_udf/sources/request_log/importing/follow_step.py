@@ -289,7 +289,7 @@ def _fixed(
     Args:
         settled: Pairs of a fact before and after the timeline was built.
         given: The facts from which the timeline was built.
-        appends: The appends of the timeline. Those that were derived, and are not in `given`, are yielded if settled.
+        appends: The appends of the timeline. Derived appends, which are not in `given`, are yielded if settled.
         time_range: The range of the settled events.
     """
     for fact, used in settled:

@@ -293,7 +293,7 @@ def count_reads(reads: Dataset | None, report: Report) -> None:
 
 
 def remote_fetch_wait_shown(reads: Dataset | None) -> list[RecordedSetting]:
-    """Return the `remote.fetch.max.wait.ms` that expired fetches show, if any expired."""
+    """Return the `remote.fetch.max.wait.ms` that expired fetches show; None without expired fetches."""
     if reads is None:
         return []
     expired = reads.where_in("expired", [1]).select("file", "line", "waited_us")
@@ -335,7 +335,7 @@ def _remote_reads(timelines: Dataset) -> Dataset:
     """Return the remote reads with the time of their end (REMOTE_READS).
 
     A fetch has expired if one of its reads is open and it waited as long as fetches with only open reads. The other
-    reads of an expired fetch are assumed to have ended halfway through its wait. The reads of all other fetches are
+    reads of an expired fetch are assumed to have ended halfway through its wait. The reads of other fetches are
     assumed to have ended with the response; up to Kafka 4.1 a fetch starts only one read.
     """
     rows = timelines.where_in("part", [import_rows.REMOTE_READ]).select(*_ORDER, "event", "base", "end")

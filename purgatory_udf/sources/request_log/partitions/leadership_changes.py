@@ -4,8 +4,8 @@ Sources, best first: the metadata log (`--isr`); responses in the log (METADATA,
 replica that fetched from the broker is assumed to be in sync.
 
 The metadata log has the time at which the controller made a change, but the broker applies it later. Two requests bound
-that time: the last one that the broker refuses because it is no longer, or not yet, the leader, and the first one that
-it serves. Without such requests, a fixed propagation time is assumed (`METADATA_PROPAGATION_US`).
+that time: the last request that the broker refuses because it is no longer, or not yet, the leader, and the first
+request that it serves. Without such requests, a fixed propagation time is assumed (`METADATA_PROPAGATION_US`).
 
 Without the metadata log, responses report leaders only while clients request metadata or in-sync sets change; after a
 rolling restart, a broker may lead again without any such line. But a broker that serves a follower's fetch is the
@@ -128,8 +128,8 @@ def takeover_us(facts: PartitionFacts, change: PartitionChange) -> int:
 def propagated_us(facts: PartitionFacts, change: PartitionChange, codes: Collection[int]) -> int:
     """Return when the broker applied a change: just before the first response with one of the error codes.
 
-    Without such a response, it is the time of the change plus the assumed propagation time. A broker that stood still
-    applies the change when it resumes, which may be much later.
+    Without a response of this kind, it is the time of the change plus the assumed propagation time. A broker that stood
+    still applies the change when it resumes, which may be much later.
     """
     shown = [failure.at_us for failure in facts.errors if failure.error in codes and change.at_us <= failure.at_us]
     return min(shown) - 1 if shown else _assumed_propagation_us(change)
