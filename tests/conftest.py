@@ -31,18 +31,8 @@ gc.set_threshold(100_000, 50, 50)
 # Tests that use one of these fixtures get the marker.
 _MARKERS = {"spark": pytest.mark.spark, "bootstrap": pytest.mark.kafka}
 
-# The order of folders among the tests with a JVM, the slowest first, so that all processes end at about the same time.
-_JVM_FOLDERS = (
-    "streaming",
-    "request_log",
-    "kafka",
-    "cluster",
-    "groups",
-    "launch",
-    "trace_files",
-    "answers",
-    "simulation",
-)
+# Folders whose tests start JVMs of their own, as commands.
+_COMMAND_FOLDERS = (scheduling.SECOND, "cluster")
 
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 # Settings for tiny tables: adaptive execution does not pay off, and a large young generation saves garbage collections.
@@ -67,12 +57,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(_MARKERS[name])
     long_files = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: _rank(item, long_files))
-    scheduling.lower_priority()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    return scheduling.process_count(config.option.markexpr)
+    return scheduling.PROCESSES
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -80,14 +69,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.F
     return scheduling.FileScheduling(config, log)
 
 
-def _rank(item: pytest.Item, long_files: set[Path]) -> tuple[bool, int]:
-    """Return the place of a test: those with a JVM by folder, then `WITHOUT_JVM`, files with long tests, and others."""
+def _rank(item: pytest.Item, long_files: set[Path]) -> int:
+    """Return the place of a test: those with the Spark session, then commands, files with long tests, and others."""
     folder = item.path.parent.name
-    if item.get_closest_marker("spark"):
-        return False, _JVM_FOLDERS.index(folder) if folder in _JVM_FOLDERS else len(_JVM_FOLDERS)
-    if folder == scheduling.WITHOUT_JVM:
-        return True, 0
-    return True, 1 if item.path in long_files else 2
+    if item.get_closest_marker("spark") and folder not in _COMMAND_FOLDERS:
+        return 0
+    if folder in _COMMAND_FOLDERS:
+        return 1 + _COMMAND_FOLDERS.index(folder)
+    return 3 if item.path in long_files else 4
 
 
 @pytest.fixture(scope="session")

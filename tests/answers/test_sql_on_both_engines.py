@@ -166,7 +166,8 @@ def half_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("reacting", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("reacting", [False, True])
 def test_both_engines_find_the_same_changes(
     reacting: bool, spark: SparkSession, story_folder: Path, half_folder: Path
 ) -> None:

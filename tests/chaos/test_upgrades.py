@@ -127,7 +127,10 @@ def _assert_refused(out: Path, errors: list[BaseException]) -> None:
 
 @pytest.mark.parametrize(
     "with_spark",
-    [pytest.param(False, id="without Spark"), pytest.param(True, id="with Spark", marks=pytest.mark.spark)],
+    [
+        pytest.param(False, id="without Spark"),
+        pytest.param(True, id="with Spark", marks=[pytest.mark.spark, pytest.mark.nightly]),
+    ],
 )
 def test_local_replay_of_older_version_resumes(
     request: pytest.FixtureRequest, local_output: Path, with_spark: bool

@@ -222,6 +222,7 @@ def test_impossible_workload_is_rejected(options: dict[str, Any], message: str) 
         Workload(**options)
 
 
+@pytest.mark.nightly
 def test_spark_trace_does_not_depend_on_tasks(spark: SparkSession, tmp_path: Path) -> None:
     """The table's files are listed in time order."""
     from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events

@@ -47,6 +47,7 @@ def test_unreadable_time_is_an_error(faults_folder: Path, capsys: pytest.Capture
     assert "--from noon: expected a time in ISO 8601" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_baseline_shows_what_is_worse(faults: Diagnosis, tmp_path: Path) -> None:
     calm = diagnosed_recording("W5-base", tmp_path / "out")
     assert len(heavier_findings(faults, calm)) == len(faults.findings)

@@ -17,9 +17,9 @@ SEED = 101
 # Kinds without a recorded fault in `tests/data/traces`, and a trace without any.
 CHOSEN = (
     "broker_crashed",
-    "broker_restarted",
+    pytest.param("broker_restarted", marks=pytest.mark.nightly),
     "member_restarted",
-    "rebalance_storm",
+    pytest.param("rebalance_storm", marks=pytest.mark.nightly),
     pytest.param("purge_backlog", marks=pytest.mark.nightly),
     "calm",
 )

@@ -103,6 +103,7 @@ def test_topic_is_read_to_its_end(read_once: ImportedTopic) -> None:
     assert not (read_once.out / "_messages").exists()
 
 
+@pytest.mark.nightly
 def test_request_log_topic_is_imported(
     bootstrap: str, send: Send, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

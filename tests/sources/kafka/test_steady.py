@@ -37,6 +37,7 @@ def _messages(step: int) -> list[tuple[int, int, str]]:
     return [(0, begin + number, json.dumps(event)) for number, event in enumerate(events)] + [(1, step, "not at all")]
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 def test_steady_import_does_not_grow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layout, run = Layout(str(tmp_path)), Run("ingest-t", "ingest", {"kafka": "nowhere:1", "topic": "t"}, {})

@@ -94,6 +94,7 @@ def recording() -> tuple[tuple[Request, ...], GivenMetadata]:
     return recordings.log("W6-follower-reads"), recordings.given("W6-follower-reads")
 
 
+@pytest.mark.nightly
 def test_recorded_follower_reads_end_as_recorded(
     recording: tuple[tuple[Request, ...], GivenMetadata],
 ) -> None:
@@ -125,6 +126,7 @@ def _redirected_partitions(event: dict[str, Any]) -> list[dict[str, Any]]:
     return [part for part in parts if "preferred_replica" in part]
 
 
+@pytest.mark.nightly
 def test_followed_log_has_same_high_watermarks(recording: tuple[tuple[Request, ...], GivenMetadata]) -> None:
     requests, given = recording
     log = sorted(requests, key=lambda request: request.answered_us)[:6_000]

@@ -136,6 +136,7 @@ def test_group_responses_equal_recorded_ones(rolling: Translation, replayed: Rep
     _assert_responses_equal_recorded_ones(rolling, replayed)
 
 
+@pytest.mark.nightly
 def test_moves_need_no_metadata_log() -> None:
     """Without --isr, a broker loads a group at its first answer, as followers may find their new leader later."""
     translation = translate(recordings.log(RECORDING), recordings.names(RECORDING))

@@ -150,6 +150,7 @@ def test_millisecond_timestamps_give_no_timer_phase(replayed: Replayed) -> None:
     assert [(line[0], line[phase]) for line in brokers] == [("1", "-"), ("2", "-"), ("3", "-")]
 
 
+@pytest.mark.nightly
 def test_anonymised_import_contains_no_name(
     without_spark: object,
     piece: Piece,

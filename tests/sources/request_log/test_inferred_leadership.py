@@ -83,6 +83,7 @@ MIN_AGREEMENT = {
 }
 
 
+@pytest.mark.nightly
 def test_restart_replays_without_metadata_log() -> None:
     translation = translate(recordings.log("W7-rolling-k39"), recordings.names("W7-rolling-k39"))
     ended = {outcome.operation_id: outcome for outcome in replay(translation.events, Config()).outcomes}

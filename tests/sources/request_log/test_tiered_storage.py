@@ -183,6 +183,7 @@ def test_tiered_topics_follow_from_configuration() -> None:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 def test_followed_log_has_same_remote_reads() -> None:
     given = recordings.names("W8-tiered")

@@ -146,6 +146,7 @@ def test_read_only_cache_is_complete() -> None:
         assert sorted(file.name for file in kept.iterdir()) == names
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 def test_warm_up_compiles_what_is_missing(tmp_path: Path) -> None:
     warm_up.main()
