@@ -106,6 +106,7 @@ def main(
     """Replay the events of a trace: completions, expirations and watches, as Delta tables."""
     from purgatory_udf.answers.replay_summary import summary
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
+    from purgatory_udf.storage.event_staging import wait_for_events
     from purgatory_udf.storage.run_records import recorded_settings, warn_of_contradictions, with_recorded
     from purgatory_udf.streaming.group_answer_check import explained
     from purgatory_udf.streaming.replay_run import run_replay
@@ -122,6 +123,8 @@ def main(
         if trace:
             events, ingested = ingest_trace(backend, [*trace, *(more or [])], out, chosen, overwrite)
         assert events is not None
+        if follow:
+            wait_for_events(backend, events)
         recorded = recorded_settings(backend, events)
         chosen = with_recorded(chosen, recorded)
         warn_of_contradictions(chosen, recorded)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -248,3 +249,13 @@ def _has_first_files(backend: Backend, path: str, known: Sequence[Commit]) -> bo
         if added:
             return all(backend.files.exists(f"{path}/{file}") for file in added)
     return True
+
+
+def wait_for_events(session: Session, events: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Wait until the table exists: `ingest --follow` creates it with its first batch."""
+    store = backend_of(session).delta(events)
+    if store.is_table(events):
+        return
+    log.info("waiting for %s, which ingest --follow creates; Ctrl-C stops waiting", events)
+    while not store.is_table(events):
+        sleep(1.0)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from jobs.maintain import main
 from purgatory_udf.backend.backend import LocalBackend, backend_of
 from purgatory_udf.backend.delta_store import SparkDelta
+from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.event_staging import content_commits, is_in_time_order
+from purgatory_udf.storage.event_staging import content_commits, is_in_time_order, wait_for_events
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
@@ -30,6 +32,8 @@ from tests.streaming.growing_table import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from purgatory_udf.backend.backend import Backend
 
 FOLLOWS = Run("ingest-broker-log", "ingest", {"kafka": "host:9092", "topic": "broker-log"}, {})
 
@@ -104,3 +108,18 @@ def test_events_of_finished_import_are_not_compacted(spark: SparkSession, import
     before = DeltaTable(events).version()
     assert main.status(["--out", str(imported)], open_local) == 0
     assert (DeltaTable(events).version(), len(files(imported))) == (before, 2)
+
+
+def test_replay_waits_for_table(without_spark: Backend, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    waits = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            write_deltalake(str(tmp_path / "events"), pa.Table.from_pylist([], schema=EVENTS))
+
+    caplog.set_level("INFO")
+    for _ in range(2):
+        wait_for_events(without_spark, str(tmp_path / "events"), sleep)
+    assert waits == [1.0] * 3
+    assert caplog.messages == [f"waiting for {tmp_path}/events, which ingest --follow creates; Ctrl-C stops waiting"]
