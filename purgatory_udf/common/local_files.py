@@ -16,6 +16,8 @@ SCHEME = "file:"
 # Suffixes of compressed files, and the assumed compression ratio.
 PACKED = {".gz", ".zst", ".bz2", ".xz", ".lz4", ".parquet"}
 UNPACKED_TIMES = 10
+# The highest ratio that gzip reaches. A file that claims more is damaged.
+_MOST_GZIP_TIMES = 1032
 
 
 def local_path(name: str) -> Path | None:
@@ -122,10 +124,26 @@ def local_bytes(paths: Iterable[str], most: int) -> int | None:
             return None
         for file in _files(local):
             with suppress(FileNotFoundError):
-                total += file.stat().st_size * (UNPACKED_TIMES if file.suffix in PACKED else 1)
+                total += _unpacked_bytes(file)
             if total > most:
                 return None
     return total
+
+
+def _unpacked_bytes(file: Path) -> int:
+    """Return the bytes of text of a file; of a compressed file an estimate.
+
+    A gzip file ends with its unpacked size, modulo 2**32. If it has several members, that is the size of the last one.
+    """
+    size = file.stat().st_size
+    if file.suffix not in PACKED:
+        return size
+    stored = 0
+    if file.suffix == ".gz" and size >= 4:
+        with file.open("rb") as packed:
+            packed.seek(-4, os.SEEK_END)
+            stored = int.from_bytes(packed.read(4), "little")
+    return max(UNPACKED_TIMES * size, stored if stored <= _MOST_GZIP_TIMES * size else 0)
 
 
 def _local(path: str) -> str:
