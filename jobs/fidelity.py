@@ -13,8 +13,14 @@ from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 
 
 def _checks(
-    jmx_before: str | None, jmx_after: str | None, server_log: list[str] | None, zone: str, **_: object
+    jmx_before: str | None,
+    jmx_after: str | None,
+    server_log: list[str] | None,
+    zone: str,
+    json: Path | None = None,
+    **_: object,
 ) -> None:
+    job.require_file("--json", json)
     from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
 
     if server_log:
@@ -48,14 +54,19 @@ def main(
         Path | None,
         typer.Option(help="File of the HTML page.  [default: fidelity.html in the folder]", show_default=False),
     ] = None,
+    json: job.JsonFile = None,
 ) -> None:
     """Compare recorded and replayed operations: outcomes, waits, and the causes of differences."""
     from purgatory_udf.answers.fidelity.fidelity_run import FidelityOptions, run_fidelity
+    from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.sources.request_log.log_files import zone_of
 
     options = FidelityOptions(out, jmx_before, jmx_after, html, server_log or (), zone_of(zone))
     fidelity = run_fidelity(open_backend(), options)
-    print("\n".join(fidelity.summary()))
+    if json != Path("-"):
+        print("\n".join(fidelity.summary()))
+    if json is not None:
+        write_json(json, fidelity.as_json())
 
 
 if __name__ == "__main__":

@@ -34,8 +34,12 @@ def _checks(
     follow: bool,
     more: list[str] | None = None,
     explain: str | None = None,
+    json: Path | None = None,
     **_: object,
 ) -> None:
+    job.require_file("--json", json)
+    if json is not None and explain is not None:
+        raise UserError("--explain prints text only; remove --json")
     if more and not trace:
         raise UserError(f"{more[0]}: unexpected argument; use --trace for files to replay")
     if trace:
@@ -102,9 +106,11 @@ def main(
             "Without --events and --trace, the existing replay in the folder is used.",
         ),
     ] = None,
+    json: job.JsonFile = None,
 ) -> None:
     """Replay the events of a trace: completions, expirations and watches, as Delta tables."""
-    from purgatory_udf.answers.replay_summary import summary
+    from purgatory_udf.answers.replay_summary import as_json, summary
+    from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
     from purgatory_udf.storage.event_staging import wait_for_events
     from purgatory_udf.storage.run_records import recorded_settings, warn_of_contradictions, with_recorded
@@ -112,7 +118,7 @@ def main(
     from purgatory_udf.streaming.replay_run import run_replay
     from purgatory_udf.streaming.run_resumption import ReplayOptions
 
-    _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more, explain)
+    _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more, explain, json)
     chosen = _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
     backend = open_backend()
     if explain is not None and events is None and not trace:
@@ -129,7 +135,10 @@ def main(
         chosen = with_recorded(chosen, recorded)
         warn_of_contradictions(chosen, recorded)
         run = run_replay(backend, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
-    print("\n".join(summary(backend, out, run, recorded)))
+    if json != Path("-"):
+        print("\n".join(summary(backend, out, run, recorded)))
+    if json is not None:
+        write_json(json, as_json(backend, out, run, recorded))
     if explain is not None:
         print("\n".join(["", *explained(backend, out, explain)]))
 

@@ -51,6 +51,20 @@ def summary(session: Session, out: str, run: Run, recorded: Iterable[RecordedSet
     return [line for block in blocks if block for line in ["", *block]][1:]
 
 
+def as_json(session: Session, out: str, run: Run, recorded: Iterable[RecordedSetting] = ()) -> dict[str, Any]:
+    """Return the summary as JSON, with the rows of the queries in `sql/summary`; for the arguments see `summary`."""
+    tables = RunTables(session, out)
+    return {
+        "run_id": run.run_id,
+        "out": out.removeprefix("file://"),
+        "seconds": run.wall_seconds,
+        "counts": run.counts,
+        "causes": tables.rows("summary/causes"),
+        "slowest": tables.rows("summary/slowest", top=SLOWEST),
+        "settings": [{"name": each.name, "value": each.value} for each in recorded if each.name in KEYS],
+    }
+
+
 def _settings(recorded: Iterable[RecordedSetting]) -> list[str]:
     used = [f"  {setting}" for setting in recorded if setting.name in KEYS]
     return ["Settings that the recording shows, used unless others are given", *used] if used else []

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs import audit, explain, metrics
+from jobs import audit, explain, metrics, replay
 from purgatory_udf.answers.metrics import Metrics
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.launch.job import CHECK_FAILED, USER_ERROR, Job
+from tests.docs import pages
 from tests.support.outcome_folder import sample_with_group, write_folder
 
 JOBS = [(audit.main, []), (metrics.main, []), (explain.main, ["--operation", "885"])]
@@ -61,6 +62,15 @@ def test_metrics_have_rows_of_the_overview(
     assert [row["value"] for row in told["waits"]["topic"]] == [
         row["value"] for row in metrics.rows("overview/waits", by="topic", top=3)
     ]
+
+
+def test_replay_prints_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(pages.ROOT / "docs" / "traces" / "fetch.jsonl")
+    told = _printed(replay.main, ["--trace", trace, "--out", str(tmp_path)], capsys)
+    assert told["counts"]["operations"] == sum(row["operations"] for row in told["causes"]) > 0
+    assert told["counts"]["open"] == 0
+    assert ("b-2", 200, True) in [(row["request_id"], row["wait_ms"], row["expired"]) for row in told["slowest"]]
+    assert (told["out"], told["settings"]) == (str(tmp_path), [])
 
 
 def test_violations_keep_their_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,18 @@ def test_recorded_remote_waits_end_as_recorded(tmp_path: Path, capsys: pytest.Ca
     assert "stood still" not in imported
     assert replay.main.status(["--events", f"{out}/events", "--out", out, *SETTINGS], open_local) == 0
     capsys.readouterr()
-    assert fidelity.main.status(["--out", out, "--jmx-after", counters], open_local) == 0
+    words = ["--out", out, "--jmx-after", counters, "--json", f"{out}/fidelity.json"]
+    assert fidelity.main.status(words, open_local) == 0
     printed = capsys.readouterr().out
 
     compared = DeltaTable(f"{out}/fidelity").to_pyarrow_table().to_pandas()
     agreement = 100 * compared[compared["kind"].isin(list(MIN_AGREEMENT))].groupby("kind")["agrees"].mean()
     assert {kind: share for kind, share in agreement.items() if share < MIN_AGREEMENT[kind]} == {}
     assert set(agreement.index) == set(MIN_AGREEMENT)
+    told = json.loads((tmp_path / "fidelity.json").read_text(encoding="utf-8"))
+    shares = {row["kind"]: 100 * row["same"] / row["operations"] for row in told["kinds"]}
+    assert {kind: shares[kind] for kind in MIN_AGREEMENT} == pytest.approx(agreement.to_dict())
+    assert sum(row["operations"] for row in told["outcomes"]) == len(compared)
 
     counted = {tuple(row[:-3]): list(map(int, row[-3:])) for row in _expirations(printed)}
     assert sum(logged for (kind, _), (logged, _, _) in counted.items() if kind == "remote fetch") > 150

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
@@ -18,7 +19,7 @@ from purgatory_udf.answers.fidelity.broker_readings import (
     group_events_in_logs,
 )
 from purgatory_udf.answers.fidelity.coordinator_comparison import logged_groups
-from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, figures, settings_table, write_comparison
+from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, WORST, figures, settings_table, write_comparison
 from purgatory_udf.answers.page_template import POLICY_TAG
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.backend import backend_of
@@ -27,7 +28,7 @@ from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import local_path
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.storage.run_records import contradictions, recorded_settings
+from purgatory_udf.storage.run_records import Contradiction, contradictions, recorded_settings
 from purgatory_udf.streaming.run_resumption import with_current_defaults
 
 if TYPE_CHECKING:
@@ -149,14 +150,40 @@ class FidelityOptions:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """The tables of the report, and the path of its HTML page: None if `out` is remote and no path was given."""
+    """The tables of the report, and the path of its HTML page: None if `out` is remote and no path was given.
+
+    `source` has the tables of the run, `others` the settings that contradict the recording.
+    """
 
     tables: list[Table]
     page: Path | None
+    source: RunTables
+    others: list[Contradiction]
 
     def summary(self) -> list[str]:
         lines = [line for table in self.tables if table.rows for line in ["", *table.lines()]][1:]
         return [*lines, *(["", f"Page: {self.page}"] if self.page else [])]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures as JSON: totals by kind, and rows of the queries in `sql/fidelity`."""
+        outcomes = self.source.rows("fidelity/counts")
+        operations, same = Counter[str](), Counter[str]()
+        for row in outcomes:
+            operations[row["kind"]] += row["operations"]
+            same[row["kind"]] += row["operations"] if row["agrees"] else 0
+        return {
+            "run_id": self.source.run.run_id,
+            "page": None if self.page is None else str(self.page),
+            "kinds": [{"kind": kind, "operations": operations[kind], "same": same[kind]} for kind in operations],
+            "outcomes": outcomes,
+            "waits": self.source.rows("fidelity/waits"),
+            "lateness": self.source.rows("fidelity/lateness"),
+            "worst": self.source.rows("fidelity/worst", of_each=WORST),
+            "pauses": self.source.rows("fidelity/pauses"),
+            "settings": [
+                {"key": each.key, "replayed": each.value, "recorded": each.recorded.value} for each in self.others
+            ],
+        }
 
 
 def run_fidelity(session: Session, options: FidelityOptions) -> Fidelity:
@@ -173,7 +200,7 @@ def run_fidelity(session: Session, options: FidelityOptions) -> Fidelity:
     report = [settings_table(others), *figures(tables, write_comparison(tables, others), beans)]
     if logged and tables.has("group_transitions"):
         report.append(logged_groups(tables, logged))
-    return Fidelity(report, _write_page(options, tables, report))
+    return Fidelity(report, _write_page(options, tables, report), tables, others)
 
 
 def _write_page(options: FidelityOptions, tables: RunTables, report: list[Table]) -> Path | None:
