@@ -36,8 +36,13 @@ def event_schema() -> Schema:
 
 
 def event_schema_text() -> str:
-    """Return the schema as indented JSON, with values of up to 120 characters on one line."""
-    return "\n".join(_lines(event_schema(), "")) + "\n"
+    """Return the schema as text."""
+    return schema_text(event_schema())
+
+
+def schema_text(schema: Schema) -> str:
+    """Return a schema as indented JSON, with values of up to 120 characters on one line."""
+    return "\n".join(_lines(schema, "")) + "\n"
 
 
 def _lines(value: Any, margin: str) -> list[str]:
