@@ -39,6 +39,7 @@ Jobs:
 
   {command} JOB --help        shows a job's options and their defaults
   {command} --verbose JOB …   also shows Spark's log
+  {command} --show-completion SHELL   prints completions for bash, zsh or fish
 
 Spark's options (--master, --conf, --deploy-mode, --driver-memory, --properties-file, …) are those of spark-submit.
 SPARK_HOME selects another Spark than the installed one, JAVA_HOME another Java than the one on PATH.
@@ -57,6 +58,9 @@ def main(words: Sequence[str], enter_environment: bool = True) -> int:
         line = command_line.parse(words)
         if line.version:
             print(f"Purgatory Replay {purgatory_udf.__version__}")
+            return 0
+        if line.completion is not None:
+            print(command_line.completions(ROOT, line.completion), end="")
             return 0
         if line.help or line.job == "help":
             entries = command_line_module.list_jobs(ROOT)

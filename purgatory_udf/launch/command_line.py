@@ -51,6 +51,10 @@ VALUE_OPTIONS = {
 FLAG_OPTIONS = {"--load-spark-defaults", "--supervise", "--verbose"}
 SHORT_OPTIONS = {"-c": "--conf", "-v": "--verbose", "-h": "--help"}
 
+# Prints the completions for a shell, which are in `conf/completion`.
+COMPLETION_OPTION = "--show-completion"
+SHELLS = ("bash", "zsh", "fish")
+
 # Configuration keys that have an option as well.
 CONF_KEYS = {
     "--archives": "spark.archives",
@@ -77,6 +81,7 @@ class CommandLine:
     arguments: tuple[str, ...] = ()
     help: bool = False
     version: bool = False
+    completion: str | None = None
 
     @property
     def verbose(self) -> bool:
@@ -117,12 +122,14 @@ def parse(words: Sequence[str]) -> CommandLine:
             return CommandLine(tuple(spark), version=True)
         if option in FLAG_OPTIONS and not equals:
             spark.append((option, None))
-        elif option in VALUE_OPTIONS:
+        elif option in VALUE_OPTIONS or option == COMPLETION_OPTION:
             if not equals:
                 if at == len(words):
                     raise UserError(f"{word}: expected a value after it")
                 value = words[at]
                 at += 1
+            if option == COMPLETION_OPTION:
+                return CommandLine(tuple(spark), completion=value)
             if option == "--conf" and not re.match(r"[^=]+=", value):
                 raise UserError(f"--conf {value}: expected key=value")
             spark.append((option, value))
@@ -144,6 +151,13 @@ def list_jobs(root: Path) -> list[JobEntry]:
     """Return all jobs below the root, sorted by file name, without importing them."""
     files = (file for file in sorted((root / "jobs").glob("*.py")) if not file.name.startswith("_"))
     return [JobEntry(job_name(file), file, _summary(file)) for file in files]
+
+
+def completions(root: Path, shell: str) -> str:
+    """Return the script that completes the command in a shell; raise UserError for an unknown shell."""
+    if shell not in SHELLS:
+        raise UserError(f"{COMPLETION_OPTION} {shell}: expected {', '.join(SHELLS)}")
+    return (root / "conf" / "completion" / f"purgatory-replay.{shell}").read_text(encoding="utf-8")
 
 
 def job_name(file: Path) -> str:

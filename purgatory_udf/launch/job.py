@@ -93,6 +93,10 @@ class Job:
         submission.take_streams()
         sys.exit(self.status(sys.argv[1:] if arguments is None else arguments))
 
+    def parameters(self) -> list[Any]:
+        """Return typer's record of each option and argument."""
+        return list(typer.main.get_command(_typer_app(self.name, _with_backend(self._run, None))).params)
+
     def status(self, arguments: Sequence[str], open_backend: OpenBackend | None = None) -> int:
         """Run the job with the `arguments` of a command line; report an error on stderr, and return the exit status.
 
@@ -249,7 +253,7 @@ class _GroupedCommand(TyperCommand):
                     formatter.write_dl(records)
 
 
-def _run_command(name: str, run: Run, arguments: Sequence[str]) -> int:
+def _typer_app(name: str, run: Run) -> typer.Typer:
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -257,6 +261,11 @@ def _run_command(name: str, run: Run, arguments: Sequence[str]) -> int:
         context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
     )
     app.command(cls=_GroupedCommand)(_with_error_handling(name, run))
+    return app
+
+
+def _run_command(name: str, run: Run, arguments: Sequence[str]) -> int:
+    app = _typer_app(name, run)
     try:
         app(args=_expand_repeated_options(app, arguments), prog_name=f"{PROGRAM} {name}")
     except SystemExit as ended:
