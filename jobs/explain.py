@@ -21,11 +21,12 @@ def _checks(
     group: str | None,
     client: str | None,
     member: str | None,
+    record: str | None,
     json: Path | None,
     **_: object,
 ) -> None:
     job.require_file("--json", json)
-    Question(operation, request_id, group, client, member)
+    Question(operation, request_id, group, client, member, record)
     require_folder(out)
 
 
@@ -42,15 +43,18 @@ def main(
     member: Annotated[
         str | None, typer.Option(help="Member of a consumer group (KIP-848) to explain: its member ID or client ID.")
     ] = None,
+    record: Annotated[
+        str | None, typer.Option(help="Record of a share group to explain, as GROUP/TOPIC-PARTITION:OFFSET.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Maximum number of operations, or of changes of a group.")] = 20,
     json: job.JsonFile = None,
 ) -> None:
-    """Explain an operation, a group or a member: what it waited for, what ended the wait, and why not earlier."""
+    """Explain an operation, group, member or record: what it waited for, what ended the wait, and why not earlier."""
     from purgatory_udf.answers.explain import explain
     from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.common.console import printable
 
-    question = Question(operation, request_id, group, client, member)
+    question = Question(operation, request_id, group, client, member, record)
     lines = explain(open_backend(), out, question, top)
     if json != Path("-"):
         print("\n".join(map(printable, lines)))

@@ -66,6 +66,7 @@ class Evidence:
         deciding: The event that ended it, if the tables name one.
         changes: The state changes of its group while it waited.
         reads_ended: When its reads or lookups in remote storage ended, in epoch microseconds; possibly after its end.
+        deliveries: Of a share fetch, the records that it acquired, and earlier deliveries of these.
         recorded: The outcome that the broker logged, if its request log was imported.
         pauses: The pauses, during its wait, of its broker and of the replicas that it may have waited for.
         waits_as_requested: Whether remote fetches wait for their own maximum wait, as up to Kafka 3.7, and not for
@@ -81,6 +82,7 @@ class Evidence:
     deciding: Mapping[str, Any] | None = None
     changes: list[Mapping[str, Any]] = field(default_factory=list)
     reads_ended: dict[Place, int] = field(default_factory=dict)
+    deliveries: list[Mapping[str, Any]] = field(default_factory=list)
     recorded: Mapping[str, Any] | None = None
     pauses: list[Mapping[str, Any]] = field(default_factory=list)
     waits_as_requested: bool = False
@@ -100,6 +102,9 @@ def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
         by_id[watch["operation_id"]].watches.append(watch)
     for recorded in tables.rows("explain/recorded"):
         by_id[recorded["operation_id"]].recorded = recorded
+    if any(each.end and each.end["kind"] == "share_fetch" for each in by_id.values()):
+        for delivery in tables.rows("explain/deliveries"):
+            by_id[delivery["asked"]].deliveries.append(delivery)
     _add_partition_events(tables, by_id)
     _add_pauses(tables, by_id)
     return [each for each in by_id.values() if each.end or each.request]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.answers.evidence import Evidence, collect
 from purgatory_udf.answers.run_tables import RunTables
-from purgatory_udf.answers.story import moment, story
+from purgatory_udf.answers.story import delivery_text, moment, story
 from purgatory_udf.common.console import counted, request_label
 from purgatory_udf.common.errors import UserError
 
 if TYPE_CHECKING:
     from purgatory_udf.backend.backend import Session
 
+_RECORD = re.compile(r"(?P<group>.+)/(?P<topic>[^/]+)-(?P<partition>\d{1,9}):(?P<offset>\d{1,18})")
 _ALL_TIMES = {"from_us": -(1 << 62), "until_us": 1 << 62}
 _NO_LIMIT = (1 << 31) - 1
 # Maximum number of request ids in an error, and of partitions in a list.
@@ -27,7 +29,8 @@ class Question:
     """An operation, a request, a group, or a client's expired operations; exactly one of these fields is set.
 
     `request_id` may be a suffix of an id, if no other request's id has this suffix. `member` is the member ID or client
-    ID of a member of a consumer group (KIP-848), alone or with its `group`.
+    ID of a member of a consumer group (KIP-848), alone or with its `group`. `record` is a record of a share group, as
+    `GROUP/TOPIC-PARTITION:OFFSET`.
     """
 
     operation: int | None = None
@@ -35,11 +38,17 @@ class Question:
     group: str | None = None
     client: str | None = None
     member: str | None = None
+    record: str | None = None
 
     def __post_init__(self) -> None:
         group = self.group if self.member is None else self.member
-        if sum(given is not None for given in (self.operation, self.request_id, group, self.client)) != 1:
-            raise UserError("give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID")
+        given = (self.operation, self.request_id, group, self.client, self.record)
+        if sum(each is not None for each in given) != 1:
+            raise UserError(
+                "give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID, --record RECORD"
+            )
+        if self.record is not None and not _RECORD.fullmatch(self.record):
+            raise UserError(f"--record {self.record}: expected GROUP/TOPIC-PARTITION:OFFSET, such as workers/jobs-0:15")
 
 
 def explain(session: Session, out: str, question: Question, top: int = 20) -> list[str]:
@@ -56,6 +65,11 @@ def explain(session: Session, out: str, question: Question, top: int = 20) -> li
         lines = member_story(tables, question.group or "", question.member, top)
         if not lines:
             raise UserError(f"{out}: no member {question.member} of a consumer group (KIP-848) found")
+        return lines
+    if question.record is not None:
+        lines = record_story(tables, question.record)
+        if not lines:
+            raise UserError(f"{out}: no ended delivery of record {question.record} found")
         return lines
     if question.group is not None:
         lines = group_story(tables, question.group, top)
@@ -114,6 +128,24 @@ def _add_group_changes(tables: RunTables, evidence: Evidence) -> None:
     if group:
         within = {"from_us": end["started_us"], "until_us": end["ended_us"]}
         evidence.changes = [*tables.rows("explain/group_changes", group=group, top=_NO_LIMIT, **within)]
+
+
+def record_story(tables: RunTables, record: str) -> list[str]:
+    """Return the deliveries of a record to a share group, or nothing if there are none."""
+    place = _RECORD.fullmatch(record)
+    assert place is not None
+    numbers = {name: int(place[name]) for name in ("partition", "offset")}
+    rows = tables.rows("explain/record", group=place["group"], topic=place["topic"], **numbers)
+    if not rows:
+        return []
+    lines = [
+        f"  {moment(row['acquired_us'])}  {row['client_id'] or row['member_id']} (operation {row['operation_id']}) "
+        f"acquired {delivery_text(row)}"
+        for row in rows
+    ]
+    topic, share = f"{place['topic']}-{place['partition']}", f"share group {place['group']}"
+    deliveries = "1 delivery" if len(rows) == 1 else f"{len(rows)} deliveries"
+    return [f"record {place['offset']} of {topic}, {share}: {deliveries}", *lines]
 
 
 def group_story(tables: RunTables, group: str, most: int) -> list[str]:

@@ -165,7 +165,7 @@ class Totals:
 
     @property
     def as_intended(self) -> int:
-        """Number of fetches and initial joins that ended at their deadline."""
+        """Number of fetches, share fetches and initial joins that ended at their deadline."""
         return self.expired - self.failed - self.after_end
 
     @property
@@ -202,6 +202,8 @@ def overview(metrics: Metrics, totals: Totals) -> list[Table]:
         _rebalances(metrics.rows("overview/rebalances", top=top)),
         _consumer_rebalances(metrics.rows("overview/consumer_rebalances", top=top)),
         _held_back(metrics.rows("overview/held_back", top=top)),
+        _share_fetches(metrics.rows("overview/share_fetches", top=top)),
+        _deliveries(metrics.rows("overview/deliveries", top=top)),
     ]
 
 
@@ -381,6 +383,32 @@ def _held_back(longest: list[Row]) -> Table:
     return Table("Members that held partitions back", columns, rows)
 
 
+def _share_fetches(fetches: list[Row]) -> Table:
+    """Return the ends of share fetches. Kafka's meter counts expired ones even if they were answered with records."""
+    names = ("group", "broker", "operations", "on_arrival", "after_a_wait", "expired", "with_records", "unwoken")
+    rows = [
+        (*(row[name] for name in names), row["after_leader_loss"], _rounded(row["waited_ms"] / 1000)) for row in fetches
+    ]
+    columns = ("group", "broker", "fetches", "on arrival", "after a wait", "expired", "with records", "not woken")
+    return Table("Share fetches", (*columns, "after leader loss", "waited s in all"), rows)
+
+
+def _deliveries(deliveries: list[Row]) -> Table:
+    ends = ("records", "accepted", "released", "rejected", "lock_expired", "session_ended", "archived")
+    rows = [
+        (
+            row["group"],
+            row["delivery_count"],
+            *(row[name] for name in ends),
+            _rounded(row["mean_held_ms"]),
+            row["max_held_ms"],
+        )
+        for row in deliveries
+    ]
+    columns = ("group", "delivery", "records", "accepted", "released", "rejected", "lock expired", "session ended")
+    return Table("Records delivered to share groups", (*columns, "archived", "mean held ms", "max held ms"), rows)
+
+
 def percent(share: float) -> float:
     """Convert a share between 0 and 1 to a percentage, rounded to one decimal."""
     return round(100 * share, 1)
@@ -415,7 +443,8 @@ def summary(metrics: Metrics) -> list[str]:
 def as_json(metrics: Metrics) -> dict[str, Any]:
     """Return the figures of the summary as JSON: rows of the queries in `sql/overview`, each list with `top` rows."""
     sums, top, tables = totals(metrics), metrics.options.top, metrics.tables
-    ranked = ("meters", "purgatories", "expirations", "rebalances", "consumer_rebalances", "held_back")
+    of_groups = ("rebalances", "consumer_rebalances", "held_back", "share_fetches", "deliveries")
+    ranked = ("meters", "purgatories", "expirations", *of_groups)
     return {
         "run_id": tables.run.run_id,
         "finished": tables.finished,

@@ -7,6 +7,7 @@ with `purgatory_replay`. Counters count from the start of the trace; gauges have
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _SIZE = "kafka_server_delayedoperationpurgatory_purgatorysize"
 _DELAYED = "kafka_server_delayedoperationpurgatory_numdelayedoperations"
+_LOCKS = "kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total"
+_ACKNOWLEDGED = "kafka_server_sharegroupmetrics_recordacknowledgements_total"
 _WAITS = "purgatory_replay_wait_seconds"
 _QUANTILES = {"0.5": "p50_ms", "0.95": "p95_ms", "0.99": "p99_ms"}
 _ENDS = ("on_arrival", "after_a_wait", "expired")
@@ -56,7 +59,8 @@ class Family:
 
 def exposition(metrics: Metrics, findings: Sequence[Finding] = ()) -> str:
     """Return all metrics as text, with a series for each finding of a diagnosis."""
-    families = [*_gauges(metrics), *_meters(metrics), _operations(metrics), _waits(metrics), *_counts(metrics)]
+    families = [*_gauges(metrics), *_meters(metrics), *_deliveries(metrics), _operations(metrics), _waits(metrics)]
+    families += _counts(metrics)
     families.append(_findings(findings))
     return "".join(f"{line}\n" for family in families if family.samples for line in family.lines())
 
@@ -117,6 +121,20 @@ def _meters(metrics: Metrics) -> Iterable[Family]:
         tags = {"topic": row["topic"], "partition": row["partition"], "fetcherType": row["fetcher"]}
         family.add(row["expired"], broker=row["broker"], **tags)
     return families.values()
+
+
+def _deliveries(metrics: Metrics) -> Iterable[Family]:
+    locks = Family(_LOCKS, "counter", "Records whose acquisition lock expired (AcquisitionLockTimeoutPerSec).")
+    acknowledged = Family(_ACKNOWLEDGED, "counter", "Acknowledged records (RecordAcknowledgementsPerSec).")
+    by_type: Counter[tuple[int, str]] = Counter()
+    for row in metrics.rows("prometheus/deliveries"):
+        tags = {name: row[name] for name in ("group", "topic", "partition")}
+        locks.add(row["lock_expired"], broker=row["broker"], **tags)
+        for kind, name in (("Accept", "accepted"), ("Release", "released"), ("Reject", "rejected")):
+            by_type[row["broker"], kind] += row[name]
+    for (broker, kind), records in sorted(by_type.items()):
+        acknowledged.add(records, broker=broker, ackType=kind)
+    return locks, acknowledged
 
 
 def _operations(metrics: Metrics) -> Family:

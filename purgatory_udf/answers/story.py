@@ -271,6 +271,25 @@ def _during_wait(evidence: Evidence) -> Iterator[str]:
         yield f"{moment(change['at_us'])}  {group}"
 
 
+_DELIVERY_ENDS = {
+    "lock_expired": "its lock expired",
+    "session_ended": "its member's session ended",
+    "fenced": "the broker lost the partition",
+    "gap": "acknowledged as a gap",
+}
+
+
+def delivery_text(delivery: Row) -> str:
+    """Return the offsets of a delivery to a share group, its number, and how it ended."""
+    first, last = delivery["first_offset"], delivery["last_offset"]
+    offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
+    ended = _DELIVERY_ENDS.get(delivery["ended_by"], delivery["ended_by"])
+    is_limit = delivery["state"] == "ARCHIVED" and delivery["ended_by"] not in ("rejected", "gap")
+    archived = "; archived, because it was the last delivery allowed" if is_limit else ""
+    place = f"{offsets} of {_name(delivery['topic'], delivery['partition'])}"
+    return f"{place} (delivery {delivery['delivery_count']}): {ended} after {delivery['held_ms']:,} ms{archived}"
+
+
 def _counted(partition_events: list[PartitionEvents]) -> str:
     """Return the events with their counts as text, most frequent first. Produces and log ends count as appends."""
     times: Counter[str] = Counter()
@@ -288,6 +307,14 @@ def _event(what: str, replica: int | None) -> str:
 
 def _ending(evidence: Evidence, end: Row) -> Iterator[str]:
     yield from _replayed_end(evidence, end)
+    own = [each for each in evidence.deliveries if each["operation_id"] == end["operation_id"]]
+    before = [each for each in evidence.deliveries if each["operation_id"] != end["operation_id"]]
+    yield from (f"{_INDENT}acquired {delivery_text(each)}" for each in own[:SHOWN])
+    if len(own) > SHOWN:
+        yield f"{_INDENT}… and {len(own) - SHOWN} more ranges"
+    for each in before[-SHOWN:]:
+        to = each["client_id"] or each["member_id"]
+        yield f"{_INDENT}before, at {moment(each['acquired_us'])}, {to} acquired {delivery_text(each)}"
     if evidence.recorded:
         waited_ms, outcome = evidence.recorded["recorded_remote_ms"], evidence.recorded["recorded_outcome"]
         late_ms = waited_ms - (end["deadline_us"] - end["started_us"]) / 1000

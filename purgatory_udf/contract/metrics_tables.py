@@ -10,8 +10,8 @@ import pyarrow as pa
 from purgatory_udf.contract.tables import BOOL, DOUBLE, INT, LONG, TEXT, TIMESTAMP, column, table, without_comments
 
 _FAILED = (
-    "Expired operations that failed: neither fetches and initial joins, which end as intended at their deadline, nor "
-    "operations that were still open at the end of the trace"
+    "Expired operations that failed: neither fetches, share fetches and initial joins, which end as intended at their "
+    "deadline, nor operations that were still open at the end of the trace"
 )
 _WINDOW_MS = column("window_ms", LONG, "Length of the window in milliseconds")
 
@@ -127,6 +127,46 @@ _HELD_BACK = table(
     column("ended_by", TEXT, "What freed them, such as a heartbeat, or a reconciliation that expired; `open`"),
 )
 
+_SHARE_FETCHES = table(
+    column("broker", INT, "Broker ID"),
+    column("group", TEXT, "Share group ID"),
+    column("operations", LONG, "Number of share fetches"),
+    column("on_arrival", LONG, "Share fetches that completed on arrival"),
+    column("after_a_wait", LONG, "Share fetches that completed after a wait"),
+    column("expired", LONG, "Share fetches that expired, with and without records"),
+    column("with_records", LONG, "Expired share fetches that were answered with records"),
+    column(
+        "unwoken",
+        LONG,
+        "Of these, fetches for which one byte was enough: what became available, such as by a release, woke no fetch",
+    ),
+    column(
+        "after_leader_loss",
+        LONG,
+        "Share fetches that expired after the broker had stopped leading one of their partitions",
+    ),
+    column("after_end", LONG, "Share fetches that expired after the last event of the trace"),
+    column("waited_ms", LONG, "Sum of the waits in milliseconds"),
+    column("max_ms", LONG, "Longest wait in milliseconds"),
+)
+
+_DELIVERIES = table(
+    column("broker", INT, "ID of the broker that led the partition"),
+    column("group", TEXT, "Share group ID"),
+    column("topic", TEXT, "Topic name"),
+    column("partition", INT, "Partition number"),
+    column("delivery_count", INT, "How often the records had been delivered, this time included"),
+    column("records", LONG, "Number of records whose delivery has ended"),
+    column("accepted", LONG, "Records that were accepted"),
+    column("released", LONG, "Records that were released"),
+    column("rejected", LONG, "Records that were rejected"),
+    column("lock_expired", LONG, "Records whose acquisition lock expired"),
+    column("session_ended", LONG, "Records whose member's session ended"),
+    column("archived", LONG, "Records that were archived because of the delivery limit"),
+    column("held_ms", LONG, "Sum over the records of the milliseconds for which the member held them"),
+    column("max_held_ms", LONG, "Longest time for which a member held a record, in milliseconds"),
+)
+
 COMMENTED_METRICS: dict[str, pa.Schema] = {
     "metrics/expires": _EXPIRES,
     "metrics/operations": _OPERATIONS,
@@ -135,5 +175,7 @@ COMMENTED_METRICS: dict[str, pa.Schema] = {
     "metrics/purgatories": _PURGATORIES,
     "metrics/rebalances": _REBALANCES,
     "metrics/held_back": _HELD_BACK,
+    "metrics/share_fetches": _SHARE_FETCHES,
+    "metrics/deliveries": _DELIVERIES,
 }
 METRICS: dict[str, pa.Schema] = {name: without_comments(schema) for name, schema in COMMENTED_METRICS.items()}

@@ -236,7 +236,13 @@ def test_running_replay_has_metrics_of_its_output(session: Session, tmp_path: Pa
         write_deltalake(str(tmp_path / name), table_of(name, of_it))
     written = write_metrics(session, str(tmp_path), MetricsOptions(window_ms=100, by=("partition",)))
     assert not written.tables.finished
-    assert {*written.tables.missing} == {"group_transitions", "member_transitions", "purgatory_gauges", "events"}
+    assert {*written.tables.missing} == {
+        "group_transitions",
+        "member_transitions",
+        "purgatory_gauges",
+        "events",
+        "share_deliveries",
+    }
     lake = Lake(tmp_path)
     columns = "topic, partition, window_start, expired, per_second"
     assert lake.rows(f"SELECT {columns} FROM metrics_expires ORDER BY ALL NULLS LAST") == [

@@ -19,12 +19,12 @@ MISTAKES = [
     (
         "explain",
         ["--out", "{here}"],
-        "give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID",
+        "give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID, --record RECORD",
     ),
     (
         "explain",
         ["--out", "{here}", "--group", "g", "--operation", "3"],
-        "give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID",
+        "give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID, --record RECORD",
     ),
     (
         "what_if",

@@ -14,5 +14,5 @@ UNION ALL
 SELECT run_id, operation_id, kind, broker, request_id, client_id, key, started_at, deadline, wait_ms, watched,
     completed_by, trigger, bytes, partitions, answered_bytes,
     expired_at AS ended_at, true AS expired, after_end, fetcher,
-    kind NOT IN ('fetch', 'initial_join') AND NOT after_end AS failed
+    kind NOT IN ('fetch', 'share_fetch', 'initial_join') AND NOT after_end AS failed
 FROM expirations

@@ -1,0 +1,101 @@
+"""A share group through the commands: what metrics and `explain` say about its fetches and records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+
+from jobs import replay
+from purgatory_udf.answers.explain import Question, explain
+from purgatory_udf.answers.metrics import MetricsOptions, summary, write_metrics
+from purgatory_udf.answers.prometheus import exposition
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract import read_row
+from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.rules.engine.partition_engine import event_table
+
+Event = dict[str, Any]
+PLACE = {"topic": "t", "partition": 0}
+
+
+def _fetch(at: int, member: str) -> Event:
+    request = {"time_us": at * 1000, "type": "share_fetch", "request_id": f"{member}-{at}", "client_id": f"c-{member}"}
+    asked = {"max_wait_ms": 500, "min_bytes": 1, "max_records": 20}
+    return {**request, "group": "g", "member_id": member, **asked, "partitions": [PLACE]}
+
+
+def _acknowledge(at: int, member: str, first: int, last: int, kind: int) -> Event:
+    acknowledged = {**PLACE, "first_offset": first, "last_offset": last, "types": [kind]}
+    request = {"time_us": at * 1000, "type": "share_acknowledge", "request_id": f"{member}-{at}"}
+    return {**request, "group": "g", "member_id": member, "acknowledgements": [acknowledged]}
+
+
+def _change(at: int, change: str, **fields: Any) -> Event:
+    return {"time_us": at * 1000, "type": "partition", **PLACE, "change": change, **fields}
+
+
+# The release wakes no fetch, `b` gets the records at its deadline. The last fetch waits at a broker that has stopped
+# leading the partition.
+EVENTS = [
+    _change(1, "leader", leader_epoch=0, isr=[1]),
+    _change(1, "log_end", offset=10, bytes=1000),
+    _change(1, "high_watermark", offset=10),
+    {"time_us": 2000, "type": "share_group", "group": "g", "auto_offset_reset": "earliest", "delivery_count_limit": 2},
+    _fetch(100, "a"),
+    _fetch(200, "b"),
+    _acknowledge(300, "a", 4, 8, 1),
+    _acknowledge(310, "a", 0, 3, 2),
+    _acknowledge(800, "b", 0, 2, 1),
+    _acknowledge(810, "b", 3, 3, 2),
+    _fetch(900, "b"),
+    _change(1000, "not_leader"),
+    _change(1500, "leader", leader_epoch=2, isr=[1]),
+    _fetch(40_000, "b"),
+]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("share")
+    numbered = [read_row({"broker": 1, **event, "seq": seq}) for seq, event in enumerate(EVENTS)]
+    write_deltalake(str(folder / "events"), event_table(numbered))
+    assert replay.main.status(["--events", str(folder / "events"), "--out", str(folder)], open_local) == 0
+    return str(folder)
+
+
+def test_metrics_have_fetches_and_deliveries(out: str) -> None:
+    metrics = write_metrics(LocalBackend(), out, MetricsOptions())
+    (fetches,) = metrics.rows("overview/share_fetches", top=10)
+    names = ("operations", "expired", "with_records", "unwoken", "after_leader_loss")
+    assert [fetches[name] for name in names] == [4, 2, 1, 1, 1]
+    ends = ("records", "accepted", "released", "rejected", "lock_expired", "archived")
+    counted = {
+        row["delivery_count"]: [row[name] for name in ends] for row in metrics.rows("overview/deliveries", top=9)
+    }
+    assert counted == {1: [10, 5, 4, 0, 0, 0], 2: [5, 3, 1, 0, 1, 2]}
+    assert any(line.startswith("Records delivered to share groups") for line in summary(metrics))
+    lines = exposition(metrics).splitlines()
+    assert 'kafka_server_delayedsharefetchmetrics_expires_total{broker="1"} 2' in lines
+    locks = "kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total"
+    assert f'{locks}{{broker="1",group="g",topic="t",partition="0"}} 1' in lines
+    acknowledged = "kafka_server_sharegroupmetrics_recordacknowledgements_total"
+    assert f'{acknowledged}{{broker="1",ackType="Release"}} 5' in lines
+
+
+def test_explain_tells_what_was_delivered(out: str) -> None:
+    story = [line.strip() for line in explain(LocalBackend(), out, Question(request_id="b-200"))]
+    assert story[-3:] == [
+        "acquired offsets 0 to 2 of t-0 (delivery 2): accepted after 100 ms",
+        "acquired offset 3 of t-0 (delivery 2): released after 110 ms; "
+        "archived, because it was the last delivery allowed",
+        "before, at 00:00:00.100000, c-a acquired offsets 0 to 3 of t-0 (delivery 1): released after 210 ms",
+    ]
+    life = explain(LocalBackend(), out, Question(record="g/t-0:3"))
+    assert life[0] == "record 3 of t-0, share group g: 2 deliveries"
+    with pytest.raises(UserError, match="no ended delivery of record g/t-0:99 found"):
+        explain(LocalBackend(), out, Question(record="g/t-0:99"))
+    with pytest.raises(UserError, match="expected GROUP/TOPIC-PARTITION:OFFSET"):
+        Question(record="t-0")
