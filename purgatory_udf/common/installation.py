@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def is_installed(root: Path) -> bool:
-    """Whether the root is the package itself, as installed from a wheel."""
+    """Return whether the root is the package itself, as installed from a wheel."""
     return (root / "__init__.py").is_file()
 
 

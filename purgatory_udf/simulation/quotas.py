@@ -124,7 +124,7 @@ class ReplicationQuota:
         return sum(size for _, size in self._windows) * 1000 / elapsed_ms > self._bytes_per_second
 
     def is_throttled(self, key: TopicPartition, in_sync: bool, now_ms: int) -> bool:
-        """Return whether a follower's fetch gets nothing of the partition now. In-sync ones are never throttled."""
+        """Return whether a follower's fetch gets nothing of the partition now: never if it is in sync."""
         return not in_sync and key in self._throttled and self.is_exceeded(now_ms)
 
 
@@ -142,5 +142,5 @@ class LeaderQuota:
             self._quota.record(size, now_ms)
 
     def is_throttled(self, key: TopicPartition, in_sync: bool, now_ms: int) -> bool:
-        """Return whether a follower's fetch gets nothing of the partition now. In-sync ones are never throttled."""
+        """Return whether a follower's fetch gets nothing of the partition now: never if it is in sync."""
         return self._quota is not None and key.topic in self._topics and not in_sync and self._quota.is_exceeded(now_ms)

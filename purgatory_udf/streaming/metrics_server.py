@@ -1,4 +1,4 @@
-"""Serve the status of a followed replay to Prometheus: `top --serve`. Every scrape reads the status files.
+"""Serves the status of a followed replay to Prometheus: `top --serve`. Every scrape reads the status files.
 
 Metrics that Kafka has as MBeans have the names of Prometheus's JMX exporter, as in `metrics --prometheus`.
 """

@@ -251,7 +251,7 @@ _TIME = {
 def rows_until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
     """Return the rows of an output table up to the end of the millisecond `end_ms`.
 
-    Watches that ended without expiring are kept at any time.
+    Watches that ended without expiring are always kept.
     """
     by_then = pc.less(rows.column(_TIME[table]).cast(pa.int64()), (end_ms + 1) * 1000)
     if table == "watches":

@@ -152,7 +152,7 @@ def _micros(body: dict[str, Any], field: str) -> int:
 
 
 def _nests_deeper(value: Any, levels: int) -> bool:
-    """Return whether a JSON value has more levels than that, without recursion."""
+    """Return whether a JSON value nests deeper than `levels`, without recursion."""
     level = [value]
     while level and levels >= 0:
         inner = (node.values() if isinstance(node, dict) else node for node in level)

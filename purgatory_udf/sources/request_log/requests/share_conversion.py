@@ -1,14 +1,15 @@
 """Conversion of the requests of share groups (KIP-932), group by group, over all brokers.
 
-A share fetch is an operation at L, like a fetch. Its line lists only partitions that are new in the member's session at
-the broker or that have acknowledgements; the session has the others. Its response has the acquired offsets, but no
-bytes: what could be acquired when follows from the produces, whose records a replay distributes again.
+A share fetch is an operation at time L, like a fetch. Its line lists only partitions that are new in the member's
+session at the broker or that have acknowledgements; the session contains the others. The response has the acquired
+offsets, but no bytes. Which records could be acquired at which time follows from the produces, because a replay
+distributes the produced records again.
 
-The share coordinator's lines, at another broker, show the rest:
+The lines of the share coordinator, at another broker, show the other facts:
 
-    READ_SHARE_GROUP_STATE    the state with which a broker began to serve the group; the first fetch waited for it
-    WRITE_SHARE_GROUP_STATE   when acknowledgements were in effect; and offsets that became available although nobody
-                              acknowledged them. If their locks had not ended yet, the member's session had
+    READ_SHARE_GROUP_STATE    the state that a broker read when it first served the group; the first fetch waited for it
+    WRITE_SHARE_GROUP_STATE   when acknowledgements took effect; and offsets that became available without an
+                              acknowledgement. If their locks had not expired, the member's session had ended
 
     member    ── fetch ── records 5 to 9 ────────── connection closed
     leader                └ locks: 30 s             └ release
@@ -82,7 +83,7 @@ class _StateWrite(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """Offsets that a member has acquired at a broker and not acknowledged yet; `since_us`: when at the earliest."""
+    """Offsets that a member has acquired at a broker and not acknowledged yet, at the earliest from `since_us` on."""
 
     first: int
     last: int
@@ -94,17 +95,17 @@ class _Held(NamedTuple):
 
 @dataclass(slots=True)
 class _Session:
-    """A member's share session at a broker; `complete` is false if it began before the log."""
+    """A member's share session at a broker. `complete` is false if the session started before the log."""
 
     complete: bool
     partitions: dict[Key, None] = field(default_factory=dict)
 
 
 class ShareGroupConverter:
-    """Converts the requests of one group, which must come in the order of S.
+    """Converts the requests of one group, which must come in the order of S (the start of their handling).
 
-    `look_ahead` takes the same requests first, as far as they are known: states are written and read after the requests
-    that cause it. `snapshot` and `resumed` carry the group to the next step of a followed log.
+    Call `look_ahead` with the same requests first, because the requests that read and write states follow the requests
+    that cause them. `snapshot` and `resumed` carry the group to the next step of a followed log.
     """
 
     def __init__(self, context: Context, report: Report) -> None:
@@ -125,7 +126,7 @@ class ShareGroupConverter:
     # What later requests show
 
     def look_ahead(self, requests: Iterable[Request]) -> None:
-        """Note what the requests show of states, acquired records and the last request of each session."""
+        """Collect states, acquired records and the last request of each session from the requests."""
         for request in requests:
             # A malformed request is rejected when it is converted.
             with suppress(*MALFORMED):
@@ -263,7 +264,7 @@ class ShareGroupConverter:
         return max(0, min(max(answers), request.answered_us) - at_us) // 1000 if answers else None
 
     def _acknowledged(self, request: Request) -> list[dict[str, Any]]:
-        """Return the acknowledgements of a request; the member no longer holds the offsets."""
+        """Return the acknowledgements of a request, and remove their offsets from those that the member holds."""
         member, acknowledged = str(request.body["memberId"]), []
         refusal = "acknowledgeErrorCode" if request.api == SHARE_FETCH else "errorCode"
         refused = {key for key, partition in self._answers(request) if partition.get(refusal)}
@@ -312,7 +313,7 @@ class ShareGroupConverter:
         return session
 
     def _acquire(self, request: Request, acknowledges: bool) -> list[tuple[Key, Fact]]:
-        """Note the acquired offsets, and return that they were readable."""
+        """Record the acquired offsets, and return the facts that they were readable."""
         facts: list[tuple[Key, Fact]] = []
         end_us = request.answered_us if request.remote_us else request.local_us
         # With acknowledgements, the fetch may have ended long before their states were written.
@@ -328,7 +329,7 @@ class ShareGroupConverter:
         return facts
 
     def _ended_sessions(self, request: Request) -> Iterator[LoggedOperation]:
-        """Yield the ends of sessions that a write shows: offsets became available before their locks ended."""
+        """Yield the ended sessions that a write shows, because offsets became available before their locks expired."""
         for key, partition in self._partitions(request.body.get("topics")):
             for batch in partition["stateBatches"]:
                 if int(batch["deliveryState"]) in (AVAILABLE, ARCHIVED):
@@ -337,7 +338,7 @@ class ShareGroupConverter:
                         yield self._ended_session(request, held)
 
     def _last_held(self, key: Key, first: int, last: int, at_us: int) -> _Held | None:
-        """Remove and return the latest acquisition of these offsets that nobody acknowledged."""
+        """Remove and return the latest acquisition of these offsets that no member has acknowledged."""
         before = [held for held in self._held.get(key, ()) if held.since_us < at_us and held.first <= last]
         found = max((held for held in before if held.last >= first), key=lambda held: held.since_us, default=None)
         if found is not None:
@@ -377,7 +378,7 @@ class ShareGroupConverter:
     # Settings and states
 
     def _setting_events(self, request: Request) -> Iterator[dict[str, Any]]:
-        """Yield the group's settings, if they have changed: configured ones, and the lock duration of the response."""
+        """Yield the group's settings, if they have changed: the configuration, and the response's lock duration."""
         group = str(request.body["groupId"])
         settings = self._context.share_settings_at(group, request.start_us)
         lock_ms = int((request.answer or {}).get("acquisitionLockTimeoutMs") or 0)
@@ -388,7 +389,7 @@ class ShareGroupConverter:
             yield {"time_us": request.start_us, "type": "share_group", "group": group, **settings}
 
     def _read_for(self, request: Request, key: Key) -> _StateRead | None:
-        """Return the read of the state that this fetch has caused, if any."""
+        """Return the read of the state that this fetch has caused, or None."""
         from_us, until_us = request.start_us - SHARE_READ_EARLY_US, request.answered_us
         if (request.broker, key) not in self._served:
             # Other partitions may have answered the fetch before the state was read.
@@ -400,7 +401,7 @@ class ShareGroupConverter:
         return None
 
     def _state_events(self, request: Request, session: _Session) -> Iterator[dict[str, Any]]:
-        """Yield the states with which the broker begins to serve partitions for the group."""
+        """Yield the persisted states of partitions that the broker serves for the group from now on."""
         for key in session.partitions:
             read, place = self._read_for(request, key), (request.broker, key)
             if read is None and place in self._served:
@@ -427,7 +428,7 @@ class ShareGroupConverter:
             }
 
     def _first_offset(self, key: Key, since_us: int) -> int:
-        """Return the first offset that the group acquires or has not done after a time, or -1 if none is known."""
+        """Return the first offset that the group acquires, or has not finished, after a time; -1 if none is known."""
         acquired = next((ranges for at_us, ranges in self._first_acquired.get(key, ()) if at_us >= since_us), [])
         offsets = [int(each["firstOffset"]) for each in acquired]
         offsets += [write.start_offset for write in self._writes.get(key, ())[:1] if write.start_us >= since_us]
