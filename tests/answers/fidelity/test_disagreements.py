@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from purgatory_udf.contract.tables import COMPLETIONS, EXPIRATIONS, RECORDED
+from purgatory_udf.contract.tables import COMPLETIONS, EVENTS, EXPIRATIONS, RECORDED
 from tests.answers.fidelity.conftest import RunQuery
 
 
@@ -35,6 +35,7 @@ def _expired(operation_id: int, start_ms: float, wait_ms: int) -> dict[str, Any]
 
 def _tables(recorded: list[dict[str, Any]], completions: list[dict[str, Any]], *expired: Any) -> dict[str, pa.Table]:
     return {
+        "events": EVENTS.empty_table(),
         "recorded": pa.Table.from_pylist(recorded, schema=RECORDED),
         "completions": pa.Table.from_pylist(completions, schema=COMPLETIONS),
         "expirations": pa.Table.from_pylist(list(expired), schema=EXPIRATIONS),
