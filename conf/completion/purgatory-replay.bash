@@ -21,7 +21,7 @@ _purgatory_replay() {
     audit) words='--out --json --verbose --help' ;;
     demo) words='--out --verbose --help' ;;
     diagnose) words='--out --from --to --top --json --baseline --verbose --help' ;;
-    explain) words='--out --operation --request-id --group --client --member --top --json --verbose --help' ;;
+    explain) words='--out --operation --request-id --group --client --member --record --top --json --verbose --help' ;;
     fidelity) words='--out --jmx-before --jmx-after --server-log --zone --html --json --verbose --help' ;;
     fit) words='--out --scenario-file --events --seeds --html --verbose --help' ;;
     ingest) words='--out --from --max-disorder-ms --max-rejected --overwrite --events-per-file --run-id --topics --batches --isr --kafka-version --zone --anonymise --anonymise-key --bootstrap --topic --messages --client --client-file --follow --hold-ms --config --set --verbose --help' ;;

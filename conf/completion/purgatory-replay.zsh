@@ -8,7 +8,7 @@ _purgatory_replay() {
     'audit:Check the invariants of a replay'\''s tables; exit status 1 if one is violated'
     'demo:Replay the bundled sample trace, check its tables, and print a summary (the default job)'
     'diagnose:Name the broker, client, member or setting behind unusual waits; write the tables blame and findings'
-    'explain:Explain an operation, a group or a member - what it waited for, what ended the wait, and why not earlier'
+    'explain:Explain an operation, group, member or record - what it waited for, what ended the wait, and why not earlier'
     'fidelity:Compare recorded and replayed operations - outcomes, waits, and the causes of differences'
     'fit:Fit a model to a recorded cluster, and check it by a simulation'
     'ingest:Import recorded traces into the table events; invalid lines go to rejected_events with the reason'
@@ -99,6 +99,7 @@ _purgatory_replay() {
         '*--group[Consumer group to explain.]:value:_files' \
         '*--client[Client ID; its expired operations are explained.]:value:_files' \
         '*--member[Member of a consumer group (KIP-848) to explain - its member ID or client ID.]:value:_files' \
+        '*--record[Record of a share group to explain, as GROUP/TOPIC-PARTITION -OFFSET.]:value:_files' \
         '*--top[Maximum number of operations, or of changes of a group.]:value:_files' \
         '*--json[File for the answer as JSON; - for standard output, without text.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
