@@ -38,7 +38,7 @@ def _checks(out: str, start: str | None, end: str | None, json: Path | None, bas
 @job.job(checks=_checks, reads=("out", "baseline"), max_local_bytes=DIAGNOSED_BYTES)
 def main(
     open_backend: OpenBackend,
-    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still be running.")],
     start: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="Report only incidents that end at or after this time.")
     ] = None,

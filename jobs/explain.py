@@ -33,7 +33,7 @@ def _checks(
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES)
 def main(
     open_backend: OpenBackend,
-    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still be running.")],
     operation: Annotated[int | None, typer.Option(help="operation_id of the operation to explain.")] = None,
     request_id: Annotated[
         str | None, typer.Option(help="request_id of the request to explain, or a unique suffix of it.")

@@ -131,7 +131,10 @@ def main(
     ] = InputFormat.JSONL,
     max_disorder_ms: Annotated[
         int | None,
-        typer.Option(help="Maximum out-of-orderness of events, in milliseconds.  [default: 0]", show_default=False),
+        typer.Option(
+            help="How far an event may be behind the latest before it, in milliseconds.  [default: 0]",
+            show_default=False,
+        ),
     ] = None,
     max_rejected: Annotated[
         float | None,

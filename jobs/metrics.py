@@ -44,8 +44,10 @@ def _needs_spark(out: str, prometheus: Path | None, **_: object) -> bool:
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES, needs_spark=_needs_spark)
 def main(
     open_backend: OpenBackend,
-    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
-    window_ms: Annotated[int, typer.Option(min=1, help="Length of the windows, in milliseconds.")] = 1000,
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still be running.")],
+    window_ms: Annotated[
+        int, typer.Option(min=1, help="Length of the time windows of meters and counts, in milliseconds.")
+    ] = 1000,
     by: Annotated[
         list[str] | None,
         typer.Option(

@@ -33,12 +33,12 @@ def _checks(out: str, html: Path | None, **_: object) -> None:
 @job.job(checks=_checks, reads=("out",), max_local_bytes=DIAGNOSED_BYTES)
 def main(
     open_backend: OpenBackend,
-    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still run.")],
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still be running.")],
     html: Annotated[
         Path | None,
         typer.Option(help="File of the HTML page.  [default: report.html in the folder]", show_default=False),
     ] = None,
-    window_ms: Annotated[int, typer.Option(min=1, help="Length of the windows, in milliseconds.")] = 200,
+    window_ms: Annotated[int, typer.Option(min=1, help="Length of the time windows of rates, in milliseconds.")] = 200,
     top: Annotated[int, typer.Option(min=1, help="Maximum number of rows per table.")] = 10,
 ) -> None:
     """Write a self-contained HTML report: outcomes over time, purgatory sizes, slow operations and causes."""

@@ -38,7 +38,7 @@ def main(
         typer.Option(
             metavar="HOST:PORT",
             help="Serve the status to Prometheus at http://HOST:PORT/metrics until interrupted; "
-            "a port alone is served on 127.0.0.1.",
+            "a port alone listens on 127.0.0.1.",
         ),
     ] = None,
 ) -> None:

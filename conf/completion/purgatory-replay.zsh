@@ -81,7 +81,7 @@ _purgatory_replay() {
       ;;
     diagnose)
       _arguments \
-        '*--out[Folder of a replay'\''s tables; the replay may still run.]:value:_files' \
+        '*--out[Folder of a replay'\''s tables; the replay may still be running.]:value:_files' \
         '*--from[Report only incidents that end at or after this time.]:value:_files' \
         '*--to[Report only incidents that start by this time.]:value:_files' \
         '*--top[Maximum number of findings to print.]:value:_files' \
@@ -93,7 +93,7 @@ _purgatory_replay() {
       ;;
     explain)
       _arguments \
-        '*--out[Folder of a replay'\''s tables; the replay may still run.]:value:_files' \
+        '*--out[Folder of a replay'\''s tables; the replay may still be running.]:value:_files' \
         '*--operation[operation_id of the operation to explain.]:value:_files' \
         '*--request-id[request_id of the request to explain, or a unique suffix of it.]:value:_files' \
         '*--group[Consumer group to explain.]:value:_files' \
@@ -134,7 +134,7 @@ _purgatory_replay() {
       _arguments \
         '*--out[Folder of the tables events and rejected_events.]:value:_files' \
         '*--from[Input format; request-log is Kafka'\''s own. Compressed files are supported.]:value:(jsonl parquet request-log kafka)' \
-        '*--max-disorder-ms[Maximum out-of-orderness of events, in milliseconds. (default - 0)]:value:_files' \
+        '*--max-disorder-ms[How far an event may be behind the latest before it, in milliseconds. (default - 0)]:value:_files' \
         '*--max-rejected[Maximum percentage of rejected lines for exit status 0. (default - 0)]:value:_files' \
         '*--overwrite[Replace existing tables.]' \
         '*--events-per-file[Approximate number of events in a file of the table.]:value:_files' \
@@ -177,8 +177,8 @@ _purgatory_replay() {
       ;;
     metrics)
       _arguments \
-        '*--out[Folder of a replay'\''s tables; the replay may still run.]:value:_files' \
-        '*--window-ms[Length of the windows, in milliseconds.]:value:_files' \
+        '*--out[Folder of a replay'\''s tables; the replay may still be running.]:value:_files' \
+        '*--window-ms[Length of the time windows of meters and counts, in milliseconds.]:value:_files' \
         '*--by[Dimension of waits - broker, topic, partition, client, group (repeatable). (default - topic, client, group)]:value:_files' \
         '*--bytes-per-watch[Assumed memory per watch list entry of an ended operation, in bytes.]:value:_files' \
         '*--top[Maximum number of rows to print per table.]:value:_files' \
@@ -202,7 +202,7 @@ _purgatory_replay() {
         '*--trace[JSON Lines files, folders or globs to import first (repeatable).]:value:_files' \
         '*--config[YAML file of settings; conf/local.yaml documents them.]:value:_files' \
         '*--set[One setting (repeatable).]:value:_files' \
-        '*--max-disorder-ms[Maximum out-of-orderness of events, in milliseconds. (default - 0)]:value:_files' \
+        '*--max-disorder-ms[How far an event may be behind the latest before it, in milliseconds. (default - 0)]:value:_files' \
         '*--drain[After the last event, let open operations expire, or leave them open. (default - drain)]' \
         '*--no-drain[After the last event, let open operations expire, or leave them open. (default - drain)]' \
         '*--batch-events[Approximate number of events per micro-batch. (default - 500000)]:value:_files' \
@@ -217,9 +217,9 @@ _purgatory_replay() {
       ;;
     report)
       _arguments \
-        '*--out[Folder of a replay'\''s tables; the replay may still run.]:value:_files' \
+        '*--out[Folder of a replay'\''s tables; the replay may still be running.]:value:_files' \
         '*--html[File of the HTML page. (default - report.html in the folder)]:value:_files' \
-        '*--window-ms[Length of the windows, in milliseconds.]:value:_files' \
+        '*--window-ms[Length of the time windows of rates, in milliseconds.]:value:_files' \
         '*--top[Maximum number of rows per table.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
@@ -267,7 +267,7 @@ _purgatory_replay() {
         '*--every[Interval between updates, in seconds.]:value:_files' \
         '*--rows[Maximum number of rows for waiting operations, and for groups.]:value:_files' \
         '*--json[Write the status once, as JSON, to this file; - for standard output.]:value:_files' \
-        '*--serve[Serve the status to Prometheus at http -//HOST -PORT/metrics until interrupted; a port alone is served on 127.0.0.1.]:value:_files' \
+        '*--serve[Serve the status to Prometheus at http -//HOST -PORT/metrics until interrupted; a port alone listens on 127.0.0.1.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'

@@ -163,7 +163,7 @@ def _simulate_and_replay(
 
 
 def clients_table(runs: Mapping[str, RunTables]) -> Table:
-    """Return the requests of simulated clients under each variant, and the waits for responses."""
+    """Return a table of the simulated clients' requests and response times, by variant."""
     sent = []
     for name, tables in runs.items():
         tables.add_table("truth_requests", tables.layout.table("truth_requests"), TRUTH_REQUESTS)

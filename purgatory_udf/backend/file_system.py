@@ -153,7 +153,7 @@ def write_json(file: Path, document: Mapping[str, Any]) -> None:
 def _as_json(value: Any) -> str:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def replace_file(file: Path, text: str, for_all: bool = False) -> None:

@@ -268,9 +268,10 @@ def figure_value(figure: str, results: SeedResults) -> float:
     client, _, name = figure.rpartition(": ")
     apis = results.median.get(client)
     if apis is None or name not in FIGURES:
-        known = ", ".join([*effects, *(f"{each}: {FIGURES[0]}" for each in results.median)])
+        clients = " or ".join(f"'{each}: FIGURE'" for each in results.median)
         raise UserError(
-            f"{figure}: unknown figure; use requests_per_s, {known}; figures of a client are {', '.join(FIGURES)}"
+            f"{figure}: unknown figure; use {', '.join(['requests_per_s', *effects])}, or {clients} with a FIGURE of "
+            f"{', '.join(FIGURES)}"
         )
     return next(iter(apis.values()))[name]
 

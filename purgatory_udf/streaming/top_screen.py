@@ -139,7 +139,8 @@ def _head(statuses: list[QueryStatus], at_ms: int, now_ms: int, ended: bool) -> 
 
 def _lagging_replicas(statuses: list[QueryStatus], at_ms: int) -> list[str]:
     return [
-        f"Broker {replica} is behind: produces wait for it since {start:%H:%M:%S.%f}"[:-3] + f", {waited_ms:,} ms"
+        f"Broker {replica} is behind: produces have waited for it since {start:%H:%M:%S.%f}"[:-3]
+        + f", {waited_ms:,} ms"
         for replica, start, waited_ms in _lags(statuses, at_ms)
     ]
 

@@ -107,7 +107,7 @@ def test_nearest_setting_is_named_if_goal_is_missed() -> None:
 
 
 def test_unknown_figure_is_reported_with_known_ones() -> None:
-    with pytest.raises(UserError, match=r"c: latency: unknown figure; use requests_per_s, .*c: per_s"):
+    with pytest.raises(UserError, match=r"c: latency: unknown figure; use requests_per_s, .*'c: FIGURE'.* per_s"):
         tune(
             small_scenario(),
             parse_goal("c: latency -5%"),

@@ -127,8 +127,8 @@ def test_frame_shows_purgatories_waits_and_rebalances() -> None:
     statuses = {"groups": coordinators, "partitions": QueryStatus.from_json(status.to_json())}
     assert render_frame(statuses, rows=10, terminal=False, now_ms=103_000, ended=False) == [
         "Run run-1: 1970-01-01 00:00:07.000 · 5 events · 1 operations open · updated 3 s ago",
-        "Broker 1 is behind: produces wait for it since 00:00:00.010, 6,990 ms",
-        "Broker 2 is behind: produces wait for it since 00:00:00.010, 6,990 ms",
+        "Broker 1 is behind: produces have waited for it since 00:00:00.010, 6,990 ms",
+        "Broker 2 is behind: produces have waited for it since 00:00:00.010, 6,990 ms",
         "",
         "Purgatories",
         "  broker  purgatory  watched  delayed  expired/s  longest wait ms",

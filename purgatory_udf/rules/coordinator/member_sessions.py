@@ -134,7 +134,7 @@ class SessionTimer:
         self._timer.resumed_ms = at_ms
 
     def expire_in_order(self, session: DelayedHeartbeat, now_ms: int) -> None:
-        """Collect a session that has reached its deadline."""
+        """Note a session that has reached its deadline. It expires after the wheel has run all due tasks, in order."""
         self._due.append((session, now_ms))
 
     def add(self, task: TimerTask) -> None:

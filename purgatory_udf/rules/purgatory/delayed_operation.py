@@ -66,7 +66,7 @@ class DelayedOperation(TimerTask):
         return True
 
     def abandon(self, now_us: int, rule: str = BROKER_STOPPED) -> None:
-        """End the operation without an answer or effect, and record `rule` as the reason."""
+        """End the operation without an answer or effect, for the reason `rule`, which subclasses record."""
         self.cancel()
         self.abandoned = True
         self.ended_us = now_us

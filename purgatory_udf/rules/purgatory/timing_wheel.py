@@ -53,7 +53,7 @@ class TimerTask(ABC):
 
     @abstractmethod
     def run(self, now_ms: int) -> None:
-        """Run the task. It is `deadline_ms` now, or later if the broker stood still at the deadline."""
+        """Run the task. `now_ms` is `deadline_ms`, or later if the broker stood still at the deadline."""
 
     def cancel(self) -> None:
         """Remove the task from the timer. Its bucket stays queued, even if it is empty, and still wakes the reaper."""
@@ -170,7 +170,7 @@ class Alarm:
 
 
 class Timer(Protocol):
-    """The timer of a purgatory. Timers that share an alarm set it to an earlier time when they get an earlier task.
+    """The timer of a purgatory. Timers may share an alarm; a task that is due earlier moves it forward.
 
     `resumed_ms` is the time at which the broker last resumed from a pause. Overdue tasks run at that time.
     """

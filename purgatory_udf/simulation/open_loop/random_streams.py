@@ -47,7 +47,7 @@ def stream(seed: int, purpose: Purpose, *name: int) -> np.random.Generator:
 
 
 def draw(below: int, seed: int, purpose: Purpose, entity: Numbers, index: Numbers | int = 0) -> Numbers:
-    """Return a number in [0, below) for each entity and index."""
+    """Return a repeatable random number in [0, below) for each pair of entity and index."""
     words = _mix(np.array([seed % 2**64], dtype=np.uint64) ^ np.uint64(purpose << 56))
     words = _mix(words ^ entity.astype(np.uint64))
     words = _mix(words ^ np.asarray(index, dtype=np.int64).astype(np.uint64))

@@ -34,7 +34,7 @@ class IngestOptions:
     limits: FileLimits = USUAL
 
     def run(self, files: Sequence[InputFile]) -> str:
-        """Return the given name of the run, or one derived from input and options."""
+        """Return the given run id, or one derived from input and options."""
         if self.run_id:
             return self.run_id
         asked = [self.source, self.max_disorder_ms, [(file.name, file.size, file.modified) for file in files]]

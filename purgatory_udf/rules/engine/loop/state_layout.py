@@ -250,7 +250,7 @@ def _reset_call_fields(key: Any) -> None:
 
 @inlined
 def _nothing_to_merge(batches: Records, first: int, end: int, bound: int) -> bool:
-    """Return whether no batch can be merged: all end beyond the position `bound`, and all have bytes."""
+    """Return whether no batch can be merged: all start beyond the position `bound`, and no two at the same."""
     at = first + 1
     while at < end and start_of(batches[at]) != start_of(batches[at - 1]):
         at += 1

@@ -182,7 +182,7 @@ class CarriedState:
         Args:
             metadata_requests: Requests with metadata of the cluster, in time order.
             given: Metadata given along with the log.
-            heartbeats: Counts of the heartbeats among these requests.
+            heartbeats: Counts of the heartbeats among all requests that are not settled yet.
             follower_reads: Whether consumers with `client.rack` were found.
         """
         facts = ClusterFacts.resumed(self.cluster_facts)

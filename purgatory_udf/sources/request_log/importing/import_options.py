@@ -145,7 +145,7 @@ class RequestLogOptions:
                 pass
 
     def run(self, files: Sequence[InputFile]) -> str:
-        """Return the given name of the run, or one derived from input and options."""
+        """Return the given run id, or one derived from input and options."""
         if self.run_id:
             return self.run_id
         fingerprint_input = [self.settings(), [(file.name, file.size, file.modified) for file in files]]

@@ -229,7 +229,7 @@ def leadership_states(
         facts: Facts of the partition at the broker.
         changes: Changes of the partition in the cluster, in time order.
         cluster: Default of `min.insync.replicas`, and brokers that were unfenced.
-        first_us: A time before all facts; the first change is not later.
+        first_us: A time before all facts. The first returned state is not later, so it is known at every fact.
         report: Counts the source of the in-sync set.
         whole: Whether the facts are of the whole log; only then is leadership inferred, because a followed log drops
             older facts.

@@ -24,12 +24,16 @@ NEVER = 2**62
 def correct_append_times(
     appends: Sequence[Append], positions: Sequence[ReaderPosition], attempts: AttemptColumns
 ) -> None:
-    """Set `at_us` and `check_us` of appends, which are in offset order. Neither decreases from one append to the next.
+    """Narrow `at_us` and `check_us` of appends, which are in offset order, by what readers saw.
+
+    An append is later than the last empty fetch below its end, and not later than the first proof that it was read.
+    Neither time decreases from one append to the next.
 
     Args:
         appends: The appends.
         positions: Positions of readers, which prove that the records below them were appended before.
-        attempts: Attempts of followers. Consumers see an append only when the high watermark has passed it.
+        attempts: Attempts of followers. Those of consumers prove nothing, because consumers see records only below the
+            high watermark.
     """
     latest = _latest_times(appends, positions)
     known = [position.proven_us for position in positions], [position.offset for position in positions]
