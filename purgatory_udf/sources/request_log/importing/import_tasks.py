@@ -46,7 +46,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     to_json,
 )
 from purgatory_udf.sources.request_log.log_line import Place
-from purgatory_udf.sources.request_log.partitions.event_sweep import PROGRESS_RANK, TimedEvent
+from purgatory_udf.sources.request_log.partitions.high_watermark_events import PROGRESS_RANK, TimedEvent
 from purgatory_udf.sources.request_log.partitions.partition_timeline import (
     PartitionTimeline,
     ProducedOffsets,

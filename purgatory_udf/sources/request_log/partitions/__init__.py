@@ -3,6 +3,6 @@
 - `append_offsets`: offsets of appends, and appends without a PRODUCE line
 - `leadership_changes`, `partition_status`: leadership and in-sync set as the broker knew them
 - `time_correction`: corrects assumed times, from the evidence in readers' offsets and in responses
-- `event_sweep`: processes all of this in time order and writes the events
+- `high_watermark_events`: processes all of this in time order, and writes the events of log, high watermark and leader
 - `partition_timeline`: combines these modules for one partition
 """

@@ -20,7 +20,7 @@ from purgatory_udf.sources.request_log.cluster.internal_topics import OFFSETS_TO
 from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch
 from purgatory_udf.sources.request_log.log_line import Place
 from purgatory_udf.sources.request_log.partitions.append_offsets import appends_from_batches, appends_from_offsets
-from purgatory_udf.sources.request_log.partitions.event_sweep import (
+from purgatory_udf.sources.request_log.partitions.high_watermark_events import (
     PROGRESS_RANK,
     STATE_RANK,
     EventSweep,
