@@ -120,6 +120,7 @@ def test_archive_of_other_sources_is_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_cluster_deploy_mode_is_refused(archive: Path) -> None:
     words = ["--master", "spark://nowhere:7077", "--deploy-mode", "cluster", "--archives", str(archive)]
     process = start(*words, "replay", "--events", "/events", "--out", "/out")
