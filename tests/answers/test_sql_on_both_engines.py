@@ -159,6 +159,7 @@ def by_duckdb(metrics: Metrics, diagnosis: Diagnosis, story_folder: Path) -> Run
     return _open(LocalBackend(), story_folder)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ALONE)
 def test_both_engines_return_the_same_rows(name: str, by_spark: RunTables, by_duckdb: RunTables) -> None:
     in_spark = by_spark.query(name, **PARAMETERS)

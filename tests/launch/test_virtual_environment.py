@@ -51,6 +51,7 @@ def set_up(tmp_path_factory: pytest.TempPathFactory) -> SetUp:
     return SetUp(folder, [process.returncode for process in both], output, leftover)
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 def test_concurrent_set_ups_repair_once(set_up: SetUp) -> None:
     assert set_up.statuses == [0, 0]

@@ -46,6 +46,7 @@ def _install(wheel: Path, folder: Path) -> Path:
     return site
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 def test_wheel_runs_demo_replay_and_report(tmp_path: Path) -> None:
     (tmp_path / "sources").mkdir()

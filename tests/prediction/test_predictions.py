@@ -81,6 +81,7 @@ def test_scenario_file_round_trips(tmp_path_factory: pytest.TempPathFactory) -> 
     assert "linger_ms:" in head
 
 
+@pytest.mark.nightly
 def test_unchanged_scenario_reproduces_recording() -> None:
     checked = _predicted().checked
     assert checked.compared == 50

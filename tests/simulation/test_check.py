@@ -37,6 +37,7 @@ SCENARIO = Scenario.model_validate(
 )
 
 
+@pytest.mark.nightly
 def test_check_reports_differences_from_truth(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

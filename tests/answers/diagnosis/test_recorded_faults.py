@@ -88,6 +88,7 @@ def test_calm_cluster_yields_no_finding(recording: str, tmp_path: Path) -> None:
     assert list(broker_pauses(LocalBackend(), str(tmp_path / "out" / "events"))) == []
 
 
+@pytest.mark.nightly
 def test_rolling_restart_is_blamed_on_the_stopped_brokers(tmp_path: Path) -> None:
     findings = diagnosed_recording("W7-rolling-k39", tmp_path / "out").findings
     assert {(finding.kind, finding.broker) for finding in findings} == {("leader_moved", 1), ("leader_moved", 3)}

@@ -16,7 +16,7 @@ from tests.support.outcome_folder import SAMPLE, write_folder
 SEED = 101
 # Kinds without a recorded fault in `tests/data/traces`, and a trace without any.
 CHOSEN = (
-    "broker_crashed",
+    pytest.param("broker_crashed", marks=pytest.mark.nightly),
     pytest.param("broker_restarted", marks=pytest.mark.nightly),
     "member_restarted",
     pytest.param("rebalance_storm", marks=pytest.mark.nightly),

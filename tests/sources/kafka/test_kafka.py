@@ -167,6 +167,7 @@ def test_growing_topic_is_followed_and_replayed(
     ]
 
 
+@pytest.mark.nightly
 def test_followed_log_equals_whole_log(spark: SparkSession, bootstrap: str, send: Send, tmp_path: Path) -> None:
     """The lines of three brokers in two portions, with a restart in between; one heartbeat of the first is invalid."""
     lines = _lines_of_three_brokers(900)

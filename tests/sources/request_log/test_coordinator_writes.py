@@ -145,6 +145,7 @@ def test_transaction_state_waits_in_all_versions() -> None:
 UNBLOCKED = re.compile(r"Request key TopicPartitionOperationKey\((\w+),(\d+)\) unblocked (\d+) Produce")
 
 
+@pytest.mark.nightly
 def test_completions_match_purgatory_logs() -> None:
     name, logged = "W3-groups-k39", Counter[tuple[int, str]]()
     for broker in recordings.BROKERS:

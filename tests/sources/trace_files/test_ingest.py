@@ -178,9 +178,10 @@ def shuffled_trace(seed: int) -> list[list[Event]]:
     return files
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("piece_bytes", "events_per_file", "shuffle_partitions"),
-    [pytest.param(1 << 20, 1000, 2, marks=pytest.mark.nightly), (1500, 40, 7)],
+    [(1 << 20, 1000, 2), (1500, 40, 7)],
 )
 def test_tables_do_not_depend_on_piece_size(
     spark: SparkSession,

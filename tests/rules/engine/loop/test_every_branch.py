@@ -252,7 +252,11 @@ def test_case_equals_the_reference(trace: _Trace, grouping: Grouping, config: Co
     _assert_equals_reference(trace.events, config, batch=len(trace.events), grouping=grouping)
 
 
-@pytest.mark.parametrize("trace", CASES.values(), ids=CASES)
+def _large(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.nightly] if name == "enough partitions for prefetching keys" else []
+
+
+@pytest.mark.parametrize("trace", [pytest.param(CASES[name], id=name, marks=_large(name)) for name in CASES])
 def test_case_in_single_event_batches(trace: _Trace) -> None:
     _assert_equals_reference(trace.events, Config(), batch=1, grouping=by_broker)
 
@@ -374,7 +378,9 @@ _REMOTE = [
 
 
 # Uncompiled, a seed takes a second or more; these reach every branch.
-_TIERED_SEEDS = (0, 9, 23, 31, 36, 46) if os.environ.get("NUMBA_DISABLE_JIT") == "1" else range(60)
+_TIERED_SEEDS: list[Any] = [0, 9, 23, 31, 36, 46]
+if os.environ.get("NUMBA_DISABLE_JIT") != "1":
+    _TIERED_SEEDS = [*range(15), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(15, 60))]
 
 
 @pytest.mark.parametrize("grouping", [by_broker, by_partition])
