@@ -44,6 +44,14 @@ _TEST_SETTINGS = {
 }
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let imports work in one process: pytest-xdist's processes use both cores, and forks of them are costly."""
+    from purgatory_udf.backend import process_pool
+
+    if hasattr(config, "workerinput") and config.option.markexpr != "nightly":
+        process_pool.cores = lambda: 1
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by their fixtures, put slow files first, and deselect tests whose program is not installed."""
     has_prometheus = shutil.which("prometheus") and shutil.which("promtool")
