@@ -59,6 +59,7 @@ def test_concurrent_set_ups_repair_once(set_up: SetUp) -> None:
     assert not set_up.leftover.exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 def test_environment_follows_requirements(set_up: SetUp, capfd: pytest.CaptureFixture[str]) -> None:
     environment = VirtualEnvironment(set_up.folder)

@@ -82,7 +82,8 @@ def test_import_recognizes_frozen_leader(faults: Diagnosis, faults_folder: Path)
     assert frozen.summary.startswith("Broker 3 stood still for 7.1 s from 06:30:13.1: it neither fetched nor answered")
 
 
-@pytest.mark.parametrize("recording", [pytest.param("W5-base", marks=pytest.mark.nightly), "W6-follower-reads"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("recording", ["W5-base", "W6-follower-reads"])
 def test_calm_cluster_yields_no_finding(recording: str, tmp_path: Path) -> None:
     assert diagnosed_recording(recording, tmp_path / "out").findings == ()
     assert list(broker_pauses(LocalBackend(), str(tmp_path / "out" / "events"))) == []

@@ -18,7 +18,7 @@ SEED = 101
 CHOSEN = (
     pytest.param("broker_crashed", marks=pytest.mark.nightly),
     pytest.param("broker_restarted", marks=pytest.mark.nightly),
-    "member_restarted",
+    pytest.param("member_restarted", marks=pytest.mark.nightly),
     pytest.param("rebalance_storm", marks=pytest.mark.nightly),
     pytest.param("purge_backlog", marks=pytest.mark.nightly),
     "calm",

@@ -74,6 +74,7 @@ def _rows(out: Path, name: str, until_us: int) -> list[str]:
     return sorted(repr({key: value for key, value in row.items() if key not in ORIGIN_FIELDS}) for row in kept)
 
 
+@pytest.mark.nightly
 def test_followed_tables_equal_whole_import(whole: Path, topics: str, tmp_path: Path) -> None:
     """There are four steps; one is taken twice, as after a kill."""
     messages = sorted(

@@ -14,6 +14,7 @@ from tests.sources.trace_files.tables import events, rejected
 from tests.sources.trace_files.traces import clock, write
 
 
+@pytest.mark.nightly
 def test_too_many_rejections_exit_with_status_1(
     spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,9 +41,21 @@ def test_hand_made_case(title: str, trace: RemoteTrace) -> None:
     _assert_equals_kafka(trace, _decide(trace))
 
 
-@pytest.mark.parametrize("batch", [None, 100])
-@pytest.mark.parametrize("grouping", [by_broker, by_partition, by_shard(3)], ids=["broker", "partition", "shard"])
-@pytest.mark.parametrize("name", remote_traces.names())
+def _marks(name: str, grouping: str, batch: int | None) -> list[pytest.MarkDecorator]:
+    """Leave the slowest case to the nightly tests."""
+    return [pytest.mark.nightly] if (name, grouping, batch) == ("small-1", "partition", 100) else []
+
+
+_GROUPINGS = {"broker": by_broker, "partition": by_partition, "shard": by_shard(3)}
+_RECORDED = [
+    pytest.param(name, grouping, batch, id=f"{name}-{of}-{batch}", marks=_marks(name, of, batch))
+    for name in remote_traces.names()
+    for of, grouping in _GROUPINGS.items()
+    for batch in (None, 100)
+]
+
+
+@pytest.mark.parametrize(("name", "grouping", "batch"), _RECORDED)
 def test_recorded_trace(name: str, grouping: Grouping, batch: int | None) -> None:
     trace = remote_traces.load(name)
     decided = _decide(trace, grouping, batch)
