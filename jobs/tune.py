@@ -32,8 +32,8 @@ def main(
         str,
         typer.Option(metavar="FOLDER|FILE", help="Folder of an imported request log, or a scenario written by fit."),
     ],
-    goal: Annotated[str, typer.Option(help="Figure and its wanted change: 'requests_per_s -50%'.")],
-    within: Annotated[str, typer.Option(help="Figure and its limit: 'append_to_answer_p99_ms <= 50'.")],
+    goal: Annotated[str, typer.Option(help="Figure and the change wanted, such as 'requests_per_s -50%'.")],
+    within: Annotated[str, typer.Option(help="Figure and its limit, such as 'append_to_answer_p99_ms <= 50'.")],
     over: Annotated[
         list[str], typer.Option(metavar="KEY=LOW..HIGH", help="Setting and its range (up to three times).")
     ],

@@ -166,7 +166,7 @@ def main(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="File of the HTML page.  [default: what-if.html in the folder; with --like prediction.html, then "
+            help="File of the HTML page.  [default: what-if.html in the folder; with --like: prediction.html, "
             "prediction-2.html and so on]",
             show_default=False,
         ),

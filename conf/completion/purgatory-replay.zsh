@@ -275,8 +275,8 @@ _purgatory_replay() {
     tune)
       _arguments \
         '*--like[Folder of an imported request log, or a scenario written by fit.]:value:_files' \
-        '*--goal[Figure and its wanted change - '\''requests_per_s -50%'\''.]:value:_files' \
-        '*--within[Figure and its limit - '\''append_to_answer_p99_ms <= 50'\''.]:value:_files' \
+        '*--goal[Figure and the change wanted, such as '\''requests_per_s -50%'\''.]:value:_files' \
+        '*--within[Figure and its limit, such as '\''append_to_answer_p99_ms <= 50'\''.]:value:_files' \
         '*--over[Setting and its range (up to three times).]:value:_files' \
         '*--seeds[Number of simulations per setting on the frontier.]:value:_files' \
         '*--html[File of the HTML page. (default - tune.html in the folder of --like)]:value:_files' \
@@ -298,7 +298,7 @@ _purgatory_replay() {
         '*--scale[Factor for the number of producers and consumers.]:value:_files' \
         '*--config[YAML file of the baseline'\''s settings.]:value:_files' \
         '*--set[One setting of the baseline (repeatable).]:value:_files' \
-        '*--html[File of the HTML page. (default - what-if.html in the folder; with --like prediction.html, then prediction-2.html and so on)]:value:_files' \
+        '*--html[File of the HTML page. (default - what-if.html in the folder; with --like - prediction.html, prediction-2.html and so on)]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'

@@ -299,7 +299,9 @@ def _nest(flat: dict[str, Any], into: dict[str, Any], origin: str) -> dict[str, 
         for part in path:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
-                raise UserError(f"{origin}: {key}: {part} is a value, not a section; set one of the two")
+                raise UserError(
+                    f"{origin}: {key}: {part} already has a value, so it cannot be a section; remove one of the two"
+                )
         if isinstance(value, dict):
             section = target.setdefault(last, {})
             if not isinstance(section, dict):

@@ -215,7 +215,7 @@ _FILE_OPTIONS = ("topics", "batches", "isr", "client_file", "config", "jmx_befor
 
 
 def with_option(sentence: str, options: Mapping[str, Any]) -> str:
-    """Return a message that begins with a file, preceded by the option that names the file. Others are unchanged."""
+    """Put the option that names a file in front of a message that begins with this file; return others unchanged."""
     for name in _FILE_OPTIONS:
         for file in _input_paths({name: options.get(name)}, [name]):
             if sentence.startswith(f"{file}:"):

@@ -22,7 +22,7 @@ ALL = -1
 
 
 class ModelBatch:
-    """A batch that is filled with records."""
+    """A batch that is being filled with records."""
 
     __slots__ = ("bytes", "created_ms")
 

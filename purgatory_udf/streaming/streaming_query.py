@@ -101,8 +101,8 @@ class Query:
     def start(self) -> StreamingQuery:
         """Start the query over a table that grows.
 
-        Spark starts a batch only for timers if the same process has executed the batch before it. If an earlier process
-        was killed between the two, an empty control row starts that batch.
+        Without new events, Spark starts a batch for expired timers only if the same process executed the previous
+        batch. If that process was killed before it did, an empty control row starts the batch.
         """
         self._create_control()
         writer = self._writer()

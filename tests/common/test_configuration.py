@@ -106,7 +106,10 @@ NOT_WHOLE = "batch_events: Input should be a valid integer, got a number with a 
             "grouping:\n  shards: 4\n",
             "grouping: Input should be 'auto', 'partition', 'shard' or 'broker' (got {'shards': 4})",
         ),
-        ("drain: true\ndrain.now: true\n", "drain.now: drain is a value, not a section; set one of the two"),
+        (
+            "drain: true\ndrain.now: true\n",
+            "drain.now: drain already has a value, so it cannot be a section; remove one of the two",
+        ),
         ("- a\n- b\n", "expected a mapping of keys to values, got list"),
         ("fetch.min.bytes: 5\n", "fetch.min.bytes: unknown key; the key of Kafka's fetch.min.bytes is "
          "fetch.consumer.min_bytes"),

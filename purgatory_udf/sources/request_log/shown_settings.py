@@ -334,12 +334,12 @@ def _bound(low_us: int, high_us: int) -> dict[str, Any]:
 def settings_of_evidence(
     rows: Iterable[Mapping[str, Any]], own_sessions: Container[str], resized_us: Sequence[int]
 ) -> list[RecordedSetting]:
-    """Return the settings that EVIDENCE shows.
+    """Return the settings of the recorded brokers that rows of evidence show.
 
     Args:
-        rows: EVIDENCE.
+        rows: Rows with the schema EVIDENCE.
         own_sessions: Groups with a separate session timeout.
-        resized_us: Times at which topics were created, enlarged or deleted, because this also starts rebalances.
+        resized_us: Times at which topics were created, enlarged or deleted; each may start a rebalance, too.
     """
     by_name: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:

@@ -197,7 +197,7 @@ class LineBuffer:
         self.size = 0
 
     def chunk(self, lines: list[bytes]) -> Chunk:
-        """Return the chunk of the lines returned last."""
+        """Return the lines of the last `add` or `rest` as a chunk, in which cut lines are rejected as too long."""
         reason = f"too long: more than {self._most:,} bytes (max_line_bytes)"
         return Chunk(lines, cut={number: Rejection("too long", reason) for number in sorted(self._cut)})
 

@@ -279,8 +279,8 @@ def _require_room(backend: Backend, layout: Layout, overwrite: bool) -> None:
 def _staged(backend: Backend, rows: Dataset, path: str) -> Iterator[Dataset]:
     """Stage rows in files, so that each line is validated once and later passes read only the columns they need.
 
-    If the import fails with another error than `UserError`, the staging folder stays. It shows the next import that the
-    tables are incomplete.
+    If the import fails with an error other than `UserError`, the staging folder stays. It tells the next import that
+    the tables are incomplete.
     """
     backend.files.make_folder(path)
     try:

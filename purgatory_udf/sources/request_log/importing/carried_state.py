@@ -317,7 +317,10 @@ class StepState:
 
 
 class StepFiles:
-    """The files of the steps. A step calls `start`, `stage` and `end`. After a crash it is repeated from `start` on."""
+    """Stores what each step hands to the next: the carried state, unsettled requests and other rows.
+
+    A step calls `start`, `stage` and `end`. A step that a crash has interrupted is repeated from `start`.
+    """
 
     def __init__(self, backend: Backend, folder: str) -> None:
         self._backend, self._files = backend, backend.files
