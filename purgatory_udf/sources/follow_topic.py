@@ -81,14 +81,14 @@ Options = IngestOptions | RequestLogOptions
 
 
 class TopicSteps(ABC):
-    """Writes steps in sequence, each by Spark or, if it is small and local, by this process."""
+    """Base of the steps of an import, one per micro-batch: Spark runs a step or, if it is small, this process does."""
 
     def __init__(self, session: SparkSession | Backend, layout: Layout, run: Run, folder: str) -> None:
         self._backend = backend_of(session)
         self._layout, self._run, self._folder = layout, run, folder
 
     def write(self, messages: DataFrame, step: int) -> None:
-        """Write the step of a micro-batch; the function for `foreachBatch`."""
+        """Run the step of a micro-batch with the id `step`; the function for `foreachBatch`."""
         if self._is_small(messages, step):
             with suppress(NeedsSparkError):
                 self.run(LocalBackend(), LocalDataset.of(messages.toArrow().cast(MESSAGES)), step)
@@ -97,7 +97,13 @@ class TopicSteps(ABC):
 
     @abstractmethod
     def run(self, backend: Backend, messages: Dataset, step: int) -> None:
-        """Write a step. Another backend may have written the previous one."""
+        """Convert messages and write their rows and the state for the next step.
+
+        Args:
+            backend: Backend that executes this step; the previous step may have been executed by another one.
+            messages: Rows of MESSAGES.
+            step: Number of the step, from 0.
+        """
 
     @abstractmethod
     def summary(self) -> list[str]:
@@ -144,7 +150,7 @@ class EventSteps(TopicSteps):
         self._latest_us, self._last_seq = 0, 0
 
     def run(self, backend: Backend, messages: Dataset, step: int) -> None:
-        """Write a step."""
+        """Validate the messages, write their events in time order, and reject invalid and late ones."""
         self._latest_us, self._last_seq = self._before(backend, step)
         rows = messages.map(_validate_messages, VALIDATED).keep(f"{self._folder}/rows")
         horizon_us = self._latest_us - self._options.max_disorder_ms * 1000
@@ -159,7 +165,7 @@ class EventSteps(TopicSteps):
         return [f"{self._last_seq:,} events  {self._layout.table(EVENTS)}"]
 
     def _before(self, backend: Backend, step: int) -> tuple[int, int]:
-        """Return the latest time and the last `seq` of earlier steps."""
+        """Return the latest time (microseconds since the epoch) and the last `seq` of earlier steps; 0 without any."""
         snapshot = Snapshots(backend, self._folder).before(step)
         if snapshot is not None:
             latest_us, last_seq = json.loads(snapshot)
@@ -287,11 +293,11 @@ class LogSteps(TopicSteps):
         self._carried: CarriedState | None = None
 
     def inputs(self, step: int) -> Sequence[str]:
-        """Return the files of the step before."""
+        """Return the pattern of the folder in which the previous step has left its state."""
         return [escape(step_folder(self._folder, step - 1))]
 
     def run(self, backend: Backend, messages: Dataset, step: int) -> None:
-        """Write a step."""
+        """Convert the lines, write the events that this step settles, and hold back all other requests."""
         files = StepFiles(backend, self._folder)
         state = files.start(step)
         first, topic = state.carried.seq, self._topic

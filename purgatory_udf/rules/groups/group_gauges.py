@@ -120,7 +120,10 @@ class CoordinatorPurgatory:
         return readings
 
     def _moments(self, waits: PurgatoryWaits | None) -> Frame:
-        """Return all moments that have not been applied yet, in order."""
+        """Return the moments of the purgatory's script that have not been applied yet, in the order of the script.
+
+        These are the ones left by earlier batches, and the changes of this batch.
+        """
         if waits is None:
             return self.later
         numbers = {name: number for number, name in enumerate(self.names)}
@@ -150,7 +153,10 @@ class CoordinatorPurgatory:
         return moments.take(np.lexsort((moments.kind, moments.late, moments.sub, moments.seq, moments.t)))
 
     def _stop_steps(self, stopped: Frame, list_numbers: Array) -> Iterator[tuple[Frame, int]]:
-        """Yield the steps of broker processes that stopped: all lists are checked, and the purge estimate is reset."""
+        """Yield (rows, kind of moment) for stopped coordinators: reset the purge estimate, then check all their lists.
+
+        `stopped` has the moments of the stops; `list_numbers` maps its list indices to those of this purgatory.
+        """
         of_none = {name: np.zeros(len(stopped), np.int64) for name in _NO_OPERATION.names}
         stopped = stopped.with_columns(list=list_numbers[stopped.list], **of_none)
         yield stopped, RESET_ESTIMATE
@@ -221,7 +227,7 @@ class CoordinatorPurgatory:
         return Frame({name: read[name].astype(np.int64) for name in READINGS.names})
 
     def _drop_unused_lists(self) -> None:
-        """Drop lists without entries and without later moments."""
+        """Drop the watcher lists without entries and without later moments, and renumber the others."""
         used = self.dead > 0
         used[self.waiting.list] = True
         used[self.later.list] = True

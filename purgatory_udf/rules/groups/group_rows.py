@@ -128,7 +128,7 @@ def group_key(broker: int, group: str) -> str:
 
 
 def split_group_key(key: str) -> tuple[int, str]:
-    """Return broker and name of a group."""
+    """Return the broker id and the name of a group, given its key."""
     broker, _, group = key.partition("/")
     return int(broker), group
 

@@ -37,7 +37,7 @@ def _list_name_prefix(group: str) -> str:
 
 
 def open_operation_ids(snapshot: GroupSnapshot) -> Array:
-    """Return the ids of the open operations."""
+    """Return the ids of a group's open operations as 64-bit integers: its sessions, then its joins and syncs."""
     return np.concatenate(
         [snapshot.sessions.op, np.array([each.operation_id for each in snapshot.rebalances], dtype=np.int64)]
     )

@@ -14,7 +14,8 @@ Operation = TypeVar("Operation", bound=DelayedOperation)
 class Watchers(Generic[Operation]):
     """The operations watched on one key, in order of insertion.
 
-    An operation that completed elsewhere stays on the list until the next check or purge removes it.
+    An operation that has ended by its deadline or by a check of another key stays on the list until the next check or
+    purge removes it.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,10 @@ class Watchers(Generic[Operation]):
         self._operations[operation] = None
 
     def try_complete_watched(self, key: str, now_us: int) -> int:
-        """Remove operations completed elsewhere and try the others. Return how many this call completed."""
+        """Remove ended operations and try the others. Return how many this call completed.
+
+        `key` is the list's key, which becomes the trigger of the operations that this call completes.
+        """
         completed = 0
         for operation in list(self._operations):
             if operation.completed:

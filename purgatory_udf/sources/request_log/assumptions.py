@@ -146,7 +146,10 @@ CAUSES = {
 
 
 class Report:
-    """Counts by cause. The counts of the parts of a log add up to the counts of the whole log."""
+    """Counts of lines, requests and omissions of an import, by their cause, a key of `CAUSES`.
+
+    The counts of the parts of a log add up to the counts of the whole log.
+    """
 
     def __init__(self, counts: dict[str, int] | None = None) -> None:
         self.counts: Counter[str] = Counter(counts or {})
@@ -169,5 +172,5 @@ class Report:
         return report
 
     def sentences(self) -> list[str]:
-        """Return a line for each cause that occurred, in the order of `CAUSES`."""
+        """Return a line of text with count and explanation for each cause that occurred, in the order of `CAUSES`."""
         return [f"{self.counts[cause]:>9}  {text}" for cause, text in CAUSES.items() if self.counts[cause]]

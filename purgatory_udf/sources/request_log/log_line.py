@@ -59,7 +59,7 @@ class Request(msgspec.Struct, gc=False):
 
     @property
     def handling_us(self) -> int:
-        """Time from S to L."""
+        """Duration of the handling (from S to L), in microseconds."""
         return self.local_us - self.start_us
 
 

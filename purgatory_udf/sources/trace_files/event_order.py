@@ -240,7 +240,7 @@ def _packed(staged: Dataset) -> Dataset:
 
 
 def _span(packed: pa.Buffer) -> tuple[int, int]:
-    """Return the first and the last time of serialized events."""
+    """Return the least and the greatest `time_us` of serialized events (see `pack`)."""
     only = pa.ipc.IpcReadOptions(included_fields=[VALIDATED_EVENTS.get_field_index("time_us")])
     with pa.ipc.open_stream(packed, options=only) as reader:
         span = pc.min_max(reader.read_next_batch().column(0))
@@ -248,7 +248,7 @@ def _span(packed: pa.Buffer) -> tuple[int, int]:
 
 
 def _part(packed: Iterable[pa.Buffer], begin: int, end: int, placement: _RowPlacement) -> pa.Table:
-    """Return the events from `begin` to before `end`, sorted."""
+    """Return the rows of one file of `events` in time order: the events with `begin` <= `time_us` < `end`."""
     batches = []
     for piece in packed:
         events = unpack(piece)
@@ -260,7 +260,7 @@ def _part(packed: Iterable[pa.Buffer], begin: int, end: int, placement: _RowPlac
 
 
 def unpack_events(staged: SparkDataset) -> DataFrame:
-    """Return the events as a DataFrame."""
+    """Deserialize the events in VALIDATED rows to a DataFrame with the schema VALIDATED_EVENTS."""
 
     def work(batches: Batches) -> Batches:
         for batch in batches:
@@ -286,7 +286,10 @@ def _cut(placement: _RowPlacement, cuts: np.ndarray) -> Work:
 
 @dataclass(frozen=True)
 class _RowPlacement:
-    """Converts events of pieces to rows of the table. `before` has the number of lines before each piece."""
+    """Converts the validated events of pieces to rows of `events`.
+
+    `before` has the number of lines before each piece of a file, by (file, piece); `sources` the names of the files.
+    """
 
     before: Mapping[tuple[int, int], int]
     sources: Sequence[str]
@@ -298,7 +301,7 @@ class _RowPlacement:
         return cls(before, list(sources), run_id)
 
     def placed(self, events: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of one piece's events."""
+        """Return the rows for the VALIDATED_EVENTS of one piece. An event without `seq` gets one by file and line."""
         file, count = events.column("file")[0].as_py(), events.num_rows
         line = pc.add(events.column("line"), self.before[file, events.column("piece")[0].as_py()])
         columns = {name: events.column(name) for name in FIELDS.names}

@@ -104,7 +104,10 @@ def _files_of(name: str, endings: Sequence[str], skipped: list[str]) -> Iterator
 def _expanded(
     filesystem: fs.FileSystem, info: Any, name: str, endings: Sequence[str], skipped: list[str]
 ) -> Iterator[InputFile]:
-    """Yield the file itself, or the files below the folder."""
+    """Yield the file `info`, or the files below the folder `info` that have one of the endings, sorted by path.
+
+    `name` is the path as the user wrote it. Links to folders that were searched are appended to `skipped`.
+    """
     if info.type != fs.FileType.Directory:
         if _is_local(filesystem) and os.path.exists(info.path) and Path(info.path).is_fifo():
             raise UserError(f"{name}: is a pipe, but inputs of this kind are read in pieces; write it to a file")

@@ -62,7 +62,7 @@ Read = Callable[[Any], dict[str, Any] | None]
 
 @dataclass(slots=True)
 class PieceTotals:
-    """Totals of a piece.
+    """Totals of a piece of an input file. Times are microseconds since the epoch.
 
     Attributes:
         line: Number of lines.
@@ -72,9 +72,9 @@ class PieceTotals:
         given: Number of events with a `seq`.
         rising: Whether the given `seq` increase from line to line, from `first_seq` to `last_seq`.
         first_us: Least time of an event, 0 without events.
-        behind_us: Greatest distance of an event from the greatest time before it.
+        behind_us: How far events go back in time: the most by which one is before an earlier line, in microseconds.
         by_rule: Rejected lines by rule, as JSON.
-        times: Time of one event in `SAMPLE_INTERVAL`.
+        times: A sample of the events' times, one for every `SAMPLE_INTERVAL` events.
     """
 
     file: int
@@ -170,7 +170,10 @@ def validate_piece(
 
 @dataclass(slots=True)
 class _Events:
-    """Rows (FIELDS) of the items `numbers`, in any order. Adding them to the totals sets `latest`."""
+    """The events among the items of a chunk, as rows (FIELDS) in any order.
+
+    `numbers` has the item of each row. `_add` sets `latest`, the greatest time before each event.
+    """
 
     rows: pa.Table
     numbers: np.ndarray
@@ -210,7 +213,7 @@ def _validate_chunk(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, lis
 
 
 def _add(totals: PieceTotals, events: _Events, sample_interval: int) -> Callable[[int], int]:
-    """Add events to the totals, and return a function from an item to the greatest time before it."""
+    """Add events to the totals, and return a function from an item's number to the greatest time before the item."""
     before = totals.latest
     if not events.numbers.size:
         return lambda _: before
@@ -227,7 +230,7 @@ def _add(totals: PieceTotals, events: _Events, sample_interval: int) -> Callable
 
 
 def _placed(events: _Events, piece: Piece, line: int) -> pa.RecordBatch:
-    """Return the events as VALIDATED_EVENTS."""
+    """Return the events with their place as VALIDATED_EVENTS; `line` is the number of lines before the chunk."""
     count = events.numbers.size
     place = [
         pa.repeat(pa.scalar(piece.file, pa.int32()), count),

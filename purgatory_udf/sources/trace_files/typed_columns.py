@@ -103,7 +103,10 @@ def _batch(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
 
 
 def _columns(shape: StructFields, events: list[Any]) -> tuple[dict[str, pa.Array], np.ndarray]:
-    """Return the columns of events of one type, and which rows violate a condition beyond types."""
+    """Convert events of one type to columns. Returns the columns by name, and a mask of the rows that are invalid.
+
+    An invalid row violates a condition that the decoder does not check, such as a range.
+    """
     invalid = np.zeros(len(events), bool)
     columns = {"type": pa.repeat(pa.scalar(shape.kind), len(events))}
     values = zip(*map(shape.get, events), strict=True) if events else iter([()] * len(shape.fields))
@@ -179,13 +182,13 @@ def _items(fields: Sequence[Field], items_of_all: list[Any], type_: pa.StructTyp
 def _possible_duplicates(
     items: Items, columns: dict[str, pa.Array], offsets: np.ndarray, event_of: np.ndarray
 ) -> Iterator[int]:
-    """Return the rows with possibly repeated items.
+    """Yield the indices of the rows in which an item may be repeated.
 
     Args:
         items: The check of the items.
         columns: The columns of the items.
-        offsets: The range of each row's items.
-        event_of: The row of each item.
+        offsets: The offsets of an Arrow list: row i has the items from `offsets[i]` to before `offsets[i + 1]`.
+        event_of: The index of each item's row.
     """
     if len(event_of) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
         return
@@ -213,6 +216,6 @@ def _appended(columns: dict[str, pa.Array], known_acks: np.ndarray) -> np.ndarra
 
 
 def _is_batch(columns: dict[str, pa.Array]) -> np.ndarray:
-    """Return whether offsets and bytes are complete, and the last offset can belong to the first one."""
+    """Return a mask of the produced partitions that have `bytes` and a valid range of offsets, which may be empty."""
     base, last = (columns[name].fill_null(-3).to_numpy(zero_copy_only=False) for name in ("base_offset", "last_offset"))
     return (base >= 0) & (last >= base - 1) & ~columns["bytes"].is_null().to_numpy(zero_copy_only=False)

@@ -56,7 +56,11 @@ class RemoteWaits:
         return RemoteWaits(self.fetches | other.fetches, self.lookups | other.lookups)
 
     def tiered_topics(self, configured: frozenset[str], name: Callable[[str], str]) -> frozenset[str]:
-        """Return the tiered topics: configured ones and, of each request that these do not explain, all."""
+        """Return the names of the tiered topics.
+
+        These are the `configured` ones, the topics of `fetches`, and all topics of each request in `lookups` that has
+        no topic known to be tiered. `name` maps a topic's id or name to its name.
+        """
         tiered = {*configured, *map(name, self.fetches)}
         for topics in sorted(self.lookups, key=len):
             names = set(map(name, topics))
@@ -267,13 +271,13 @@ def context_from_facts(
 
 
 def count_tiered(context: Context, report: Report) -> None:
-    """Count tiered topics by how the log shows them."""
+    """Add the number of tiered topics to the report: those known from their configuration, and all others."""
     report.count("tiered_configured", len(context.configured_tiered))
     report.count("tiered_shown", len(context.tiered - context.configured_tiered))
 
 
 def _topic_sizes(context: Context, created: Iterable[TopicSize]) -> list[TopicSize]:
-    """Return the sizes of topics over time.
+    """Return the partition counts of topics over time; `created` has those that requests set.
 
     A metadata log dates the creation of each partition; otherwise, requests that create topics do. All other topics
     exist from the start of the log on.

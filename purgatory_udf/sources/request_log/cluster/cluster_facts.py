@@ -142,7 +142,7 @@ class GroupHistory:
 
 
 def _is_earlier_id(known: Mapping[str, Any], member: Mapping[str, Any]) -> bool:
-    """Return whether this is the same static member under the id from before its restart."""
+    """Return whether `known` is the static member `member` under the member id from before its restart."""
     instance = member.get("group_instance_id")
     return (
         instance is not None
@@ -355,7 +355,7 @@ class ClusterFacts:
 
 
 def _add_deletion(changes_of: dict[Key, list[PartitionChange]], topic: str, at_us: int) -> None:
-    """Add the deletion of a topic, unless its partitions' changes have one already."""
+    """Add the deletion of a topic at `at_us` to each of its partitions, unless the partition has one already."""
     for key, changes in changes_of.items():
         if key[0] == topic and not any(change.deleted for change in changes):
             changes.append(PartitionChange(at_us, *key, clusters.REPORTED, deleted=True))

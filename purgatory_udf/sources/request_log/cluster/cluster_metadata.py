@@ -43,7 +43,10 @@ Key = tuple[str, int]
 
 
 class LifecycleEvent(NamedTuple):
-    """A change in the life of a broker, from the controller's point of view. `kind` is one of the constants above."""
+    """A change in the life of a broker, from the controller's point of view, such as its registration.
+
+    `kind` is one of this module's constants, such as `REGISTERED` or `MAY_STOP`.
+    """
 
     at_us: int
     broker: int
@@ -59,12 +62,12 @@ class BrokerStop(NamedTuple):
 
 
 def permits_shutdown(request: Request) -> bool:
-    """Return whether this is a heartbeat with the response that the broker may exit."""
+    """Return whether a request is a broker's heartbeat with the response `shouldShutDown`: the broker may exit."""
     return request.api == HEARTBEAT and bool((request.answer or {}).get("shouldShutDown"))
 
 
 def lifecycle_events_in(request: Request) -> Iterator[LifecycleEvent]:
-    """Yield the lifecycle event of one request to the controller, if it is one."""
+    """Yield the lifecycle event that a successful registration or heartbeat of a broker shows; otherwise nothing."""
     if not request.answer or request.answer.get("errorCode"):
         return
     if request.api == REGISTRATION:
@@ -367,7 +370,7 @@ def min_isr_in(request: Request) -> Iterator[tuple[str, int]]:
 
 
 def tiered_topics_in(request: Request) -> Iterator[str]:
-    """Yield the topics that a request created or configured with remote storage, or that a response shows so."""
+    """Yield the topics for which a request enables remote storage, or a response shows that it is enabled."""
     answer, body = request.answer or {}, request.body
     if request.api == "CREATE_TOPICS":
         created = {topic["name"] for topic in answer.get("topics") or [] if not topic.get("errorCode")}

@@ -10,7 +10,7 @@ purgatory (`CoordinatorRuntime`).
 
 A produce of a transaction is appended only when the coordinator has confirmed that the partition belongs to the
 transaction (ADD_PARTITIONS_TO_TXN, which the broker sends while the produce waits). Its append is therefore not between
-S and L of its line, but after the time in `TransactionFacts`.
+start and end of its handling, but after the time in `TransactionFacts`.
 """
 
 from __future__ import annotations

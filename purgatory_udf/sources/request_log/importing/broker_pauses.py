@@ -81,7 +81,7 @@ class BrokerPause(NamedTuple):
 
 
 def overdue_operation(operation: LoggedOperation) -> OverdueOperation | None:
-    """Return the operation if it was answered too late, else None."""
+    """Return the operation, with its times, if it was answered more than `OVERDUE_US` after its deadline, else None."""
     event = operation.event
     if operation.recorded is None or event["type"] not in _LIMITS:
         return None
@@ -119,7 +119,7 @@ def silences(requests: Dataset, overdue: Sequence[OverdueOperation]) -> list[Sil
 
 
 def pauses_in(silent: Iterable[Silence], overdue: Iterable[OverdueOperation]) -> list[BrokerPause]:
-    """Return the silences that are pauses, by broker and time. A pause made enough requests overdue.
+    """Return a pause for each silence in which at least `_FEWEST_OVERDUE` requests became overdue, by broker and time.
 
     `overdue` may have several operations of one request, which count as one.
     """
@@ -140,9 +140,9 @@ def _paused_us(silence: Silence, late: Sequence[OverdueOperation]) -> int:
 
 
 def _resumed_us(late: Sequence[OverdueOperation]) -> int:
-    """Return the time at which timers fired again: that of the first expiration.
+    """Return the time at which timers fired again: that of the first expiration among the overdue operations.
 
-    Overdue operations that completed before it do not expire, so their milliseconds are part of the pause.
+    Overdue operations that completed earlier did not expire. The result is after the millisecond of the last of them.
     """
     expired_us = min((each.answered_us for each in late if each.expired), default=0)
     completed_us = [each.answered_us for each in late if not each.expired]
@@ -211,7 +211,10 @@ class FollowedPauses:
 
 
 def _intersected(known: Sequence[Silence], found: Iterable[Silence]) -> Iterator[Silence]:
-    """Yield the intersections of overlapping silences, because each step may lack some requests of the broker."""
+    """Yield the silences of both arguments, with overlapping silences of a broker replaced by their intersection.
+
+    A step may lack some requests of the broker, so a silence may be shorter than the step shows.
+    """
     rest = list(known)
     for silence in found:
         for other in [each for each in rest if each.broker == silence.broker]:

@@ -1,4 +1,4 @@
-"""The state between two steps: the time up to which events are written, cluster metadata, and rows in files."""
+"""State that a step of a followed log leaves for the next: the time up to which events are written, and rows."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
 
 
 def _split_runs(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
-    """Yield the facts; runs of fetch attempts start with the latest attempt before `at_us`."""
+    """Yield the facts, without the attempts of each run that are older than the latest one before `at_us`."""
     for fact in facts:
         if isinstance(fact, AttemptRun):
             yield from fact.since(at_us)
@@ -120,7 +120,7 @@ def _later(fact: Single, than: Single) -> bool:
 
 
 def is_settled_append(append: Append, time_range: TimeRange) -> bool:
-    """Return whether the offsets of an append are known and its event is settled."""
+    """Return whether the offsets of an append are known, and its event is before the end of the time range."""
     return append.end >= 0 and append.base >= 0 and time_range.clamp(append.check_us) < time_range.until_us
 
 
@@ -130,7 +130,7 @@ HeartbeatCounts = Mapping[int, tuple[int, int]]
 
 @dataclass(slots=True)
 class CarriedState:
-    """State after a step.
+    """State after a step of a followed log.
 
     Attributes:
         until_us: All events before this time are written.
@@ -226,9 +226,10 @@ class CarriedState:
         topics: Iterable[str],
         context: Context,
     ) -> None:
-        """Advance to `until_us`.
+        """Record that all events before `until_us` are written, and take over the cluster facts of the step.
 
-        `metadata_requests` and `heartbeats` come from the requests that this step settles; `topics` have timelines.
+        `metadata_requests` and `heartbeats` come from the requests before `until_us`, `topics` from the partitions with
+        events. Topics without a known name keep their id as name in all later steps.
         """
         facts = ClusterFacts.resumed(self.cluster_facts)
         for request in metadata_requests:
@@ -303,7 +304,7 @@ _CARRIED, _REQUESTS, _ROWS, _STAGES = "carried", "requests", "rows", "stages"
 
 
 def step_folder(folder: str, step: int) -> str:
-    """Return the folder of a step."""
+    """Return the path of a step's folder below `folder`."""
     return f"{folder}/step-{step}"
 
 

@@ -284,7 +284,9 @@ def _partition(
 def _fixed(
     settled: Iterable[tuple[Fact, Fact]], given: Iterable[Fact], appends: Iterable[Append], time_range: TimeRange
 ) -> Iterator[Fact]:
-    """Yield the facts for the next step, unchanged, except that appends with settled events keep the offsets of these.
+    """Yield the facts for the next step; an append whose event is settled keeps the offsets of its event.
+
+    All other facts are as they were before the timeline was built.
 
     Args:
         settled: Pairs of a fact before and after the timeline was built.
@@ -334,7 +336,7 @@ class FollowStep:
     keep: Keep
 
     def run(self, state: StepState, read: Dataset) -> FollowedStep:
-        """Convert the READ rows of the new lines."""
+        """Convert the READ rows of new lines and the rows held back by earlier steps. Updates `state.carried`."""
         carried = state.carried
         ends = read.where_in("row", [log_reader.END]).select("counts", "body").collect().to_pylist()
         tally = log_reader.Tally.of((row["counts"], row["body"]) for row in ends)
@@ -401,7 +403,7 @@ def _cluster_requests(requests: Dataset) -> list[Request]:
 
 
 def _heartbeats(requests: Dataset) -> HeartbeatCounts:
-    """Return by broker the heartbeats answered by the thread that handled them, and the number of heartbeats."""
+    """Return for each broker (heartbeats that the request handler thread answered itself, all heartbeats)."""
     schema = pa.schema([("broker", pa.int32()), ("own_thread", pa.int64()), ("heartbeats", pa.int64())])
     counted = requests.where_in("api", ["HEARTBEAT"]).select("broker", "remote_us")
     heartbeats = counted.sql(
@@ -443,7 +445,10 @@ def _settled_rows(batches: Batches) -> Batches:
 
 
 def _states_of(part: str) -> Work:
-    """Return the step that makes request rows of states, which sort before requests because they have no time."""
+    """Return the step that converts carried states to rows of REQUESTS, with `part` as their API.
+
+    These rows have no time, so they sort before the requests of their session.
+    """
 
     def work(batches: Batches) -> Batches:
         for batch in batches:

@@ -44,7 +44,10 @@ Rename = Callable[[str, str], str]
 
 
 def pseudonyms(key: str = DEFAULT_KEY) -> Rename:
-    """Return a function from (kind, name) to a pseudonym such as `topic-3f9a…`. An empty name stays empty."""
+    """Return a function from (kind, name) to a pseudonym such as `topic-3f9a…`.
+
+    `key` is the secret key of the hash. Empty names and the names of Kafka's own topics and protocols stay unchanged.
+    """
     secret = key.encode()
 
     def rename(kind: str, name: str) -> str:

@@ -98,7 +98,10 @@ class PreviousStep:
 
 @dataclass(frozen=True)
 class PassResults:
-    """The results of the passes. `operations` are still to be written; their `at_us` is the time of their first try."""
+    """The results of the passes over an import's rows.
+
+    `operations` have not been written yet; their `at_us` is the time of the first attempt to complete them.
+    """
 
     parts: Dataset
     timelines: Dataset
@@ -235,7 +238,7 @@ def with_lines(batch: pa.RecordBatch, lines_before: LinesBefore) -> pa.RecordBat
 
 
 def sources_of(files: pa.Array, source: SourceName) -> pa.Array:
-    """Return the names of files."""
+    """Return the file names for an array of file numbers; null for a negative number or null."""
     numbers = files.to_pylist()
     names = {number: source(number) for number in set(numbers) if number is not None and number >= 0}
     return pa.array([names.get(number) for number in numbers], pa.string())
@@ -252,7 +255,7 @@ def counts(*datasets: Dataset) -> Counter[str]:
 
 
 def overdue_operations(passed: PassResults) -> list[OverdueOperation]:
-    """Return the operations that were answered too late, without fetches that waited for remote storage."""
+    """Return the operations that were answered after their deadline, without fetches that waited for remote storage."""
     late = passed.parts.where_in("part", [import_rows.OVERDUE]).select("broker", "file", "line", "numbers")
     if passed.reads is not None:
         late = late.sql(
@@ -293,7 +296,7 @@ def count_reads(reads: Dataset | None, report: Report) -> None:
 
 
 def remote_fetch_wait_shown(reads: Dataset | None) -> list[RecordedSetting]:
-    """Return the `remote.fetch.max.wait.ms` that expired fetches show; None without expired fetches."""
+    """Return the `remote.fetch.max.wait.ms` that expired fetches show, as a list of at most one setting."""
     if reads is None:
         return []
     expired = reads.where_in("expired", [1]).select("file", "line", "waited_us")

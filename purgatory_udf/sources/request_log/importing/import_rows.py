@@ -211,7 +211,10 @@ _plain = attrgetter(*(name for name in REQUESTS.names if name not in ("file", "l
 
 
 def request_row(request: Request, session: str | None) -> RequestRow:
-    """Return the row of a request; a decoded fetch is encoded compactly."""
+    """Return the row of a request; a decoded fetch is encoded compactly.
+
+    `session` is the key by which requests are grouped for their conversion, or None if they need no grouping.
+    """
     if request.fetch is not None:
         return row_of_texts(request, session, *encode_fetch(*request.fetch))
     answer = json.dumps(request.answer) if request.answer is not None else None
@@ -219,7 +222,7 @@ def request_row(request: Request, session: str | None) -> RequestRow:
 
 
 def row_of_texts(request: Request, session: str | None, body: str, answer: str | None) -> RequestRow:
-    """Return the row of a request, given body and answer as text."""
+    """Return the row of a request, given its session key (see `request_row`) and its body and response as text."""
     broker, *others = _plain(request)
     return RequestRow._make((*request.place, broker, session, *others, body, answer))
 
@@ -283,7 +286,7 @@ class Facts(NamedTuple):
 
 
 def copied(fact: Fact) -> Fact:
-    """Return a copy of a fact of the types that a timeline modifies, and any other fact itself."""
+    """Return a copy of the fact if it is of a type that a timeline modifies, otherwise the fact itself."""
     return copy(fact) if type(fact) in _MODIFIED_TYPES else fact
 
 

@@ -332,7 +332,7 @@ def _at_valid_places(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[
 
 
 def rows_of_parts(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
-    """Yield the operations, whether they are overdue, and the bad line of a converted request."""
+    """Yield the rows of a converted request: its operations, overdue operations, and its line if it was malformed."""
     for operation in parts.operations:
         yield {"part": OPERATION, **dict(zip(OPERATION_FIELDS, _row_of(operation), strict=True))}
     yield from _overdue_rows(parts)

@@ -256,7 +256,7 @@ def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBa
 
 
 class Rows:
-    """Rows of a chunk: requests and bad lines."""
+    """Collects the rows of requests and bad lines of a chunk, to convert them to READ batches."""
 
     def __init__(self, piece: int | None = None) -> None:
         self._piece = piece
@@ -276,7 +276,10 @@ class Rows:
 
 
 def in_time(row: RequestRow | Row | None, since_us: int, text: str, tally: Tally) -> RequestRow | Row | None:
-    """Return the row, or a bad line with this text if the request was handled before `since_us`; counted in `tally`."""
+    """Return the row or, if its request was handled before `since_us`, a bad line with `text` instead.
+
+    A replaced row is counted in `tally`.
+    """
     if not isinstance(row, RequestRow) or row.start_us >= since_us:
         return row
     tally.counts["late_lines"] += 1
@@ -284,7 +287,10 @@ def in_time(row: RequestRow | Row | None, since_us: int, text: str, tally: Tally
 
 
 def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
-    """Return the row of a line, or None if the line is only counted."""
+    """Return the row of a line, or None if the line is only counted in `tally`.
+
+    `by_path` is the broker id in the file's path, which applies to lines without a broker id; None if it has none.
+    """
     texts = parse_line(line, place, zone)
     if texts is not None and (row := _fast_row(texts, by_path, tally)) is not None:
         return row or None
@@ -292,10 +298,10 @@ def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Ta
 
 
 def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> RequestRow | tuple[()] | None:
-    """Return the same row as `_complete_row`, without decoding the JSON.
+    """Return the same row as `_complete_row`, but decode only the JSON that is needed.
 
-    Returns an empty tuple if the request is only counted, and None, before anything is counted, if `_complete_row` must
-    decide.
+    Returns an empty tuple if the request is only counted in `tally`. Returns None, and counts nothing, if the request
+    needs `_complete_row`. `by_path` is the broker id in the file's path, if any.
     """
     request, body, answer = texts
     named = request.broker != NO_BROKER
@@ -375,7 +381,7 @@ def row_of(request: Request, tally: Tally) -> RequestRow | Row | None:
 
 
 def _cut(line: bytes, place: Place, rejection: Rejection, tally: Tally) -> Row:
-    """Return the bad line of a truncated line."""
+    """Return the row of `rejected_events` for a line that was cut because it is too long; counts it in `tally`."""
     tally.counts["bad_lines"] += 1
     return _bad(BadLine(place, rejection.rule, rejection.reason, line.decode("utf-8", errors="replace")))
 

@@ -118,7 +118,7 @@ def _attribute_to(append: Append, writer: Append | None, topic: str, classic: bo
 
 
 def _append_after(started_us: int) -> Append:
-    """Return an append in a coordinator's own thread."""
+    """Return an append by a coordinator's own thread, for a request that was handled from `started_us` on."""
     at = started_us + COORDINATOR_APPEND_US
     return Append(started_us, at, started_us + COORDINATOR_CHECK_US, at + MAX_APPEND_TO_FETCH_US)
 
@@ -168,7 +168,10 @@ class _WriterSearch:
         self._report = report
 
     def append(self, base: int, limit: int, shown_by: ReaderPosition) -> Append:
-        """Return the append from `base` to `limit` at most that came before a follower's fetch."""
+        """Return the append that starts at offset `base` and ends at `limit` or before.
+
+        It is attributed to the next request that started before the follower's fetch `shown_by`, if there is one.
+        """
         while (
             self._may_write(shown_by)
             and self._writers[self._next].start_us < shown_by.proven_us - MAX_APPEND_TO_FETCH_US
@@ -193,7 +196,7 @@ class _WriterSearch:
         return self._next < len(self._writers) and self._writers[self._next].start_us < shown_by.proven_us
 
     def _inferred(self, base: int, limit: int, shown_by: ReaderPosition) -> Append:
-        """Return an append that no request explains.
+        """Return an append of the offsets [base, limit) that no request explains.
 
         Its time is just before a response with its records, or otherwise just before the follower's fetch.
         """

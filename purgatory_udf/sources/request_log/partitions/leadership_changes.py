@@ -76,7 +76,7 @@ def with_inferred_leadership(
 def _leader_fields(
     shown_by: ReaderPosition, broker: int, history: Sequence[InSyncSet], at_us: int, min_isr: int | None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the known fields of inferred leadership."""
+    """Yield (name, value) of the known event fields of a leadership that the fetch `shown_by` shows."""
     yield "change", "leader"
     if shown_by.epoch >= 0:
         yield "leader_epoch", shown_by.epoch

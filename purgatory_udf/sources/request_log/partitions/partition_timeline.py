@@ -59,7 +59,7 @@ _MOVE_OF_CHANGE = {"leader": LOADS, "not_leader": UNLOADS, "deleted": UNLOADS, S
 def coordinator_moves(
     leadership: Sequence[LeadershipState], answers: Sequence[CoordinatorAnswer]
 ) -> Iterator[tuple[int, str]]:
-    """Yield when a broker's coordinator loads or unloads the groups of a partition, or stops, in time order.
+    """Yield (time in µs, LOADS, UNLOADS or STOPS) for the moves of a partition's groups at one broker, in time order.
 
     The coordinator follows the leadership of the partition with some delay. Answers to requests of groups bound the
     times. They also show moves that leadership changes do not show: a broker that serves a group coordinates it.
@@ -85,7 +85,10 @@ def coordinator_moves(
 def _moves_by_leadership(
     leadership: Sequence[LeadershipState], answers: Sequence[CoordinatorAnswer]
 ) -> Iterator[tuple[int, str]]:
-    """Yield the moves that leadership changes cause, as early as the answers allow."""
+    """Yield (time in µs, LOADS, UNLOADS or STOPS) for each leadership change that moves groups.
+
+    A move has the time of the change, or follows the last answer that still shows the state before the move.
+    """
     changes = [
         (state.at_us, _MOVE_OF_CHANGE[state.fields["change"]])
         for state in leadership

@@ -161,7 +161,7 @@ class _Readable:
         self._positions = [0, *accumulate(size for _, size in sizes)]
 
     def location(self, read: ConsumerRead) -> Location:
-        """Return where the records at the fetch offset were."""
+        """Return whether the records at the fetch offset were in the local log or in remote storage, or UNKNOWN."""
         end = self._end(read)
         if read.error:
             # A full queue of readers fails a read at once.
@@ -204,10 +204,10 @@ def remote_read_event(facts: PartitionFacts, read: ConsumerRead) -> dict[str, An
 
 
 def end_of_read_us(read: ConsumerRead) -> int:
-    """Return the time of the response, which is after the fetch's own event."""
+    """Return the time of the response in microseconds, at least 1 µs after L, the time of the fetch's own event."""
     return max(read.until_us, read.at_us + 1)
 
 
 def is_open(read: ConsumerRead) -> bool:
-    """Return whether the read had not ended when the fetch was answered: remote storage has records at the offset."""
+    """Return whether the read had not ended when the fetch was answered: the response has no records and no error."""
     return not read.bytes and not read.error

@@ -267,7 +267,7 @@ class SessionConverter:
         return self._names.get(partition.topic, partition.topic), partition.partition
 
     def _is_excluded(self, error: int, key: Key, request: Request) -> bool:
-        """Return whether the broker excluded the partition before it read, so that it is not part of the fetch."""
+        """Return whether the broker excluded the partition before it read the log, so the fetch does not contain it."""
         if error in errors.EXCLUDED_FROM_FETCH:
             return True
         if error != errors.UNKNOWN_TOPIC_OR_PARTITION:

@@ -297,7 +297,7 @@ class ConvertedRequest(NamedTuple):
 
 
 def convert_requests(requests: Iterable[Request], context: Context, report: Report) -> Iterator[ConvertedRequest]:
-    """Convert requests other than fetches, in any order. A malformed request yields its line and no error."""
+    """Convert requests other than fetches, in any order. A malformed request yields a bad line and raises no error."""
     for request in requests:
         try:
             operations, facts = convert_request(request, context, report)
@@ -337,7 +337,7 @@ def convert_share_groups(
 
 
 def convert_share_request(converter: ShareGroupConverter, request: Request) -> ConvertedRequest:
-    """Convert the next request of a share group; a malformed one yields its line."""
+    """Convert the next request of a share group; for a malformed request, `bad` of the result is set."""
     try:
         operations, facts = converter.convert(request)
     except MALFORMED as error:

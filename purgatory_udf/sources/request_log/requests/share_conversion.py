@@ -83,7 +83,10 @@ class _StateWrite(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """Offsets that a member has acquired at a broker and not acknowledged yet, at the earliest from `since_us` on."""
+    """Offsets `first` to `last`, both included, that a member has acquired at a broker and not acknowledged yet.
+
+    They were acquired at `since_us` at the earliest; their acquisition locks expire at `until_us`.
+    """
 
     first: int
     last: int
@@ -313,7 +316,7 @@ class ShareGroupConverter:
         return session
 
     def _acquire(self, request: Request, acknowledges: bool) -> list[tuple[Key, Fact]]:
-        """Record the acquired offsets, and return the facts that they were readable."""
+        """Record the offsets that a fetch acquired, and return facts which state that consumers could read them."""
         facts: list[tuple[Key, Fact]] = []
         end_us = request.answered_us if request.remote_us else request.local_us
         # With acknowledgements, the fetch may have ended long before their states were written.
@@ -428,7 +431,10 @@ class ShareGroupConverter:
             }
 
     def _first_offset(self, key: Key, since_us: int) -> int:
-        """Return the first offset that the group acquires, or has not finished, after a time; -1 if none is known."""
+        """Return the share group's start offset from `since_us` on, as far as later requests show it; -1 if unknown.
+
+        It is the lowest offset of the first acquisition and of the first state that is written from then on.
+        """
         acquired = next((ranges for at_us, ranges in self._first_acquired.get(key, ()) if at_us >= since_us), [])
         offsets = [int(each["firstOffset"]) for each in acquired]
         offsets += [write.start_offset for write in self._writes.get(key, ())[:1] if write.start_us >= since_us]
