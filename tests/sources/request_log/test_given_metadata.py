@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file, topic_sizes_in_file
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     GIVEN,
     BrokerUnfenced,
@@ -66,21 +66,25 @@ def test_batches_of_request_sum_to_its_size() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "size"),
     [
-        f'[{{"name": "t", "topicId": "{ID}", "partitions": []}}]',
-        f'{{"{ID}": "t"}}',
-        f"Topic: t\tTopicId: {ID}\tPartitionCount: 3\n\tTopic: t\tPartition: 0\n",
-        f"{ID} t\n",
-        f"{ID}, t\n",
+        (f'[{{"name": "t", "topicId": "{ID}", "partitions": [{{}}, {{}}]}}]', 2),
+        (f'[{{"name": "t", "topicId": "{ID}", "partitions": {{"0": {{}}, "1": {{}}}}}}]', 2),
+        (f'[{{"name": "t", "topicId": "{ID}", "partitions": 2}}]', 2),
+        (f'[{{"name": "t", "topicId": "{ID}"}}]', None),
+        (f'{{"{ID}": "t"}}', None),
+        (f"Topic: t\tTopicId: {ID}\tPartitionCount: 3\n\tTopic: t\tPartition: 0\n", 3),
+        (f"{ID} t\n", None),
+        (f"{ID}, t\n", None),
     ],
-    ids=["list", "object", "kafka-topics", "lines", "commas"],
+    ids=["list", "by number", "count", "names", "object", "kafka-topics", "lines", "commas"],
 )
-def test_topic_names_are_read_in_all_formats(text: str, tmp_path: Path) -> None:
+def test_topics_are_read_in_all_formats(text: str, size: int | None, tmp_path: Path) -> None:
     plain, packed = tmp_path / "topics", tmp_path / "topics.gz"
     plain.write_text(text)
     packed.write_bytes(gzip.compress(text.encode()))
     assert topic_names_in_file(plain) == topic_names_in_file(packed) == {ID: "t"}
+    assert topic_sizes_in_file(packed) == ({} if size is None else {"t": size})
 
 
 def test_metadata_dump_has_leaders_and_isr(tmp_path: Path) -> None:

@@ -141,6 +141,18 @@ def test_log_shows_topics_and_session_timeouts() -> None:
     assert [event.get("session_timeout_ms") for event in heartbeats] == [None, 9000]
 
 
+def test_given_sizes_hold_from_start_of_log() -> None:
+    """A size from `--topics` is the latest one; requests that create the topic date it."""
+    sized = GivenMetadata(names={T: "t"}, sizes={"t": 3})
+    created = {"topics": [{"name": "t", "topicId": T, "errorCode": 0, "numPartitions": 3}]}
+    creation = log_line(5, message("CREATE_TOPICS", {"topics": []}, created, version=7))
+    for lines, is_created in (([], False), ([creation], True)):
+        events = translate(parse([_consumer(2), *lines, _consumer(10)]), sized).events
+        (topic,) = (event for event in events if event["type"] == "topic")
+        assert topic["partition_count"] == 3
+        assert (topic["time_us"] > us(4)) == is_created
+
+
 def test_names_of_consumer_groups_are_pseudonyms() -> None:
     partitions = [{"topic": "orders", "partitions": [0]}]
     assignments = [{"member_id": "member", "assigned": partitions}]

@@ -90,7 +90,7 @@ class Context:
         names: Topic name by topic id.
         changes: Changes of leadership and in-sync set by partition, in time order.
         batches: Record batches by partition, from `--batches`.
-        partition_counts: Number of partitions by topic, as far as the log shows it.
+        partition_counts: Number of partitions by topic, as far as the log and the given files show it.
         stops: Stops of brokers, in time order.
         classic_brokers: Brokers with a classic group coordinator, which runs in the request handler threads.
         classic: Overrides `classic_brokers` for all brokers, unless None.
@@ -167,7 +167,7 @@ class GivenMetadata:
     """Files that the operator supplies with the log; they take precedence over facts from the log.
 
     `classic` is whether all group coordinators are classic ones; None: the log decides. `tiered` are the topics with
-    remote storage.
+    remote storage, `sizes` the numbers of partitions by topic.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -175,6 +175,7 @@ class GivenMetadata:
     batches: dict[Key, list[StoredBatch]] = field(default_factory=dict)
     classic: bool | None = None
     tiered: frozenset[str] = frozenset()
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 def build_context(
@@ -260,7 +261,8 @@ def context_from_facts(
     context.changes = facts.changes_by_partition(context.name)
     context.transactions.rename(names)
     counts = [(topic, partition + 1) for topic, partition in [*context.changes, *context.batches]]
-    for topic, count in [*counts, *((context.name(topic), count) for topic, count in fetched_counts.items())]:
+    counts += [(context.name(topic), count) for topic, count in fetched_counts.items()]
+    for topic, count in [*counts, *given.sizes.items()]:
         context.partition_counts[topic] = max(context.partition_counts.get(topic, 0), count)
     context.topic_sizes = _topic_sizes(context, facts.created)
     for session in sorted([*given.cluster.group_sessions, *facts.group_sessions], key=lambda session: session.at_us):

@@ -170,6 +170,7 @@ Key = tuple[str, int]
 TOPIC_ID_APIS = frozenset({"METADATA", "CREATE_TOPICS", "DESCRIBE_TOPIC_PARTITIONS", "DELETE_TOPICS"})
 
 _DESCRIBED = re.compile(r"^\s*Topic:\s*(\S+)\s+TopicId:\s*(\S+)")
+_PARTITION_COUNT = re.compile(r"\bPartitionCount:\s*(\d+)")
 _TIERED = re.compile(r"\bConfigs:.*\b" + re.escape(clusters.REMOTE_STORAGE) + r"=true\b")
 _PAIR = re.compile(r"^\s*([A-Za-z0-9_-]{22})[\s,;=:]+(\S+)\s*$")
 
@@ -210,6 +211,23 @@ def tiered_topics_in_file(path: str | Path) -> frozenset[str]:
     """Return the topics with remote storage in the output of `kafka-topics.sh --describe`; none for other files."""
     lines = [line for line in read_text(path).splitlines() if _TIERED.search(line)]
     return frozenset(described[1] for line in lines if (described := _DESCRIBED.match(line)))
+
+
+def topic_sizes_in_file(path: str | Path) -> dict[str, int]:
+    """Return the numbers of partitions by topic in the output of `kafka-topics.sh --describe`, or in a JSON list.
+
+    In a list, `partitions` has an entry for each partition, or is their number. Other files have no sizes.
+    """
+    text = read_text(path)
+    if text.lstrip()[:1] in ("[", "{"):
+        listed = json.loads(text)
+        topics = listed if isinstance(listed, list) else []
+        sizes = {str(topic["name"]): topic.get("partitions") for topic in topics}
+        counts = {name: size if isinstance(size, int) else len(size or ()) for name, size in sizes.items()}
+    else:
+        pairs = ((_DESCRIBED.match(line), _PARTITION_COUNT.search(line)) for line in text.splitlines())
+        counts = {described[1]: int(count[1]) for described, count in pairs if described and count}
+    return {name: count for name, count in counts.items() if count > 0}
 
 
 def _names_from_json(value: Any) -> dict[str, str]:

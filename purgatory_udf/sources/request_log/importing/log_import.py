@@ -37,6 +37,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_facts import (
     CLUSTER_APIS,
     tiered_topics_in_file,
     topic_names_in_file,
+    topic_sizes_in_file,
 )
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import ClusterMetadata, read_metadata_dump
 from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
@@ -212,6 +213,7 @@ def given_by(options: RequestLogOptions) -> GivenMetadata:
         names=topic_names_in_file(options.topics) if options.topics else {},
         cluster=read_metadata_dump(options.isr) if options.isr else ClusterMetadata(),
         tiered=tiered_topics_in_file(options.topics) if options.topics else frozenset(),
+        sizes=topic_sizes_in_file(options.topics) if options.topics else {},
         batches=batches_in_file(options.batches) if options.batches else {},
         classic=options.classic,
     )
