@@ -19,7 +19,7 @@ ASSIGNORS = (UNIFORM, RANGE)
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """The input of an assignor about a member."""
+    """A member as an assignor sees it: its ids, the topics that it subscribes to, and its present target assignment."""
 
     member_id: str
     instance_id: str | None
@@ -45,7 +45,7 @@ class TopicSizes:
 
 
 def assign(assignor: str, members: Sequence[MemberSubscription], sizes: TopicSizes) -> dict[str, Partitions]:
-    """Return the target of every member.
+    """Compute the target assignment of a consumer group: the partitions of each member, by member id.
 
     Args:
         assignor: One of `ASSIGNORS`.
@@ -86,8 +86,9 @@ def _range(members: list[MemberSubscription], sizes: TopicSizes) -> dict[str, Pa
 
 
 def _uniform_homogeneous(members: list[MemberSubscription], sizes: TopicSizes) -> dict[str, Partitions]:
-    """Keep as much as the quotas allow, then fill the members below their quota in order.
+    """Assign evenly among members with equal subscriptions. Returns the partitions of each member, by member id.
 
+    Each member keeps its present partitions up to its quota. Then the members below their quota are filled, in order.
     If the partitions do not divide evenly, members that have more than the minimum quota keep an extra one first; the
     last of the other members get the rest.
     """

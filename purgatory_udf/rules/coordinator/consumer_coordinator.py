@@ -298,7 +298,7 @@ class ConsumerCoordinator:
         return after
 
     def _replaced_id(self, group: ConsumerGroup, member: ConsumerMember) -> str | None:
-        """Return the id of the static member that the member replaces."""
+        """Return the earlier member id of the static member that `member` replaces, or None if it replaces none."""
         known = group.static_member(member.instance_id) if member.instance_id is not None else None
         return known.member_id if known is not None and known.member_id != member.member_id else None
 
@@ -409,7 +409,7 @@ _TIMERS_ENDED_BY = {"leave": "left"}
 
 
 def _reason(request: GroupRequest) -> str:
-    """Return the reason of a change that a request made."""
+    """Return a text that names the request as the reason of a change, such as `member-1 joined`."""
     if isinstance(request, ConsumerHeartbeat):
         words = {JOINING: "joined", LEAVING: "left", LEFT_STATIC_EPOCH: "left for a restart"}
         return f"{request.member_id} {words.get(request.member_epoch, 'sent a heartbeat')}"
@@ -432,7 +432,7 @@ def invalid_heartbeat(request: ConsumerHeartbeat) -> str | None:
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
-    """Refuse an epoch that is not the member's (`throwIfConsumerGroupMemberEpochIsInvalid`).
+    """Raise RefusedError if the epoch in a heartbeat is not the member's (`throwIfConsumerGroupMemberEpochIsInvalid`).
 
     The previous epoch is accepted if the member owns only assigned partitions: then it has missed an answer.
     """
@@ -460,7 +460,7 @@ def _recorded_target(
 
 
 def _most_preferred(counts: Mapping[str, int]) -> str:
-    """Return the assignor that most members request: the first of these in a tie, `uniform` without requests."""
+    """Return the assignor that most members request; in a tie the first one, and `uniform` if `counts` is empty."""
     return max(counts, key=lambda name: counts[name], default=UNIFORM)
 
 

@@ -49,7 +49,7 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicProtocol:
-    """The fields of the join of a classic member of a consumer group."""
+    """The session timeout and the supported protocols with which a classic member has joined a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[str, ...]
@@ -57,7 +57,11 @@ class ClassicProtocol:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
-    """A member of a consumer group (ConsumerGroupMember). `assigned` and `revoking` are owned by the member."""
+    """A member of a consumer group (ConsumerGroupMember).
+
+    The member owns the partitions in `assigned` and those in `revoking`, which it has to give up. `classic` is set for
+    a member that uses the classic protocol.
+    """
 
     member_id: str
     instance_id: str | None = None

@@ -81,7 +81,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The new coordinator appended records of the group to its partition of the offsets topic."""
+    """Journal entry: the new coordinator appended records of the group to its partition of the offsets topic."""
 
     broker: int
     group: str
@@ -103,7 +103,7 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """A member of a consumer group changed.
+    """Journal entry: the state, epoch or assignment of a member of a consumer group changed.
 
     `from_state` is None for a new member, `to_state` is `REMOVED` after a member has left. `held_by` lists the
     partitions of its target that other members have not given up: topic, partition, and owner.
@@ -125,7 +125,7 @@ class MemberChange:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The group became a group of this protocol: `consumer` or `classic`."""
+    """Journal entry: the group was converted to the protocol `consumer` or `classic` (KIP-848)."""
 
     broker: int
     group: str
@@ -222,7 +222,10 @@ class GroupJournal:
         self.entries.append(StateChange(transition, group.leader))
 
     def record_loaded_member(self, group: Group) -> None:
-        """Add the group's newest member to all transitions of its load, because a group loads as a whole."""
+        """Add a member that has just been loaded to the group's latest transitions, back to its transition from Dead.
+
+        Members are loaded one by one, but in Kafka a group loads as a whole.
+        """
         for place in range(len(self.entries) - 1, -1, -1):
             entry = self.entries[place]
             if isinstance(entry, StateChange) and entry.transition.group == group.name:

@@ -44,7 +44,7 @@ class MemberKey:
 
 
 class CoordinatedGroup(Protocol):
-    """A classic group, or a consumer group of Kafka 4.0."""
+    """Interface of classic groups and of consumer groups of Kafka 4.0, as far as delayed operations use them."""
 
     broker: int
     name: str
@@ -89,7 +89,10 @@ class GroupOperation(DelayedRequest):
         self.key = key
 
     def effective_us(self, now_us: int) -> int:
-        """Return the time of the completion's effects. A deadline in whole milliseconds may precede the start."""
+        """Return the time at which a completion at `now_us` takes effect: not before the operation's start.
+
+        A deadline in whole milliseconds may precede the start, which is in microseconds.
+        """
         return max(now_us, self.started_us)
 
     def answers(self) -> tuple[PartitionOutcome, ...]:

@@ -112,7 +112,10 @@ class JoinHandler:
             self._rebalancer.prepare_rebalance(group, reason, now_us, request)
 
     def _replace(self, group: Group, old_id: str, new_id: str, now_us: int) -> Member:
-        """Fence the former process: its waiting requests are answered FENCED_INSTANCE_ID."""
+        """Give a static member the id `new_id`, and return the member.
+
+        The waiting requests of its former process, with `old_id`, are answered FENCED_INSTANCE_ID.
+        """
         member = group.replace_static_member(old_id, new_id)
         for waiting in (member.awaiting_join, member.awaiting_sync):
             if waiting is not None:

@@ -194,7 +194,7 @@ class MemberSessions:
     def restart(self, group: Group, member: Member, rule: str, now_us: int, answered: GroupRequest | None) -> None:
         """Complete the session by `rule` and start the next one.
 
-        Called when the member gets the answer to a waiting request, or when a generation starts.
+        Called when the member gets the answer to its waiting request `answered`, or when a generation starts.
         """
         start = OperationStart.derived(group, now_us, answered)
         self._complete_and_schedule_next(group, member, rule, start, member.session_timeout_ms)

@@ -174,7 +174,7 @@ class Rebalancer:
         self._timer.schedule(commit, leaders_sync.time_us // 1000)
 
     def commit_ms(self, group: Group) -> int | None:
-        """Return when the leader's assignment is committed, or None if none waits for that."""
+        """Return when the leader's assignment is committed, in epoch milliseconds; None if none awaits its commit."""
         if group.uncommitted_sync is None:
             return None
         return group.uncommitted_sync.time_us // 1000 + self._config.commit_delay_ms
@@ -213,7 +213,7 @@ class Rebalancer:
                     self.sessions.restart(group, member, rule, now_us, request)
 
     def remove_pending_sync(self, group: Group, member_id: str, now_us: int) -> None:
-        """Record that the member has synced in this generation."""
+        """Record that the member has synced in this generation, and check whether the sync phase is complete."""
         group.pending_syncs.discard(member_id)
         self.check_sync(group, now_us)
 
@@ -328,7 +328,7 @@ class Rebalancer:
 
 
 class AssignmentCommit(TimerTask):
-    """The commit of the record with a leader's assignment, some time after its append."""
+    """Timer task that commits the record with a leader's assignment, `delay_ms` after the leader's sync."""
 
     def __init__(
         self,

@@ -118,7 +118,7 @@ def strings_equal(left: int, right: int, length: int) -> bool:
 
 @helper
 def hash_string(text: int, length: int) -> int:
-    """Return a hash of 31 bits."""
+    """Return a 31-bit hash of the string at the address `text`, of `length` bytes."""
     mixed, at = length, 0
     while at + _WORD_BYTES <= length:
         mixed = _mix(mixed, load_int64(text + at, 0))

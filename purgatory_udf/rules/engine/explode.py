@@ -127,7 +127,7 @@ def _errors(of_items: pa.Array, of_rows: pa.Array | None) -> pa.Array:
 
 
 def _piece_start(row: int, columns: _Columns, item_errors: pa.Array) -> PieceOffsets:
-    """Count the output rows that the input rows before `row` produce, in each of the output tables."""
+    """Return the start of the piece that begins at `row`: how many rows of each kind the rows before it may produce."""
     items, changes = _items_before(columns["partitions"], row), _known_before(columns["change"], row)
     of_brokers = sum(_known_before(columns.maybe(name), row) for name in ("exhausted", "full"))
     return PieceOffsets(
@@ -181,9 +181,9 @@ def _field(items: pa.Array, name: str) -> pa.Array | None:
 
 
 def _rows_of(texts: pa.Array, rows: pa.Array) -> pa.Array:
-    """Take the strings of these rows.
+    """Return the strings at the row numbers `rows`, in ascending order.
 
-    It is fast in the usual cases: every row is a request, or no row has a string.
+    The usual cases take no copy: `rows` are all rows, or no row has a string.
     """
     if texts.null_count == len(texts):
         return pa.nulls(len(rows), pa.string())

@@ -146,7 +146,7 @@ def flatten(
 
 @inlined
 def _first_key(operation: Any, parts: Records) -> int:
-    """Return the first part that watches its key."""
+    """Return the row of the operation's first part that watches its key; a remote fetch watches only remote parts."""
     at = operation.first
     if operation.code == Code.REMOTE_FETCH:
         while parts[at].read_state < AnswerSource.PENDING:
@@ -402,7 +402,7 @@ def outcome_tables(decided: Decisions, run_id: str, trace_end_us: int | None) ->
 
 
 def gauge_table(decided: Decisions, run_id: str) -> pa.Table:
-    """Return the table of gauge readings."""
+    """Return the gauge readings of a call as rows of `purgatory_gauges`."""
     readings, purgatories = decided.readings, take_records(decided.purgatories, decided.readings["purgatory"])
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id, pa.string()), len(readings)),

@@ -100,12 +100,16 @@ class Engine:
     relay_states: dict[str, State] = field(default_factory=dict)
 
     def feed(self, events: pa.Table) -> list[Decisions]:
-        """Process one micro-batch; its last millisecond is the horizon."""
+        """Process one micro-batch, and return the decisions of each call.
+
+        `events` are rows of `events`, none earlier than those of the previous batch. The millisecond of the latest one
+        is the horizon.
+        """
         horizon = int(events["time_us"].to_numpy().max()) // 1000 if len(events) else 0
         return list(self._process(explode(events, self.config), horizon))
 
     def drain(self) -> list[Decisions]:
-        """Advance the clock past every deadline."""
+        """Advance the clock past every deadline, so that all open operations expire; return the decisions by call."""
         decided = [self._step(self.states, group, Call(), FOREVER) for group in list(self.states)]
         if self.grouping is not by_broker:
             decided = [keep_whole(each) for each in decided]
@@ -146,7 +150,7 @@ class Engine:
 
 @dataclass
 class Tables:
-    """The tables of a replay."""
+    """The tables of a replay: outcomes by how operations ended, watches, and gauge readings."""
 
     completions: pa.Table
     expirations: pa.Table

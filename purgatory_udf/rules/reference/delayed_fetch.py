@@ -173,9 +173,10 @@ def start_offset_metadata(replica: Partition, fetch_offset: int, isolation: Fetc
 
 
 class DelayedFetch(DelayedRequest):
-    """Completed by the first case that holds, over the partitions in order. The letters are those of Kafka 2.3.
+    """A fetch that waits. The first case that holds, over the partitions in order, completes it.
 
-    For each partition the cases are evaluated in the order A, B, E, F, C; case D follows after the last partition.
+    The letters of the cases are those of Kafka 2.3. For each partition the cases are evaluated in the order A, B, E, F,
+    C; case D follows after the last partition.
 
     Case A: the broker no longer leads the partition.
     Case B: the broker does not know the partition.

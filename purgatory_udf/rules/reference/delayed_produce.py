@@ -110,7 +110,7 @@ class ProducePartitionStatus(PartitionStatus):
 
 
 class DelayedProduce(PerPartitionRequest[ProducePartitionStatus]):
-    """A pending partition is settled by the first case that holds.
+    """A produce with acks=-1 that waits. The first case that holds settles a pending partition.
 
     Case A: the broker no longer leads the partition or does not know it, or its log directory is offline: that error.
     Case B: the high watermark has reached the required offset: no error, or NOT_ENOUGH_REPLICAS_AFTER_APPEND if the

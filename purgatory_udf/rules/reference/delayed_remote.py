@@ -46,7 +46,7 @@ class RemotePartition:
 
 
 class DelayedRemoteFetch(DelayedRequest):
-    """Completed by the first case that holds.
+    """A fetch that waits for reads of remote storage. The first case that holds completes it.
 
     Case A: the broker has no replica of a partition of the fetch any more, or its log directory is offline. A partition
         that failed on arrival does not count, and a replica that has become a follower is still there.
@@ -136,7 +136,7 @@ class ListOffsetsPartitionStatus(PartitionStatus):
 
 
 class DelayedRemoteListOffsets(PerPartitionRequest[ListOffsetsPartitionStatus]):
-    """A pending partition is settled by the first case that holds.
+    """A list-offsets request that waits for lookups in remote storage. The first case that holds settles a partition.
 
     Case B: its lookup has ended: the lookup's error, or none.
     Case A: the broker has no replica of the partition any more, or its log directory is offline: that error.

@@ -96,17 +96,17 @@ class ShareLog(Protocol):
 
 
 class DelayedShareFetch(DelayedRequest):
-    """Completed by the first case that holds, at a check or on arrival.
+    """A share fetch that waits for records. At each check and on arrival, the cases are evaluated in order.
 
-    Case A: the fetch locks the partitions that no other fetch has locked, and of which it may acquire records. Without
-        any, it waits.
+    Case A: the fetch locks the partitions that no other fetch has locked, and of which it may acquire records. If there
+        are none, it continues to wait.
     Case B: the log is read for each offset of which segment and position are not known yet.
-    Case D: a read failed.
-    Case E: of a locked partition, the offset is beyond its end, or on an older segment than the end; or the bytes up to
-        the high watermarks, each within its part of `max_bytes`, reach `min_bytes`.
+    Case D: a read failed, which completes the fetch.
+    Case E: the fetch completes, because the offset of a locked partition is beyond its end or on an older segment than
+        the end, or because the bytes up to the high watermarks, each within its part of `max_bytes`, reach `min_bytes`.
 
-    Otherwise the locks are released. Cases R and C concern remote storage, which share fetches do not read here. An
-    expired fetch is answered with the records that it can acquire then.
+    If neither D nor E holds, the locks are released. Cases R and C concern remote storage, which share fetches do not
+    read in a replay. An expired fetch is answered with the records that it can acquire then.
     """
 
     def __init__(self, request: TraceRequest, delay_ms: int, fetch: ShareFetch, log: ShareLog) -> None:

@@ -205,7 +205,8 @@ REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
 def share_acknowledge(cluster: ReplicaCluster, event: Event) -> None:
     """Apply the event's acknowledgements by a member of a share group, each partition's ranges in their order.
 
-    Recorded facts do not hold with other settings.
+    The recorded fact that a range was `accepted` is ignored if what-if settings are applied, because they may change
+    which member holds the records.
     """
     is_recorded = not cluster.share_groups.settings.overrides
     acknowledgements: dict[TopicPartition, list[Acknowledgement]] = {}
@@ -418,7 +419,10 @@ def _status_change(status: ReplicaStatus) -> Change:
 
 
 def _check_status(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
-    """Check the purgatories after a change of the replica's status: all, or fewer if the event has `wake` false."""
+    """Check the purgatories that a change of the replica's status may affect; fewer of them if `wake` is false.
+
+    The table of the module has the purgatories by change.
+    """
     now_us = event["time_us"]
     if event.get("wake") is False:
         broker.check_per_partition(replica, now_us)

@@ -186,9 +186,12 @@ class PartitionLog:
 
 
 class ReplicaStatus(Enum):
-    """How the broker serves the partition. If it does not, its error and the rule that completes requests.
+    """Whether and how the broker serves the partition.
 
-    `is_hosted` is whether the broker has a replica in a working log directory, as leader or as follower.
+    Attributes:
+        error: The error with which the broker answers requests; `NONE` if it serves them.
+        rule: The `completed_by` of waiting requests that this error completes.
+        is_hosted: Whether the broker has a replica in a working log directory, as leader or as follower.
     """
 
     ONLINE = ("NONE", "", True)

@@ -26,7 +26,7 @@ Event = Mapping[str, Any]
 
 
 class Operation(Protocol):
-    """The fields of an operation of a partition, topic or group that a replay reports."""
+    """Interface of the operations that a replay reports, of partitions, topics and groups."""
 
     @property
     def operation_id(self) -> int: ...

@@ -122,7 +122,7 @@ class ShareAnswer:
 
 
 class _WriteAnswer(TimerTask):
-    """The share coordinator's answer to a write, after the delay of writes."""
+    """Timer task: the share coordinator's answer to a write of a share partition's state, after its delay."""
 
     def __init__(self, deadline_ms: int, write: StateWrite, broker: ShareBroker) -> None:
         super().__init__(deadline_ms)
@@ -133,7 +133,7 @@ class _WriteAnswer(TimerTask):
 
 
 class _StateRead(TimerTask):
-    """The share coordinator's answer to the read of a share partition's state."""
+    """Timer task: the share coordinator's answer to the read of a share partition's state, after its delay."""
 
     def __init__(self, deadline_ms: int, partition: SharePartition, broker: ShareBroker) -> None:
         super().__init__(deadline_ms)
@@ -144,7 +144,7 @@ class _StateRead(TimerTask):
 
 
 class ReplicaHost(Protocol):
-    """A broker with replicas."""
+    """Interface of the broker to which a `ShareBroker` belongs."""
 
     def replica(self, key: TopicPartition) -> Partition:
         """Return the broker's replica of the partition."""

@@ -269,7 +269,8 @@ class SharePartition:
     def _claim(self, acquirer: Acquirer, acknowledged: Acknowledgement, now_us: int) -> list[Acknowledgement]:
         """Give a member the records that it held in the recording, and return the ranges that it holds.
 
-        Others may hold them here, or nobody. Records that are done or in transition stay as they are.
+        In the replay, the records may be available, or another member may hold them. Records that are done or in
+        transition stay as they are.
         """
         first, last, types, _ = acknowledged
         begin = max(first, self.start_offset)
@@ -296,7 +297,10 @@ class SharePartition:
         return held
 
     def _extend(self, first: int, last: int) -> None:
-        """Have the records up to `last` in flight; others become available."""
+        """Add all records up to offset `last` that are not in flight yet, as available records.
+
+        Those from `first` on form a separate batch, apart from the ones before `first`.
+        """
         following = self.end_offset + 1 if self.firsts else self.end_offset
         if last < following:
             return
@@ -438,7 +442,10 @@ class SharePartition:
                 self.has_gap_or_release = True
 
     def _record(self, state: InFlightState, first: int, last: int, end: str, now_us: int) -> None:
-        """Record the end `end` of a delivery. Adjacent offsets that differ in nothing else become one row."""
+        """Record that the delivery of offsets `first` to `last` has ended by `end` (`ended_by` in the tables).
+
+        It is merged with the previous delivery if they are adjacent and differ in nothing but their offsets.
+        """
         acquirer, state.acquirer = state.acquirer, None
         if acquirer is None:
             return

@@ -173,7 +173,7 @@ class InFlightState:
         delivery_count: How often the records have been acquired.
         member_id: The member that holds the records, or `NO_MEMBER`.
         acquirer: The share fetch that acquired the records last, while they are acquired.
-        acquired_us: When it acquired them.
+        acquired_us: When that fetch acquired the records, in epoch microseconds.
         lock: Their acquisition lock.
         former: The state before the transition that waits for its state write; None without a transition.
         is_final: Whether the records were archived for good.
@@ -268,7 +268,10 @@ class InFlightBatch:
                 yield offset, offset, state
 
     def split(self, lock: Lock) -> None:
-        """Give each offset a state, and a lock with the deadline of the batch's."""
+        """Replace the state of the batch by one state per offset. No effect if there is one per offset already.
+
+        If the batch has a lock, `lock` is called for each offset, to start one with the same deadline.
+        """
         state = self.whole
         if state is None:
             return
@@ -282,7 +285,7 @@ class InFlightBatch:
         self.whole = None
 
     def split_at(self, last_acquired: int, lock: Lock, deadline_ms: int) -> None:
-        """Give each offset a state; those after `last_acquired` become available.
+        """Replace the state of the batch by one per offset; offsets after `last_acquired` become available.
 
         `lock` is called for each offset up to `last_acquired`, to start a separate lock until `deadline_ms`.
         """

@@ -123,7 +123,7 @@ class ShareReplay:
 
     @classmethod
     def from_bytes(cls, value: memoryview, config: Config) -> ShareReplay:
-        """Restore a replay. The configuration is the run's, which the state does not hold."""
+        """Restore a replay from its serialized state, which does not contain the configuration of the run."""
         replay = _loads(value, config)
         assert isinstance(replay, cls)
         return replay
@@ -168,7 +168,7 @@ _HANDLERS: dict[str, Callable[[ReplicaCluster, Event], None]] = {
 
 
 def _trim_log(cluster: ReplicaCluster, broker: ReplicaBroker, key: TopicPartition) -> None:
-    """From time to time, merge old batches that no share group needs, so that the state stays small."""
+    """Merge old batches of a log that no share group needs, each time the log has grown by `RETAINED_BATCHES`."""
     log = broker.replica(key).log
     if len(log) % RETAINED_BATCHES or not len(log):
         return
@@ -210,7 +210,7 @@ class _GraphUnpickler(pickle.Unpickler):
         self.nodes: list[Any] = []
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class of the rules; a state refers to nothing else."""
+        """Return a class by name. Raises UnpicklingError for any class that no state of a replay contains."""
         if module.startswith(("purgatory_udf.rules.", "purgatory_udf.contract.")) or (module, name) in _FOREIGN:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"state: refers to {module}.{name}")

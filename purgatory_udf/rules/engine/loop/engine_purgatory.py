@@ -61,9 +61,9 @@ def find_purgatory(arena: Arena, broker: int, code: int) -> int:
 
 @inlined
 def _count_dead(arena: Arena, p: int, key: Any, code: int) -> None:
-    """Count a dead entry: that of an ended operation on the key's watcher list. Not for fetches (`_count_dead_fetch`).
+    """Count the entry of an ended operation on the key's watcher list as dead, in the key's and purgatory's counts.
 
-    `p` and `code` are the operation's purgatory and kind.
+    `p` and `code` are the operation's purgatory and kind. Fetches have `_count_dead_fetch` instead.
     """
     purgatory = purgatory_at(arena, p)
     purgatory.dead += 1

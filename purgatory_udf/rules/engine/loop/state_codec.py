@@ -37,7 +37,7 @@ _ZSTD = pa.Codec("zstd", compression_level=1)
 
 
 def encode_state(state: State) -> bytes:
-    """Serialize a state."""
+    """Serialize a group's state for Spark's state store: transposed and compressed, for `decode_state`."""
     sections = [_encode_records(getattr(state, name), True) for name in _STATE]
     sections += [np.int64(state.now_ms).tobytes(), *_encode_strings(pa.array(state.names, pa.string()))]
     for column in (state.request_ids, state.client_ids, state.errors):
@@ -62,7 +62,7 @@ def decode_state(value: bytes) -> State:
 
 
 def encode_call(call: Call) -> bytes:
-    """Serialize a call."""
+    """Serialize a call for a shuffle: uncompressed, for `decode_call`."""
     sections = [_encode_records(getattr(call, name), False) for name in _CALL]
     for column in (pa.array(call.names, pa.string()), call.request_ids, call.client_ids, call.errors):
         sections += _encode_strings(column)
@@ -83,7 +83,7 @@ def _seal_sections(sections: list[bytes], keep: bool) -> bytes:
 
 
 def _read_sections(value: bytes) -> Iterator[memoryview]:
-    """Iterate over the sections of a value."""
+    """Yield the sections of a serialized state or call: the bytes of one table or column each. Checks the header."""
     body, end = strip_header(_KIND, VERSION, value), 0
     while end < len(body):
         length, _ = _SECTION.unpack_from(body, end)
@@ -100,7 +100,10 @@ def _encode_records(rows: Records, transposed: bool) -> bytes:
 
 
 def _decode_records(section: memoryview, table: str, transposed: bool) -> Records:
-    """Return a writable copy of a table."""
+    """Return the records of a section of the table `table`, as a writable copy.
+
+    `transposed` is whether the section was serialized byte by byte, as those of states are.
+    """
     dtype = TABLES[table]
     if not transposed or not len(section):
         return copy_records(np.frombuffer(section, dtype))
