@@ -60,13 +60,13 @@ def audit(session: Session, out: str) -> list[InvariantCheck]:
 
 
 def report(findings: list[InvariantCheck]) -> list[str]:
-    """Return the findings as the lines of a text table."""
+    """Return the results as the lines of a text table, with a row for each invariant."""
     rows = [(finding.invariant, finding.checked, finding.broken, _remark(finding)) for finding in findings]
     return Table("Invariants", ("invariant", "checked", "violated", "examples"), rows).lines()
 
 
 def as_json(findings: list[InvariantCheck]) -> dict[str, Any]:
-    """Return the findings as JSON; `examples` are ids of operations that violate the invariant."""
+    """Return the results as a JSON object; `examples` are ids of operations that violate the invariant."""
     return {
         "violated": sum(1 for finding in findings if finding.broken),
         "invariants": [
@@ -95,7 +95,7 @@ def _remark(finding: InvariantCheck) -> str:
 
 
 class _Audit:
-    """The checks of one run."""
+    """Checks the invariants of one run's tables; `findings` yields the result for each invariant."""
 
     def __init__(self, session: Session, out: str) -> None:
         self._spark = session

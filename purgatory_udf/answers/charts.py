@@ -48,7 +48,7 @@ AS_INTENDED, AFTER_END, FAILED = "expired as intended", "expired after the trace
 
 @dataclass(frozen=True)
 class ChartData:
-    """The data of each chart, as frames. `bin_ms` is the width of a bin of the time axes, in milliseconds."""
+    """The data of each chart of a report as a data frame; `bin_ms` is the width of a bin of the time axes."""
 
     bin_ms: int
     ends: pd.DataFrame
@@ -176,7 +176,7 @@ def draw_incidents(findings: Sequence[Finding], start_us: int, end_us: int) -> d
 
 
 def draw_topics(metrics: Metrics) -> alt.Chart:
-    """Return the heat map of failures by topic and time."""
+    """Return a heat map of the number of failed requests by topic and time, for the topics with the most failures."""
     return _topics(*topics(metrics))
 
 

@@ -243,7 +243,7 @@ _FENCED = {
 
 
 def _removed(change: dict[str, Any]) -> str:
-    """Return why a member is no longer in its group."""
+    """Return the text for a change by which a member left its group: left, fenced or removed, with the reason."""
     reason = str(change["reason"])
     if reason == f"{change['member_id']} left":
         return "left"

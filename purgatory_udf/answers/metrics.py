@@ -66,11 +66,11 @@ class Metrics:
     options: MetricsOptions
 
     def sql(self, query: str) -> pa.Table:
-        """Return the rows of a query of these tables."""
+        """Return the rows of an SQL query of the metrics' tables."""
         return self.tables.database.query(query)
 
     def rows(self, query: str, **parameters: Any) -> list[dict[str, Any]]:
-        """Return the rows of a query of `sql/`."""
+        """Return the rows of a query of `sql/`, given by its path without the suffix, as dictionaries."""
         return self.tables.rows(query, **parameters)
 
 

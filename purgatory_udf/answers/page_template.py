@@ -214,7 +214,7 @@ def vega_bundle() -> str:
 
 
 def _read(file: Path) -> str | None:
-    """Return the script in a file, or None if the file cannot be read or is damaged."""
+    """Return the cached script in a file, or None if the file cannot be read or its checksum is wrong."""
     try:
         digest, _, script = file.read_bytes().decode().partition("\n")
     except (OSError, UnicodeDecodeError):
@@ -223,5 +223,5 @@ def _read(file: Path) -> str | None:
 
 
 def _digest(script: str) -> str:
-    """Return the checksum of a script, which also depends on the snippet."""
+    """Return the SHA-256 of a script and of the snippet from which it was bundled, as hexadecimal digits."""
     return hashlib.sha256(f"{_SNIPPET}\n{script}".encode()).hexdigest()

@@ -49,7 +49,7 @@ class Family:
             self.samples.append((suffix, {name: label for name, label in labels.items() if label is not None}, value))
 
     def lines(self) -> Iterator[str]:
-        """Return the metric's lines."""
+        """Yield the metric's lines in Prometheus's text format: HELP, TYPE, and one line for each sample."""
         yield f"# HELP {self.name} {_escaped(self.help, quotes=False)}"
         yield f"# TYPE {self.name} {self.kind}"
         for suffix, labels, value in self.samples:

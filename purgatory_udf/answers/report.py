@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlowOperation:
-    """An operation that waited long, and its story."""
+    """An operation that waited long, and its story: a title and lines of text.
+
+    `failed` is whether its expiration was a failure for the client, unlike that of a fetch.
+    """
 
     kind: str
     failed: bool

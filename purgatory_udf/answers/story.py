@@ -110,7 +110,10 @@ _RULES = {
 
 
 def meaning(kind: str, rule: str) -> str:
-    """Return the reason for an end as text; `rule` is the value of `completed_by`. Default: the rule with spaces."""
+    """Return the reason why an operation ended as text; `rule` is its `completed_by`.
+
+    A rule without a text is returned with spaces instead of underscores.
+    """
     return _RULES.get(kind, {}).get(rule) or _SHARED.get(rule) or rule.replace("_", " ")
 
 
@@ -191,7 +194,7 @@ def _operation(kind: str, row: Row) -> str:
 
 
 def _of(row: Row) -> str:
-    """Return the name of an operation: its request and client, or its key."""
+    """Return the words that identify an operation: request id and client, or the key if there is no request id."""
     request = row["request_id"] or ""
     client = f"of {row['client_id']}" if row["client_id"] else ""
     key = "" if request or "key" not in row or not row["key"] else f"on {row['key']}"

@@ -122,7 +122,7 @@ class ScenarioOptions:
     scale: float = 1.0
 
     def run_of(self, variant: Variant) -> ScenarioRun:
-        """Return the simulation of a variant."""
+        """Return the scenario with the overrides and the variant's settings applied, ready to be simulated."""
         return ScenarioRun(self.scenario, self.seed, self.duration_s, self.scale, variant.config)
 
 

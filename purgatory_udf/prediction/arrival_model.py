@@ -126,7 +126,7 @@ def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
 
 
 def _counts(produces: pd.DataFrame, batches: pd.DataFrame) -> pd.Series[int]:
-    """Return the number of records of each request."""
+    """Return the number of records of each request, indexed like `produces`; 0 without batches."""
     return batches.groupby("request")["records"].sum().reindex(produces.index, fill_value=0)
 
 
@@ -163,7 +163,7 @@ def fit_producer(
 
 
 def fit_appends(others: pd.DataFrame, window: RecordingWindow) -> FittedAppends:
-    """Return the appends without a producer in the window."""
+    """Return the appends of the window that no producer made, as `gaps_ms`, partitions and sizes of one cycle."""
     selected = window.select(others, "at").sort_values("at")
     return FittedAppends(
         first_ms=_first(selected["at"].to_numpy(), window),

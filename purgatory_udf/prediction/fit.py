@@ -30,7 +30,7 @@ ALL = -1
 
 
 def fit(recording: Recording) -> Scenario:
-    """Return a scenario that describes the recorded cluster, with the section `fitted`."""
+    """Fit a scenario to the steady period of a recording; its section `fitted` has the measured distributions."""
     window = steady_window(recording)
     timed = measure_steps(recording, window)
     return _Fit(recording, window, timed).scenario()
@@ -261,6 +261,10 @@ def _usual(requests: pd.DataFrame, name: str) -> int | None:
 
 
 def _sizes(fetches: pd.DataFrame, of_partition: str, of_request: str) -> dict[str, Any]:
-    """Return the most frequent size limits of fetches, under the given names of the two settings."""
+    """Return the most frequent size limits of fetches in bytes, by setting.
+
+    `of_partition` and `of_request` name the settings of the limit per partition and per request. A limit that no fetch
+    has is left out.
+    """
     sizes = {of_partition: _usual(fetches, "most"), of_request: _usual(fetches, "max_bytes")}
     return {name: most for name, most in sizes.items() if most}

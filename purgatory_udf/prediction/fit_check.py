@@ -36,7 +36,7 @@ _COLUMNS = ("client", "api", "waited", "expired", "bytes")
 
 
 def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
-    """Return the figures of the clients in the window of the recording."""
+    """Return the figures in the window of the recording, by client, API and name of the figure."""
     fetches = window.select(recording.fetches, "written")
     fetches = pd.DataFrame(
         {
@@ -64,7 +64,7 @@ def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
 
 
 def simulated_figures(measurements: Measurements, seconds: float) -> Figures:
-    """Return the figures of the clients in a simulation. `seconds` is the length of its measured period."""
+    """Return the figures of a simulation, by client, API and name. `seconds` is the length of its measured period."""
     rows = [
         (FOLLOWER if answer.follower else answer.client, answer.api, answer.waited_ms, answer.expired, answer.bytes)
         for answer in measurements.answered
@@ -192,7 +192,7 @@ class FitCheck:
         return [*self.table().lines(), "", *lines]
 
     def verdict(self) -> list[str]:
-        """Return lines of text about how far predictions can be trusted."""
+        """Return lines of text: how many figures the fit reproduces, and which clients are not trusted and why."""
         reasons = self.reasons()
         doubts = ["Not to be trusted:", *(f"  {reason}" for reason in reasons)]
         summary = f"The unchanged scenario reproduces {self.reproduced} of {self.compared} recorded figures"
@@ -268,7 +268,10 @@ def effects(measurements: Measurements, seconds: float) -> Effects:
 
 
 def _times(what: str, times: list[tuple[str, float]]) -> Effects:
-    """Return percentiles of times over all clients, and of each client. `times` are pairs of client and ms."""
+    """Return percentiles of times in ms, over all clients and of each client, as in `append_to_answer_p99_ms`.
+
+    `what` is the first part of the figures' names, `times` are pairs of client and ms.
+    """
     by_client: dict[str, list[float]] = defaultdict(list)
     for client, ms in times:
         by_client[client].append(ms)

@@ -148,7 +148,7 @@ class Measurements:
 
 
 class Sampler:
-    """Draws from a distribution given by evenly spaced quantiles, uniformly between two of them."""
+    """Draws from a distribution that is given by evenly spaced quantiles. Values between two quantiles are uniform."""
 
     def __init__(self, quantiles: Sequence[float], random: Random) -> None:
         self._quantiles = list(quantiles)
@@ -165,7 +165,7 @@ class Sampler:
 
 
 class SamplerBySize:
-    """Draws from one distribution for each range of sizes. Each of `bounds` is the start of the next range."""
+    """Draws from the distribution of the range in which a size is. Each of `bounds` is the start of the next range."""
 
     def __init__(self, bounds: Sequence[int], quantiles: Sequence[Sequence[float]], random: Random) -> None:
         self._bounds = list(bounds)

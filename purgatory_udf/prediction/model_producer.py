@@ -22,7 +22,7 @@ ALL = -1
 
 
 class ModelBatch:
-    """A batch that is being filled with records."""
+    """A batch of one partition that is being filled with records: its size in bytes, and when it was created."""
 
     __slots__ = ("bytes", "created_ms")
 
@@ -32,7 +32,7 @@ class ModelBatch:
 
 
 class ModelProducer:
-    """A producer that repeats its recorded records."""
+    """A producer of the model: adds the records of its plan to batches, and repeats them when all have arrived."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ PROGRESS = 0.8
 
 
 class ModelReader:
-    """The fetches of one client at one broker."""
+    """A consumer or follower at one broker: sends fetches one after the other, and keeps its positions."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class ModelReader:
 
 
 class ModelFetch:
-    """A waiting fetch."""
+    """A delayed fetch of a `ModelReader`, first tried at `at_ms`."""
 
     __slots__ = ("_reader", "at_ms", "done")
 

@@ -94,7 +94,7 @@ def simulate_all(
 
 
 def simulate_once(plan: ClusterPlan, seed: int) -> tuple[Figures, Effects]:
-    """Simulate a plan with one seed."""
+    """Simulate a plan with one seed, and return the figures of its clients and of the cluster."""
     measurements = simulate(plan, seed)
     seconds = plan.duration_ms / 1000
     return simulated_figures(measurements, seconds), effects(measurements, seconds)

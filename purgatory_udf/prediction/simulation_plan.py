@@ -95,7 +95,10 @@ class ProducerPlan:
 
 @dataclass(frozen=True, slots=True)
 class AppendsPlan:
-    """Appends without a producer, such as those of coordinators."""
+    """Appends without a producer, such as those of coordinators, repeated in a cycle.
+
+    The fields are those of `ProducerPlan`, with one batch per entry instead of one record.
+    """
 
     begin_at: int
     begin_ms: float
@@ -244,7 +247,7 @@ def require_fitted(scenario: Scenario) -> Fitted:
 
 
 def consumer_groups(scenario: Scenario) -> dict[str, str]:
-    """Return the group of each consumer."""
+    """Return the consumer group of each consumer, by client id."""
     return {consumer.name: consumer.group_id for consumer in scenario.consumers}
 
 

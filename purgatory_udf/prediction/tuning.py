@@ -89,8 +89,8 @@ class Trial:
     Attributes:
         values: The values of the settings.
         text: The settings as text.
-        goal: The goal's figure.
-        within: The limited figure.
+        goal: Value of the figure that the goal is about.
+        within: Value of the figure that is limited.
         reached: Whether the goal is reached.
         allowed: Whether the limit is kept.
         is_full_length: Whether it was simulated in full length with all seeds.
@@ -299,7 +299,7 @@ def _marked(tried: Sequence[Trial], goal: Goal, within: Limit) -> list[Trial]:
 
 
 def _between(grid: Sequence[int]) -> list[int]:
-    """Return the logarithmic middle of each pair of neighbours."""
+    """Return the geometric mean of each pair of neighbours in the grid, rounded to a whole number."""
     return [round(float(np.sqrt(max(1, low) * high))) for low, high in pairwise(grid)]
 
 

@@ -114,7 +114,16 @@ def _setting_name(key: str, scope: Scope) -> str:
 
 
 class _Settings:
-    """The settings of one kind of client or broker; raises UserError for a setting that applies to none of them."""
+    """The settings of a variant that apply to one kind of client or broker.
+
+    Args:
+        settings: All settings of the variant; those of other keys than `fields` are ignored.
+        fields: The changed field of a plan by the setting's key.
+        candidates: The clients or brokers of this kind.
+
+    Raises:
+        UserError: A setting applies to none of the candidates.
+    """
 
     def __init__(
         self, settings: Iterable[VariantSetting], fields: Mapping[str, str], candidates: Sequence[RequestContext]
@@ -128,7 +137,10 @@ class _Settings:
                 )
 
     def of(self, subject: RequestContext) -> dict[str, VariantSetting]:
-        """Return the setting of each field that applies to a request. `fetch.consumer.*` precedes `fetch.*`."""
+        """Return by field the setting that applies to a client or broker.
+
+        Settings of `fetch.consumer.*` take precedence over those of `fetch.*`.
+        """
         unscoped = sorted(
             (setting for setting in self._settings if not setting.has_scope),
             key=lambda setting: "consumer." in setting.key,

@@ -308,7 +308,10 @@ class BrokerServer:
         return self._replication_quota.is_throttled(key, in_sync, self._environment.now_ms)
 
     def _fetch_response(self, session: int, operation: DelayedFetch) -> FetchResponse:
-        """Read the response's partitions in their current state."""
+        """Return the response of an ended fetch. Partitions that returned data move to the end of the session's list.
+
+        `session` is the id of the fetch session, 0 without one.
+        """
         partitions = []
         for part, read in zip(operation.statuses, operation.reads, strict=True):
             mark = part.replica.high_watermark

@@ -53,7 +53,7 @@ class Administrator:
             yield from self._create(f"{self._settings.prefix}-{number}")
 
     def _create(self, name: str) -> ProcessGenerator[None]:
-        """Send the request, and start the elections of the topic's leaders, for which the broker waits."""
+        """Create a topic: send the request, and start the elections of leaders for which the request waits."""
         settings = self._settings
         topic = Topic(
             name=name,

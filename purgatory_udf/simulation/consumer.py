@@ -124,7 +124,7 @@ class Consumer:
         self._commits = OffsetCommitter(client.environment, settings, self.subscription, self.membership)
 
     def run(self) -> ProcessGenerator[None]:
-        """The application: poll, process, commit, until it is closed."""
+        """Run the application (a SimPy process): poll, process and commit until the consumer is closed."""
         heartbeats = self._environment.env.process(self.membership.heartbeats())
         try:
             yield from self._client.refresh_metadata()

@@ -99,7 +99,7 @@ class GroupMembership:
             yield from self._recover(response)
 
     def heartbeats(self) -> ProcessGenerator[None]:
-        """The heartbeat thread, until it is interrupted."""
+        """Run the member's heartbeat thread (a SimPy process) until it is interrupted."""
         try:
             yield from self._heartbeats()
         except simpy.Interrupt:

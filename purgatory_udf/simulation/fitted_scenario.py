@@ -20,7 +20,7 @@ class _Section(BaseModel):
 
 
 class WorkBySize(_Section):
-    """Work by size: one distribution for each range of bytes."""
+    """Work in milliseconds by the size of a request or response: one distribution for each range of bytes."""
 
     bounds: list[int] = []
     quantiles: Annotated[list[Quantiles], Field(min_length=1)]

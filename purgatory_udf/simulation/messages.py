@@ -72,7 +72,7 @@ class ProduceRequest(ClientRequest):
 
 @dataclass(frozen=True, slots=True)
 class ProduceResponse:
-    """The error code of each partition."""
+    """A produce response: the error of each partition by name, `NONE` without one."""
 
     errors: dict[TopicPartition, str]
 
@@ -175,7 +175,7 @@ class ListOffsetsRequest(ClientRequest):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsResponse:
-    """The offset of each partition that has one."""
+    """The response to a request for offsets; partitions without an offset are missing."""
 
     offsets: dict[TopicPartition, int]
 
@@ -250,7 +250,7 @@ class CreateTopicsRequest(ClientRequest):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsResponse:
-    """The error code of each topic."""
+    """The response to a request to create topics: the error of each topic by name, `NONE` without one."""
 
     errors: dict[str, str]
 
@@ -283,7 +283,7 @@ class FetchSessionHandler:
         )
 
     def handle_response(self, response: FetchResponse) -> None:
-        """Adopt the session that the broker assigned."""
+        """Use the session id of the response, which the broker assigned, in the next request."""
         self._session = response.session
 
     def handle_error(self) -> None:

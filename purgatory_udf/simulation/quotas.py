@@ -29,7 +29,10 @@ class ClientQuota:
         self._samples: deque[tuple[int, int]] = deque()
 
     def throttle_ms(self, size: int, now_ms: int) -> int:
-        """Record `size` and return the throttle time: with rate R over a window W and quota Q, (R - Q) / Q * W."""
+        """Count `size` against the quota, and return the throttle time in milliseconds.
+
+        With rate R over a window W and quota Q, it is (R - Q) / Q * W, or 0 if R does not exceed Q.
+        """
         start_ms = now_ms // SAMPLE_MS * SAMPLE_MS
         if self._samples and self._samples[-1][0] == start_ms:
             size += self._samples.pop()[1]
@@ -71,7 +74,7 @@ class BrokerQuotas:
         self._quotas: dict[tuple[str, str], ClientQuota] = {}
 
     def bandwidth_throttle_ms(self, kind: str, client_id: str, allowed: float | None, size: int, now_ms: int) -> int:
-        """Count `size` bytes of a produce or fetch, and return the throttle time.
+        """Count `size` bytes of a produce or fetch, and return the throttle time in milliseconds.
 
         `allowed` is the quota in bytes per second. If it is None, nothing is counted and the throttle time is 0.
         """
@@ -80,7 +83,7 @@ class BrokerQuotas:
         return self._quota(kind, self._entity(client_id).name, allowed).throttle_ms(size, now_ms)
 
     def request_throttle_ms(self, client_id: str, now_ms: int) -> int:
-        """Count the thread time of one request; return the throttle time, 0 without a quota."""
+        """Count the thread time of one request; return the throttle time in milliseconds, 0 without a quota."""
         entity = self._entity(client_id)
         if entity.request_percentage is None:
             return 0
@@ -115,7 +118,10 @@ class ReplicationQuota:
         self._windows.append((start_ms, size))
 
     def is_exceeded(self, now_ms: int) -> bool:
-        """Return whether the rate over the last windows exceeds the quota; less than a second counts as one."""
+        """Return whether the rate over the last `WINDOWS` windows exceeds the quota.
+
+        A period of less than `WINDOW_MS` counts as one window.
+        """
         while self._windows and self._windows[0][0] <= now_ms - WINDOWS * WINDOW_MS:
             self._windows.popleft()
         if not self._windows:

@@ -39,7 +39,11 @@ _MOST_EVIDENCE = 5
 
 @dataclass
 class _Cluster:
-    """Slow waits for one replica within a short time."""
+    """Slow waits for one replica within a short time: an incident of which the kind is not known yet.
+
+    `parts` counts the waits; `excess_ms` is the time that they lasted longer than usual, and `causes` their length in
+    milliseconds by cause.
+    """
 
     replica: int
     start_us: int

@@ -137,7 +137,7 @@ class TraceFacts:
 
     @cached_property
     def stops(self) -> list[Row]:
-        """The times at which brokers' processes ended, and the next request of each, or None."""
+        """The times at which brokers' processes ended, each with the time of the broker's next request, or None."""
         return self.tables.rows("diagnosis/stops")
 
     @cached_property

@@ -156,7 +156,7 @@ _COLUMNS = [name for name in FIDELITY.names if name != "run_id"]
 
 
 def add_phases(tables: RunTables, phases: dict[int, float]) -> None:
-    """Make the phases available to queries as `timer_phases`."""
+    """Make the phases of timers, in milliseconds by broker, available to queries as the table `timer_phases`."""
     schema = pa.schema([("broker", pa.int32()), ("phase_ms", pa.float64())])
     tables.add_rows("timer_phases", pa.table([list(phases), list(phases.values())], schema=schema))
 
@@ -395,7 +395,7 @@ def group_answers(counts: Rows) -> Table:
 
 
 def _sums(counts: Rows, *columns: str) -> Counter[tuple[Any, ...]]:
-    """Return the number of operations by the values of these columns."""
+    """Return the sum of the column `operations` for each combination of values of `columns`."""
     totals: Counter[tuple[Any, ...]] = Counter()
     for row in counts:
         totals[tuple(row[column] for column in columns)] += row["operations"]

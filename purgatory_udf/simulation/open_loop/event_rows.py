@@ -53,7 +53,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Deletes:
-    """Deletions of the records before `offset`, which is the log end at the start of the previous slice."""
+    """DELETE_RECORDS requests, a row for each: requested at `t`, and completed at `done_t`.
+
+    They delete the records before `offset`, which is the log end at the start of the previous slice.
+    """
 
     t: Numbers
     partition: Numbers
@@ -280,7 +283,7 @@ def _new_topics(number: Numbers) -> pa.Array:
 
 
 def _initial_rows(workload: Workload, names: PartitionNames) -> Columns:
-    """Return the initial state: all logs are empty."""
+    """Return the events of the initial state: of each partition a log end and a high watermark of 0, at time 0."""
     partitions = np.arange(workload.partitions)
     zero = np.zeros(workload.partitions, dtype=np.int64)
     ends = _change_rows(zero, partitions, zero, "log_end", names)

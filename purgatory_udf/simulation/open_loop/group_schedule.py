@@ -180,7 +180,7 @@ class GroupMembers:
         return US_PER_MS + self.draw(within_us - US_PER_MS, purpose, index)
 
     def group_max(self, t: Numbers) -> Numbers:
-        """Return the maximum over each group, for each of its members."""
+        """Return for each member the maximum of `t` over all members of its group."""
         return np.maximum.reduceat(t, self.first_row)[self.group_index] if len(t) else t
 
     def grid(self, action: MemberAction) -> tuple[Numbers, int]:
@@ -208,7 +208,7 @@ class GroupMembers:
         return np.asarray((self.size - 1 - changes) % self.size)
 
     def incarnation(self, member: Numbers) -> Numbers:
-        """Return how often that member has departed in earlier periods."""
+        """Return how often `member`, an index in each row's group, has departed in earlier periods."""
         return np.maximum(0, -((member - self.number) // self.size))
 
 
@@ -232,7 +232,10 @@ def member_actions_between(plan: GroupPlan, begin_us: int, end_us: int) -> Membe
 
 @dataclass(frozen=True)
 class StableSpans:
-    """Spans in which a member sends heartbeats and commits: in one generation, from `since` on, before `until`."""
+    """Spans of time in which a member sends heartbeats and commits, all of them in one generation.
+
+    A span is from `since` on, before `until`; `row` is the row of the member in `members`.
+    """
 
     members: GroupMembers
     row: Numbers

@@ -227,7 +227,7 @@ def log_ends(batches: Counts) -> Numbers:
 
 
 def _records_per_batch(partition: Numbers) -> Numbers:
-    """Return the number of records in each batch of a partition."""
+    """Return for each partition the number of records in each of its batches, 1 to 20."""
     return 1 + partition * 7 % 20
 
 
@@ -258,7 +258,7 @@ class OffsetIndex:
         return cls(rises.partition, rises.t, rises.offset, rises.before)
 
     def at(self, partition: Numbers, t: Numbers) -> Numbers:
-        """Return the offset of each partition at each time."""
+        """Return the greatest offset up to time `t` of each pair of partition and `t`."""
         key = partition << self._TIME | np.maximum(t - self._zero_t + 1, 0)
         return self._offsets[np.searchsorted(self._keys, key, side="right") - 1]
 
@@ -296,7 +296,7 @@ class LastStableOffsets:
             self._before = OffsetIndex.of(high_watermark_rises(workload, number - 1, produces(workload, number - 1)))
 
     def at(self, partition: Numbers, t: Numbers) -> Numbers:
-        """Return the last stable offset of each partition at each time."""
+        """Return the last stable offset at time `t` for each pair of partition and `t`."""
         first, each = self._workload.first_ends_us[partition], self._workload.transaction_us
         held: Flags = self._workload.transactional[partition] & (t >= first)
         ended = np.where(held, first + (t - first) // each * each, t)

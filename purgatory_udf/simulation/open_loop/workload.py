@@ -121,13 +121,16 @@ class Workload:
 
     @cached_property
     def length_us(self) -> int:
-        """The duration of the trace, in whole milliseconds."""
+        """The duration of the trace in microseconds, a whole number of milliseconds."""
         later = max(0, self.events - EVENTS_PER_PARTITION * self.partitions)
         return max(1, math.ceil(later / self.events_per_second * 1000)) * US_PER_MS
 
     @cached_property
     def slice_us(self) -> int:
-        """The duration of a slice, in whole milliseconds, so that no millisecond is split between two files."""
+        """The duration of a slice in microseconds, a whole number of milliseconds.
+
+        So no millisecond is split between two files.
+        """
         wanted_ms = math.ceil(self.events_per_slice / self.events_per_second * 1000)
         max_latency_ms = max(self.max_latency_ms, self.transaction_ms if self.transactional.any() else 0)
         return max(max_latency_ms, wanted_ms) * US_PER_MS
@@ -137,7 +140,7 @@ class Workload:
         return math.ceil(self.length_us / self.slice_us)
 
     def slice_start_us(self, number: int) -> int:
-        """Return the start of a slice, relative to the start of the trace."""
+        """Return the start of a slice, in microseconds since the start of the trace."""
         return self.length_us if number >= self.slices else min(number * self.slice_us, self.length_us)
 
     # Numbers of requests. Numbers that depend on the duration come first; produces and fetches fill up to `events`.
@@ -182,7 +185,10 @@ class Workload:
 
     @cached_property
     def first_ends_us(self) -> Ints:
-        """The end of each partition's first transaction; the partitions are out of phase."""
+        """The end of each partition's first transaction, in microseconds since the start of the trace.
+
+        Ends are staggered, so that not all partitions end a transaction at the same time.
+        """
         return np.arange(self.partitions, dtype=np.int64) * 7_919_000 % self.transaction_us
 
     @cached_property
