@@ -162,7 +162,10 @@ def measure(spark: SparkSession, folder: Path, cases: Sequence[Case], runs: int)
 
 
 def count_units(case: Case, events: str, out: Path) -> list[float]:
-    """Return the case's number of units of each cost."""
+    """Return how many units of each cost a replay has caused, in the order of `COSTS`.
+
+    `events` is the path of its events, `out` the folder of its tables.
+    """
     table = DeltaTable(events).to_pyarrow_table(columns=["type"])
     total, kinds = len(table), table["type"]
     watches = DeltaTable(str(out / "watches")).to_pyarrow_dataset().count_rows()

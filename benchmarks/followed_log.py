@@ -42,9 +42,17 @@ Message = tuple[str, int, int, str]
 def measure(
     backend: Backend, paths: Sequence[str], folder: Path, floor: float, hold_ms: int = HOLD_MS
 ) -> dict[str, Any]:
-    """Measure the steps.
+    """Follow request logs in steps, and return the measured times in seconds.
 
-    `floor` is the time, in seconds per line, of only reading the log and writing its table.
+    The result has the number of `lines`, the time of the `first` step and of each of the other `steps`, the latter's
+    sum (`import`) and CPU time (`processor`), and the `ratio` of their time to that of the floor.
+
+    Args:
+        backend: Backend that executes the steps.
+        paths: The logs, whose lines are merged in time order.
+        folder: Folder of the tables.
+        floor: The time, in seconds per line, of only reading the log and writing its table.
+        hold_ms: Time for which lines are held back, in milliseconds.
     """
     messages = list(heapq.merge(*(_messages(number, Path(path)) for number, path in enumerate(paths))))
     each = int(len(messages) * COUNTED_FRACTION / STEPS)

@@ -34,9 +34,9 @@ class Measurement:
     """Measured figures of a trace.
 
     Attributes:
-        seconds: CPU time.
+        seconds: CPU time of the replay.
         open: The largest number of open operations between two batches.
-        state_bytes: Their serialized size.
+        state_bytes: Size of the serialized state at that time, in bytes.
         wrong: A description of wrong outcomes, or an empty string.
     """
 

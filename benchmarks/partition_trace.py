@@ -19,7 +19,7 @@ BEGIN_US = 1_700_000_000_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """Parameters of a trace."""
+    """Parameters of a trace: numbers of operations and of keys (partitions), rate, and waits."""
 
     operations: int
     keys: int

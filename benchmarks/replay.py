@@ -109,7 +109,7 @@ class Floor:
 
 
 class Stages(StreamingQueryListener):
-    """Milliseconds by query and stage, since the last `take`."""
+    """Sums the durations of stages of Spark's queries, in milliseconds by query and stage, since the last `take`."""
 
     def __init__(self) -> None:
         self.spent: Counter[str] = Counter()
@@ -240,7 +240,16 @@ def _count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _measure_floor(
     spark: SparkSession, out: Path, events: str, count: int, batch: int, written: dict[str, str]
 ) -> Floor:
-    """Measure the floor once."""
+    """Measure the floor once: stream the events through a function that does nothing, then write the tables.
+
+    Args:
+        spark: The Spark session.
+        out: Folder of the tables.
+        events: Folder of the events.
+        count: Number of the events.
+        batch: Approximate number of events in a micro-batch.
+        written: The Parquet file of each table to write, by name.
+    """
     began = time.monotonic()
     source, files = stage_events(SparkBackend(spark), events, Layout(str(out)), count, batch)
     stream = delta_stream(spark, source, files, content_version(spark, source)).select(*READ_COLUMNS)

@@ -55,7 +55,10 @@ def _checks(out: Path) -> None:
 
 
 def _import_trace(place: str) -> tuple[str, str]:
-    """Import the trace without Spark and load the modules of the later steps; return the events' path and import."""
+    """Import the sample trace below `place` without Spark, and load the modules of the later steps.
+
+    Returns the path of the events, and the name of the import.
+    """
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
 
     trace = conf_folder() / "sample" / "trace.jsonl"

@@ -16,7 +16,7 @@ from purgatory_udf.storage.output_folder import require_folder
 
 
 def _moment(option: str, text: str | None) -> int | None:
-    """Return a time in microseconds since the epoch."""
+    """Parse a time in ISO 8601 to microseconds since the epoch; None stays None. `option` is for error messages."""
     if text is None:
         return None
     try:

@@ -84,7 +84,7 @@ def of_text(name: str, text: str) -> Trace:
 
 
 class _Numbers:
-    """Numbers of partitions, by name."""
+    """Assigns numbers to partitions in the order in which their names first appear."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

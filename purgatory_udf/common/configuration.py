@@ -62,9 +62,9 @@ def read_mapping(path: Path, may_be_empty: bool = False) -> dict[Any, Any]:
 
 
 def _size(value: Any, sizes: dict[int, int]) -> int:
-    """Return the number of values inside a value. An alias counts each time it is used.
+    """Return the number of values that a YAML value contains, itself included. An alias counts each time it is used.
 
-    `sizes` caches the sizes of values by their identity.
+    So a small file with nested aliases is recognised as large. `sizes` caches the results by the identity of values.
     """
     if not isinstance(value, dict | list):
         return 1

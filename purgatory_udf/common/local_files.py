@@ -96,7 +96,7 @@ def files_below(
 
 
 def identity_of(path: str | Path) -> tuple[int, int]:
-    """Return a value that is equal for all paths of the same file."""
+    """Return device and inode of a file, which are equal for all paths of the same file."""
     status = os.stat(path)
     return status.st_dev, status.st_ino
 
@@ -151,7 +151,10 @@ def _local(path: str) -> str:
 
 
 def _files(path: str) -> Iterator[Path]:
-    """Yield the file itself, or the files of the folder. Files may be deleted at the same time."""
+    """Yield the files that `path` names: a file, all files of a folder, or those that match a glob pattern.
+
+    Files may be deleted at the same time.
+    """
     for match in map(Path, glob.iglob(path, recursive=True)):
         if match.is_file():
             yield match

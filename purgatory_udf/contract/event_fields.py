@@ -186,7 +186,11 @@ PRODUCE_FIELDS = FIELDS[_PRODUCE_INVALID_ACKS]
     )
 )
 def produce(values: Row) -> Row:
-    """Read a produce."""
+    """Return the fields of an event `produce`. With an `acks` that Kafka refuses, partitions need no offsets.
+
+    Raises:
+        Rejection: A field is missing or invalid.
+    """
     acks = values.get("acks")
     return (_PRODUCE_INVALID_ACKS if type(acks) is int and acks not in KNOWN_ACKS else _PRODUCE)(values)
 
@@ -358,7 +362,11 @@ _UNCHANGED = object_reader(*COMMON, *TOPIC_PARTITION, _CHANGE)
     }
 )
 def partition(values: Row) -> Row:
-    """Read a partition change."""
+    """Return the fields of an event `partition`, which depend on its `change`.
+
+    Raises:
+        Rejection: A field is missing or invalid.
+    """
     change = values.get("change")
     # The field's own check rejects an unknown change and a value that is not a string.
     return _CHANGED.get(change if type(change) is str else "", _UNCHANGED)(values)

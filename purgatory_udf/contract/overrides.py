@@ -23,7 +23,11 @@ INT32_MAX = 2**31 - 1
 
 
 def _override(value: Any) -> Any:
-    """Return a what-if value: a whole number, a factor of the recorded value such as `x0.5`, or None."""
+    """Validate a what-if value: a whole number, a factor of the recorded value such as `x0.5`, or None.
+
+    Raises:
+        ValueError: The value is none of these.
+    """
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     if isinstance(value, str):
@@ -124,7 +128,7 @@ _IN_SYNC_KEYS = ("min.insync.replicas", "min_insync_replicas", "min_isr")
 
 
 def key_hint(key: str) -> str | None:
-    """Return a hint about a setting that can replace an unknown key, or an empty text."""
+    """Return a hint at the setting that a user may mean by an unknown key, for an error message; None without one."""
     if key in _IN_SYNC_KEYS or key.endswith(".min_isr"):
         return (
             "in-sync sets are as recorded, and so are the errors of produces that they refused; to compare values of "
@@ -159,7 +163,11 @@ class RequestContext:
 
 
 def _flat(values: Any) -> Any:
-    """Return the settings by dotted keys; nested sections are accepted as well."""
+    """Return settings, which may be in nested sections, as a mapping from dotted keys such as `produce.timeout_ms`.
+
+    Raises:
+        ValueError: The value is not a mapping, or a key is not a what-if key.
+    """
     if not isinstance(values, Mapping):
         raise ValueError("expected a mapping of keys to values")
     flat = dict(_dotted(values))

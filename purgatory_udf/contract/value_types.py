@@ -110,7 +110,10 @@ INT64 = 2**63 - 1
 
 
 class Items(NamedTuple):
-    """The items of a list: their check, and whether they must differ, in the fields `key` or (empty) as a whole."""
+    """The items of a list: their check, and whether they must be distinct.
+
+    Items are compared by their fields `key`, or as a whole if `key` is empty.
+    """
 
     check: Check
     key: tuple[str, ...] = ()
@@ -141,7 +144,7 @@ def integer(low: int, high: int) -> Check:
 
 @with_schema({"type": "string"})
 def text(value: Any) -> Any:
-    """Accept a string."""
+    """Check that a value is a string, and return it. Raises Rejection for any other value."""
     if type(value) is str:
         return value
     raise wrong_type(value, "a string")
@@ -149,7 +152,7 @@ def text(value: Any) -> Any:
 
 @with_schema({"type": "string", "minLength": 1})
 def name(value: Any) -> Any:
-    """Accept a non-empty string."""
+    """Check that a value is a non-empty string, and return it. Raises Rejection for any other value."""
     if type(value) is str:
         if value:
             return value
@@ -159,7 +162,10 @@ def name(value: Any) -> Any:
 
 @with_schema({"type": ["string", "integer"]})
 def label(value: Any) -> Any:
-    """Accept a string, or an integer, which becomes its digits. Kafka's correlation ids are integers."""
+    """Check that a value is a string or an integer, and return it as a string. Raises Rejection for any other value.
+
+    Integers are accepted because Kafka's correlation ids are integers.
+    """
     if type(value) is str:
         return value
     if type(value) is int:
@@ -169,7 +175,7 @@ def label(value: Any) -> Any:
 
 @with_schema({"type": "boolean"})
 def boolean(value: Any) -> Any:
-    """Accept true or false."""
+    """Check that a value is true or false, and return it. Raises Rejection for any other value."""
     if value is True or value is False:
         return value
     raise wrong_type(value, "true or false")

@@ -84,7 +84,10 @@ def java_version(java: Path) -> int | None:
 
 
 def wrapper_java_home(java: Path, at: Path | None = None) -> Path:
-    """Create a JAVA_HOME with a `bin/java` that runs `java` without the module that Spark's launcher adds."""
+    """Create a JAVA_HOME with a `bin/java` that runs `java` without the module that Spark's launcher adds; return it.
+
+    `at` is the folder of the JAVA_HOME; by default, it is among the files that can be recreated.
+    """
     if _is_wrapper(java):
         # `java` is a wrapper already, in a process that this one started; wrapped again, it would call itself forever.
         return java.parent.parent
@@ -135,7 +138,11 @@ def has_spark(environ: Mapping[str, str]) -> bool:
 
 
 def find_spark(environ: Mapping[str, str]) -> Path:
-    """Return the folder with `bin/spark-submit`."""
+    """Return the folder of Spark, which has `bin/spark-submit`: SPARK_HOME of `environ`, or the pyspark package.
+
+    Raises:
+        UserError: There is no Spark in the folder, or pyspark is not installed.
+    """
     if environ.get("SPARK_HOME"):
         home = Path(environ["SPARK_HOME"])
         if not (home / "bin" / "spark-submit").is_file():

@@ -119,9 +119,9 @@ def _handle_interrupts() -> None:
 
 
 def _is_not_interrupt(record: logging.LogRecord) -> bool:
-    """Drop log records of an interrupt.
+    """Return whether a log record is not about a KeyboardInterrupt; a filter that drops records of interrupts.
 
-    PySpark logs it in every thread that waits for the JVM, and raises it as well.
+    PySpark logs an interrupt in every thread that waits for the JVM, and raises it as well.
     """
     return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
 

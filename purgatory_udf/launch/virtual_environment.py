@@ -78,7 +78,7 @@ class VirtualEnvironment:
 
     @contextmanager
     def _compiling_engine(self) -> Iterator[None]:
-        """Compile the engine in the background, so that workers do not have to.
+        """Compile the engine in another process during the `with` block, and wait for that process at its end.
 
         A failure is ignored, because the engine is then compiled on first use.
         """

@@ -41,7 +41,7 @@ _LARGE_ENOUGH, _LARGEST = 32 << 20, 128 << 20
 
 @dataclass(frozen=True)
 class TableMaintenance:
-    """A table's size before and after."""
+    """The number of files and bytes of a table before and after its maintenance."""
 
     name: str
     before: Size

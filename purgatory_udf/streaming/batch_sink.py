@@ -77,11 +77,11 @@ class CoordinatorGauges:
         self.snapshots.keep(number, self.gauge_state.to_bytes())
 
     def status(self) -> dict[str, Any]:
-        """Return the values that `top` shows."""
+        """Return the values for the status file: open operations, and the current gauges of each purgatory."""
         return {"open": self.gauge_state.open, "purgatories": self.gauge_state.current_gauges()}
 
     def left_open(self) -> int:
-        """Return the number of operations that end only after the trace."""
+        """Return the number of operations that were open at the end of the trace, from the latest stored state."""
         latest = self.snapshots.latest()
         if latest is not None:
             self.gauge_state.restore(latest)

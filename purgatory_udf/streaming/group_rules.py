@@ -124,6 +124,6 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
         return SCHEMAS[table]
 
     def decode_table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
-        """Decode all payloads in one pass."""
+        """Yield the rows of the table `name` from the payloads of its output chunks, which are decoded together."""
         tables = GroupTables(self.plan.run_id, self.plan.trace_end_us)
         yield from tables.rows(name, [payload.to_pybytes() for payload in payloads]).to_batches()

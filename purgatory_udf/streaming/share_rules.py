@@ -185,7 +185,7 @@ def _serialize(table: pa.Table) -> bytes:
 
 
 def _status(state: ShareReplay, outcomes: Sequence[Outcome]) -> bytes:
-    """Return the update of the status file."""
+    """Return the update of the status file (see `status_update`): outcomes of a call, gauges, and oldest operations."""
     counts = Counter(map(_table_of, outcomes))
     expired = Counter((each.deadline_us // 1_000_000, each.broker) for each in outcomes if each.expired)
     last = max((second for second, _ in expired), default=0)

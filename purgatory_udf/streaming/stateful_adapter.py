@@ -163,7 +163,7 @@ class Rules(ABC, Generic[State, Rows]):
 
     @abstractmethod
     def encode_state(self, state: State) -> bytes:
-        """Serialize a state."""
+        """Serialize a state for Spark's state store; `decode_state` restores it."""
 
     @abstractmethod
     def scalars(self, state: State) -> Scalars:
@@ -182,7 +182,10 @@ class Rules(ABC, Generic[State, Rows]):
 
     @abstractmethod
     def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
-        """Return the output of the clock group for a batch with this number of events.
+        """Return the output of the clock group for a batch.
+
+        The clock group is an additional group without keys. It is called once in each batch with events, for output
+        that does not belong to a single group, such as the number of events.
 
         Args:
             events: Number of events in the batch.
@@ -300,7 +303,7 @@ def state_function(rules: AnyRules) -> Callable[[Any, Iterator[pd.DataFrame], Sp
 
 
 def _call_clock(values: list[bytes], group: SparkGroupState, rules: AnyRules) -> Iterator[OutputChunk]:
-    """Call the rules for the clock group, which has a row in every batch with events.
+    """Call the rules for the clock group (`Rules.tick`), which has a row in every batch with events.
 
     If the rules need it, a timeout calls them once more when the watermark has passed the batch's last event.
     """
@@ -345,7 +348,13 @@ def _split_at_watermark(rules: Rules[State, Rows], arrived: Rows, watermark: int
 
 
 def _horizon(ready_us: Any, watermark: int, plan: Plan) -> int:
-    """Return the time in milliseconds up to which the group's events are complete."""
+    """Return the time up to which the group's events are complete, in epoch milliseconds; `FOREVER` after the trace.
+
+    Args:
+        ready_us: Times of the rows that the call decides, in epoch microseconds; an array.
+        watermark: Spark's watermark, in epoch milliseconds.
+        plan: Properties of the run.
+    """
     if plan.is_one_batch or (plan.trace_end_us is not None and watermark > plan.trace_end_us // 1000):
         return FOREVER
     if not plan.has_disorder and len(ready_us):

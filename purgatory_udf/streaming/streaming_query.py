@@ -233,10 +233,10 @@ class ReplayQuery(Protocol):
 
     @property
     def sink(self) -> Sink:
-        """Sink of the results."""
+        """The sink that writes the results to tables."""
 
     def to_end(self, survey: Survey) -> None:
-        """Process all events."""
+        """Process all events of the trace, of which `survey` has the size and the time span, and write the tables."""
 
 
 MakeQuery = Callable[[str, Sink], ReplayQuery]
