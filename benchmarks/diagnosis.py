@@ -67,7 +67,7 @@ class Score:
 
 
 def added(shape: str, scores: Iterable[Score]) -> Score:
-    """Return the sum of scores."""
+    """Return the sum of the scores of several traces as the score of `shape`."""
     every = list(scores)
     names = ("traces", "incidents", "found", "right_findings", "false_findings")
     sums = {name: sum(getattr(score, name) for score in every) for name in names}

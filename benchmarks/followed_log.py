@@ -113,7 +113,7 @@ def _table(messages: Sequence[Message]) -> pa.Table:
 
 
 def report(name: str, figure: dict[str, Any], show_cpu: bool) -> str:
-    """Format the figures as one line."""
+    """Return the figures of `measure` as one line of text; `show_cpu` adds the CPU time."""
     rate = figure["lines"] / figure["import"]
     steps = ", ".join(f"{taken:.1f}" for taken in figure["steps"])
     cpu = f"; {figure['lines'] / figure['processor']:,.0f} per CPU second" if show_cpu else ""

@@ -207,7 +207,7 @@ def write_trace(spark: SparkSession, folder: Path, shape: Shape) -> str:
 
 
 def export_outcomes(out: Path, folder: Path) -> dict[str, str]:
-    """Write a replay's tables to Parquet files for the floor, and return them by name.
+    """Write a replay's tables to Parquet files for the floor, and return the path of each file by its table's name.
 
     They are files because rows in the driver's memory would limit the floor, but not the replay.
     """
@@ -223,7 +223,7 @@ def export_outcomes(out: Path, folder: Path) -> dict[str, str]:
 
 
 def timed_replay(spark: SparkSession, out: Path, events: str, grouping: str, batch: int) -> float:
-    """Run a replay and return its seconds."""
+    """Replay `events` with this grouping and this number of events per batch, and return the seconds that it took."""
     began = time.monotonic()
     run_replay(
         spark, ReplayOptions(events, str(out), load_config(None, [f"grouping={grouping}", f"batch_events={batch}"]))

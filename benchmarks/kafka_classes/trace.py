@@ -59,7 +59,7 @@ def read(path: Path) -> Trace:
 
 
 def of_text(name: str, text: str) -> Trace:
-    """Parse the text of a trace."""
+    """Parse the text of a trace in the format that the module's docstring describes; `name` becomes its name."""
     lines = pa.array([line for line in text.splitlines() if line and not line.startswith("#")], pa.large_string())
     letters = pc.utf8_slice_codeunits(lines, 0, 1)
     numbers = _Numbers()

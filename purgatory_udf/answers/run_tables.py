@@ -182,7 +182,7 @@ class RunTables:
 
 
 def _require_all(path: str, written: int, present: int) -> None:
-    """Raise UserError if rows are missing.
+    """Raise UserError if the table at `path` has fewer rows (`present`) than the run has written.
 
     Delta cannot notice the loss of its last log entries, because the rest is a valid log of a smaller table.
     """

@@ -125,7 +125,11 @@ def headline(variant: str, rows: list[Row]) -> str:
 
 
 def certainty_table(variant: str, rows: list[Row]) -> Table:
-    """Return the table of certain outcomes by kind: for every operation, and for the operations that differ."""
+    """Return a table that counts operations by kind and by how certain their outcome under the variant is.
+
+    Each kind has a row for all operations, and one for those that end differently than in the baseline. `rows` are the
+    result of `VariantChanges.certainty`.
+    """
     cells = [
         (row["kind"], which, *(row[f"{scope}_{reason}"] for reason in CERTAINTY))
         for row in rows
@@ -169,7 +173,10 @@ def what_if_charts(runs: Mapping[str, RunTables]) -> dict[str, charts.Spec]:
 
 
 def _of_all(runs: Mapping[str, RunTables], name: str, bin_ms: int) -> pd.DataFrame:
-    """Run a query on every run, and return the rows with the run's name in the column `variant`."""
+    """Run the query `what_if/NAME` on every run, and return all rows with the run's name in the column `variant`.
+
+    `bin_ms` is the width of a bin of the time axis, in milliseconds.
+    """
     import pandas as pd
 
     frames = [tables.query(f"what_if/{name}", bin_ms=bin_ms).to_pandas() for tables in runs.values()]

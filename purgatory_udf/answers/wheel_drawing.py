@@ -110,7 +110,7 @@ def _live(
 
 
 def draw_lists(steps: pd.DataFrame) -> alt.LayerChart:
-    """Return a chart of both gauges over time, with a mark at each purge of dead entries."""
+    """Return a chart of PurgatorySize and NumDelayedOperations over time, with a mark at each purge of dead entries."""
     gauges = ["PurgatorySize", "NumDelayedOperations"]
     long = steps.melt(["ms", "purged"], gauges, "gauge", "reads")
     lines = (

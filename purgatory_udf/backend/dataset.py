@@ -398,7 +398,7 @@ def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequen
 
 
 def _key_changes(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Return for each row whether its keys differ from those of the previous row."""
+    """Return a mask of the rows with other keys than the row before, in the order of `places` (None: of the table)."""
     changes = np.zeros(rows.num_rows, bool)
     for name in keys:
         numbers = rows.column(name).combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()

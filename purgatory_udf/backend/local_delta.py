@@ -404,7 +404,10 @@ def _written(parts: Sequence[Part], path: str, indexed: Sequence[str]) -> list[A
 
 
 def _write_file(rows: pa.Table, number: int, path: str, indexed: Sequence[str]) -> pa.RecordBatch:
-    """Write one Parquet file and return its entry for the table's log."""
+    """Write rows to a Parquet file, and return name, size and statistics for the table's log as a batch of one row.
+
+    `number` is part of the file's name; `indexed` are the columns with a minimum and maximum in the statistics.
+    """
     name = f"part-{number:05}-{uuid.uuid4()}.parquet"
     place = os.path.join(path, name)
     pq.write_table(rows, place, compression="snappy")

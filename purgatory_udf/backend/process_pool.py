@@ -92,7 +92,7 @@ class _Processes:
         self._threads.append(threading.Thread(target=self._feed, daemon=True))
 
     def run(self) -> dict[int, list[pa.RecordBatch]]:
-        """Return the batches of every part."""
+        """Execute all parts, and return the batches of each by its number. Raises the first error of a part."""
         for thread in self._threads:
             thread.start()
         while not self._errors and (number := _next(self._queue_end)) is not None:

@@ -147,7 +147,10 @@ def _event_structs() -> tuple[dict[type[msgspec.Struct], StructFields], dict[str
 
 
 def _change_struct() -> type[msgspec.Struct] | None:
-    """Return the struct of partition changes, with the fields of every change."""
+    """Return the msgspec struct of partition changes, with the fields of every change.
+
+    Returns None if a field's check has no msgspec type.
+    """
     together = {field.name: field for shape in CHANGE_FIELDS.values() for field in shape.fields}
     try:
         return _struct("partition", tuple(together.values()), "partition", lenient=True)

@@ -278,5 +278,5 @@ def fetch_kafka(spark_home: Path, spark_version: str, ivy: Path, environ: Mappin
 
 
 def _jar_name(coordinate: str, version: str) -> str:
-    """Return the file name of a jar in Spark's Ivy cache."""
+    """Return the file name of a jar in Spark's Ivy cache, given its coordinate `group:artifact` and its version."""
     return f"{coordinate.replace(':', '_')}-{version}.jar"

@@ -144,7 +144,10 @@ def _packed_environment(root: Path, settings: Mapping[str, str]) -> str | None:
 
 
 def _python_options(packed: str | None, settings: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """Return the option that sets the Python of a driver in the cluster."""
+    """Return the option by which a driver in the cluster uses the Python in `packed`, the unpacked archive.
+
+    Returns no option if there is no archive, if the driver runs on this machine, or if the user has set the Python.
+    """
     if packed is None or is_client_mode(settings) or "PYSPARK_PYTHON" in environ or "spark.pyspark.python" in settings:
         return []
     return ["--conf", f"spark.pyspark.python=./{packed}/{package_archive.PYTHON}"]

@@ -178,7 +178,10 @@ def _first(at: Floats, window: RecordingWindow) -> float:
 
 
 def _cyclic_gaps(at: Floats, window: RecordingWindow) -> list[float]:
-    """Return the gap before each arrival in ms. The first gap continues from the last arrival, to close the cycle."""
+    """Return the gap before each arrival in milliseconds, if the arrivals `at` repeat with the length of the window.
+
+    The first gap is that to the last arrival of the previous cycle.
+    """
     if not len(at):
         return []
     gaps = np.diff(at, prepend=at[-1] - window.length)

@@ -133,7 +133,7 @@ def _effect(frame: pd.DataFrame, title: str, colours: dict[str, str]) -> alt.Cha
 
 
 def frontier_chart(tuned: TuningResult) -> dict[str, Spec]:
-    """Return the chart `frontier`: every tried setting by both figures, with a line through the frontier.
+    """Return the chart `frontier`: every trial by the goal's and the limited figure, with a line through the frontier.
 
     Dashed lines show the goal and the limit.
     """

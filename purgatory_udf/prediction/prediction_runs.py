@@ -239,7 +239,7 @@ def _cell(median: float, low: float, high: float) -> str:
 
 
 def _short(value: float | None) -> float | int | None:
-    """Return the value rounded to three or four significant digits."""
+    """Return the value rounded for a table: 1234, 12.3 or 1.234; None stays None."""
     if value is None:
         return None
     return round(value) if abs(value) >= 1000 else round(value, 1) if abs(value) >= 10 else round(value, 3)

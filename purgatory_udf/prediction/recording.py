@@ -177,7 +177,11 @@ def _requests(requests_table: pa.Table, recorded: pa.Table, begin_us: int) -> pd
 
 
 def _key_sets(requests: pd.DataFrame, lists: pd.DataFrame) -> tuple[list[tuple[int, ...]], np.ndarray[Any, Any]]:
-    """Return the distinct sets of partitions of fetches, and the index of each fetch's set."""
+    """Return the distinct sets of partitions of fetches, and for each fetch the index of its set.
+
+    A set is a sorted tuple of indices of partitions. `lists` has a row for each partition of each request, as
+    `_keys_named` returns it.
+    """
     of_row = lists.groupby("row")["key"].agg(lambda keys: tuple(sorted(keys)))
     rows = requests.loc[requests["type"] == "fetch", "row"]
     wanted = of_row.reindex(rows)
@@ -247,7 +251,7 @@ def _other_appends(
 
 
 def _groups(events: pa.Table) -> dict[str, str]:
-    """Return the last group of each client."""
+    """Return the consumer group of each client id; of a client of several groups, the last one."""
     group_events = events.filter(pc.is_valid(events["group"])).select(["client_id", "group"]).to_pylist()
     return {row["client_id"]: row["group"] for row in group_events if row["client_id"]}
 

@@ -360,10 +360,11 @@ def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
 
 
 def _begin(gaps_ms: Sequence[float], first_ms: float, speed: float) -> tuple[int, float]:
-    """Return the index and the time (ms) of the first record of the warm-up.
+    """Return index and time, in milliseconds, of the first record of the warm-up, which ends at time 0.
 
-    The cycle is shifted so that its first record is due `first_ms` after time 0, as in the recording. The records
-    before it are the last ones of the previous cycle.
+    `gaps_ms` has the gap before each record of the cycle, and `speed` divides all times. The cycle is shifted so that
+    its first record is due `first_ms` after time 0, as in the recording. The records before it are the last ones of the
+    previous cycle.
     """
     place, at = 0, first_ms / speed
     circle_ms = sum(gaps_ms)

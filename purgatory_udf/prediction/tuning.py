@@ -109,7 +109,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The result of a search; `unchanged` has both figures of the unchanged cluster."""
+    """The result of a search: all trials, and in `unchanged` the goal's and the limited figure without any change."""
 
     goal: Goal
     within: Limit
@@ -137,7 +137,7 @@ class TuningResult:
 
     @property
     def nearest(self) -> Trial | None:
-        """The trial within the limit that comes nearest to the goal."""
+        """The trial of full length within the limit that comes nearest to the goal; None if all exceed the limit."""
         allowed = [trial for trial in self.tried if trial.is_full_length and trial.allowed]
         most = min if self.goal.percent < 0 else max
         return most(allowed, key=lambda trial: trial.goal) if allowed else None
@@ -304,7 +304,10 @@ def _between(grid: Sequence[int]) -> list[int]:
 
 
 def _around(best: Sequence[tuple[int, ...]], grids: Sequence[Sequence[int]]) -> set[tuple[int, ...]]:
-    """Return the neighbours of these points on the refined grid, along one key at a time."""
+    """Return the neighbours of the points `best` on the refined grid, along one key at a time.
+
+    A point has a value for each key; `grids` has the values of each key in ascending order.
+    """
     neighbours = set()
     for at in best:
         for key, grid in enumerate(grids):

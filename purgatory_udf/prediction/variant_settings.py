@@ -151,7 +151,7 @@ class _Settings:
 
 
 def apply_settings(plan: ClusterPlan, settings: Iterable[VariantSetting], groups: Mapping[str, str]) -> ClusterPlan:
-    """Return the plan with these settings; `groups` has the group of each consumer."""
+    """Return the plan with a variant's settings applied; `groups` has the consumer group of each consumer."""
     every = list(settings)
     return replace(
         plan,

@@ -65,7 +65,16 @@ class Connection:
         log: list[Exchange],
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open the connection; `on_close` is called when either side closes it."""
+        """Open the connection.
+
+        Args:
+            environment: The environment of the simulation.
+            server: The broker.
+            owner: Name of the client, for the random numbers of the connection.
+            latency: Latency of the network in each direction.
+            log: Gets the exchange of every request.
+            on_close: Called when either side closes the connection.
+        """
         self.closed = False
         self._on_close = on_close
         self._environment = environment
@@ -176,7 +185,16 @@ class Client:
         log: list[Exchange],
         run_number: int = 1,
     ) -> None:
-        """Create a client; `run_number` counts the starts of a client of this name, from 1."""
+        """Create a client.
+
+        Args:
+            environment: The environment of the simulation.
+            client_id: The client id in its requests.
+            servers: The brokers by id.
+            latency: Latency of the network in each direction.
+            log: Gets the exchange of every request.
+            run_number: Number of starts of this client so far, from 1; distinguishes the request ids of its runs.
+        """
         self.environment = environment
         self.client_id = client_id
         self.name = client_id if run_number == 1 else f"{client_id}.{run_number}"

@@ -98,7 +98,10 @@ class ReplicaFetcher:
         )
 
     def _append(self, part: FetchResponsePartition, partitions: FetchPartitions) -> None:
-        """Append to the replica's log, unless the leader changed since the fetch was sent."""
+        """Append the records of a response to the replica's log, unless the leader changed since the fetch was sent.
+
+        `partitions` are those of the fetch, with the leader epochs that it named.
+        """
         state = self._controller.partitions[part.key]
         replica_log = state.replica_logs[self._manager.broker]
         partition = partitions.get(part.key)

@@ -42,7 +42,7 @@ class Delay(_Section):
 
 
 class ReplicationQuotaSettings(_Section):
-    """A limit on the bytes per second that a leader sends to out-of-sync followers, for partitions of these topics."""
+    """A limit on the bytes per second that a leader sends to out-of-sync followers, for partitions of some topics."""
 
     bytes_per_second: Rate
     topics: list[Name]

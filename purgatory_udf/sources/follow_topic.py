@@ -161,7 +161,7 @@ class EventSteps(TopicSteps):
         backend.files.remove(f"{self._folder}/rows")
 
     def summary(self) -> list[str]:
-        """Return the number of events."""
+        """Return a line of text with the number of events and the path of the table."""
         return [f"{self._last_seq:,} events  {self._layout.table(EVENTS)}"]
 
     def _before(self, backend: Backend, step: int) -> tuple[int, int]:
@@ -334,7 +334,11 @@ class LogSteps(TopicSteps):
         return [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
 
     def _append(self, finished: FinishedEvents, first: int, step: int, source: Any) -> tuple[int, int]:
-        """Append the rows of a step, numbered from `first`; return the number of written events and the total."""
+        """Append the rows of a step to the tables, with events numbered from `first`.
+
+        `source` returns the name of a row's file. Returns the number of written events, and the number including those
+        that the contract rejects.
+        """
         tasks = task_sizes(finished.events)
         total = sum(task.size for task in tasks)
         count = total - sum(task.refused for task in tasks)

@@ -90,7 +90,7 @@ class Snapshots:
         return self._read(batch - 1) if batch > 0 else None
 
     def latest(self) -> bytes | None:
-        """Return the newest snapshot."""
+        """Return the newest snapshot; None before the first batch."""
         numbers = [int(name) for name in self._files.names(self._folder) if name.isdigit()]
         return self._read(max(numbers)) if numbers else None
 

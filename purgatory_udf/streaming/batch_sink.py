@@ -73,7 +73,7 @@ class CoordinatorGauges:
         return self.gauge_state.advance(waits, horizon_ms, self.run_id)
 
     def keep(self, number: int) -> None:
-        """Store the state for the next batch."""
+        """Store the state after batch `number`, from which the next batch starts."""
         self.snapshots.keep(number, self.gauge_state.to_bytes())
 
     def status(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class ChunkBatch(ABC):
 
     @abstractmethod
     def is_small(self, rows: int) -> bool:
-        """Return whether this process writes the rows itself. Otherwise Spark writes them."""
+        """Return whether a table with this number of rows is small enough for this process to write, without Spark."""
 
 
 class LocalChunks(ChunkBatch):
@@ -251,7 +251,10 @@ class Sink:
         return {STATUS, WAITS, ANSWERS} if self.rules.plan.is_followed else {STATUS, WAITS}
 
     def _local_write(self, chunks: pa.Table, table: str, number: int) -> Callable[[], None]:
-        """Return a function with which this process writes a table's rows."""
+        """Return a function by which this process unpacks the chunks of a table and appends the rows.
+
+        `number` is the number of the batch, by which Delta skips a repeated write.
+        """
 
         def write() -> None:
             if table == RELAY:
@@ -272,7 +275,15 @@ class Sink:
     def _spark_write(
         self, batch: SparkChunks, table: str, count: int, heads: Sequence[dict[str, Any]], number: int
     ) -> Callable[[], None]:
-        """Return a function with which Spark writes a table's rows."""
+        """Return a function by which Spark unpacks the chunks of a table and appends the rows.
+
+        Args:
+            batch: The chunks of the batch.
+            table: The table.
+            count: Number of its rows, which determines the number of tasks.
+            heads: The result of `batch.heads()`.
+            number: Number of the batch, by which Delta skips a repeated write.
+        """
         from pyspark.sql import functions as sf
         from pyspark.sql.pandas.types import from_arrow_schema
 

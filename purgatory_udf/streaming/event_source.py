@@ -75,7 +75,7 @@ class TraceSource:
         return self.files is None
 
     def stream(self, backend: SparkBackend) -> DataFrame:
-        """Return the events as a stream."""
+        """Return the events as a streaming DataFrame, with the configured number of files per micro-batch."""
         if self.files is None:
             # Delta reads a single commit from the log; it sorts the files of a snapshot with Spark queries.
             commits = content_commits(backend, self.path)

@@ -34,7 +34,7 @@ Disagreement = tuple[str, str | None, str | None]
 
 
 def disagreements(compared: pa.Table, run_id: str) -> pa.Table:
-    """Return the rows of `GROUP_DISAGREEMENTS` for rows of `COMPARED`, which have both responses to each request.
+    """Return the rows of `GROUP_DISAGREEMENTS` for rows of `COMPARED`: requests with recorded and replayed response.
 
     A columnar filter first drops most of the rows that agree.
     """

@@ -73,7 +73,7 @@ def read_status(out: str) -> tuple[dict[str, QueryStatus], bool]:
 
 
 def _lines(out: str, rows: int, terminal: bool) -> tuple[list[str], bool]:
-    """Return a frame, and whether the replay has ended."""
+    """Read the status files, and return the lines of a frame and whether the replay has ended. See `render_frame`."""
     statuses, ended = read_status(out)
     return render_frame(statuses, rows, terminal, int(time.time() * 1000), ended), ended
 
@@ -146,7 +146,10 @@ def _lagging_replicas(statuses: list[QueryStatus], at_ms: int) -> list[str]:
 
 
 def _lags(statuses: list[QueryStatus], at_ms: int) -> list[tuple[int, datetime, int]]:
-    """Return the followers that the oldest produces wait for, with start and length (ms) of the wait, longest first."""
+    """Return (follower, start, milliseconds) of the longest wait for each follower among the listed produces.
+
+    The longest wait comes first. Waits shorter than `_LAG_MS` at `at_ms`, the time of the trace, are left out.
+    """
     since: dict[int, list[int]] = {}
     for operation in longest_waits(statuses):
         for replica in operation.get("replicas", ()):

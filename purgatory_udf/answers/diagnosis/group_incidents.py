@@ -106,7 +106,7 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
 
 
 def _return_of(left: Row, later: Sequence[Row], earlier: Sequence[Row]) -> Row | None:
-    """Return the next join of the client that left, if other members stayed in the group in the meantime.
+    """Return the client's next join within `_COMES_BACK_US` after it left a group that has other members, else None.
 
     Args:
         left: The departure of the member.

@@ -307,7 +307,7 @@ def _periods_below_minimum(facts: TraceFacts, broker: int, start_us: int, end_us
 
 
 def _refused(facts: TraceFacts, low: Sequence[Row]) -> list[Row]:
-    """Return the produces that were refused in these periods because of too few in-sync replicas."""
+    """Return the produces that were refused, because of too few in-sync replicas, in the periods `low`."""
     places = {(row["topic"], row["partition"]): row for row in low}
     found = []
     for row in facts.tables.rows("diagnosis/refusals"):

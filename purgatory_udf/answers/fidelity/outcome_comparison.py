@@ -283,7 +283,7 @@ def waits(rows: Rows) -> Table:
 
 
 def lateness(rows: Rows, phases: Mapping[int, float]) -> Table:
-    """Return the table of lateness of operations that expired in both, with the phase of each broker's timer if known.
+    """Return the table of how late brokers expired operations, compared with the replay, and of their timers' phases.
 
     `rows` are those of `fidelity/lateness`.
     """

@@ -315,7 +315,18 @@ class ConsumerCoordinator:
         target: dict[str, Partitions],
         sizes: TopicSizes,
     ) -> dict[str, Partitions]:
-        """Compute the target of every member, in the order of Kafka's hash tables."""
+        """Compute the target assignment of every member, by member id.
+
+        The assignor gets the members in the order of Kafka's hash tables.
+
+        Args:
+            group: The group before the request.
+            before: The member before the request.
+            member: The member after it.
+            replaced_id: The earlier id of a static member that `member` replaces, or None.
+            target: The present target assignments.
+            sizes: The topics of the cluster.
+        """
         members = group.members | {member.member_id: member}
         ids = group.order.in_order()
         if member.member_id not in group.members:

@@ -186,8 +186,9 @@ class ConsumerGroup:
 def assignor_counts(
     counts: Mapping[str, int], before: ConsumerMember | None, after: ConsumerMember | None
 ) -> dict[str, int]:
-    """Return the counts after a member has changed (`maybeUpdateServerAssignors`).
+    """Return how many members request each assignor, after a member has changed (`maybeUpdateServerAssignors`).
 
+    `counts` are the numbers before the change; `before` is None for a new member, `after` for a removed one.
     The counts are in the order of the `HashMap` in which Kafka compares them. Kafka copies the previous counts to it in
     the order of a `TimelineHashMap`, and `compute` puts a new assignor in front of the others in its bucket.
     """

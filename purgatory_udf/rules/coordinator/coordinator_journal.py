@@ -394,7 +394,7 @@ def _removal(group: ConsumerGroup, member: ConsumerMember, reason: str, now_us: 
 
 
 def _held_by(group: ConsumerGroup, member: ConsumerMember) -> tuple[tuple[str, int, str], ...]:
-    """Return the partitions that the member waits for, with their owners."""
+    """Return (topic, partition, owner's member id) for each partition of its target that the member waits for."""
     if member.state is not MemberState.UNRELEASED_PARTITIONS:
         return ()
     owners = group.owners()

@@ -167,7 +167,10 @@ class GroupCoordinator:
         return True
 
     def _consumer_group_for(self, request: ConsumerHeartbeat) -> tuple[ConsumerGroup | None, str | None]:
-        """Return the consumer group that a first heartbeat creates, or that it converts a classic group into."""
+        """Return (group, None) for the consumer group that a first heartbeat creates, or converts from a classic one.
+
+        Returns (None, error) if the coordinator refuses the heartbeat.
+        """
         classic = self.groups.get(request.group)
         if request.member_epoch != 0:
             return None, "GROUP_ID_NOT_FOUND"
@@ -192,7 +195,10 @@ class GroupCoordinator:
         self._journal.record_conversion(classic, "consumer", now_us)
 
     def _become_classic(self, group: ConsumerGroup, gone_id: str, joining: ConsumerMember | None, now_us: int) -> None:
-        """Continue a consumer group as a classic one, which rebalances unless a static member took over."""
+        """Continue a consumer group as a classic one, which rebalances unless a static member took over.
+
+        `gone_id` is the member that left, or that the static member `joining` replaces.
+        """
         classic = classic_group_of(group, gone_id, joining)
         self.groups[group.name] = classic
         self._journal.record_conversion(classic, "classic", now_us)
@@ -298,7 +304,10 @@ class GroupCoordinator:
         self.rebalancer.sessions.complete_removed(group, member, request.api, request.time_us)
 
     def _validate(self, request: GroupRequest) -> tuple[Group | None, str | None]:
-        """Return the group, and the error if the sender is not a member of its current generation."""
+        """Return (group, error): the error is None if the sender is a member of the group's current generation.
+
+        The group is None if it is unknown.
+        """
         group = self.groups.get(request.group)
         if group is None:
             return None, "UNKNOWN_MEMBER_ID"

@@ -241,7 +241,10 @@ class MemberSessions:
     def _complete_and_schedule_next(
         self, group: Group, member: Member, liveness_signal: str, start: OperationStart, timeout_ms: int
     ) -> None:
-        """Complete the session and start the next one, which completes at once if the member waits for an answer."""
+        """Complete the session by `liveness_signal`, and start the next one at `start`, which lasts `timeout_ms`.
+
+        The next session completes at once if the member waits for an answer, because no heartbeat is due then.
+        """
         member.liveness_signal = liveness_signal
         self._check(group, member.member_id, start.at_us)
         member.liveness_signal = None

@@ -201,7 +201,11 @@ class Rebalancer:
     def _answer_syncs(
         self, group: Group, error: str, rule: str, now_us: int, leaders_sync: GroupRequest | None = None
     ) -> None:
-        """Answer the waiting syncs, and start new sessions for their members."""
+        """Answer the waiting syncs with `error`, and start new sessions for their members.
+
+        The previous sessions complete by `rule`. `leaders_sync` is the sync that caused this, if any: if it is answered
+        at its arrival, it renews the leader's session like a heartbeat.
+        """
         for member in group.members.values():
             request = member.awaiting_sync
             if request is not None:

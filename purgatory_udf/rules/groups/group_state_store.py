@@ -254,7 +254,7 @@ def _request_document(request: GroupRequest) -> dict[str, Any]:
 
 
 def _request(api: type[JoinGroup] | type[SyncGroup], document: dict[str, Any]) -> GroupRequest:
-    """Restore a waiting request. JSON has lists where the request has tuples."""
+    """Restore a waiting join or sync from its fields as JSON values, which have lists where requests have tuples."""
     document = dict(document)
     for name in ("protocols", "topics"):
         if document.get(name) is not None:

@@ -129,7 +129,7 @@ class PurgatoryWaits:
 
 
 def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], PurgatoryWaits]:
-    """Deserialize the changes of several calls and group them by purgatory."""
+    """Deserialize the changes of several calls, and return them by (broker, code of the purgatory)."""
     names: dict[tuple[int, int], dict[str, int]] = {}
     parts: dict[tuple[int, int], dict[str, list[Frame]]] = {}
     for value in values:

@@ -139,9 +139,17 @@ def _first_missed_deadline(
 
 
 def _ended(snapshot: GroupSnapshot, rows: Frame, order: Array, first: Array, deadline: Array, session: Array) -> Frame:
-    """Return the sessions that the run completed, as rows of `ENDED`.
+    """Return the sessions that the run completed, as rows of `ENDED`, in the order of member and time.
 
     Each was open before the run, or was started by its member's previous heartbeat in the run.
+
+    Args:
+        snapshot: The group before the run.
+        rows: The heartbeats of the run.
+        order: The row of the heartbeat that completes each session.
+        first: Whether that heartbeat is its member's first one in the run.
+        deadline: The deadline of each session.
+        session: The index of the session in `snapshot`, if `first`.
     """
     previous = np.concatenate([[0], order[:-1]])[: len(order)]
     old, count = snapshot.sessions, len(order)
@@ -172,7 +180,16 @@ _TEXTS = ("member_id", "request_id", "client_id")
 def _renew(
     snapshot: GroupSnapshot, rows: Frame, order: Array, member: Array, timeout: Array, session_of: Array
 ) -> None:
-    """Replace the session of each member with heartbeats in the run by the one that its last heartbeat started."""
+    """Replace the session of each member with heartbeats in the run by the one that its last heartbeat started.
+
+    Args:
+        snapshot: The group, whose sessions are replaced.
+        rows: The heartbeats of the run.
+        order: The rows of members' heartbeats, in the order of member and time.
+        member: The member of each row.
+        timeout: The session timeout of each member, in milliseconds.
+        session_of: The index of each member's open session.
+    """
     sender = member[order]
     last = np.sort(order[np.concatenate([sender[1:] != sender[:-1], [True]])[: len(order)]])
     if not len(last):

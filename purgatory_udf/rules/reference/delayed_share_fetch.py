@@ -265,9 +265,10 @@ class DelayedShareFetch(DelayedRequest):
 
 
 def _partition_max_bytes(max_bytes: int, keys: Sequence[TopicPartition], locked: int) -> dict[TopicPartition, int]:
-    """Divide the bytes of a request among partitions (`PartitionMaxBytesStrategy`).
+    """Divide the bytes of a request among partitions (`PartitionMaxBytesStrategy`); return the limit of each of `keys`.
 
-    Kafka gives the remainder to a random partition; here it is the first.
+    The request is divided by the number of `locked` partitions, although only `keys` may be read. Kafka gives the
+    remainder to a random partition, a replay to the first.
     """
     if max_bytes < len(keys):
         return {key: int(index < max_bytes) for index, key in enumerate(keys)}

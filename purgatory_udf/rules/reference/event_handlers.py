@@ -72,7 +72,7 @@ SHARE_GROUP_SETTINGS = ShareGroupLimits._fields
 
 
 def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedProduce:
-    """Apply a produce request."""
+    """Apply a produce request: append its records, and answer it or let it wait."""
     broker = cluster.broker(_broker_id(event))
     statuses = [
         ProducePartitionStatus(
@@ -93,7 +93,10 @@ def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> D
 
 
 def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedFetch | DelayedRemoteFetch:
-    """Apply a fetch request. `min_bytes` is at most `max_bytes`, which is at most the broker's own limit."""
+    """Apply a fetch request: answer it or let it wait.
+
+    As in Kafka, its `min_bytes` are capped by its `max_bytes`, and these by the broker's own limit.
+    """
     broker = cluster.broker(_broker_id(event))
     replica_id = _number(event, "replica_id", -1)
     follower = replica_id >= 0
@@ -116,7 +119,7 @@ def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> Del
 
 
 def delete_records(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedDeleteRecords:
-    """Apply a delete-records request."""
+    """Apply a delete-records request: answer it, or let it wait for the replicas."""
     broker = cluster.broker(_broker_id(event))
     statuses = [
         _delete_records_partition_status(_replica(broker, entry), entry["offset"]) for entry in event["partitions"]

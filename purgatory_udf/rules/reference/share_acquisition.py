@@ -87,7 +87,11 @@ class Acquisition:
     def run(
         self, batches: Sequence[InFlightBatch], base: int, last: int, limit: int
     ) -> tuple[list[AcquiredRange], int]:
-        """Acquire at most `limit` records from `base` to `last`: available ones of the batches, and new ones."""
+        """Acquire at most `limit` records from `base` to `last`: available ones of the batches, and new ones.
+
+        If the limit is not exact, a whole batch may be acquired beyond it. Returns the acquired ranges, and the number
+        of records.
+        """
         partition, read_from = self._partition, self._records[0].base
         if not batches:
             self._acquire_new(base, last, limit)
@@ -126,7 +130,11 @@ class Acquisition:
         return self._ranges, self._acquired
 
     def _is_throttled(self, batch: InFlightBatch, first: int, last: int) -> bool:
-        """Return whether the batch has failed so often that it is delivered alone and in parts."""
+        """Return whether the available records of the batch have been delivered at least `throttle_limit` times.
+
+        Such a batch is delivered alone and in parts. Only offsets from `first` to `last` count, unless the batch has
+        one state for all offsets.
+        """
         counts = [
             state.delivery_count
             for begin, _, state in batch.states()
@@ -141,7 +149,10 @@ class Acquisition:
         self._acquired += batch.size
 
     def _acquire_offsets(self, batch: InFlightBatch, limit: int, first: int, last: int) -> int:
-        """Acquire available offsets of a batch one by one. Return their number."""
+        """Acquire available offsets of a batch one by one, from `first` to `last` (inclusive). Return their number.
+
+        It stops at `limit` offsets if the limit is exact, and earlier if deliveries of these records have failed often.
+        """
         acquired: list[AcquiredRange] = []
         max_count, throttle, part = self._limits.delivery_count_limit, self._limits.throttle_limit, -1
         for offset, state in batch.by_offset.items():

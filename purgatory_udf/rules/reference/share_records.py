@@ -133,7 +133,7 @@ class PersistedState:
 
 
 def _outside(stored: StateBatch, written: StateBatch) -> tuple[StateBatch | None, StateBatch | None]:
-    """Return the parts of a stored batch before and after a written one."""
+    """Return the parts of a stored batch before and after the offsets of a written one; None for an empty part."""
     first, last, state, count = stored
     left = StateBatch(first, written.first - 1, state, count) if first < written.first else None
     right = StateBatch(written.last + 1, last, state, count) if last > written.last else None

@@ -141,7 +141,10 @@ def _protocols(chosen: Flags) -> pa.Array:
 
 
 def _committed(workload: Workload, actions: MemberActions, names: PartitionNames) -> pa.Array:
-    """Return the partitions of offset commits. Each member has one partition, in which its offset rises steadily."""
+    """Return the column `partitions` of requests of members: a partition and offset for commits, null for others.
+
+    Each member has one partition, in which its offset rises steadily.
+    """
     commits = actions.action == MemberAction.COMMIT
     partition = (actions.group[commits] * workload.members + actions.member[commits]) % workload.partitions
     offsets = pa.array(actions.index[commits] * RECORDS_PER_COMMIT)

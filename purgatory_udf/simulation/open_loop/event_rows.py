@@ -77,7 +77,7 @@ class Creations:
 
 
 def deletes(workload: Workload, number: int) -> Deletes:
-    """Return the deletions that are requested in a slice."""
+    """Return the DELETE_RECORDS requests of the slice `number`."""
     size = arrivals(workload, number).deletes
     random = stream(workload.seed, Purpose.DELETES, number)
     t = random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), size)
@@ -87,7 +87,7 @@ def deletes(workload: Workload, number: int) -> Deletes:
 
 
 def creations(workload: Workload, number: int) -> Creations:
-    """Return the creations that are requested in a slice."""
+    """Return the CREATE_TOPICS requests of the slice `number`."""
     arriving = arrivals(workload, number)
     random = stream(workload.seed, Purpose.CREATIONS, number)
     t = np.sort(
@@ -163,7 +163,10 @@ def _last_stable_rows(ended: TransactionEnds, names: PartitionNames) -> Columns:
 
 
 def _at_last_stable_offsets(workload: Workload, number: int, requests: Fetches, rises: HighWatermarkRises) -> Fetches:
-    """Move the fetches of `read_committed` consumers to the last stable offsets."""
+    """Return the fetches with the last stable offsets as fetch offsets of `read_committed` consumers.
+
+    `requests` are the fetches of the slice `number`, and `rises` the rises of high watermarks in it.
+    """
     if not requests.committed.any():
         return requests
     when = np.repeat(requests.t[:, None], workload.keys, axis=1)
@@ -313,7 +316,10 @@ ROWS_PER_BATCH = 20_000
 
 
 def events_of(spark: SparkSession, workload: Workload, run_id: str, tasks: int | None = None) -> DataFrame:
-    """Return the whole trace, in time order within and across partitions, for any number of tasks."""
+    """Return the whole trace as rows of `events`, in time order within and across the DataFrame's partitions.
+
+    `tasks` is the number of those partitions, by default one per slice; the rows do not depend on it.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

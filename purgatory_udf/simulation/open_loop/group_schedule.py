@@ -265,7 +265,7 @@ def _group_periods(plan: GroupPlan, begin_us: int, end_us: int) -> Iterator[tupl
 
 
 def _group_starts(members: GroupMembers) -> tuple[MemberActions, StableSpans]:
-    """Return the requests of starting groups, up to their first period."""
+    """Return the requests by which groups start, and the spans of their members up to the first period."""
     plan, is_leader = members.plan, members.member == members.leader
     start = plan.start_us(members.group)
     delay = LEADER_HEAD_START_US + members.draw(FIRST_JOINS_WITHIN_US, Purpose.FIRST_JOINS)
@@ -292,7 +292,7 @@ def _group_starts(members: GroupMembers) -> tuple[MemberActions, StableSpans]:
 
 
 def _incidents(members: GroupMembers) -> tuple[MemberActions, StableSpans]:
-    """Return the requests of one period of each group.
+    """Return the requests of one period of each group apart from heartbeats and commits, and the spans of the latter.
 
     A member departs within one heartbeat interval of the period's start, and is removed a session timeout later at
     most. After two more heartbeat intervals the others are in the next generation. Then the member returns, which takes
@@ -364,7 +364,10 @@ def _actions(
 
 
 def _grid_indexes(action: MemberAction, spans: StableSpans, begin_us: int, end_us: int) -> tuple[Numbers, Numbers]:
-    """Return for each span the first index on the member's grid within span and interval, and the first one after."""
+    """Return the range of indices on the member's grid that are in each span and in the interval.
+
+    Both ends are arrays with an entry per span: the first index, and the index after the last.
+    """
     begin, step = spans.members.grid(action)
     begin = begin[spans.row]
     low = -((begin - np.maximum(spans.since, begin_us)) // step)

@@ -63,7 +63,7 @@ def totals(workload: Workload) -> Counts:
 # Cached because each kind of request uses the arrivals of the same two or three slices.
 @lru_cache(maxsize=8)
 def arrivals(workload: Workload, number: int) -> Arrivals:
-    """Return the arrivals of a slice, by binomial draws down the tree."""
+    """Return the numbers of requests in the slice `number` and before it, by binomial draws down the tree of slices."""
     low, high = 0, workload.slices
     inside = totals(workload)
     before = np.zeros_like(inside)
@@ -140,7 +140,7 @@ class LeaderMove:
 
 
 def produces(workload: Workload, number: int) -> Produces:
-    """Return the produces of a slice."""
+    """Return the produces of the slice `number`, with random times, sizes and replication latencies."""
     counts = arrivals(workload, number)
     partition = np.repeat(np.arange(workload.partitions), counts.produces)
     size = len(partition)
@@ -202,7 +202,7 @@ def fetches(workload: Workload, number: int, now: Produces, rises: HighWatermark
 
 
 def leader_move(workload: Workload, number: int) -> LeaderMove:
-    """Return the leader move of a slice, which is in its first half."""
+    """Return the leader move of the slice `number`: the leader of a random partition resigns in its first half."""
     random = stream(workload.seed, Purpose.MOVES, number)
     start_us, ends = workload.slice_start_us(number), workload.slice_start_us(number + 1)
     half = (ends - start_us) // 2
@@ -217,7 +217,7 @@ def latencies_us(workload: Workload, random: np.random.Generator, shape: tuple[i
 
 
 def choose_partitions(workload: Workload, random: np.random.Generator, size: int) -> Numbers:
-    """Draw partitions by their weights."""
+    """Draw `size` partitions (numbers) at random, each with the probability that `workload.weights` gives it."""
     return np.searchsorted(np.cumsum(workload.weights)[:-1], random.random(size), side="right")
 
 

@@ -165,7 +165,10 @@ def _timestamp_us(around: str, zone: tzinfo) -> int | None:
 
 @lru_cache(maxsize=64)
 def _second_us(text: str, zone: tzinfo) -> int | None:
-    """Convert a time of whole seconds to microseconds since the epoch. Cached, because many lines share a second."""
+    """Convert a date and time of whole seconds to microseconds since the epoch; None for an impossible time.
+
+    Results are cached, because many lines share a second.
+    """
     midnight, hour = _midnight_us(text[:10], zone), text[11:13]
     if midnight is None or hour > "23":
         return None

@@ -221,7 +221,10 @@ def _is_text(value: Any) -> bool:
 
 
 def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> Request:
-    """Build a request from the JSON of its message and the time of its line. Raises one of `MALFORMED`."""
+    """Build a request from the JSON of its message; `written` is the line's time in microseconds since the epoch.
+
+    Raises one of `MALFORMED`.
+    """
     header = body["requestHeader"]
     total, queue = _micros(body, "totalTimeMs"), _micros(body, "requestQueueTimeMs")
     local, remote = _micros(body, "localTimeMs"), _micros(body, "remoteTimeMs")

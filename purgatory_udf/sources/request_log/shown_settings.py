@@ -160,7 +160,14 @@ def _initial_delay(group: _ClassicGroup, is_new: bool) -> Iterator[float]:
 
 
 def _end_of_initial_ms(delay_ms: float, joined_ms: Sequence[float], rebalance_ms: int, extends: bool) -> float:
-    """Return when the join phase of an empty group ends after its first join, as `InitialDelayedJoin` extends it."""
+    """Return when the join phase of an empty group ends, in milliseconds after its first join (`InitialDelayedJoin`).
+
+    Args:
+        delay_ms: The initial rebalance delay.
+        joined_ms: Times of the joins, in milliseconds after the first one.
+        rebalance_ms: The rebalance timeout, which bounds the phase.
+        extends: Whether the coordinator waits for another delay if members have joined during the last one.
+    """
     since_ms, end_ms, remaining_ms = 0.0, delay_ms, max(rebalance_ms - delay_ms, 0)
     while extends and remaining_ms > 0 and any(since_ms < at_ms <= end_ms for at_ms in joined_ms):
         more_ms = min(delay_ms, remaining_ms)

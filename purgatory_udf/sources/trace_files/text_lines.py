@@ -148,7 +148,10 @@ def _skip_line(read: Read) -> int | None:
 
 
 def _until(read: Read, length: int, buffer: LineBuffer) -> Iterator[Chunk]:
-    """Yield the lines that start in the next `length` bytes."""
+    """Yield the lines that start in the next `length` bytes; the last one is read up to its end.
+
+    `read` returns the next bytes of the file, at most the given number; `buffer` divides them into lines.
+    """
     left = length
     while left > 0:
         block = read(min(BLOCK, left))

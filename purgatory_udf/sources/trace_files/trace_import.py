@@ -129,7 +129,7 @@ def decide_rows(
     run_id: str,
     options: IngestOptions,
 ) -> ImportDecision:
-    """Decide which events are late or repeat a `seq`, and return the rows of both tables.
+    """Decide which events are late or repeat a `seq`, and return the rows of `events` and `rejected_events`.
 
     Args:
         backend: Backend that executes the comparison.

@@ -69,7 +69,7 @@ class RemoteWaits:
         return frozenset(tiered)
 
     def snapshot(self) -> list[Any]:
-        """Return the topics as JSON values."""
+        """Return the topics as JSON values, from which `resumed` restores them."""
         return [sorted(self.fetches), sorted(map(list, self.lookups))]
 
     @classmethod

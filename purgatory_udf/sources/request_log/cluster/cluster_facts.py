@@ -98,7 +98,7 @@ class GroupHistory:
                 self._replace_member(group, generation, replaced, member, request.answered_us)
 
     def _replace_member(self, group: str, generation: int, replaced: str, member: dict[str, Any], at_us: int) -> None:
-        """Replace the id of a static member that has restarted.
+        """Replace the member id `replaced` of a static member that has restarted by `member`, its fields after that.
 
         A stable group stores the change at once; any other group stores it when its leader's assignment arrives.
         """
@@ -126,7 +126,7 @@ class GroupHistory:
         self.stored[group] = [*self.stored.get(group, ()), stored][-MAX_RECORDS:]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the history as JSON values."""
+        """Return the history as JSON values, from which `resumed` restores it."""
         return {
             "stored": {group: [asdict(record) for record in stored] for group, stored in self.stored.items()},
             "joined": {group: list(joined) for group, joined in self.joined.items()},
@@ -176,7 +176,7 @@ _PAIR = re.compile(r"^\s*([A-Za-z0-9_-]{22})[\s,;=:]+(\S+)\s*$")
 
 
 def topic_names_in(request: Request) -> dict[str, str]:
-    """Return topic names by id from a response in the log."""
+    """Return the names of topics by topic id that the response of a request has; empty if it has none."""
     if request.api not in TOPIC_ID_APIS or not request.answer:
         return {}
     topics = request.answer.get("topics") or request.answer.get("responses") or []
@@ -337,7 +337,7 @@ class ClusterFacts:
         self.transactions.forget(before_us)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the facts as JSON values."""
+        """Return the facts as JSON values, from which `resumed` restores them."""
         return {
             "names": self.names,
             "changes": [asdict(change) for change in self.changes],

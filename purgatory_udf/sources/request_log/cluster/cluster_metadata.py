@@ -156,7 +156,7 @@ class PartitionChange:
     asked_us: int = 0
 
     def repeats(self, other: PartitionChange) -> bool:
-        """Return whether both have the same state and source."""
+        """Return whether `other` has the same state and source as this change, possibly at another time."""
         return replace(self, at_us=other.at_us, asked_us=other.asked_us) == other
 
 
@@ -282,7 +282,7 @@ def _read_record(
 
 
 def _lifecycle_events(at_us: int, kind: str, data: dict[str, Any]) -> Iterator[LifecycleEvent]:
-    """Yield the lifecycle events of one metadata record."""
+    """Yield the lifecycle events that a record of the metadata log, of the type `kind`, shows at `at_us`."""
     if kind == "REGISTER_BROKER_RECORD":
         yield LifecycleEvent(at_us, int(data["brokerId"]), REGISTERED)
     elif kind == _REGISTRATION_CHANGE:

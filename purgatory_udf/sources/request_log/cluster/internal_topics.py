@@ -105,7 +105,7 @@ def replication_wait_ms(topic: str, classic: bool) -> int:
 
 @dataclass(slots=True)
 class TransactionFacts:
-    """Transactions as requests show them, which must come in time order.
+    """Collects facts about transactions from requests, which must come in time order.
 
     Attributes:
         producers: Transactional id by producer id.
@@ -147,7 +147,7 @@ class TransactionFacts:
         self.timeouts_ms = dict(list(self.timeouts_ms.items())[-MAX_PRODUCERS:])
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the facts as JSON values."""
+        """Return the facts as JSON values, from which `resumed` restores them."""
         return {
             "producers": list(map(list, self.producers.items())),
             "timeouts_ms": self.timeouts_ms,

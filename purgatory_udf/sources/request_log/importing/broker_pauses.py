@@ -168,7 +168,7 @@ class FollowedPauses:
     paused: set[int] = field(default_factory=set)
 
     def due(self, overdue: Iterable[OverdueOperation], silent: Iterable[Silence], span: TimeRange) -> list[BrokerPause]:
-        """Add the evidence of a step, and return the pauses that begin or end in its time range.
+        """Add the operations and silences of a step, and return the pauses that begin or end in its time range `span`.
 
         A pause is left out if it is recognized only after the time of its beginning has been settled.
         """
@@ -195,7 +195,7 @@ class FollowedPauses:
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the evidence as a JSON object."""
+        """Return the evidence as a JSON object, from which `resumed` restores it."""
         return {
             "overdue": list(self.overdue.values()),
             "silences": self.silences,

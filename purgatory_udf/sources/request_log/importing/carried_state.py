@@ -253,7 +253,7 @@ class CarriedState:
         return summed
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as a JSON object."""
+        """Return the state as a JSON object, from which `resumed` restores it."""
         return {
             "format": FORMAT,
             "until_us": self.until_us,

@@ -48,7 +48,7 @@ def order_of_change(broker: int, topic: str, partition: int, number: int, timed:
 
 
 def order_of_operation(operation: LoggedOperation) -> Order:
-    """Return the sort key of an operation."""
+    """Return the sort key of an operation: its time, broker, file and line."""
     time_us = operation.event["time_us"]
     return Order(time_us, REQUEST_RANK, operation.broker, "", -1, *operation.place, operation.sub)
 
@@ -56,7 +56,10 @@ def order_of_operation(operation: LoggedOperation) -> Order:
 def cluster_rows(
     sizes: Iterable[TopicSize], topic_ids: Mapping[str, str], pauses: Iterable[BrokerPause], span: TimeRange = ALL_TIME
 ) -> pa.Table:
-    """Return rows for the `topic` events, and for the pauses in a time range. `topic_ids` has the known ids by name."""
+    """Return the events `topic` for partition counts of topics, and `paused` and `resumed` for pauses, as ordered rows.
+
+    Beginnings and ends of pauses outside `span` are left out. `topic_ids` has the known topic ids by name.
+    """
     rows = []
     for at_us, topic, partitions in sizes:
         event = {"time_us": at_us, "type": "topic", "topic": topic, "partition_count": partitions}

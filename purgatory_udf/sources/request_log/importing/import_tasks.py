@@ -251,7 +251,10 @@ def _texts(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _request_columns(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the columns of requests: id, time of the first try, and the recorded outcome with the wait after that."""
+    """Return the columns `request_id`, `time_us` (of the first try) and `recorded` of requests.
+
+    If a request is first tried after its arrival, the recorded wait is shortened by that delay.
+    """
     name, tried_us, arrived_us = rows.column("request_id"), rows.column("time_us"), events.column("time_us")
     delay_us = pc.if_else(
         pc.and_(name.is_valid(), pc.greater(tried_us, arrived_us)), pc.subtract(tried_us, arrived_us), 0
@@ -399,7 +402,7 @@ def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iter
 
 
 def rows_in(batches: Batches) -> Iterator[Row]:
-    """Yield the rows of batches."""
+    """Yield the rows of record batches as dictionaries."""
     for batch in batches:
         yield from batch.to_pylist()
 

@@ -49,7 +49,7 @@ class TrackedReplica:
     ended: list[tuple[int, int]] = field(default_factory=list)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
+        """Return the state as JSON values, from which `resumed` restores it."""
         return {**asdict(self), "ends": list(map(list, self.ends.items()))}
 
     @classmethod
@@ -164,7 +164,7 @@ class EventSweep:
         self._stable: int | None = None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
+        """Return the state as JSON values, from which `resumed` restores it."""
         return {
             "replica": self._replica.snapshot(),
             "standing": self._status,

@@ -287,7 +287,7 @@ def leadership_states(
 
 
 def _leader_change(now: _KnownState, min_isr: int | None) -> dict[str, Any]:
-    """Return the fields of a change by which the broker becomes the leader."""
+    """Return the event fields of a change by which the broker becomes the leader, without fields that are unknown."""
     fields = {
         "leader_epoch": now.epoch,
         "replicas": list(now.replicas) if now.replicas else None,

@@ -37,7 +37,7 @@ UNKNOWN_STATUS: PartitionStatus = {}
 
 
 def status_after(status: PartitionStatus, change: Mapping[str, Any]) -> PartitionStatus:
-    """Return the status after a change."""
+    """Return the status after a change, given as fields of the event; fields that the change lacks stay as they are."""
     role = _STATUS.get(change["change"])
     fields = {name: change[name] for name in _FIELDS if change.get(name) is not None}
     return {**status, **({"status": role} if role else {}), **fields}

@@ -95,7 +95,7 @@ class FollowerTracker:
     def advance(
         self, request: Request, partitions: Iterable[FetchRequestPartition], response: FetchResponseBody
     ) -> Iterator[tuple[tuple[str, int], FollowerCopy]]:
-        """Yield the records that the follower had appended before its next fetch. Fetches come in order of handling.
+        """Yield ((topic, partition), copy) for the records that the follower has appended since its previous fetch.
 
         Args:
             request: The next fetch of the follower, in order of handling.
@@ -128,7 +128,7 @@ class FollowerTracker:
         ]
 
     def snapshot(self) -> list[Any]:
-        """Return the state as JSON values."""
+        """Return the state as JSON values, from which `resumed` restores it."""
         return [self._at_us, list(map(list, self._sent))]
 
     @classmethod
@@ -236,12 +236,12 @@ class SessionConverter:
         return [(key, attempts) for key, attempts in earlier if attempts is not None]
 
     def finish(self) -> list[tuple[Key, Fact]]:
-        """Return the remaining attempts."""
+        """Return the attempts that are still held back, as (partition, facts), at the end of the session."""
         last, self._runs = self._runs, {}
         return [(key, run.to_run()) for key, run in last.items()]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
+        """Return the state as JSON values, from which `resumed` restores it."""
         return {
             "partitions": list(map(list, self._session.partitions.values())),
             "complete": self._session.complete,

@@ -146,7 +146,7 @@ class OpenRun:
         self.replica, self.offset, self.empty = replica, offset, empty
 
     def to_run(self) -> AttemptRun:
-        """Return all attempts."""
+        """Return all attempts of the run as a fact."""
         return AttemptRun(self.replica, self.offset, self.empty, self.times.tobytes())
 
     def take_all_but_last(self) -> AttemptRun | None:

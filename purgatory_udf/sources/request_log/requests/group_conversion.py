@@ -64,8 +64,9 @@ def group_operations(request: Request, context: Context, report: Report) -> Iter
 
 
 def _is_refused(request: Request, code: int, classic: bool) -> bool:
-    """Return whether the broker refused a request before the group saw it.
+    """Return whether the broker refused a request with the error `code`, before the group saw it.
 
+    `classic` is whether the broker has a classic coordinator.
     A join, sync or commit that waited was accepted, even if the group moved to another coordinator during the wait.
     From 4.0 on all requests wait in the coordinator's queue, but only for some milliseconds.
     """
@@ -101,7 +102,15 @@ def _error_code(request: Request, answer: dict[str, Any], sub: int = 0) -> int:
 def _events(
     request: Request, body: dict[str, Any], answer: dict[str, Any], name: Callable[[str], str], is_new: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events of a request, without time and group."""
+    """Yield the events of a request without the fields `time_us` and `group`: one, or one for each leaving member.
+
+    Args:
+        request: A request of `GROUP_APIS`.
+        body: Its body.
+        answer: Its response; may be empty.
+        name: Returns the name of a topic given by name or id.
+        is_new: Whether the broker has the group coordinator of Kafka 4.0, so that subscriptions and assignments matter.
+    """
     if request.api == CONSUMER_HEARTBEAT:
         yield _consumer_heartbeat(body, answer, name)
         return

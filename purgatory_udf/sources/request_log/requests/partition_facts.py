@@ -261,7 +261,7 @@ class PartitionFacts:
 
     @classmethod
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
-        """Sort facts by kind and time."""
+        """Collect facts about one partition at one broker, given in any order, by kind and in time order."""
         result = cls(broker, *key)
         attempts: list[FetchAttempt | AttemptRun] = []
         by_kind: dict[type[Fact], list[Any]] = {

@@ -140,7 +140,7 @@ def recorded_share_fetch(request: Request, codes: Iterable[int], acquired: bool)
 
 
 def recorded_produce(request: Request, produced: DecodedProduce) -> RecordedOutcome:
-    """Return the outcome of a produce."""
+    """Return the recorded outcome of a produce: expired if it waited and a partition timed out."""
     recorded = _recorded(
         request, f"produce acks={produced.acks}", [partition.error for partition in produced.partitions]
     )
@@ -155,7 +155,7 @@ def recorded_markers(request: Request, codes: Iterable[int], *, alone: bool) -> 
 
 
 def recorded_delete_records(request: Request) -> RecordedOutcome:
-    """Return the outcome of DELETE_RECORDS."""
+    """Return the recorded outcome of a DELETE_RECORDS request: expired if it waited and a partition timed out."""
     topics = (request.answer or {}).get("topics") or []
     codes = [int(partition.get("errorCode", 0)) for topic in topics for partition in topic["partitions"]]
     return _expired_if_timed_out(_recorded(request, "delete_records", codes))
@@ -181,7 +181,10 @@ def recorded_group(request: Request, code: int) -> RecordedOutcome:
 
 
 def _recorded(request: Request, kind: str, codes: Iterable[int]) -> RecordedOutcome:
-    """Return the outcome of a request that did not expire."""
+    """Return the recorded outcome of a request as if it did not expire: completed if it waited, otherwise at once.
+
+    `kind` is the kind of operation, `codes` are the error codes in the response.
+    """
     codes = [code for code in codes if code]
     return RecordedOutcome(
         api=request.api,

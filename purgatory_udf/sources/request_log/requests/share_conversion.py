@@ -341,7 +341,10 @@ class ShareGroupConverter:
                         yield self._ended_session(request, held)
 
     def _last_held(self, key: Key, first: int, last: int, at_us: int) -> _Held | None:
-        """Remove and return the latest acquisition of these offsets that no member has acknowledged."""
+        """Remove and return the latest acquisition before `at_us` that overlaps the offsets `first` to `last`.
+
+        Offsets of it outside this range stay acquired. Returns None if there is no unacknowledged acquisition.
+        """
         before = [held for held in self._held.get(key, ()) if held.since_us < at_us and held.first <= last]
         found = max((held for held in before if held.last >= first), key=lambda held: held.since_us, default=None)
         if found is not None:
@@ -455,7 +458,7 @@ class ShareGroupConverter:
     # State between steps
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
+        """Return the state as JSON values, from which `resumed` restores it."""
         return {
             "sessions": [
                 [broker, member, session.complete, list(map(list, session.partitions))]
