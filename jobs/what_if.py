@@ -14,6 +14,7 @@ from purgatory_udf.answers.variants import Variant, variants
 from purgatory_udf.backend.file_system import LocalFiles, require_no_file
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import is_small_and_local
+from purgatory_udf.contract.overrides import key_hint
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import ANY_BYTES, REPLAYED_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import local_folder
@@ -63,7 +64,9 @@ def _checks(
         raise UserError(f"--{misplaced} needs --like")
     chosen = _variants(variant, config, settings)
     if closed_loop is not None:
-        load_scenario(closed_loop)
+        scenario = load_scenario(closed_loop)
+        for each in chosen:
+            scenario.with_brokers(each.brokers, f"--variant {each.name}")
         late = next((each.name for each in chosen if each.config.max_disorder_ms), None)
         if late is not None:
             raise UserError(
@@ -74,11 +77,20 @@ def _checks(
         misplaced = next((name for name, usual in CLOSED_LOOP_DEFAULTS.items() if options[name] != usual), None)
         if misplaced is not None:
             raise UserError(f"--{misplaced} needs --closed-loop")
+        _refuse_broker_keys(chosen)
     if local_folder(out) is not None:
         require_no_file(LocalFiles(), out)
     table = local_folder(events) if events is not None else None
     if table is not None and not table.is_dir():
         raise UserError(f"{events}: no such folder; --events names a table of events, as ingest writes it")
+
+
+def _refuse_broker_keys(chosen: list[Variant]) -> None:
+    """Raise UserError if a variant of a recorded trace changes simulated brokers."""
+    for each in chosen:
+        for key in each.brokers:
+            hint = key_hint(key) or "give it with --closed-loop SCENARIO"
+            raise UserError(f"--variant {each.name}: brokers.{key} applies to simulated brokers only; {hint}")
 
 
 def _check_prediction(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,12 +17,20 @@ BASELINE = "baseline"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+# Prefix of the keys of a variant that describe simulated brokers (`what-if --closed-loop`).
+_BROKERS = "brokers."
+
+
 @dataclass(frozen=True)
 class Variant:
-    """A configuration to replay the trace under, and its name."""
+    """A configuration to replay the trace under, and its name.
+
+    `brokers` has the changed keys of the scenario's brokers, as text; only simulations use them.
+    """
 
     name: str
     config: Config
+    brokers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -36,7 +44,7 @@ def variants(arguments: Iterable[str], config: Path | None, settings: list[str])
     """Return the baseline and the variants; the settings of a variant override those of the baseline.
 
     A word with `=` is a setting, a word with the suffix .yaml or .yml is a file of settings, and any other word is the
-    name of the next variant.
+    name of the next variant. Settings `brokers.KEY=VALUE` change the scenario of a simulation.
     """
     named: list[_VariantArguments] = []
     for argument in arguments:
@@ -73,7 +81,10 @@ def _variant(arguments: _VariantArguments, config: Path | None, settings: list[s
         # The first matching rule applies, so rules of the variant come before those of the baseline.
         rules = [setting for setting in arguments.settings if has_scope(setting)]
         plain = [setting for setting in arguments.settings if not has_scope(setting)]
-        return Variant(arguments.name, load_config(config, [*rules, *settings, *plain]))
+        of_brokers = [setting for setting in plain if setting.startswith(_BROKERS)]
+        changed = dict(setting.removeprefix(_BROKERS).split("=", 1) for setting in of_brokers)
+        kept = [setting for setting in plain if setting not in of_brokers]
+        return Variant(arguments.name, load_config(config, [*rules, *settings, *kept]), changed)
     except UserError as error:
         raise UserError(f"--variant {arguments.name}: {error}") from None
 

@@ -123,7 +123,8 @@ class ScenarioOptions:
 
     def run_of(self, variant: Variant) -> ScenarioRun:
         """Return the scenario with the overrides and the variant's settings applied, ready to be simulated."""
-        return ScenarioRun(self.scenario, self.seed, self.duration_s, self.scale, variant.config)
+        scenario = self.scenario.with_brokers(variant.brokers, f"--variant {variant.name}")
+        return ScenarioRun(scenario, self.seed, self.duration_s, self.scale, variant.config)
 
 
 def simulate_variants(
@@ -141,7 +142,7 @@ def simulate_variants(
     folders: dict[str, str] = {}
     done: list[tuple[dict[str, Any], str]] = []
     for variant in variants:
-        settings = semantic_settings(variant.config)
+        settings = {**semantic_settings(variant.config), "brokers": dict(variant.brokers)}
         folder = next((folder for known_settings, folder in done if known_settings == settings), None)
         if folder is None:
             folder = Layout(out).table(f"_what_if/{variant.name}")

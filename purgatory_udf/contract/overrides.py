@@ -123,8 +123,21 @@ _KAFKA_NAMES = {
     "max.poll.interval.ms": "group.rebalance_timeout_ms",
     "linger.ms": "producer.linger_ms",
     "batch.size": "producer.batch_size",
+    "remote.fetch.max.wait.ms": "remote_fetch.max_wait_ms",
+    "remote.list.offsets.request.timeout.ms": "list_offsets.request_timeout_ms",
+    "group.initial.rebalance.delay.ms": "group.initial_rebalance_delay_ms",
+    "group.consumer.session.timeout.ms": "group.consumer.session_timeout_ms",
+    "group.consumer.assignment.interval.ms": "group.consumer.assignment_interval_ms",
 }
 _IN_SYNC_KEYS = ("min.insync.replicas", "min_insync_replicas", "min_isr")
+# Kafka's setting, the key of a scenario, and likely spellings.
+_READER_KEYS = ("remote.log.reader.threads", "remote_reader_threads", "remote_fetch.reader_threads")
+READER_THREADS_HINT = (
+    "a recorded trace does not contain when threads started their reads of remote storage, nor how long a read would "
+    "have taken that got no thread before its fetch expired; to compare numbers of threads "
+    "(remote.log.reader.threads), use `what-if --closed-loop cold-consumers --variant NAME "
+    "brokers.remote_reader_threads=20`"
+)
 
 
 def key_hint(key: str) -> str | None:
@@ -134,6 +147,8 @@ def key_hint(key: str) -> str | None:
             "in-sync sets are as recorded, and so are the errors of produces that they refused; to compare values of "
             "min.insync.replicas, edit topics.min_isr of a scenario for `what-if --closed-loop SCENARIO`"
         )
+    if key.endswith(_READER_KEYS):
+        return READER_THREADS_HINT
     known = _KAFKA_NAMES.get(key)
     return None if known is None else f"the key of Kafka's {key} is {known}"
 

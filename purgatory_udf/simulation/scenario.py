@@ -6,9 +6,11 @@ Scenarios are loaded by name or from a file. The first error in a file is report
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from purgatory_udf.common.configuration import read_mapping
@@ -344,6 +346,23 @@ class Scenario(_Section):
 
         return self.model_copy(update={"producers": more(self.producers), "consumers": more(self.consumers)})
 
+    def with_brokers(self, changed: Mapping[str, str], origin: str) -> Scenario:
+        """Return the scenario with other values for keys of its brokers.
+
+        Args:
+            changed: The values as YAML text, by key.
+            origin: The option that they come from, for error messages.
+        """
+        if not changed:
+            return self
+        try:
+            values = {**self.brokers.model_dump(), **{key: yaml.safe_load(text) for key, text in changed.items()}}
+            return Scenario.model_validate({**self.model_dump(exclude_unset=True), "brokers": values})
+        except ValidationError as error:
+            raise UserError(_first_mistake(origin, error)) from None
+        except yaml.YAMLError as error:
+            raise UserError(f"{origin}: not YAML: {error}") from None
+
 
 def _require_unique(what: str, names: list[str]) -> None:
     duplicate = next((name for at, name in enumerate(names) if name in names[:at]), None)
@@ -385,7 +404,7 @@ def read_scenario(path: Path) -> Scenario:
         raise UserError(_first_mistake(path, error)) from None
 
 
-def _first_mistake(path: Path, error: ValidationError) -> str:
+def _first_mistake(path: Path | str, error: ValidationError) -> str:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     origin = f"{path}: {place}" if place else str(path)

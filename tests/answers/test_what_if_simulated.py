@@ -11,9 +11,10 @@ import pytest
 
 from purgatory_udf.answers import what_if as what_if_module
 from purgatory_udf.answers.variant_comparison import VariantChanges
-from purgatory_udf.answers.variants import variants
+from purgatory_udf.answers.variants import Variant, variants
 from purgatory_udf.answers.what_if import REACTING, ScenarioOptions, WhatIf, what_if_simulated
 from purgatory_udf.common.configuration import load_config
+from purgatory_udf.common.errors import UserError
 from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
@@ -120,3 +121,43 @@ def test_requests_are_matched_by_client_and_number(comparison: WhatIf, out: Path
     rows = Lake(out).rows("SELECT request_id FROM what_if WHERE variant = 'patient' AND kind = 'fetch'")
     assert len(rows) == len(differ) > 20
     assert {row[0] for row in rows} == differ
+
+
+def test_more_reader_threads_expire_fewer_fetches() -> None:
+    """A variant may change the scenario's brokers: the threads that read remote storage, and their pace."""
+    values = {
+        "shows": "Reads that queue for threads.",
+        "duration_s": 9,
+        "seed": 4,
+        "brokers": {"count": 1, "remote_read": {"median_ms": 150, "p75_ms": 200}, "remote_reader_threads": 1},
+        "topics": [
+            {"name": "clicks", "partitions": 4, "replication": 1, "min_isr": 1, "segment_bytes": 16384,
+             "local_retention_bytes": 16384}
+        ],
+        "producers": [{"name": "web", "topics": ["clicks"], "rate": 300, "record_bytes": 1000}],
+        "consumers": [
+            {"name": "old", "count": 3, "assign": {"clicks": [0, 1, 2, 3]}, "reset": "earliest", "start_after_s": 4,
+             "commit": "never", "max_partition_fetch_bytes": 16384}
+        ],
+    }  # fmt: skip
+    options = ScenarioOptions(Scenario.model_validate(values))
+    few, many = variants(["many", "brokers.remote_reader_threads=12"], None, [])
+
+    def expired(variant: Variant) -> float:
+        run = options.run_of(variant)
+        ends = ClosedLoop(run.scenario, run.config).run().truth.outcomes
+        waited = [end.expired for end in ends if end.kind == "remote_fetch"]
+        return sum(waited) / len(waited)
+
+    assert options.run_of(few).run_id != options.run_of(many).run_id
+    assert expired(few) > 0.9 and expired(many) < 0.1
+
+
+def test_wrong_keys_of_brokers_are_reported() -> None:
+    for setting, error in (
+        ("brokers.remote_reader_threads=0", "brokers.remote_reader_threads: Input should be greater than"),
+        ("brokers.readers=2", "brokers.readers: unknown key"),
+        ("brokers.count={", "not YAML"),
+    ):
+        with pytest.raises(UserError, match=f"--variant v: {error}"):
+            ScenarioOptions(SCENARIO).run_of(variants(["v", setting], None, [])[1])

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from purgatory_udf.common.configuration import Config, Override, load_config
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.overrides import apply_override
+from purgatory_udf.contract.overrides import READER_THREADS_HINT, apply_override
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -148,6 +148,15 @@ def test_alias_bomb_is_refused(tmp_path: Path) -> None:
             "--set min.insync.replicas=1: min.insync.replicas: unknown key; in-sync sets are as recorded, and so are "
             "the errors of produces that they refused; to compare values of min.insync.replicas, edit topics.min_isr "
             "of a scenario for `what-if --closed-loop SCENARIO`",
+        ),
+        (
+            "remote.log.reader.threads=5",
+            f"--set remote.log.reader.threads=5: remote.log.reader.threads: unknown key; {READER_THREADS_HINT}",
+        ),
+        (
+            "group.consumer.session.timeout.ms=5",
+            "--set group.consumer.session.timeout.ms=5: group.consumer.session.timeout.ms: unknown key; the key of "
+            "Kafka's group.consumer.session.timeout.ms is group.consumer.session_timeout_ms",
         ),
         ("fetch.min_bytes", "--set fetch.min_bytes: expected key=value"),
         ("=5", "--set =5: expected key=value"),
