@@ -68,7 +68,13 @@ def _ranks(keys: Array) -> Array:
 
 
 def _ends_seen(keys: Array, appends: Array, end: Array) -> Array:
-    """Return the log end of each watch's partition when its operation arrives."""
+    """Return for each watch the log end of its partition when its operation arrives.
+
+    Args:
+        keys: The partition of each watch, in the order of arrival.
+        appends: Whether the operation is a produce, which appends to the partition.
+        end: The log end after that append.
+    """
     order = np.argsort(keys, kind="stable")
     grown = np.where(appends[order], end[order], 0)
     # Log ends only grow within a partition: take the running maximum, restarted at each partition's first row.

@@ -57,7 +57,7 @@ class Injected:
 
 @dataclass(frozen=True)
 class Trace:
-    """A scenario with its incidents."""
+    """A random scenario, and the incidents that a diagnosis of its trace should find."""
 
     scenario: Scenario
     injected: tuple[Injected, ...] = ()
@@ -99,7 +99,7 @@ class Cluster:
         return self.random.uniform(_FIRST_S, max(_FIRST_S, self.duration_s - length_s - 3))
 
     def add(self, what: str, at_s: float, **fields: Any) -> None:
-        """Add an incident of the scenario."""
+        """Add the incident `what` to the scenario, at `at_s` seconds of simulated time; `fields` are its settings."""
         self.incidents.append({"what": what, "at_s": at_s, **fields})
 
     def trace(self, *injected: Injected) -> Trace:

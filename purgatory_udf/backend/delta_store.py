@@ -170,7 +170,7 @@ class DeltaStore(ABC):
 
 
 class SparkDelta(DeltaStore):
-    """Delta tables through a Spark session."""
+    """The `DeltaStore` that uses a Spark session, for tables on any file system."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

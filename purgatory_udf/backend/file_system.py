@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Files(Protocol):
-    """Files and folders by path."""
+    """Interface to files and folders by path, independent of the file system."""
 
     def exists(self, path: str) -> bool:
         """Return whether the path exists."""

@@ -72,7 +72,7 @@ class NewerProtocolError(UserError):
 
 
 class LocalDelta(DeltaStore):
-    """Delta tables on the local disk, through deltalake."""
+    """The `DeltaStore` for tables on the local disk, which uses deltalake and needs no JVM."""
 
     def table_at(self, path: str) -> DeltaTable | None:
         """Return the table at its newest version; None if it does not exist."""

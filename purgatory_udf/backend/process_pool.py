@@ -64,7 +64,7 @@ def run_parallel(work: Work[Part], parts: Sequence[Part]) -> list[list[pa.Record
 
 
 class _Processes:
-    """This process and `count` forked ones."""
+    """Executes parts in this process and in `count` forked ones."""
 
     def __init__(self, work: Work[Part], parts: Sequence[Part], count: int) -> None:
         self._work, self._parts = work, parts

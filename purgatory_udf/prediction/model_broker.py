@@ -30,7 +30,7 @@ class ModelPartition:
 
     @property
     def end(self) -> int:
-        """The log end."""
+        """The log end, as a position: the number of batches in the log."""
         return len(self.appended_ms)
 
     def append(self, size: int, now_ms: float) -> bool:

@@ -256,7 +256,7 @@ def simulate(plan: ClusterPlan, seed: int, traced: bool = False) -> Measurements
 
 
 class Appends:
-    """The appends without a producer, repeated in a cycle."""
+    """Makes the appends of a plan that no producer makes, and repeats them in a cycle."""
 
     def __init__(
         self, plan: AppendsPlan, host: ModelHost, brokers: dict[int, ModelBroker], parts: list[ModelPartition]

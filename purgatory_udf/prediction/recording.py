@@ -75,7 +75,7 @@ class Recording:
     groups: dict[str, str]
 
     def leaders_at(self, at: float) -> dict[int, PartitionLeader]:
-        """Return the leader of each partition at this time, or the first later one."""
+        """Return the leader of each partition at the time `at` (ms), or its first later one, by index into `keys`."""
         by_key: dict[int, PartitionLeader] = {}
         for leader in self.leaders:
             if leader.at <= at or leader.key not in by_key:
@@ -362,7 +362,7 @@ def steady_window(recording: Recording) -> RecordingWindow:
 
 
 def _moves(leaders: Iterable[PartitionLeader]) -> list[float]:
-    """Return the times at which a partition got another leader."""
+    """Return the times in milliseconds at which any partition got another leader, in ascending order."""
     leader: dict[int, int] = {}
     moments = set()
     for lead in sorted(leaders, key=lambda led: led.at):

@@ -69,7 +69,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class SettingRange:
-    """A key with its range of values."""
+    """The key of a setting, and the range of its values to search, including `low` and `high`."""
 
     key: str
     low: int

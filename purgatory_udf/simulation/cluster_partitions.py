@@ -73,7 +73,7 @@ def high_watermark_after(
     isr: tuple[int, ...] | None = None,
     follower: tuple[int, int] | None = None,
 ) -> int | None:
-    """Return the high watermark that a leader's replica will have after a change.
+    """Return the high watermark that a leader's replica will have after a change; None while it is unknown.
 
     `Partition` computes the same value when the event is applied. It is needed in advance, because the last stable
     offset is recorded before that event.

@@ -292,7 +292,7 @@ class FetchSessionHandler:
 
 
 class FetchSessionCache:
-    """The broker's side: the partitions of every session, in order."""
+    """The broker's side of fetch sessions: the partitions of every session, in order."""
 
     def __init__(self) -> None:
         self._lists: dict[int, FetchPartitions] = {}

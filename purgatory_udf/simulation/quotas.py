@@ -143,7 +143,7 @@ class LeaderQuota:
         self._quota = ReplicationQuota(settings.bytes_per_second, frozenset()) if settings is not None else None
 
     def record_sent(self, key: TopicPartition, size: int, now_ms: int) -> None:
-        """Count bytes sent to a follower."""
+        """Count `size` bytes sent to a follower against the quota, if the topic has one."""
         if self._quota is not None and key.topic in self._topics:
             self._quota.record(size, now_ms)
 

@@ -17,7 +17,7 @@ from purgatory_udf.common.local_files import SCHEME, local_path
 
 @dataclass(frozen=True)
 class Layout:
-    """Paths of an output folder."""
+    """The paths of the public tables and the internal files in the output folder `out`."""
 
     out: str
 
@@ -30,17 +30,17 @@ class Layout:
 
     @property
     def relay(self) -> str:
-        """Serialized events that the first query relays to the second, which is grouped by broker."""
+        """Path of the relay table: serialized events that the first query relays to the second, grouped by broker."""
         return f"{self.internal}/relay"
 
     @property
     def answers(self) -> str:
-        """Replayed responses to requests of group members, except successful heartbeats."""
+        """Path of the table of replayed responses to requests of group members, except successful heartbeats."""
         return f"{self.internal}/group_answers"
 
     @property
     def coordinators(self) -> str:
-        """The state of the coordinators' gauges after each of the last batches."""
+        """Path of the folder with the state of the coordinators' gauges after each of the last batches."""
         return f"{self.internal}/coordinators"
 
     def path_of(self, table: str) -> str:
@@ -53,7 +53,7 @@ class Layout:
 
     @property
     def staged(self) -> str:
-        """Copy of the events, if the files of the given table are too large or not in time order."""
+        """Path of a copy of the events, which is made if the table's files are too large or not in time order."""
         return f"{self.internal}/events"
 
     def checkpoint(self, query: str) -> str:

@@ -34,7 +34,7 @@ Disagreement = tuple[str, str | None, str | None]
 
 
 def disagreements(compared: pa.Table, run_id: str) -> pa.Table:
-    """Return the rows of `GROUP_DISAGREEMENTS` for rows of `COMPARED`: requests with recorded and replayed response.
+    """Return the rows of `GROUP_DISAGREEMENTS` for rows of `COMPARED`: replayed responses and, if known, recorded ones.
 
     A columnar filter first drops most of the rows that agree.
     """
@@ -89,9 +89,9 @@ def _row_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
 
 
 def _unrecorded_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
-    """Yield the disagreements of a request without a recorded answer.
+    """Yield (kind, recorded value, replayed value) for the disagreements of a request without a recorded response.
 
-    The client's later requests still show the member id that it got.
+    The replay disagrees if it refuses the request, or a join of which later requests show that it was accepted.
     """
     error = row["error"]
     if error in REFUSALS:

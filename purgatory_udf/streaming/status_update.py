@@ -151,7 +151,10 @@ def _missing_replicas(state: State, key: Records, required: int) -> str:
 
 
 def _lagging(state: State, key: Records, required: int) -> dict[int, int | None]:
-    """Return the key's in-sync followers with a log end before the offset `required`, and these log ends."""
+    """Return by broker id the log ends of the in-sync followers that have not reached the offset `required`.
+
+    None is a log end that the trace has not reported.
+    """
     ends = _follower_ends(state, key)
     return {replica: end for replica, end in ends.items() if end is None or end < required}
 
@@ -169,7 +172,7 @@ def _missing(state: State, operation: Records) -> list[int]:
 
 
 def _follower_ends(state: State, key: Records) -> dict[int, int | None]:
-    """Return the log end offset of each in-sync follower; None if the trace has not reported it."""
+    """Return the log end offset of each in-sync follower by broker id; None if the trace has not reported it."""
     begin, count = int(key["isr_begin"]), max(0, int(key["isr_count"]))
     members = state.in_sync["replica"][begin : begin + count].tolist()
     ends, node = {}, int(key["nodes"])
@@ -229,7 +232,7 @@ def _readable_end(key: Records, reader: int) -> tuple[int, int, int]:
 
 
 class GroupStatusUpdate:
-    """The update of a call for consumer groups."""
+    """Builds the status update of one call for consumer groups."""
 
     def __init__(self) -> None:
         self._rebalances: dict[str, dict[str, Any] | None] = {}

@@ -155,7 +155,7 @@ def _within(event: LoggedGroupEvent, spans: Mapping[int, Span], late_us: int = 0
 
 
 def _moments(events: Iterable[LoggedGroupEvent]) -> dict[tuple[LoggedGroupEvent, int], int]:
-    """Return the time of each event; the key is the event without its time, and its number among equal events."""
+    """Return the time of each event in epoch microseconds, by (event without its time, its number among equal ones)."""
     seen: Counter[LoggedGroupEvent] = Counter()
     moments = {}
     for event in sorted(events, key=lambda event: event.at_us):

@@ -275,7 +275,7 @@ def _group_loaded(event: Mapping[str, Any], common: dict[str, Any], config: Grou
 
 
 def _timeouts(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> tuple[int, int]:
-    """Return a member's session and rebalance timeouts, with what-if settings applied.
+    """Return a member's session and rebalance timeouts in milliseconds, with what-if settings applied.
 
     Version 0 of a join has no rebalance timeout; its session timeout is used instead.
     """

@@ -98,7 +98,10 @@ def _senders(group: Group, rows: Frame) -> tuple[Array, Array]:
 
 
 def _other_timers(snapshot: GroupSnapshot, session_of: Array) -> int:
-    """Return the earliest deadline of an operation that is not a member's current session."""
+    """Return the earliest deadline of the group's timers other than members' current sessions, in epoch milliseconds.
+
+    Without such timers it is `FOREVER`.
+    """
     others = np.ones(len(snapshot.sessions), dtype=bool)
     others[session_of] = False
     deadlines = snapshot.sessions.deadline[others].tolist()

@@ -159,7 +159,7 @@ class Reapers:
         self._alarm.at_ms = self.now_ms
 
     def next_bucket_ms(self) -> int | None:
-        """Return when the next bucket of any purgatory expires. No operation expires before it."""
+        """Return when the next bucket of any purgatory expires; None without one. No operation expires before it."""
         wake_times = (reaper.next_bucket_ms(self.now_ms) for reaper in self._reapers)
         return min((wake_ms for wake_ms in wake_times if wake_ms is not None), default=None)
 

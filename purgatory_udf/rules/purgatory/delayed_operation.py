@@ -49,7 +49,10 @@ class DelayedOperation(TimerTask):
         """Count the expiration. Called after the answer, and only if the deadline ended the operation."""
 
     def maybe_try_complete(self, now_us: int) -> bool:
-        """Try an operation that is still open. In Kafka, concurrent checks may share one attempt."""
+        """Try the operation if it is still open. Return True if this call completed it.
+
+        In Kafka, concurrent checks may share one attempt.
+        """
         return not self.completed and self.try_complete(now_us)
 
     def force_complete(self, now_us: int) -> bool:
@@ -122,7 +125,7 @@ class DelayedRequest(DelayedOperation):
         return None
 
     def complete_by(self, rule: str, now_us: int) -> bool:
-        """Call `force_complete` and record `rule` as `completed_by`."""
+        """Call `force_complete` and record `rule` as `completed_by`. Return True only if this call completed it."""
         self.completed_by = rule
         return self.force_complete(now_us)
 

@@ -213,7 +213,7 @@ class DelayedFetch(DelayedRequest):
         self._answers: tuple[PartitionOutcome, ...] = ()
 
     def try_on_arrival(self, now_us: int) -> bool:
-        """Try to answer the fetch with its first read (`ReplicaManager.fetchMessages`).
+        """Try to answer the fetch with its first read (`ReplicaManager.fetchMessages`). Return True if it was answered.
 
         The first read also reports offset and epoch errors, which a waiting fetch does not check, and redirects a
         consumer to a preferred replica.

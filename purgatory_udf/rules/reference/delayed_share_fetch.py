@@ -24,7 +24,10 @@ from purgatory_udf.rules.reference.share_records import (
 
 @dataclass(frozen=True)
 class ShareFetch:
-    """The parameters of a share fetch. The partitions are tried in another order in each epoch of the session."""
+    """The parameters of a share fetch.
+
+    `is_exact` is whether `max_records` is a strict limit (acquire mode `record_limit`), not only an approximate one.
+    """
 
     group: str
     acquirer: Acquirer
@@ -38,7 +41,10 @@ class ShareFetch:
 
     @property
     def rotated(self) -> tuple[TopicPartition, ...]:
-        """The partitions in the order in which they are tried (`PartitionRotateStrategy`)."""
+        """The partitions in the order in which they are tried, which differs in each session epoch.
+
+        Kafka: `PartitionRotateStrategy`.
+        """
         keys = self.partitions
         at = self.session_epoch % len(keys) if len(keys) > 1 and self.session_epoch > 0 else 0
         return keys[at:] + keys[:at]
@@ -55,7 +61,7 @@ class ShareRead(NamedTuple):
 
 @dataclass(slots=True)
 class SharePartitionAnswer:
-    """The part of a response for one partition."""
+    """The part of a share fetch's response for one partition: error, bytes of the records, and acquired ranges."""
 
     error: str = NONE
     bytes: int = 0

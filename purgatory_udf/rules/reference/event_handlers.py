@@ -310,7 +310,7 @@ def _key(entry: Event) -> TopicPartition:
 
 
 def _first_partition(event: Event) -> str | None:
-    """Return the first partition, which is the request's `key` in the tables."""
+    """Return the text of the request's first partition, which is its `key` in the tables; None without partitions."""
     entries = event["partitions"]
     return str(TopicPartition(entries[0]["topic"], entries[0]["partition"])) if entries else None
 

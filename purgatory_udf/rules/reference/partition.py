@@ -285,7 +285,10 @@ class Partition:
                 self._reported_last_stable_offset = self.log.offset_metadata(offset)
 
     def set_high_watermark(self, offset: int) -> bool:
-        """Apply a reported high watermark. An equal one still refreshes its metadata; a lower one is ignored."""
+        """Apply a reported high watermark, unless it is lower than the current one. Return whether it was applied.
+
+        An equal one refreshes segment and position of the high watermark.
+        """
         if self.high_watermark is not None and offset < self.high_watermark.offset:
             return False
         self.high_watermark = self.log.offset_metadata(offset)
@@ -329,7 +332,8 @@ class Partition:
     def _maybe_increment_leader_hw(self) -> bool:
         """Raise the high watermark to the lowest log end of the in-sync replicas, if all of these are known.
 
-        Since Kafka 3.7 it does not advance while the in-sync replicas are fewer than `min.insync.replicas`.
+        Returns True if it rose. Since Kafka 3.7 it does not rise while the in-sync replicas are fewer than
+        `min.insync.replicas`.
         """
         if self.isr is None or self.log.end is None or self.is_under_min_isr:
             return False

@@ -66,7 +66,7 @@ def acquire(
 
 
 class Acquisition:
-    """One call of `SharePartition.acquire`."""
+    """The state of one call of `SharePartition.acquire`: what it has acquired so far, and for which fetch."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class StateWrite(NamedTuple):
 
 
 class ShareServer(Protocol):
-    """The broker's side of a share partition."""
+    """Interface of the broker to a share partition: settings, timers, state writes, and checks of waiting fetches."""
 
     lock_timer: Timer
     deliveries: list[ShareDelivery]

@@ -74,7 +74,7 @@ class ShareReplay:
         return (broker.shares for broker in self.cluster.brokers.values() if broker.has_shares)
 
     def next_wake_ms(self) -> int | None:
-        """Return the time in epoch milliseconds at which the state next changes without an event."""
+        """Return the time in epoch milliseconds at which the state next changes without an event, or None."""
         return self.cluster.clock.next_expiration_ms()
 
     def _apply(self, event: Event) -> None:

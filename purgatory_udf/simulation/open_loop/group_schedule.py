@@ -184,12 +184,12 @@ class GroupMembers:
         return np.maximum.reduceat(t, self.first_row)[self.group_index] if len(t) else t
 
     def grid(self, action: MemberAction) -> tuple[Numbers, int]:
-        """Return the phase and the interval of each member's heartbeats or commits."""
+        """Return the start of each member's grid of heartbeats or commits, and its interval, in microseconds."""
         step = self.plan.heartbeat_us if action == MemberAction.HEARTBEAT else self.plan.commit_us
         return self.draw(step, Purpose.HEARTBEATS if action == MemberAction.HEARTBEAT else Purpose.COMMITS), step
 
     def next_heartbeat(self, t: Numbers) -> Numbers:
-        """Return the time of each member's first heartbeat at or after `t`."""
+        """Return the time, in microseconds, of each member's first heartbeat at or after its time `t`."""
         begin, step = self.grid(MemberAction.HEARTBEAT)
         return begin - (begin - t) // step * step
 

@@ -132,7 +132,7 @@ class Fetches:
 
 @dataclass(frozen=True)
 class LeaderMove:
-    """A partition's leader resigns and leads again later."""
+    """A partition's leader resigns at `resigns_t` and leads again from `leads_t` on."""
 
     partition: int
     resigns_t: int

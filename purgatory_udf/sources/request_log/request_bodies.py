@@ -21,7 +21,7 @@ Key = tuple[str, int]
 
 
 class FetchRequestPartition(NamedTuple):
-    """One partition of a fetch request."""
+    """One partition of a fetch request; `topic` is an id or a name, and `log_start` the follower's log start offset."""
 
     topic: str
     partition: int
@@ -65,7 +65,7 @@ class FetchRequestBody(msgspec.Struct, array_like=True, gc=False):
 
 
 class FetchResponseBody(msgspec.Struct, array_like=True, gc=False):
-    """A fetch response."""
+    """A fetch response; `error` is the error code of the whole response, and partitions have their own."""
 
     error: int
     session_id: int

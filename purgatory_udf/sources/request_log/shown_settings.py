@@ -130,7 +130,10 @@ def settings_of_joins(requests: Iterable[Request], is_new: Callable[[int], bool]
 
 
 def _add_join(group: _ClassicGroup, generation: int, join: _Join, is_new: bool) -> Iterator[float]:
-    """Add a join. If it starts another rebalance, yield the initial delay that the previous rebalance shows."""
+    """Add a join. If it starts another rebalance, yield the initial delay (ms) that the previous rebalance shows.
+
+    `generation` is the one that the join returned; `is_new` is whether the coordinator is that of Kafka 4.0.
+    """
     if generation == group.generation:
         if abs(join.answered_us - group.joins[0].answered_us) <= _SAME_ANSWER_US:
             group.joins.append(join)
@@ -388,7 +391,8 @@ def _session(rows: Sequence[Mapping[str, Any]]) -> RecordedSetting | None:
 def remote_fetch_wait(low_ms: float, median_ms: float, fetches: int) -> RecordedSetting | None:
     """Return `remote.fetch.max.wait.ms`, given the shortest and the median wait of expired fetches, and their number.
 
-    Up to Kafka 3.7 each fetch has its own limit, so that waits differ.
+    Returns None if no whole number is near the shortest wait. Up to Kafka 3.7 each fetch has its own limit, so that
+    waits differ.
     """
     shown = timeout_shown(names.REMOTE_FETCH_WAIT, [low_ms, median_ms])
     return shown and replace(shown, requests=fetches)

@@ -353,7 +353,7 @@ def _updates(request: Request) -> Iterator[PartitionChange]:
 
 
 def deletions_in(request: Request) -> Iterator[tuple[int, str]]:
-    """Yield (time, topic name or id) for each topic that a DELETE_TOPICS request has deleted."""
+    """Yield (time in microseconds, topic name or id) for each topic that a DELETE_TOPICS request has deleted."""
     if request.api == "DELETE_TOPICS" and request.answer:
         for topic in request.answer.get("responses") or []:
             if not topic.get("errorCode"):

@@ -122,7 +122,11 @@ class _ReachedOffsets:
 
 
 def _before_next_attempt(at: int, check: int, attempts: Sequence[int]) -> int:
-    """Return `check`, or the time just before the first attempt between `at` and `check`."""
+    """Return `check` or, if there is an attempt between `at` and `check`, the time just before the first one.
+
+    The result is at least `at`, the time at which records are in the log. `check` is when the fetches that wait for
+    them are checked, and `attempts` are sorted times of fetches. All are microseconds.
+    """
     following = bisect_right(attempts, at)
     return max(at, attempts[following] - 1) if following < len(attempts) and attempts[following] <= check else check
 
@@ -145,7 +149,7 @@ class _EarliestTimes:
         self._times: list[int] = latest[last].tolist()
 
     def after(self, end: int) -> int:
-        """Return the earliest possible time of records that end at `end`, or 0 if nothing is known."""
+        """Return the earliest possible time (µs) of an append that ends at the offset `end`, or 0 if none is known."""
         place = bisect_left(self._offsets, end) - 1
         return self._times[place] + 1 if place >= 0 else 0
 
@@ -159,7 +163,7 @@ def _highest_before(times: Sequence[int], offsets: Sequence[int], at_us: Integer
 
 
 def _latest_times(appends: Sequence[Append], positions: Iterable[ReaderPosition]) -> list[int]:
-    """Return the latest possible time of each append.
+    """Return the latest possible time of each append, in microseconds since the epoch.
 
     It is just before the first fetch from beyond the append, and not after the handling of a later produce.
     """

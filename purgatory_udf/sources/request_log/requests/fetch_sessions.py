@@ -63,7 +63,10 @@ class ResolvedFetch(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class FetchSession:
-    """State of the fetch session of one session key."""
+    """The partitions of one fetch session, in the broker's order.
+
+    `complete` is false until all partitions are certainly known, as after the start of a session.
+    """
 
     partitions: dict[Key, FetchRequestPartition] = field(default_factory=dict)
     complete: bool = False
@@ -137,7 +140,7 @@ class AttemptRun(msgspec.Struct, array_like=True, tag=8, gc=False):
 
 
 class OpenRun:
-    """A run of attempts to which more may be added."""
+    """A run of attempts of one reader from the same offset, to which more may be added (see `AttemptRun`)."""
 
     __slots__ = ("empty", "offset", "replica", "times")
 
@@ -190,7 +193,7 @@ class AttemptColumns:
         return len(self.at_us)
 
     def empty_attempts(self) -> tuple[Integers, Integers]:
-        """Return times and offsets of the attempts that were empty."""
+        """Return times (in microseconds) and offsets of the attempts that were empty, as two arrays in time order."""
         return self.at_us[self.empty], self.offset[self.empty]
 
     def last_us(self, replica: int, until_us: int) -> int:
