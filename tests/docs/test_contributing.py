@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from datetime import date
+
+import pytest
+import yaml
 
 import purgatory_udf
 from tests.docs import pages
@@ -70,3 +74,41 @@ def test_version_is_same_everywhere() -> None:
     project = tomllib.loads(pages.text("pyproject.toml"))["project"]["version"]
     newest = re.findall(r"^## \[(\d+\.\d+\.\d+)\] ", pages.text("CHANGELOG.md"), re.MULTILINE)[0]
     assert project == purgatory_udf.__version__ == newest
+
+
+def test_workflow_and_hooks_call_existing_scripts() -> None:
+    workflow = yaml.safe_load(pages.text(".github/workflows/ci.yml"))
+    called = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    assert called[0] == ".ci/run"
+    assert {".ci/docs", ".ci/nightly", ".ci/newest", ".ci/audit", ".ci/sbom"} <= set(called)
+    assert [name for name in called if not os.access(pages.ROOT / name, os.X_OK)] == []
+    (hooks,) = (repository["hooks"] for repository in yaml.safe_load(pages.text(".pre-commit-config.yaml"))["repos"])
+    paths = [word for hook in hooks for word in hook["entry"].split() if word.startswith("tests/")]
+    assert len(paths) == 2
+    assert [path for path in paths if not (pages.ROOT / path).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "accepted"),
+    [
+        ("engine: index waiting fetches\n\nBecause lists are long.\n", True),
+        ("README, docs: say less\n", True),
+        ("index waiting fetches\n", False),
+        ("engine: " + "index " * 12 + "\n", False),
+        ("no scope\n\nbody: text\n", False),
+    ],
+)
+def test_hook_checks_commit_subject(message: str, accepted: bool) -> None:
+    (hooks,) = (repository["hooks"] for repository in yaml.safe_load(pages.text(".pre-commit-config.yaml"))["repos"])
+    (pattern,) = (hook["entry"] for hook in hooks if hook["id"] == "commit-subject")
+    # As pre-commit's pygrep with --multiline.
+    assert bool(re.search(pattern, message, re.MULTILINE | re.DOTALL)) == accepted
+
+
+def test_issue_templates_have_fields() -> None:
+    templates = sorted((pages.ROOT / ".github" / "ISSUE_TEMPLATE").glob("[0-9]*.yml"))
+    assert len(templates) == 3
+    for template in templates:
+        form = yaml.safe_load(template.read_text(encoding="utf-8"))
+        assert {"name", "description", "body"} <= set(form), template
+        assert any(field.get("validations", {}).get("required") for field in form["body"]), template

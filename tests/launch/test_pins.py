@@ -47,6 +47,7 @@ def test_packages_are_pinned_with_hashes(file: str) -> None:
         ("requirements.txt", ("project", "dependencies")),
         ("requirements.txt", ("project", "optional-dependencies", "spark")),
         ("requirements-test.txt", ("project", "optional-dependencies", "test")),
+        ("requirements-audit.txt", ("project", "optional-dependencies", "audit")),
         ("requirements-java.txt", ("project", "optional-dependencies", "java")),
     ],
 )
