@@ -139,7 +139,10 @@ def two_executor_cluster(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def measure(spark: SparkSession, folder: Path, cases: Sequence[Case], runs: int) -> list[Measurement]:
-    """Measure all cases in interleaved runs."""
+    """Replay all cases below `folder`, `runs` times each and interleaved, and return their times and units.
+
+    Earlier runs of two cases, which start the JVM and Spark's workers, are not counted.
+    """
     events: dict[Shape, str] = {}
     for case in cases:
         if case.shape not in events:

@@ -160,7 +160,7 @@ def _read(backend: Backend, files: list[InputFile], decode: Callable[[bytes], ob
 
 
 def _write(backend: Backend, events: str, to: str) -> None:
-    """Write the table of an import once more."""
+    """Copy the table `events`, the result of an import, to a new table at the path `to`."""
     if isinstance(backend, SparkBackend):
         backend.spark.read.format("delta").load(events).write.format("delta").save(to)
     else:

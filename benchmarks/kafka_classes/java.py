@@ -46,7 +46,7 @@ def _jdk() -> Path:
 
 
 class Kafka:
-    """A JVM that replays traces."""
+    """A JVM that replays traces with Kafka's own classes; methods send it commands and wait for the answer."""
 
     def __init__(self, classes: str, heap: str = "4g") -> None:
         command = [str(_jdk().parent / "java"), f"-Xmx{heap}", "-cp", classes, "replay.Main"]

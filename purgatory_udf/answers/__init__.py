@@ -6,5 +6,6 @@
 - `explain`, `evidence`, `story`, `wheel_drawing`: the story of an operation, a request or a group
 - `report`, `charts`, `page_template`: the report as a page with charts
 - `what_if`, `variants`, `variant_comparison`: a trace replayed under several configurations
+- `diagnosis`: the causes of unusual waits
 - `fidelity`: a replay compared with the recorded brokers
 """

@@ -115,7 +115,7 @@ class DeltaStore(ABC):
 
     @abstractmethod
     def count(self, path: str, where: Sequence[Condition] = ()) -> int:
-        """Count the rows that meet all conditions."""
+        """Return the number of rows that meet all conditions in `where`; without conditions, of all rows."""
 
     @abstractmethod
     def append(
@@ -149,7 +149,7 @@ class DeltaStore(ABC):
 
     @abstractmethod
     def delete(self, path: str, where: Sequence[Condition]) -> None:
-        """Delete the rows that meet all conditions."""
+        """Delete the rows that meet all conditions in `where`."""
 
     @abstractmethod
     def size(self, path: str) -> Size:

@@ -38,7 +38,7 @@ FOLLOWED_BYTES = 64_000_000
 def runs_in_process(
     inputs: Iterable[str], max_bytes: int, spark_options: bool, settings: Mapping[str, str], environ: Mapping[str, str]
 ) -> bool:
-    """Decide where a job runs.
+    """Return whether a job runs in this process: its inputs are small and local, and no option or master needs Spark.
 
     Args:
         inputs: The files and tables that the job reads.

@@ -226,7 +226,10 @@ class _Fit:
     # The cluster.
 
     def _partition(self, place: int, readers: Iterable[FittedReader]) -> FittedPartition:
-        """Return the partition with the replicas that fetch it. The others are out of sync and delay no produce."""
+        """Return the partition at the index `place`, with its leader and the replicas that fetch it.
+
+        Replicas that do not fetch it are out of sync and delay no produce, so they are left out.
+        """
         key, led = self.recording.keys[place], self.leaders.get(place)
         leader = 1 if led is None else led.leader
         follow = {reader.replica for reader in readers if reader.replica >= 0 and place in reader.reads.get(leader, ())}

@@ -329,7 +329,7 @@ class RecordingWindow:
         return self.end - self.begin
 
     def select(self, frame: pd.DataFrame, time: str) -> pd.DataFrame:
-        """Return the rows with a time in the window."""
+        """Return the rows of `frame` with a time, in its column `time`, in this window."""
         return frame[(frame[time] >= self.begin) & (frame[time] < self.end)]
 
 

@@ -327,7 +327,7 @@ class LogSteps(TopicSteps):
         )
 
     def summary(self) -> list[str]:
-        """Return the number of events, and the counts of assumptions."""
+        """Return lines of text: the number of events and the path of the table, then the counts of assumptions."""
         if self._carried is None:
             return []
         path = self._layout.table(EVENTS_TABLE)

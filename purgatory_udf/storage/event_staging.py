@@ -181,7 +181,7 @@ def stage_events(backend: SparkBackend, events: str, layout: Layout, count: int,
 
 
 def create_relay(session: Session, layout: Layout, packed: pa.Schema) -> None:
-    """Create the empty relay unless it exists."""
+    """Create the empty relay table unless it exists, with the columns `packed` and one for partitioning."""
     schema = packed.append(pa.field(UNTIL, pa.int64()))
     backend_of(session).delta(layout.relay).create(layout.relay, schema, (UNTIL,))
 

@@ -9,5 +9,5 @@
 - `group_answer_check`: comparison with recorded responses to group members
 - `state_inspection`: the watches in a checkpoint
 - `query_monitor`: the progress of running queries
-- `status_update`, `status_file`, `top_screen`: what `top` shows
+- `status_update`, `status_file`, `top_screen`: what `top` shows; `metrics_server`: the same for Prometheus
 """

@@ -167,7 +167,7 @@ class Rebalancer:
             self.await_commit(group, leaders_sync)
 
     def await_commit(self, group: Group, leaders_sync: SyncGroup) -> None:
-        """Wait for the commit of the leader's assignment."""
+        """Start the timer after which the record with the leader's assignment is committed (new coordinator only)."""
         assert self._timer is not None, "the old coordinator writes by its produce purgatory"
         group.uncommitted_sync = leaders_sync
         commit = AssignmentCommit(group, leaders_sync, self._config.commit_delay_ms, self._on_committed)

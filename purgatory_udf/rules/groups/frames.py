@@ -55,7 +55,10 @@ class FrameLayout:
 
 
 class Frame:
-    """Columns are attributes (`frame.seq`); `take` selects rows by indices or a mask; `concat` appends frames."""
+    """A table of numpy columns of equal length, which are its attributes (`frame.seq`).
+
+    `take` selects rows by indices or a mask; `concat` appends frames.
+    """
 
     __slots__ = ("_stored",)
 

@@ -151,14 +151,14 @@ _GROUP_FIELDS = {
 
 
 def to_text(snapshot: GroupSnapshot) -> str:
-    """Serialize everything but the sessions."""
+    """Return everything in a snapshot but its sessions as JSON, for `from_text`."""
     if snapshot.text is None:
         snapshot.text = json.dumps(_document(snapshot), separators=(",", ":"), ensure_ascii=False)
     return snapshot.text
 
 
 def from_text(text: str, sessions: Frame, key: str) -> GroupSnapshot:
-    """Deserialize the result of `to_text`, and add the sessions."""
+    """Restore the snapshot of the group `key` from the result of `to_text` and the group's sessions."""
     document = json.loads(text)
     consumer = document["consumer"]
     if consumer is not None:

@@ -69,7 +69,7 @@ class SharePartitionAnswer:
 
 
 class ShareLog(Protocol):
-    """The broker's side of a share fetch.
+    """Interface of the broker to a share fetch: reads of partitions' logs, and checks that it schedules.
 
     Attributes:
         cause: The kind of event that is being handled.
@@ -92,10 +92,10 @@ class ShareLog(Protocol):
         """
 
     def end(self, key: TopicPartition) -> OffsetMetadata | None:
-        """Return the end up to which share groups read."""
+        """Return the end of a partition up to which share groups read, the high watermark; None while it is unknown."""
 
     def log_start(self, key: TopicPartition) -> int:
-        """Return the log start offset."""
+        """Return the log start offset of a partition."""
 
     def add_release_action(self, group: str, keys: tuple[TopicPartition, ...]) -> None:
         """Schedule a check of the fetches that wait for these partitions, for the end of the broker's next request."""

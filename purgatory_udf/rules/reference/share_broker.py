@@ -377,7 +377,7 @@ class ShareBroker:
             self.partitions.pop(group_key).fence(now_us)
 
     def end(self, key: TopicPartition) -> OffsetMetadata | None:
-        """Return the end up to which share groups read."""
+        """Return the end of a partition up to which share groups read; see `ShareLog.end`."""
         return self._host.replica(key).high_watermark
 
     def log_start(self, key: TopicPartition) -> int:

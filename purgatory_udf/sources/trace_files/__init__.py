@@ -1,1 +1,10 @@
-"""Imports JSON Lines and Parquet: every line becomes a row of `events`, or of `rejected_events` with the reason."""
+"""Imports JSON Lines and Parquet: every line becomes a row of `events`, or of `rejected_events` with the reason.
+
+In reading order:
+
+- `input_files`: finds the files; `text_lines`, `parquet_files`: their lines or rows, in pieces
+- `line_validation`, `typed_columns`: validation of a piece, and its fast path for most lines
+- `trace_reader`: all pieces of an input as one source
+- `event_order`: sorts the events into files
+- `trace_import`, `import_report`: the import as a whole, its options and its report
+"""

@@ -274,7 +274,7 @@ def overdue_operations(passed: PassResults) -> list[OverdueOperation]:
 
 
 def count_reads(reads: Dataset | None, report: Report) -> None:
-    """Count remote reads by what the log shows of their end."""
+    """Add the numbers of remote reads to the report, by what the log shows of their end."""
     if reads is None:
         return
     schema = pa.schema(

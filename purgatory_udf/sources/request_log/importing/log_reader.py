@@ -212,7 +212,7 @@ def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
-    """Yield the READ rows of a piece of a log file."""
+    """Yield the READ rows of a piece of a log file; `zone` is the time zone of timestamps without one."""
     tally = Tally()
     by_path = broker_of(piece.source.name)
     line = 0
