@@ -143,7 +143,7 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def _read(backend: Backend, files: list[InputFile], decode: Callable[[bytes], object]) -> int:
-    """Read the lines and decode their JSON, in as many tasks as an import."""
+    """Read the lines and decode their JSON, in as many tasks as an import; return the number of lines."""
 
     def work(piece: Piece) -> Iterator[pa.RecordBatch]:
         lines = 0

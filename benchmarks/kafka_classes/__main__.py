@@ -163,7 +163,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _median_of_turn(run_round: Callable[[], float]) -> float:
-    """Return the median of the rounds that fit in a turn, at least one."""
+    """Run rounds for at least `TURN_SECONDS`, and return the median of the seconds that they took."""
     taken: list[float] = []
     while not taken or sum(taken) < TURN_SECONDS:
         taken.append(run_round())

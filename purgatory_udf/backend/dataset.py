@@ -368,7 +368,10 @@ def _sorted_places(rows: pa.Table, order: Sequence[str]) -> npt.NDArray[np.uint6
 def _cut(
     rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]
 ) -> list[Callable[[], Iterable[pa.RecordBatch]]]:
-    """Cut rows into parts of about equal size for the machine's cores; rows of equal keys stay together."""
+    """Cut rows into parts of about equal size for the machine's cores; rows of equal keys stay together.
+
+    `places` is the order of the rows, None for that of the table. Each part is a function that returns its batches.
+    """
     return [partial(_rows_between, rows, places, begin, end) for begin, end in pairwise(_borders(rows, places, keys))]
 
 

@@ -45,7 +45,7 @@ class ClassArchive:
     name: str
 
     def find(self) -> Path | None:
-        """Return the file if it is complete."""
+        """Return the path of the archive if its file is complete, else None."""
         return next((file for file in self._files() if file.name == f"{self.name}-{file.stat().st_size}.jsa"), None)
 
     def jvm_options(self) -> str | None:

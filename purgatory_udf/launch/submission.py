@@ -168,7 +168,7 @@ def _merged_option(option: str, given: str | None, defaults: list[Path], between
 
 
 def _local_defaults(root: Path, settings: Mapping[str, str], settings_files: Sequence[str]) -> list[str]:
-    """Return the settings for one machine that the user has not set."""
+    """Return the words `--conf KEY=VALUE` of the defaults for one machine that the user has not set."""
     if not is_local(settings):
         return []
     defaults: dict[str, str] = {}

@@ -45,7 +45,7 @@ class ModelHost:
         self._scheduled = 0
 
     def schedule(self, time_ms: float, do: Do, subject: Any) -> None:
-        """Call `do(subject)` at this time."""
+        """Call `do(subject)` when the clock reaches `time_ms`."""
         self._scheduled += 1
         heappush(self._times, (time_ms, self._scheduled, do, subject))
 

@@ -262,7 +262,7 @@ FetchPartitions = dict[TopicPartition, FetchPartition]
 
 
 class FetchSessionHandler:
-    """The client's side of a session with one broker (Kafka: `FetchSessionHandler`)."""
+    """The client's side of a fetch session with one broker (Kafka: `FetchSessionHandler`)."""
 
     def __init__(self) -> None:
         self._session = NO_SESSION

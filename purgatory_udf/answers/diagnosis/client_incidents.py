@@ -33,7 +33,7 @@ _SECOND_US = 1_000_000
 
 
 def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the producers with requests that time out while requests of other producers only wait longer.
+    """Yield a finding for each producer whose requests time out while requests of other producers only wait longer.
 
     `found` are the findings at brokers. Timeouts while a broker stood still are not the producer's fault.
     """
@@ -77,7 +77,7 @@ def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
 
 
 def unreachable_minimums(facts: TraceFacts) -> Iterator[Finding]:
-    """Yield the consumers that rarely get `fetch.min.bytes`, so that their fetches wait for `fetch.max.wait.ms`."""
+    """Yield a finding for each consumer that seldom gets `fetch.min.bytes` before `fetch.max.wait.ms` ends a fetch."""
     for row in facts.tables.rows("diagnosis/consumers"):
         excess_s = row["expired"] * max(0, row["max_wait_ms"] - _USUAL_MAX_WAIT_MS) / 1000
         if (
@@ -110,7 +110,7 @@ def unreachable_minimums(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def large_batches(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the producers that sent far larger requests than others for a part of the trace, and waited longer then.
+    """Yield a finding for each producer that for a part of the trace sent far larger requests, and waited longer then.
 
     A producer that sends large requests all the time is normal for the trace. `found` are the findings so far; waits
     for a stalled replica are not the producer's fault.

@@ -71,7 +71,7 @@ def _is_near(finding: Finding, move: Finding) -> bool:
 
 
 def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
-    """Yield the moves of leaders because of which requests failed or got no response."""
+    """Yield a finding for each time that leaders moved and requests therefore failed or got no response."""
     moves = [
         row for row in facts.tables.rows("diagnosis/leader_moves") if row["time_us"] < facts.shutdown_us - 10_000_000
     ]
@@ -130,7 +130,7 @@ def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def busy_hosts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the brokers that were slow for some seconds, both as leader and as follower, without standing still.
+    """Yield a finding for each broker that was slow for some seconds, as leader and follower, but did not stand still.
 
     `found` are the findings so far; the seconds around them are ignored.
     """
@@ -202,7 +202,7 @@ def _is_busy(rows: Sequence[Row], usual: dict[tuple[int, int], float], broker: i
 
 
 def slow_remote_reads(facts: TraceFacts) -> Iterator[Finding]:
-    """Yield the brokers at which many fetches expired before their reads of remote storage ended."""
+    """Yield a finding for each broker at which many fetches expired before their reads of remote storage ended."""
     for row in facts.tables.rows("diagnosis/remote_waits"):
         expired, fetches = row["expired"], row["fetches"]
         if expired < max(_LEAST_SLOW_READS, _SLOW_READ_SHARE * fetches):
@@ -228,7 +228,7 @@ def slow_remote_reads(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def purge_backlogs(facts: TraceFacts) -> Iterator[Finding]:
-    """Yield the purgatories that hold many watcher list entries of operations that have ended."""
+    """Yield a finding for each purgatory that holds many watcher list entries of operations that have ended."""
     windows: dict[tuple[int, str], list[Row]] = {}
     for row in facts.tables.rows("metrics/purgatories", **_GAUGE_PARAMETERS):
         dead, size = row["dead_watches_max"] or 0, row["purgatory_size_max"] or 0

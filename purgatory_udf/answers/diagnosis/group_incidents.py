@@ -25,7 +25,7 @@ _BROKERS_AT_FAULT = ("broker_frozen", "follower_stalled", "follower_slow", "belo
 
 
 def failed_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the members with expired sessions, unless a broker's incident in `found` kept their requests waiting."""
+    """Yield a finding for each member whose session expired, unless a broker's incident in `found` explains that."""
     rebalances = _rebalances(facts)
     for row in facts.tables.rows("diagnosis/lost_sessions"):
         silence_us = row["end_us"] - row["start_us"]
@@ -61,7 +61,7 @@ def failed_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
 
 
 def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the members that left a group and returned, and the members for which a rebalance waited long.
+    """Yield a finding for each member that left a group and returned, or for which a rebalance waited long.
 
     `found` are the findings so far, which may explain a slow member.
     """
@@ -156,7 +156,7 @@ def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding
 
 
 def rebalance_storms(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the groups that rebalanced repeatedly within a minute. `found` are the findings so far."""
+    """Yield a finding for each group that rebalanced repeatedly within a minute. `found` are the findings so far."""
     by_group: dict[str, list[Row]] = {}
     for row in _rebalances(facts):
         if row["started_us"] < facts.shutdown_us and not row["after_end"]:

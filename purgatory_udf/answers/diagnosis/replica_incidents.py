@@ -334,7 +334,7 @@ def _below_minimum_sentence(low: Sequence[Row], topics: Sequence[str], refused: 
 
 
 def _below_minimum(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the refused produces, for lack of in-sync replicas, that no other incident explains."""
+    """Yield findings about produces refused for lack of in-sync replicas that no other finding explains."""
     rows = [row for row in facts.tables.rows("diagnosis/refusals") if row["error"] in _TOO_FEW]
     explained = [finding for finding in found if finding.kind == "below_min_isr"]
     rest = [
@@ -380,7 +380,7 @@ def _below_minimum(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
 
 
 def _silent_brokers(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the brokers that stood still without delaying produces at other brokers."""
+    """Yield a finding for each time that a broker stood still without delaying produces at other brokers."""
     for broker, silences in facts.silences.items():
         for period in silences:
             known = any(each.broker == broker and each.overlap_us(period.start_us, period.end_us) for each in found)

@@ -217,7 +217,7 @@ EVIDENCE = pa.schema([("name", pa.string()), ("group", pa.string()), *_TIMES, *_
 
 
 def evidence_in(requests: Dataset) -> Dataset:
-    """Return EVIDENCE from REQUESTS rows of a whole log."""
+    """Return the evidence of settings, rows of EVIDENCE, in the requests of a whole log, rows of REQUESTS."""
     heartbeats = requests.where_in("api", [CONSUMER_HEARTBEAT])
     waited = requests.where_in("api", [LIST_OFFSETS, OFFSET_COMMIT]).where_below("remote_us", _SHORT_US, below=False)
     order = [name for name in ("start_us", "file", "piece", "line") if name in requests.schema.names]

@@ -198,7 +198,7 @@ class ImportReport:
         }
 
     def summary(self) -> list[str]:
-        """Return lines of text: input, output with the tables' paths, and every cause that occurred."""
+        """Return lines of text: input, output with the tables' paths, causes that occurred, pauses, shown settings."""
         counts = self.report.counts
         return [
             f"input     {counted(counts['lines'], 'line')} of {counted(self.files, 'file')}",
