@@ -23,6 +23,8 @@ Six seconds of the brokers of a shop: two checkout services produce orders (acks
 replicate them, and billing, fraud-check and warehouse consume them. From 2.2 s to 4.4 s broker 3 is stalled; at 5.2 s
 one partition moves to broker 2. Which requests waited, what completed them, and after how long?
 """
+# Something that is new in Kafka 4; requests of the sample trace end in Kafka 3 and 4 as shown.
+NEXT = "For a trace of Kafka 4's tiered storage: simulate --scenario cold-consumers --out cold --check"
 
 
 # The entries of a demo's folder, which the next demo deletes.
@@ -111,6 +113,7 @@ def main(
         from purgatory_udf.answers.replay_summary import save_waits
 
         print(f"\nChart: {save_waits(backend, place, out.absolute() / 'waits.svg')}")
+        print(NEXT)
 
 
 if __name__ == "__main__":
