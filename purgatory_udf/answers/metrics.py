@@ -199,6 +199,7 @@ def overview(metrics: Metrics, totals: Totals) -> list[Table]:
         _causes(metrics.rows("overview/causes")),
         *(_by(metrics.rows("overview/waits", by=by, top=top), by) for by in metrics.options.by),
         _expirations(metrics.rows("overview/expirations", top=top), totals.kinds),
+        _groups(metrics.rows("overview/groups", top=top)),
         _rebalances(metrics.rows("overview/rebalances", top=top)),
         _consumer_rebalances(metrics.rows("overview/consumer_rebalances", top=top)),
         _held_back(metrics.rows("overview/held_back", top=top)),
@@ -337,6 +338,21 @@ def _expirations(worst: list[Row], kinds: list[Row]) -> Table:
     )
 
 
+def _groups(groups: list[Row]) -> Table:
+    names = ("sessions_lost", "rebalance_timeouts", "held_back", "held_back_ms")
+    rows = [
+        (
+            *(row[name] for name in ("group", "broker", "protocol", "rebalances")),
+            _rounded(row["mean_to_stable_ms"]),
+            row["max_to_stable_ms"],
+            *(row[name] for name in names),
+        )
+        for row in groups
+    ]
+    columns = ("group", "broker", "protocol", "rebalances", "mean ms to Stable", "max ms to Stable", "sessions lost")
+    return Table("Groups", (*columns, "rebalance timeouts", "held back", "held back ms"), rows)
+
+
 def _rebalances(longest: list[Row]) -> Table:
     rows = [
         (*_rebalance_start(row), row["joined_because"], _rebalance_end(row), row["last_to_join"], _missing(row))
@@ -443,7 +459,7 @@ def summary(metrics: Metrics) -> list[str]:
 def as_json(metrics: Metrics) -> dict[str, Any]:
     """Return the figures of the summary as JSON: rows of the queries in `sql/overview`, each list with `top` rows."""
     sums, top, tables = totals(metrics), metrics.options.top, metrics.tables
-    of_groups = ("rebalances", "consumer_rebalances", "held_back", "share_fetches", "deliveries")
+    of_groups = ("groups", "rebalances", "consumer_rebalances", "held_back", "share_fetches", "deliveries")
     ranked = ("meters", "purgatories", "expirations", *of_groups)
     return {
         "run_id": tables.run.run_id,

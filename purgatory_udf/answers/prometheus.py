@@ -24,6 +24,7 @@ _DELAYED = "kafka_server_delayedoperationpurgatory_numdelayedoperations"
 _LOCKS = "kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total"
 _ACKNOWLEDGED = "kafka_server_sharegroupmetrics_recordacknowledgements_total"
 _WAITS = "purgatory_replay_wait_seconds"
+_TO_STABLE = "purgatory_replay_time_to_stable_seconds"
 _QUANTILES = {"0.5": "p50_ms", "0.95": "p95_ms", "0.99": "p99_ms"}
 _ENDS = ("on_arrival", "after_a_wait", "expired")
 
@@ -60,7 +61,7 @@ class Family:
 def exposition(metrics: Metrics, findings: Sequence[Finding] = ()) -> str:
     """Return all metrics as text, with a series for each finding of a diagnosis."""
     families = [*_gauges(metrics), *_meters(metrics), *_deliveries(metrics), _operations(metrics), _waits(metrics)]
-    families += _counts(metrics)
+    families += [*_counts(metrics), *_groups(metrics)]
     families.append(_findings(findings))
     return "".join(f"{line}\n" for family in families if family.samples for line in family.lines())
 
@@ -165,3 +166,19 @@ def _counts(metrics: Metrics) -> Iterable[Family]:
     events = Family("purgatory_replay_events_total", "counter", "Events that have been replayed.")
     events.add(counts.get("events"))
     return rebalances, still_open, events
+
+
+def _groups(metrics: Metrics) -> Iterable[Family]:
+    stable = Family(_TO_STABLE, "summary", "Rebalances after which a group was Stable: their number and lengths.")
+    sessions = Family("purgatory_replay_sessions_lost_total", "counter", "Members of groups with an expired session.")
+    timeouts = Family("purgatory_replay_rebalance_timeouts_total", "counter", "Expired rebalance timeouts of groups.")
+    held = Family("purgatory_replay_held_back_seconds_total", "counter", "Waits for partitions that a client held.")
+    for row in metrics.rows("prometheus/groups"):
+        tags = {name: row[name] for name in ("broker", "group", "protocol")}
+        stable.add(row["to_stable_ms"] / 1000, "_sum", **tags)
+        stable.add(row["stabilized"], "_count", **tags)
+        sessions.add(row["sessions_lost"], **tags)
+        timeouts.add(row["rebalance_timeouts"], **tags)
+    for row in metrics.rows("prometheus/held_back"):
+        held.add(row["held_ms"] / 1000, broker=row["broker"], group=row["group"], client=row["client"])
+    return stable, sessions, timeouts, held

@@ -113,6 +113,24 @@ _REBALANCES = table(
     column("after_end", BOOL, "Whether the rebalance started after the last event of the trace"),
 )
 
+_GROUPS = table(
+    column("broker", INT, "Broker ID of the coordinator"),
+    column("group", TEXT, "Group ID"),
+    column("protocol", TEXT, "`classic`, or `consumer` (KIP-848); a group that was converted has a row for each"),
+    column("rebalances", LONG, "Number of rebalances"),
+    column("stabilized", LONG, "Rebalances after which the group was Stable"),
+    column("to_stable_ms", LONG, "Sum of their lengths: the time to stability, in milliseconds"),
+    column("max_to_stable_ms", LONG, "Longest of them, in milliseconds"),
+    column("sessions_lost", LONG, "Members with an expired session"),
+    column(
+        "rebalance_timeouts",
+        LONG,
+        "`classic`: joins and syncs that expired; `consumer`: members that did not revoke, join or sync in time",
+    ),
+    column("held_back", LONG, "`consumer`: waits of members for partitions of others, as in `metrics/held_back`"),
+    column("held_back_ms", LONG, "Sum of these waits in milliseconds"),
+)
+
 _HELD_BACK = table(
     column("broker", INT, "Broker ID of the coordinator"),
     column("group", TEXT, "Group ID"),
@@ -174,6 +192,7 @@ COMMENTED_METRICS: dict[str, pa.Schema] = {
     "metrics/waits": _WAITS,
     "metrics/purgatories": _PURGATORIES,
     "metrics/rebalances": _REBALANCES,
+    "metrics/groups": _GROUPS,
     "metrics/held_back": _HELD_BACK,
     "metrics/share_fetches": _SHARE_FETCHES,
     "metrics/deliveries": _DELIVERIES,

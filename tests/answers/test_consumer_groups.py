@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from deltalake import DeltaTable
 
-from jobs import explain, fidelity, ingest, metrics, replay
+from jobs import explain, fidelity, ingest, metrics, replay, what_if
 from purgatory_udf.launch.backend_choice import open_local
 from tests.support import recorded
 
@@ -59,9 +61,10 @@ def test_table_has_members_transitions(out: str) -> None:
     assert became_classic == dict.fromkeys((False, True), "left: the group became a classic one")
 
 
-def test_metrics_show_who_held_partitions_back(out: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_show_who_held_partitions_back(out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Kafka's server log has the expired reconciliation too: 7,000 ms after the first member had to revoke."""
-    assert metrics.main.status(["--out", out], open_local) == 0
+    file = tmp_path / "replay.prom"
+    assert metrics.main.status(["--out", out, "--prometheus", str(file)], open_local) == 0
     printed = capsys.readouterr().out
     rebalances = [
         line.split() for line in printed.split("consumer groups (KIP-848)\n")[1].split("\n\n")[0].splitlines()
@@ -78,6 +81,34 @@ def test_metrics_show_who_held_partitions_back(out: str, capsys: pytest.CaptureF
         ["kM", "2", "kM-1", "1", "kM-3", "04:53:36.143", "1,326"],
         ["kC", "1", "kC-2", "3", "kC-1", "04:53:38.147", "865"],
     ]
+    lines = printed.split("Groups\n")[1].split("\n\n")[0].splitlines()
+    assert {tuple(line.split()) for line in lines[1:]} == {
+        ("kC", "1", "consumer", "3", "3,226.3", "7,673", "0", "1", "2", "7,962"),
+        ("kM", "2", "classic", "3", "3,714.0", "6,032", "0", "0", "0", "0"),
+        ("kM", "2", "consumer", "2", "1,465.5", "1,685", "0", "0", "2", "2,658"),
+    }
+    samples = set(file.read_text().splitlines())
+    of_group = 'broker="1",group="kC"'
+    assert {
+        f'purgatory_replay_rebalances_total{{{of_group},ended="Stable"}} 3',
+        f'purgatory_replay_time_to_stable_seconds_sum{{{of_group},protocol="consumer"}} 9.679',
+        f'purgatory_replay_time_to_stable_seconds_count{{{of_group},protocol="consumer"}} 3',
+        f'purgatory_replay_sessions_lost_total{{{of_group},protocol="consumer"}} 0',
+        f'purgatory_replay_rebalance_timeouts_total{{{of_group},protocol="consumer"}} 1',
+        f'purgatory_replay_held_back_seconds_total{{{of_group},client="kC-1"}} 7.097',
+    } <= samples
+
+
+def test_longer_rebalance_timeout_keeps_member_longer(out: str, tmp_path: Path) -> None:
+    words = ["--events", f"{out}/events", "--out", str(tmp_path), "--variant", "slow", "group.rebalance_timeout_ms=x2"]
+    assert what_if.main.status(words, open_local) == 0
+    rows = DeltaTable(f"{tmp_path}/what_if").to_pyarrow_table().to_pylist()
+    waits = {
+        (row["kind"], row["variant_completed_by"]): (row["baseline_wait_ms"], row["variant_wait_ms"])
+        for row in rows
+        if row["change"] == "waits longer"
+    }
+    assert waits == {("reconciliation", "timeout"): (7000, 14_000), ("session", "fenced"): (7000, 14_000)}
 
 
 def test_explain_tells_why_member_was_fenced(out: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,6 +88,7 @@ WITHOUT_ROWS = (
     "overview/share_fetches",
     "overview/deliveries",
     "prometheus/deliveries",
+    "prometheus/held_back",
     "overview/consumer_rebalances",
     "views/consumer_rebalances",
 )
