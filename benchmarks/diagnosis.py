@@ -39,7 +39,7 @@ from purgatory_udf.streaming.run_resumption import ReplayOptions
 
 @dataclass(frozen=True)
 class Score:
-    """The result of some traces of one shape: numbers of traces, incidents, and findings."""
+    """The diagnosis of the traces of one shape: how many incidents it found, and how many of its findings are right."""
 
     shape: str
     traces: int

@@ -80,7 +80,7 @@ def _write_trace(spark: SparkSession, work: Path, groups: int, seconds: int) -> 
 
 
 def _replay(variant: str, events: Path, out: Path, memory: str) -> float:
-    """Replay a variant; return the seconds, including those before the kill."""
+    """Replay a variant, and return how many seconds it took. With `:kill`, those before the kill are included."""
     grouping, per_batch, *kill = variant.split(":")
     shutil.rmtree(out, ignore_errors=True)
     command = [

@@ -43,7 +43,7 @@ class Trace:
 
 
 def groups_trace(groups: int, seconds: int, seed: int = 1) -> Trace:
-    """Generate a trace of this many groups and seconds."""
+    """Generate the events of `groups` consumer groups over `seconds` seconds, randomly but reproducibly by `seed`."""
     parts = [np.concatenate(list(_group_events(number, seconds * 1000, seed)), axis=1) for number in range(groups)]
     sizes = [int(part[_MEMBER].max()) + 1 for part in parts]
     number = np.repeat(np.arange(groups), [part.shape[1] for part in parts])

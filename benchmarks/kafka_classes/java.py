@@ -57,7 +57,7 @@ class Kafka:
         return int(self._answer_to(f"load {trace}"))
 
     def seconds(self) -> float:
-        """Replay the whole trace once; return the seconds."""
+        """Replay the whole trace once; return the seconds that it took."""
         return int(self._answer_to("run")) / 1e9
 
     def write(self, outcomes: Path) -> None:

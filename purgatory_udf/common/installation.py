@@ -34,7 +34,7 @@ def conf_folder() -> Path:
 
 
 def job_module(name: str) -> str:
-    """Return the full name of a job's module."""
+    """Return the full name of the module of the job `name`, such as `jobs.replay`."""
     return f"purgatory_udf.jobs.{name}" if is_installed(ROOT) else f"jobs.{name}"
 
 

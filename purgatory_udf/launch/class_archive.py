@@ -75,7 +75,7 @@ class ClassArchive:
 
     @property
     def draft(self) -> Path:
-        """The folder in which the archive is being created, with the output of the demo."""
+        """The folder in which the archive is being created, with the output of the demo run that creates it."""
         return self.folder / f"{self.name}.draft"
 
     def creation_options(self) -> str:

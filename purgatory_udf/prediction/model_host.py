@@ -28,7 +28,10 @@ Do = Callable[..., None]
 
 
 class ModelHost:
-    """Clock and event loop; without `cores`, steps do not slow each other down."""
+    """Clock and event loop of the host of all clients and brokers, whose steps share its cores.
+
+    Without `cores`, steps do not slow each other down.
+    """
 
     def __init__(
         self, begin_ms: float, cores: float | None, stall_ms: float = float("inf"), stretch: float = 1.0
@@ -83,7 +86,10 @@ class ModelHost:
         self.now = until_ms
 
     def _wait(self, stalled: tuple[float, Do, Any]) -> None:
-        """Wait for the stalled part of a step. The step counts as active during that time."""
+        """Wait for the stalled part of a step, given as (milliseconds, function, its argument).
+
+        The step counts as active during that time. The function is called afterwards.
+        """
         length_ms, do, subject = stalled
         self._catch_up()
         self._stalled += 1

@@ -94,7 +94,7 @@ class Trial:
         reached: Whether the goal is reached.
         allowed: Whether the limit is kept.
         is_full_length: Whether it was simulated in full length with all seeds.
-        best: Whether it is on the frontier.
+        best: Whether no other trial is better in one of the two figures and at least as good in the other.
     """
 
     values: tuple[int, ...]
@@ -286,7 +286,7 @@ def _tried(
 
 
 def _marked(tried: Sequence[Trial], goal: Goal, within: Limit) -> list[Trial]:
-    """Return the trials with `best` set for those on the frontier."""
+    """Return the trials with `best` set for the first trial of each result that no other trial dominates."""
     up, down = (1 if goal.percent < 0 else -1), (1 if within.most else -1)
     scores = np.array([(up * trial.goal, down * trial.within) for trial in tried])
     marked = []

@@ -189,7 +189,7 @@ class FindCoordinatorRequest(ClientRequest):
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorResponse:
-    """The coordinator's broker id, or None."""
+    """The response to a lookup of a coordinator: its broker id, or None if no broker that may be it is up."""
 
     broker: int | None
 

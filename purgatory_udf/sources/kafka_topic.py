@@ -139,7 +139,7 @@ def read_all(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
 
 
 def read_stream(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
-    """Return all messages as a stream."""
+    """Return a streaming DataFrame of all messages, from the earliest one on."""
     return _rows(spark.readStream.format("kafka").options(**topic.reader()).load())
 
 

@@ -222,7 +222,7 @@ def _pending_reads(state: State, operation: Records, parts: Records) -> str:
 
 
 def _readable_end(key: Records, reader: int) -> tuple[int, int, int]:
-    """Return the end up to which this kind of reader may read: offset, segment and position."""
+    """Return the offset, segment and position of the end up to which a kind of reader (`Reader`) may read."""
     which = "hw"
     if reader == Reader.FOLLOWER:
         which = "end"

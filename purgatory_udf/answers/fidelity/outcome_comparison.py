@@ -267,7 +267,10 @@ def outcome_matrix(counts: Rows) -> Table:
 
 
 def waits(rows: Rows) -> Table:
-    """Return the table of quantiles of the differences between waits. `rows` are those of `fidelity/waits`."""
+    """Return the table of quantiles of the absolute differences between recorded and replayed waits.
+
+    `rows` are the result of the query `fidelity/waits`.
+    """
     return Table(
         "Difference between recorded and replayed waits, ms",
         ("kind", "broker", "operations", "median", "p95", "p99", "worst"),

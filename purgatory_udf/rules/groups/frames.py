@@ -181,7 +181,7 @@ class _RowSelection:
 
 
 class _SelectedColumn:
-    """Selected rows of a column, copied when the column is read."""
+    """A column that consists of selected rows of another, which are copied each time that `array` is called."""
 
     __slots__ = ("rows", "source")
 
@@ -198,7 +198,7 @@ class _SelectedColumn:
 
 
 class _ConcatenatedColumn:
-    """Concatenated columns, copied once, when the column is first read."""
+    """A column that consists of several others, which are copied once, when `array` is first called."""
 
     __slots__ = ("_array", "_length", "_parts")
 

@@ -71,7 +71,7 @@ class StepResult:
         return [entry for entry in self.entries if isinstance(entry, MemberChange)]
 
     def answers(self, key: str) -> Iterator[Answer]:
-        """Yield all answers one by one, those decided on columns last."""
+        """Yield all answers to the group `key`: those of the machine, then those that were decided on columns."""
         yield from (entry for entry in self.entries if isinstance(entry, Answer))
         for heartbeats in self.heartbeats:
             yield from _answers_of(heartbeats, key)

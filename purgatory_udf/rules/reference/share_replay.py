@@ -41,7 +41,7 @@ class ShareResults:
 
 
 class ShareReplay:
-    """Applies events in order, and returns the results step by step."""
+    """A replay of share groups by the reference. Each `step` applies further events and returns their results."""
 
     def __init__(self, config: Config, start_ms: int, pauses: Pauses | None = None) -> None:
         self.cluster = ReplicaCluster(config, start_ms // STEP_MS * STEP_MS, pauses)
@@ -88,7 +88,7 @@ class ShareReplay:
             self.cluster.broker(event.get("broker") or 0).finish_request(event["time_us"])
 
     def _run_out(self, last_ms: int) -> None:
-        """Advance the clock until no timer is running, then to the next reading of the gauges."""
+        """Advance the clock from the last event until no timer is running, then to the next reading of the gauges."""
         clock, ended_ms = self.cluster.clock, last_ms + 1
         clock.advance_to(last_ms)
         while clock.num_delayed() and (next_ms := clock.next_expiration_ms()) is not None:

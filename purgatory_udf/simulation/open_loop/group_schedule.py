@@ -93,7 +93,7 @@ class MemberActions:
 
 
 def concatenate(parts: Iterable[MemberActions]) -> MemberActions:
-    """Concatenate the requests."""
+    """Return the requests of all parts as one, in the order of the parts; possibly none."""
     parts, none = list(parts), np.zeros(0, dtype=np.int64)
     return MemberActions(
         *(np.concatenate([none, *(getattr(part, field.name) for part in parts)]) for field in fields(MemberActions))

@@ -199,7 +199,7 @@ class Workload:
 
     @property
     def client_events(self) -> int:
-        """The number of events left for produces, high watermarks and fetches."""
+        """The number of produce, high watermark and fetch events: what the other kinds leave of `events`."""
         given = EVENTS_PER_PARTITION * self.partitions + EVENTS_PER_MOVE * self.slices + self.group_events
         given += self.transaction_ends
         return self.events - given - EVENTS_PER_DELETE * self.deletes - EVENTS_PER_CREATION * self.creations

@@ -41,7 +41,7 @@ class IngestOptions:
         return f"ingest-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}"
 
     def settings(self) -> dict[str, Any]:
-        """Return the options that affect the tables."""
+        """Return the options that affect the tables, by name."""
         options = {name: getattr(self, name) for name in ("source", "max_disorder_ms", "events_per_file")}
         return {**options, **self.limits.settings()}
 

@@ -149,7 +149,7 @@ class Context:
         return next((session.timeout_ms for session in known if session.at_us <= at_us), None)
 
     def share_settings_at(self, group: str, at_us: int) -> dict[str, int | str]:
-        """Return the settings of a share group that were set before a time, by field of the event `share_group`."""
+        """Return the settings of a share group that were set by `at_us`, by field of the event `share_group`."""
         known = {each.field: each.value for each in self.share_settings.get(group, ()) if each.at_us <= at_us}
         return {field: value for field, value in known.items() if value is not None}
 

@@ -161,7 +161,7 @@ class PartitionChange:
 
 
 class TopicSize(NamedTuple):
-    """A topic has this number of partitions from `at_us` on; 0: it was deleted."""
+    """A topic has this number of partitions from `at_us` on; 0 means that it was deleted."""
 
     at_us: int
     topic: str

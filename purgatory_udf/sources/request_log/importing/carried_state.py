@@ -167,7 +167,7 @@ class CarriedState:
     counts: dict[str, int] = field(default_factory=dict)
 
     def time_range(self, newest_us: int, hold_us: int) -> TimeRange:
-        """Return the time range that a step settles if its latest response was sent at `newest_us`."""
+        """Return the time range that a step settles: up to `hold_us` before its latest response, at `newest_us`."""
         return TimeRange(self.until_us, max(self.until_us, newest_us - hold_us))
 
     def context(

@@ -403,7 +403,7 @@ def _cluster_requests(requests: Dataset) -> list[Request]:
 
 
 def _heartbeats(requests: Dataset) -> HeartbeatCounts:
-    """Return for each broker (heartbeats that the request handler thread answered itself, all heartbeats)."""
+    """Return by broker the numbers of (heartbeats that the request handler thread answered itself, all heartbeats)."""
     schema = pa.schema([("broker", pa.int32()), ("own_thread", pa.int64()), ("heartbeats", pa.int64())])
     counted = requests.where_in("api", ["HEARTBEAT"]).select("broker", "remote_us")
     heartbeats = counted.sql(

@@ -305,7 +305,7 @@ class SessionConverter:
     def _attempts(
         self, request: Request, fetch: FetchRequestBody, read: list[FetchRequestPartition]
     ) -> Iterator[tuple[Key, Fact]]:
-        """Add the attempts to the open runs, and yield the runs that end."""
+        """Add the fetch's attempts to the open runs of attempts, and yield (partition, run) for runs that end."""
         # An open transaction hides records from read_committed consumers, so their attempts prove nothing.
         proves = fetch.isolation != READ_COMMITTED
         # A fetch that had to wait for the first byte found no record.

@@ -79,7 +79,7 @@ class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
 
     @property
     def is_within_handling(self) -> bool:
-        """Whether the append was certainly between S and L of its produce."""
+        """Whether the append certainly happened while its produce was handled, between S and L (see the module)."""
         return self.is_operation and self.transaction is None
 
 
