@@ -39,6 +39,7 @@ from purgatory_udf.backend.delta_store import (
     has_log,
 )
 from purgatory_udf.backend.process_pool import run_parallel
+from purgatory_udf.common.console import hidden_panics
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.common.local_files import require_local_path
 
@@ -59,6 +60,12 @@ def needing_spark() -> Iterator[None]:
         yield
     except (pa.ArrowException, DeltaError, OSError) as error:
         raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
+
+
+def write_table(path: str, rows: pa.Table | pa.RecordBatchReader, **options: Any) -> None:
+    """Write a table with deltalake's `write_deltalake`, whose panics on a full disk are raised, but not printed."""
+    with hidden_panics():
+        write_deltalake(path, rows, **options)
 
 
 class NewerProtocolError(UserError):
@@ -153,7 +160,7 @@ class LocalDelta(DeltaStore):
         with needing_spark():
             if has_transaction(place, transaction):
                 return
-            write_deltalake(
+            write_table(
                 place,
                 rows,
                 mode="append",
@@ -166,7 +173,7 @@ class LocalDelta(DeltaStore):
     ) -> None:
         predicate = _predicate(where) if where and self.is_table(path) else None
         with needing_spark():
-            write_deltalake(
+            write_table(
                 str(require_local_path(path)),
                 rows,
                 mode="overwrite",

@@ -226,7 +226,7 @@ class DuckDatabase(SqlDatabase):
         append: bool = False,
         single_file: bool = False,
     ) -> None:
-        from deltalake import write_deltalake
+        from purgatory_udf.backend.local_delta import write_table
 
         written = with_comments(without_comments(schema), schema)
 
@@ -236,7 +236,7 @@ class DuckDatabase(SqlDatabase):
 
         with self._exclusive():
             rows = batches(self._executed(query, parameters).to_arrow_reader())
-            write_deltalake(
+            write_table(
                 str(require_local_path(path)),
                 pa.RecordBatchReader.from_batches(written, rows),
                 mode="append" if append else "overwrite",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from types import TracebackType
@@ -24,6 +28,12 @@ log = logging.getLogger(__name__)
 Tasks = Callable[[], tuple[int, int]]
 
 LOOK_EVERY = 0.5
+
+# What a panic of a Rust library prints; libraries for Python also raise it as an error.
+_PANIC = re.compile(
+    rb"\n?thread '[^\n]*panicked at [^\n]*\n[^\n]*\n(?:stack backtrace:\n(?: +[^\n]*\n)*)?(?:note: [^\n]*\n)*"
+)
+_panics = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -133,3 +143,34 @@ class Phases:
             done, all_tasks = self._tasks()
             if self._status and all_tasks:
                 self._status.update(f"{self._phase} · {done:,} of {all_tasks:,} tasks")
+
+
+@contextmanager
+def hidden_panics() -> Iterator[None]:
+    """Remove panics of Rust libraries from stderr in the `with` block; everything else is printed at its end.
+
+    Only one block at a time hides them. Blocks of other threads meanwhile run as they are.
+    """
+    if not _panics.acquire(blocking=False):
+        yield
+        return
+    try:
+        with tempfile.TemporaryFile() as printed:
+            sys.stderr.flush()
+            stderr = os.dup(2)
+            os.dup2(printed.fileno(), 2)
+            try:
+                yield
+            except Exception:
+                time.sleep(0.1)  # A library's other threads may panic just after the error.
+                raise
+            finally:
+                sys.stderr.flush()
+                os.dup2(stderr, 2)
+                os.close(stderr)
+                printed.seek(0)
+                rest = memoryview(_PANIC.sub(b"", printed.read()))
+                while rest:
+                    rest = rest[os.write(2, rest) :]
+    finally:
+        _panics.release()
