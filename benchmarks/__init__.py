@@ -4,6 +4,6 @@
 - `replay`, `costs`, `lopsided`, `groups_many`: whole replays, their cost model, skewed traces, many consumer groups
 - `ingest`, `followed_log`: imports, and a request log that is followed
 - `diagnosis`, `simulated_incidents`: precision and recall of `diagnose` on simulated incidents
-- `simulation_speed`: traces per second of `simulate`
+- `simulation_speed`: events per second of `simulate`
 - `partition_trace`, `groups_trace`, `topic`: inputs of these
 """

@@ -4,10 +4,10 @@
     python -m benchmarks.ingest --trace my.jsonl --log broker-*/kafka-request.log --isr metadata.txt
     python -m benchmarks.ingest --json now.json --compare before.json
 
-JSON Lines, request logs, and a request log that is followed, which is compared with the floor of reading it at once.
-Runs of imports and floors are interleaved in one process after a warm-up; medians are compared, as absolute times of
-one machine mean little on another. Everything runs without Spark in as many processes as there are cores, as `ingest`
-does for small inputs (`purgatory_udf/launch/backend_choice.py`); with `--spark` it runs in Spark.
+The imports are those of JSON Lines, of request logs, and of a request log that is followed; the floor of the latter is
+that of reading it at once. Runs are interleaved in one process after a warm-up. Medians are compared, as absolute times
+of one machine mean little on another. Everything runs without Spark in as many processes as there are cores, as small
+inputs of `ingest` do (`purgatory_udf/launch/backend_choice.py`); with `--spark` it runs in Spark.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 Kafka's side runs its published purgatory, operation, timer and wheel classes in the trace's own time, on a small model
 of the log. After a warm-up, runs of both sides are interleaved, and their medians are compared. Reading the trace is
-not measured. `loop`: one call of the engine, from records to ended operations; `arrow`: from a table of events to
-tables of outcomes.
+not measured. The engine has two figures: `loop` is one call of it, from records to ended operations, and `arrow` also
+includes the conversion from a table of events and to tables of outcomes.
 """
 
 from __future__ import annotations

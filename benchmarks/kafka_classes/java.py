@@ -22,6 +22,9 @@ def class_path() -> str:
     """Compile the sources, and return a class path of them and Kafka's jars.
 
     Maven works offline once it has fetched the jars.
+
+    Raises:
+        UnavailableError: There is no JDK or no Maven, or Maven failed.
     """
     compiler, maven = _jdk(), shutil.which("mvn")
     if maven is None:

@@ -59,6 +59,9 @@ def explain(session: Session, out: str, question: Question, top: int = 20) -> li
         out: Folder of the replay.
         question: What to explain.
         top: Maximum number of operations of a request or client, or of changes of a group.
+
+    Raises:
+        UserError: The tables have nothing about the subject, or the end of a request's id is ambiguous.
     """
     tables = RunTables(session, out)
     if question.member is not None:

@@ -1,6 +1,6 @@
 """The metrics of one replay: computed from its tables by the queries of `sql/metrics`, written next to them.
 
-Also the main figures as small tables to print, with the largest values first.
+The main figures are also returned as small tables to print, with the largest values first.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def write_metrics(session: Session, out: str, options: MetricsOptions, folder: s
 
 
 def read_metrics(session: Session, out: str) -> Metrics:
-    """Return the tables that `write_metrics` wrote to `out`."""
+    """Return the tables that `write_metrics` wrote to `out`. Raises UserError if there are none."""
     tables = RunTables(session, out)
     store = backend_of(session).delta(out)
     if not all(store.is_table(tables.layout.table(name)) for name in METRICS):

@@ -45,6 +45,9 @@ def variants(arguments: Iterable[str], config: Path | None, settings: list[str])
 
     A word with `=` is a setting, a word with the suffix .yaml or .yml is a file of settings, and any other word is the
     name of the next variant. Settings `brokers.KEY=VALUE` change the scenario of a simulation.
+
+    Raises:
+        UserError: A name is missing or repeated, or a setting is invalid.
     """
     named: list[_VariantArguments] = []
     for argument in arguments:

@@ -82,7 +82,11 @@ class LocalDelta(DeltaStore):
     """The `DeltaStore` for tables on the local disk, which uses deltalake and needs no JVM."""
 
     def table_at(self, path: str) -> DeltaTable | None:
-        """Return the table at its newest version; None if it does not exist."""
+        """Return the table at its newest version; None if it does not exist.
+
+        Raises:
+            NewerProtocolError: The table requires a newer reader version than deltalake has.
+        """
         _require_known_protocol(path)
         with needing_spark():
             try:

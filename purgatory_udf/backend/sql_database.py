@@ -265,7 +265,11 @@ class DuckDatabase(SqlDatabase):
 
 
 def _delta_table(path: str) -> DeltaTable | None:
-    """Return the table at its newest version; None if it does not exist."""
+    """Return the table at its newest version; None if it does not exist.
+
+    Raises:
+        NeedsSparkError: The table has features that only Spark can read.
+    """
     from purgatory_udf.backend.local_delta import LocalDelta
 
     table = LocalDelta().table_at(path)

@@ -290,6 +290,9 @@ def _nest(flat: dict[str, Any], into: dict[str, Any], origin: str) -> dict[str, 
     """Insert keys into the nested sections of `into`. Keys may be dotted or nested.
 
     `origin` is the file or option that the keys come from, for error messages.
+
+    Raises:
+        UserError: A key is not text, or is both a section and a value.
     """
     for key, value in flat.items():
         if not isinstance(key, str):

@@ -53,7 +53,11 @@ class _Jvm:
         self._process = subprocess.Popen(command, env=jvm_environ, stdin=subprocess.PIPE, preexec_fn=bind_to_parent)
 
     def gateway_address(self) -> tuple[int, str]:
-        """Wait until the JVM is up; return the port and the secret of its gateway."""
+        """Wait until the JVM is up; return the port and the secret of its gateway.
+
+        Raises:
+            UserError: The JVM has exited.
+        """
         while not self._gateway_file.exists():
             if self._process.poll() is not None:
                 status = self._process.returncode

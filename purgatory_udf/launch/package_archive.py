@@ -48,7 +48,7 @@ def bundle_sources(root: Path) -> dict[str, bytes]:
 
 
 def bundle_digest(files: Mapping[str, bytes]) -> str:
-    """Return a digest that is the same for the same sources."""
+    """Return a digest of the sources, given by file name, as 16 hexadecimal digits."""
     total = hashlib.sha256()
     for name, text in files.items():
         total.update(f"{name}\0{len(text)}\0".encode())
@@ -115,7 +115,11 @@ exit 1
 
 
 def create_archive(root: Path, file: Path) -> Path:
-    """Write the archive of the source tree at `root` to `file`. The file appears only when it is complete."""
+    """Write the archive of the source tree at `root` to `file`. The file appears only when it is complete.
+
+    Raises:
+        UserError: The folder of the file does not exist, or the engine cannot be compiled.
+    """
     if not file.parent.is_dir():
         raise UserError(f"{file}: no such folder: {file.parent}")
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
@@ -132,7 +136,10 @@ def create_archive(root: Path, file: Path) -> Path:
 
 
 def copy_environment(root: Path, environment: Path) -> None:
-    """Copy the archive's files into a folder: the packages that workers need, and those of `root`."""
+    """Copy the archive's files to the folder `environment`: the packages that workers need, and those of `root`.
+
+    The launcher for Python and the manifest are written there, too.
+    """
     lib = environment / "lib"
     lib.mkdir(parents=True)
     for package in _packages(root):
@@ -162,7 +169,7 @@ def compile_engine(root: Path, environment: Path) -> bool:
 
 
 def _run_packed_python(environment: Path, *words: str) -> str:
-    """Run the packed Python and return its output."""
+    """Run the packed Python with these arguments and return its output. Raises UserError if it fails."""
     given = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     given["PURGATORY_PYTHON"] = sys.executable
     done = subprocess.run([str(environment / PYTHON), *words], env=given, capture_output=True, text=True, check=False)

@@ -131,7 +131,11 @@ def _require_supported(settings: Mapping[str, str]) -> None:
 
 
 def _packed_environment(root: Path, settings: Mapping[str, str]) -> str | None:
-    """Return the folder in which workers unpack the archive from `package`; None if no such archive is sent."""
+    """Return the folder in which workers unpack the archive from `package`; None if no such archive is sent.
+
+    Raises:
+        UserError: The archive was created from other sources.
+    """
     for archive in filter(None, settings.get("spark.archives", "").split(",")):
         file, _, folder = archive.partition("#")
         made_of = package_archive.source_digest_of(Path(file.removeprefix("file://")))

@@ -1,6 +1,6 @@
 """Checks a fit: compares a simulation of the unchanged scenario with the recording, client by client.
 
-If a recorded figure of a client is not reproduced, its predictions are marked as unreliable.
+If the simulation does not reproduce a recorded figure of a client, the client's predictions are marked as unreliable.
 
 Each client's figures, per API:
 

@@ -258,7 +258,7 @@ def _client_sections(specs: Collection[str], caption: str) -> list[Section]:
 
 
 def write_page(text: str, file: Path | None) -> list[str]:
-    """Write the page if a file is given; return the line that names it."""
+    """Write the page and return the line that names its file; without a file, write and return nothing."""
     if file is None:
         return []
     replace_file(file, text)

@@ -190,6 +190,9 @@ def predict(
         variants: The settings of each variant, by name.
         seeds: Number of runs per variant, with the seeds 1 to `seeds`.
         report_phase: Called with a line of text when a variant is complete.
+
+    Raises:
+        UserError: A setting of a variant applies to no client or broker.
     """
     plan, groups = build_plan(scenario), consumer_groups(scenario)
     plans = {UNCHANGED: plan}

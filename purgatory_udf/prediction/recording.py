@@ -277,7 +277,11 @@ WHERE t.kind IN ('fetch', 'produce') AND NOT t.after_end AND t.operation_id < {m
 
 
 def read_recording(session: Session, out: str, events: str | None = None) -> Recording:
-    """Read the first `MAX_EVENTS` events of a recording from the tables under `out`, or from another `events` table."""
+    """Read the first `MAX_EVENTS` events of a recording from the tables under `out`, or from another `events` table.
+
+    Raises:
+        UserError: A table is missing or empty.
+    """
     backend, layout = backend_of(session), Layout(out)
     path = events or layout.table("events")
     if not backend.delta(path).is_table(path):
@@ -288,7 +292,11 @@ def read_recording(session: Session, out: str, events: str | None = None) -> Rec
 
 
 def _recorded(backend: Backend, layout: Layout) -> pa.Table:
-    """Return the outcomes of requests: from the request log, or otherwise from a replay."""
+    """Return the outcomes of requests: from the request log, or otherwise from a replay.
+
+    Raises:
+        UserError: The folder has neither.
+    """
     path, completions = layout.table("recorded"), layout.table("completions")
     if backend.delta(path).is_table(path):
         columns = ", ".join(f"t.{name}" for name in RECORDED_COLUMNS)

@@ -143,7 +143,10 @@ def measure_steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
 
 
 def _stalls(turns: pd.DataFrame) -> tuple[float | None, float]:
-    """Return the work (ms) above which a step counts as stalled, and the ratio of duration to work of stalled steps."""
+    """Return the work (ms) above which a step counts as stalled, and the ratio of duration to work of stalled steps.
+
+    They are None and 1 if no step has stalled.
+    """
     stall_ms = float(turns["turn"].quantile(STALL_QUANTILE)) if len(turns) else 0.0
     stalled = turns[turns["turn"] > stall_ms]
     if stall_ms <= 0 or stalled.empty:
@@ -184,7 +187,10 @@ def quantiles(samples: Floats) -> list[float]:
 
 
 def quantiles_by_size(samples: Floats, size: Floats) -> WorkBySize:
-    """Return quantiles for size 0, up to the median size, up to its 90th percentile and above, if samples suffice."""
+    """Return the quantiles of the samples in each range of sizes: 0, up to the median, to the 90th percentile, above.
+
+    Ranges with fewer than `MIN_SAMPLES` samples are combined with a neighbour.
+    """
     some = size[size > 0]
     bounds = [1, round(float(np.quantile(some, 0.5))), round(float(np.quantile(some, 0.9)))] if len(some) else []
     kept: list[int] = []

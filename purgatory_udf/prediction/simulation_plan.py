@@ -157,7 +157,11 @@ def assignment_by_topic(reader: FittedReader, keys: Sequence[TopicPartition]) ->
 def partitions_by_broker(
     client: str, assign: Mapping[str, Sequence[int]], partitions: Sequence[FittedPartition]
 ) -> dict[int, list[int]]:
-    """Return the partitions of `assign` by leader, as indices into `partitions`."""
+    """Return the partitions of `assign`, which are numbers by topic, by leader as indices into `partitions`.
+
+    Raises:
+        UserError: A partition is not in the recording; the message names `client`, the consumer.
+    """
     places = {(partition.topic, partition.partition): place for place, partition in enumerate(partitions)}
     by_broker: dict[int, list[int]] = {}
     for topic, numbers in assign.items():

@@ -172,7 +172,7 @@ class TuningResult:
 
 
 def parse_goal(text: str) -> Goal:
-    """Parse the option `--goal`, such as `requests_per_s -50%`."""
+    """Parse the option `--goal`, such as `requests_per_s -50%`. Raises UserError if it is invalid."""
     match = _GOAL.fullmatch(text.strip())
     if match is None or float(match[2]) == 0:
         raise UserError(f"--goal {text}: expected a figure and its change, such as 'requests_per_s -50%'")
@@ -180,7 +180,7 @@ def parse_goal(text: str) -> Goal:
 
 
 def parse_limit(text: str) -> Limit:
-    """Parse the option `--within`, such as `append_to_answer_p99_ms <= 50`."""
+    """Parse the option `--within`, such as `append_to_answer_p99_ms <= 50`. Raises UserError if it is invalid."""
     match = _WITHIN.fullmatch(text.strip())
     if match is None:
         raise UserError(f"--within {text}: expected a figure and its limit, such as 'append_to_answer_p99_ms <= 50'")
@@ -188,7 +188,7 @@ def parse_limit(text: str) -> Limit:
 
 
 def parse_ranges(words: Sequence[str]) -> list[SettingRange]:
-    """Parse the values of `--over`, such as `fetch.min_bytes=1..100000`."""
+    """Parse the values of `--over`, such as `fetch.min_bytes=1..100000`. Raises UserError if one is invalid."""
     ranges = []
     for word in words:
         match = _OVER.fullmatch(word.strip())
@@ -259,7 +259,11 @@ def tune(
 
 
 def figure_value(figure: str, results: SeedResults) -> float:
-    """Return a figure by name: `requests_per_s` in total, an effect, or a client's figure such as `audit: per_s`."""
+    """Return a figure by name: `requests_per_s` in total, an effect, or a client's figure such as `audit: per_s`.
+
+    Raises:
+        UserError: There is no figure of this name.
+    """
     effects = results.median_effects
     if figure == "requests_per_s":
         return sum(value for name, value in effects.items() if name.endswith(": requests_per_s"))

@@ -57,7 +57,7 @@ class VariantSetting:
 
 
 def parse_variant_setting(word: str) -> VariantSetting:
-    """Parse a setting such as `producer.rate[client_id=p-a]=x2`."""
+    """Parse a setting such as `producer.rate[client_id=p-a]=x2`. Raises UserError if it is invalid."""
     words = parse_setting(word)
     if words is None:
         raise UserError(f"{word}: expected key=value")

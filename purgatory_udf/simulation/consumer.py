@@ -201,7 +201,11 @@ class Consumer:
         return refreshed_us is None or self._environment.now_us - refreshed_us >= age_us
 
     def _update_fetch_positions(self) -> ProcessGenerator[None]:
-        """Set missing positions to the committed offsets, else by the `reset` policy."""
+        """Set missing positions to the committed offsets, else by the `reset` policy.
+
+        Raises:
+            NoOffsetForPartitionError: The policy is `none`, and a partition has no committed offset.
+        """
         missing = self.subscription.missing_positions
         coordinator = yield from self.membership.find_coordinator()
         request = OffsetFetchRequest(

@@ -55,7 +55,7 @@ class GroupMembership:
         return self._is_leader and self._subscription.partitions(self._client.metadata) != self._assignment_snapshot
 
     def ensure_active_group(self) -> ProcessGenerator[None]:
-        """Join and sync until the member has an assignment."""
+        """Join and sync until the member has an assignment or is fenced."""
         while self.needs_to_join and not self.fenced:
             joined = yield from self._join()
             if joined is not None:
@@ -180,7 +180,7 @@ class GroupMembership:
         return (yield from self._client.request(coordinator, request, channel=COORDINATOR_CHANNEL))
 
     def _recover(self, response: Any) -> ProcessGenerator[None]:
-        """Handle an error: rejoin, as the same member or as a new one.
+        """Handle an error: rejoin, as the same member or as a new one. A fenced static member does not rejoin.
 
         After a lost connection, only the coordinator is looked up again, because its successor loads the group with
         this member (Kafka: `AbstractCoordinator.markCoordinatorUnknown`).

@@ -117,7 +117,10 @@ class Controller:
             self._environment.record("partition", broker, topic=topic, partition=0, change="stopped")
 
     def detect_failure(self, broker: int) -> ProcessGenerator[None]:
-        """After the detection timeout, elect other leaders and remove the broker from the in-sync sets."""
+        """After the detection timeout, elect other leaders and remove the broker from the in-sync sets.
+
+        Does nothing if the broker is up again by then.
+        """
         yield self._environment.sleep_ms(self._settings.failure_detection_ms)
         if self._is_up(broker):
             return

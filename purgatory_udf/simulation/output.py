@@ -204,7 +204,11 @@ def write_tables(backend: Backend, output: Output, simulated: SimulationResult, 
 
 
 def write_jsonl(events: Iterable[dict[str, Any]], file: Path) -> None:
-    """Write the trace to a file as JSON Lines, the form of the event contract. Fields without a value are omitted."""
+    """Write the trace to a file as JSON Lines, the form of the event contract. Fields without a value are omitted.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
     try:
         with file.open("w", encoding="utf-8") as stream:
             for event in events:

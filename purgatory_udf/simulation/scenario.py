@@ -352,6 +352,9 @@ class Scenario(_Section):
         Args:
             changed: The values as YAML text, by key.
             origin: The option that they come from, for error messages.
+
+        Raises:
+            UserError: A key is unknown or a value is invalid.
         """
         if not changed:
             return self
@@ -386,7 +389,7 @@ def scenario_names() -> list[str]:
 
 
 def load_scenario(name_or_file: str) -> Scenario:
-    """Load a bundled scenario by name, or a file."""
+    """Load a bundled scenario by its name, or a scenario file by its path. Raises UserError if there is none."""
     path = Path(name_or_file)
     if not path.exists() and path.suffix not in (".yaml", ".yml"):
         path = scenarios_folder() / f"{name_or_file}.yaml"
@@ -396,7 +399,7 @@ def load_scenario(name_or_file: str) -> Scenario:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read and validate a scenario file."""
+    """Read and validate a scenario file. Raises UserError with the first mistake."""
     values = read_mapping(path)
     try:
         return Scenario.model_validate(values)

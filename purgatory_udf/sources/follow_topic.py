@@ -361,7 +361,7 @@ def follow(spark: SparkSession, topic: KafkaTopic, options: Options) -> Streamin
 
 
 def follow_until_stopped(spark: SparkSession, topic: KafkaTopic, options: Options) -> None:
-    """Import until interrupted, with a line of progress for each step; then print the counts of assumptions."""
+    """Import until interrupted, with a line of progress for each step; then print the summary of the import."""
     connect(spark, topic)
     query, steps = _followed(SparkBackend(spark), topic, options)
     try:

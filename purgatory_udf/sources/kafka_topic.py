@@ -87,7 +87,7 @@ class KafkaTopic:
             raise UserError("--hold-ms requires --follow: a topic that is read once needs no hold time")
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Return host and port of each bootstrap server."""
+        """Return host and port of each bootstrap server. Raises UserError if one is not `HOST:PORT`."""
         addresses = []
         for word in self.bootstrap.split(","):
             match = _ADDRESS.fullmatch(word.strip())
@@ -208,6 +208,9 @@ def spool_messages(spark: SparkSession, topic: KafkaTopic, folder: str) -> Itera
 
     Each partition is a file named `TOPIC-PARTITION` below `folder`, which is removed at the end. Line numbers start at
     1, for the earliest message that the topic still has.
+
+    Raises:
+        UserError: The topic has no messages.
     """
     from pyspark.sql import functions as sf
 

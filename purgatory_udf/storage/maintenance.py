@@ -54,6 +54,9 @@ def maintain(
     """Compact and vacuum the tables below `out`; return their sizes, and the deleted working files.
 
     Files that only versions older than `keep_hours` need are deleted.
+
+    Raises:
+        UserError: There is no table of a replay or an import.
     """
     backend, layout = backend_of(session), Layout(out)
     store = backend.delta(out)

@@ -174,7 +174,11 @@ def disagreement_counts(backend: Backend, layout: Layout) -> dict[str, Any]:
 
 
 def explained(session: SparkSession | Backend, out: str, group: str) -> list[str]:
-    """Return the disagreements of one group as lines of text."""
+    """Return the disagreements of one group as lines of text.
+
+    Raises:
+        UserError: There is no finished replay under `out`, or it has no such group.
+    """
     backend, layout = backend_of(session), Layout(out)
     run = run_records.load(backend, layout.table("runs"), "replay")
     if run is None or run.status != run_records.FINISHED:

@@ -94,7 +94,12 @@ def require_backend(session: Session, options: ReplayOptions) -> None:
 
 
 def run_replay(session: Session, options: ReplayOptions) -> Run:
-    """Replay events into the outcome tables and return the run's record."""
+    """Replay events into the outcome tables and return the run's record.
+
+    Raises:
+        UserError: There is no table of events, or the folder has another run.
+        CheckFailedError: Operations have no end, although the run was to end all of them.
+    """
     backend, layout = backend_of(session), Layout(options.out)
     if not backend.delta(options.events).is_table(options.events):
         raise UserError(f"{options.events}: not a Delta table of events; create one with ingest")

@@ -59,6 +59,9 @@ def inspect(session: SparkSession | Backend, checkpoint: str, limit: int) -> Ins
         session: The Spark session that reads the state store.
         checkpoint: The checkpoint of the partition query, or its output folder.
         limit: Number of keys to list.
+
+    Raises:
+        UserError: The checkpoint has no state.
     """
     backend = backend_of(session)
     path = checkpoint

@@ -68,6 +68,9 @@ def count_expirations(before: str | Path | None, after: str | Path) -> list[Expi
     Args:
         before: File with the first reading; None to count from the start of the brokers.
         after: File with the last reading.
+
+    Raises:
+        UserError: The last reading has no counter of expirations, or a broker was restarted between the readings.
     """
     last = _readings(after)
     if not last:

@@ -187,7 +187,11 @@ class Fidelity:
 
 
 def run_fidelity(session: Session, options: FidelityOptions) -> Fidelity:
-    """Compare the replay under `options.out` with the request log, write the table `fidelity`, and report it."""
+    """Compare the replay under `options.out` with the request log, write the table `fidelity`, and report it.
+
+    Raises:
+        UserError: A table is missing, or a file of the options cannot be used.
+    """
     layout = Layout(options.out)
     beans, logged = options.counted(), options.logged()
     for name, maker in NEEDED.items():

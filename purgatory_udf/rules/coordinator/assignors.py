@@ -136,7 +136,7 @@ def _uniform_homogeneous(members: list[MemberSubscription], sizes: TopicSizes) -
 
 
 class _UniformHeterogeneous:
-    """Assigns topic by topic, then balances: the members subscribe to different topics.
+    """Assigns topic by topic, then balances, for members that subscribe to different topics.
 
     Kafka: `UniformHeterogeneousAssignmentBuilder`.
     """

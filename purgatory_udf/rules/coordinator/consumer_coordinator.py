@@ -186,7 +186,11 @@ class ConsumerCoordinator:
         self._journal.record_epoch(request, member_id, after.epoch, request.time_us, assignment_for(after))
 
     def _member_of(self, request: ConsumerHeartbeat, group: ConsumerGroup, member_id: str) -> ConsumerMember:
-        """Return the member before the request: a known member, a new one, or the replacement of a static member."""
+        """Return the member before the request: a known member, a new one, or the replacement of a static member.
+
+        Raises:
+            RefusedError: The member is unknown or fenced, or its instance id still belongs to another member.
+        """
         joins = request.member_epoch == JOINING
         if request.instance_id is None:
             member = group.members.get(member_id)
@@ -404,7 +408,11 @@ class ConsumerCoordinator:
         self._to_classic(group, gone_id, joining, now_us)
 
     def _commit(self, request: OffsetCommit, group: ConsumerGroup) -> None:
-        """Handle an offset commit (`validateOffsetCommit`). It does not renew the session of a consumer member."""
+        """Handle an offset commit (`validateOffsetCommit`). It does not renew the session of a consumer member.
+
+        Raises:
+            RefusedError: The member is unknown, or the request has another epoch than the member.
+        """
         if request.generation >= 0 or group.members:
             member = group.members.get(request.member_id)
             if member is None:

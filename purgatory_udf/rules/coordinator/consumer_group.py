@@ -314,7 +314,7 @@ def reconciled(
 
 
 def _without_unsubscribed(member: ConsumerMember, reported: Partitions | None) -> ConsumerMember:
-    """Revoke partitions of topics to which the member no longer subscribes, without waiting for the next target."""
+    """Return the member without the partitions of topics that it no longer subscribes to; it gives these up at once."""
     kept = _subscribed(member, member.assigned)
     if kept == member.assigned:
         return member

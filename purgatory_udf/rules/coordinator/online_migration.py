@@ -224,7 +224,11 @@ class ClassicMembers:
         self._timers.schedule(SESSION, group, member.member_id, start, timeout_ms, request.api, member.epoch)
 
     def leave(self, request: LeaveGroup, group: ConsumerGroup) -> None:
-        """Handle a leave. An administrator may remove a static member by its instance id alone."""
+        """Handle a leave. An administrator may remove a static member by its instance id alone.
+
+        Raises:
+            RefusedError: The member is unknown or fenced.
+        """
         if request.instance_id is None:
             member = group.members.get(request.member_id)
         else:
@@ -243,7 +247,11 @@ class ClassicMembers:
         self._journal.record_answer(request, NONE, now_us, awaits_commits=True)
 
     def _member(self, request: GroupRequest, group: ConsumerGroup) -> ConsumerMember:
-        """Return the classic member that sent the request (`validateConsumerGroupMember`)."""
+        """Return the classic member that sent the request (`validateConsumerGroupMember`).
+
+        Raises:
+            RefusedError: The member is unknown or fenced.
+        """
         if request.instance_id is None:
             member = group.members.get(request.member_id)
         else:

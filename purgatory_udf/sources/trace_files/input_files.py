@@ -55,6 +55,9 @@ def find_files(
         endings: Endings of the names of files in folders.
         skipped: The other names of files, and links to folders that were searched, are appended to this list.
         wanted: Whether a file of this name is returned.
+
+    Raises:
+        UserError: A path does not exist, is a pipe, or contains no file with one of the endings.
     """
     skipped = [] if skipped is None else skipped
     by_path: dict[str, InputFile] = {}
@@ -232,7 +235,7 @@ _ONLY_WITH = {
 
 
 def require_applicable_options(form: InputFormat, paths: Sequence[str] | None, given: Mapping[str, object]) -> None:
-    """Raise `UserError` if an option does not apply to the format.
+    """Raise `UserError` if an option does not apply to the format, or one that the format needs is missing.
 
     Args:
         form: The format of the input.

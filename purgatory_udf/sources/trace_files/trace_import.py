@@ -227,6 +227,9 @@ def ingest(
         options: Input, output and settings.
         report_phase: Called with a line of text at the start of each phase.
         files: The files to read; by default, those of the options' paths.
+
+    Raises:
+        UserError: The input has no lines, or a file or table cannot be used.
     """
     backend, layout = backend_of(session), Layout(options.out)
     _require_room(backend, layout, options.overwrite)
@@ -298,6 +301,9 @@ def ingest_trace(
 
     If an interrupted replay is repeated, files that have been imported already are not imported again, unless
     `overwrite`.
+
+    Raises:
+        UserError: The table has the events of another trace.
     """
     backend = backend_of(session)
     events = Layout(out).table("events")

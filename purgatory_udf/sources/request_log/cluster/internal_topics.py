@@ -161,7 +161,7 @@ class TransactionFacts:
         return cls(dict(map(tuple, state["producers"])), added, dict(state.get("timeouts_ms", {})))
 
     def rename(self, names: dict[str, str]) -> None:
-        """Replace topic ids by names."""
+        """Replace topic ids by topic names; `names` has the name of each known id."""
         self.added = {(name, names.get(topic, topic), part): at for (name, topic, part), at in self.added.items()}
 
     def transaction_of(self, producer: int) -> str:

@@ -418,7 +418,10 @@ def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
 
 
 def batches_of(rows: Iterable[Facts | RequestFacts | Row], schema: pa.Schema) -> Batches:
-    """Yield batches of the rows, with the facts of a partition serialized together."""
+    """Yield batches of the rows, with the facts of a partition serialized together.
+
+    Facts of requests about invalid partitions are left out, because the contract rejects their events.
+    """
     held: list[Row] = []
     facts: dict[tuple[Any, ...], list[Fact]] = {}
     waiting = 0

@@ -265,7 +265,11 @@ class Overview:
 
 
 def overview_of(read: Dataset) -> Overview:
-    """Collect the totals of the pieces, and the requests with metadata of the cluster."""
+    """Collect the totals of the pieces, and the requests with metadata of the cluster, from READ rows.
+
+    Raises:
+        UserError: The logs have no lines.
+    """
     columns = ("file", "piece", "line", "counts", "body")
     ends = read.where_in("row", [log_reader.END]).select(*columns).collect()
     rows = ends.sort_by([("file", "ascending"), ("piece", "ascending")]).to_pylist()

@@ -130,7 +130,8 @@ def with_broker_stops(
 class TimeRange(NamedTuple):
     """Time range of the events to write, from `from_us` until just before `until_us`.
 
-    Events before it are already written, as far as they were known: all of a whole log, a part of a followed log.
+    A whole log has one range, `ALL_TIME`. A followed log has one for each step: earlier events that were known in time
+    are already written.
     """
 
     from_us: int
