@@ -116,6 +116,9 @@ def fetch_jars(
         ivy: Ivy cache that gets the jars.
         environ: Environment of spark-submit.
         options: Further options of spark-submit, such as a mirror.
+
+    Raises:
+        UserError: The jars cannot be fetched.
     """
     with tempfile.TemporaryDirectory() as folder, _cache_lock(ivy):
         empty_program = Path(folder, "empty_program.py")

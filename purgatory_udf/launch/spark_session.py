@@ -127,7 +127,7 @@ def _is_not_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _submitted_conf() -> dict[str, str]:
-    """Return the configuration from spark-submit; empty if this process is not its child."""
+    """Return the configuration from spark-submit; empty if spark-submit has not started this process."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     from pyspark import SparkConf, SparkContext

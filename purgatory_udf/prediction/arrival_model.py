@@ -131,7 +131,7 @@ def _counts(produces: pd.DataFrame, batches: pd.DataFrame) -> pd.Series[int]:
 
 
 def _random_limit(mean: float) -> int:
-    """Return the count that a Poisson variable with this mean exceeds with at most `BURST_PROBABILITY`."""
+    """Return a count that a Poisson variable of this mean exceeds with a probability of at most `BURST_PROBABILITY`."""
     number, probability, left = 0, math.exp(-mean), 1.0
     while left > BURST_PROBABILITY and number < MAX_RANDOM_RECORDS:
         left -= probability

@@ -44,7 +44,7 @@ class BatchProgress:
         self._rows: dict[int, int] = {}
 
     def new_reports(self, recent: Sequence[StreamingQueryProgress]) -> list[StreamingQueryProgress]:
-        """Return the reports that were not returned before.
+        """Return the reports that were not returned before, or that have more rows by now.
 
         Args:
             recent: The query's `recentProgress`.

@@ -247,7 +247,7 @@ def as_text(diagnosis: Diagnosis, **more: Any) -> str:
 def heavier_findings(now: Diagnosis, then: Diagnosis) -> list[tuple[Finding, float]]:
     """Return the findings of `now` that are new or heavier than in `then`, each with its factor; infinity if new.
 
-    The factor compares excess waiting per minute, so the recordings may differ in length.
+    The factor compares excess waiting per minute, so the recordings may differ in length. It is at least `_HEAVIER`.
     """
     before: dict[tuple[str, str], float] = {}
     for finding in then.findings:

@@ -192,7 +192,7 @@ class _UniformHeterogeneous:
         self._load[index] += 1
 
     def _balance(self) -> None:
-        """Balance topic by topic, until a whole pass moves nothing."""
+        """Balance topic by topic, until a whole pass moves nothing, in at most `_MOST_ITERATIONS` passes."""
         topics = self._sorted([topic for topic, subscribers in self._subscribers.items() if len(subscribers) >= 2])
         last_moved = -1
         for _ in range(self._MOST_ITERATIONS if topics else 0):

@@ -138,7 +138,7 @@ class DelayedRequest(DelayedOperation):
             self.respond(self)
 
     def outcome(self) -> Outcome:
-        """Return the operation's row.
+        """Return how the operation ended: its row of `completions`, `expirations` or `cancellations`.
 
         Raises:
             ValueError: the operation is still open.

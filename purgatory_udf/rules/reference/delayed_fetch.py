@@ -96,7 +96,10 @@ class FetchPartitionStatus:
         return OFFSET_MOVED_TO_TIERED_STORAGE if self.replica_id >= 0 and self.is_remote else "NONE"
 
     def readable_bytes(self, isolation: FetchIsolation) -> int:
-        """Return the number of bytes from the fetch offset to the reader's end, over all segments, as of now."""
+        """Return the bytes from the fetch offset to the reader's end, over all segments, at most `self.max_bytes`.
+
+        The result is 0 if the partition cannot be read from the local log now.
+        """
         replica = self.replica
         end = isolation.end(replica)
         if (

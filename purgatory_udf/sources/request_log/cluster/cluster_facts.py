@@ -323,7 +323,10 @@ class ClusterFacts:
         return by_partition
 
     def forget(self, before_us: int, name: Callable[[str], str]) -> None:
-        """Merge the changes before `before_us` into one per partition, and drop other facts older than that."""
+        """Merge the changes before `before_us` into one per partition; drop older deletions and facts of transactions.
+
+        `name` maps the names and ids of topics to names, by which the changes then identify topics.
+        """
         kept: list[PartitionChange] = []
         for changes in self.changes_by_partition(name).values():
             old = [change for change in changes if change.at_us < before_us]

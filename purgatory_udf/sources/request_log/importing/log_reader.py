@@ -156,7 +156,7 @@ class Tally:
             self.heartbeats[request.broker] = own_thread + (request.remote_us == 0), total + 1
 
     def _count_wait(self, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
-        """Count a consumer's fetch that returned nothing after a wait.
+        """Record the topics for whose remote storage a consumer's fetch waited; it returned nothing after a wait.
 
         A fetch in the purgatory Fetch reads the log again when it ends, and returns the records up to the high
         watermark. If a fetch returns no records although there are some, it waited for remote storage instead.
