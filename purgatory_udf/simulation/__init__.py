@@ -5,10 +5,10 @@ brokers of `rules.reference`. Clients react to responses, and the outcomes of th
 for the recorded trace. An open loop (`open_loop`) generates traces of any size with Spark; its clients follow a fixed
 schedule.
 
-- settings: `scenario`, `fitted_scenario`
+- settings: `scenario`, `incidents`, `fitted_scenario`
 - clock, random numbers and trace: `environment`
 - network: `messages`, `client_network`
 - brokers: `broker_server`, `quotas`, `coordinators`, `cluster_partitions`, `controller`, `replica_fetcher`
-- clients: `producer`; `consumer` with `consumer_fetcher` and `consumer_membership`
+- clients: `producer`; `consumer` with `consumer_fetcher` and `consumer_membership`; workers: `share_groups`
 - the whole simulation, with its incidents: `closed_loop`; output tables: `output`; the command: `simulation_run`
 """

@@ -39,9 +39,11 @@ from purgatory_udf.simulation.messages import (
     OffsetsResponse,
     ProduceRequest,
     ProduceResponse,
+    ShareRequest,
 )
 from purgatory_udf.simulation.quotas import BrokerQuotas, LeaderQuota, QuotaEntity
 from purgatory_udf.simulation.scenario import Brokers
+from purgatory_udf.simulation.share_groups import ShareSessions
 
 ACKS_ALL = -1
 
@@ -128,6 +130,7 @@ class BrokerServer:
         transactions: TransactionCoordinators,
         settings: Brokers,
         client_entities: Mapping[str, QuotaEntity],
+        share_sessions: ShareSessions,
     ) -> None:
         self.broker = broker
         self.up = True
@@ -141,6 +144,7 @@ class BrokerServer:
         self._replication_quota = LeaderQuota(settings.replication_quota)
         self._quotas = BrokerQuotas(client_entities, settings.handling_us)
         self._sessions = FetchSessionCache()
+        self._share_sessions = share_sessions
         self._connections: dict[Connection, None] = {}
         self._remote_readers = RemoteReaders(environment, self, settings)
 
@@ -152,6 +156,7 @@ class BrokerServer:
         """Stop: close all connections, drop fetch sessions, and stop the groups."""
         self.up = False
         self._sessions.clear()
+        self._share_sessions.clear()
         for connection in self._connections:
             connection.close()
         self._connections.clear()
@@ -165,10 +170,13 @@ class BrokerServer:
     def start(self) -> None:
         self.up, self.shutting_down = True, False
 
-    def handle(self, exchange: Exchange, reply: Reply) -> None:
+    def disconnected(self, connection: Connection) -> None:
+        self._share_sessions.disconnected(connection)
+
+    def handle(self, exchange: Exchange, connection: Connection, reply: Reply) -> None:
         """Handle a request of a client; see `Listener.handle`."""
         request = exchange.request
-        reply = self._with_request_quota(request.client_id, reply)
+        reply = self._quotas.with_request_quota(request.client_id, reply, self._environment)
         match request:
             case ProduceRequest():
                 exchange.operation_id = self._produce(request, reply)
@@ -176,6 +184,8 @@ class BrokerServer:
                 exchange.operation_id = self._fetch(request, reply)
             case GroupCoordinatorRequest():
                 exchange.operation_id = self._groups.handle(self.broker, request, reply)
+            case ShareRequest():
+                exchange.operation_id = self._share_sessions.handle(request, connection, reply)
             case CreateTopicsRequest():
                 exchange.operation_id = self._create_topics(request, reply)
             case EndTransactionRequest():
@@ -392,11 +402,3 @@ class BrokerServer:
 
     def _throttle_ms(self, kind: str, client_id: str, allowed: float | None, size: int) -> int:
         return self._quotas.bandwidth_throttle_ms(kind, client_id, allowed, size, self._environment.now_ms)
-
-    def _with_request_quota(self, client_id: str, reply: Reply) -> Reply:
-        """Wrap `reply` so that thread time counts against the request quota when the response is ready, as in Kafka."""
-
-        def later(response: Any, throttle_ms: int) -> None:
-            reply(response, max(throttle_ms, self._quotas.request_throttle_ms(client_id, self._environment.now_ms)))
-
-        return later

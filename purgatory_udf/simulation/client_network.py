@@ -49,8 +49,11 @@ class Listener(Protocol):
     def accept(self, connection: Connection) -> None:
         """Register a connection, to close it when the broker stops."""
 
-    def handle(self, exchange: Exchange, reply: Reply) -> None:
+    def handle(self, exchange: Exchange, connection: Connection, reply: Reply) -> None:
         """Handle the request of an exchange. Calls `reply(response, throttle_ms)` once, now or later."""
+
+    def disconnected(self, connection: Connection) -> None:
+        """End what depends on the connection, because it was closed."""
 
 
 class Connection:
@@ -107,9 +110,17 @@ class Connection:
             return
         self.closed = True
         self._on_close()
+        self._environment.schedule(self._delay_us(), self._notify_server)
         waiting, self._waiting = self._waiting, {}
         for response in waiting:
             response.succeed(Disconnected())
+
+    def _notify_server(self) -> None:
+        frozen_us = self._frozen_us()
+        if frozen_us:
+            self._environment.schedule(frozen_us, self._notify_server)
+        else:
+            self._server.disconnected(self)
 
     def _arrived(self, exchange: Exchange, response: simpy.Event) -> None:
         if self.closed:
@@ -129,7 +140,7 @@ class Connection:
             self._busy = True
             exchange, response = self._inbox.popleft()
             exchange.arrived_us = self._environment.now_us
-            self._server.handle(exchange, partial(self._answered, exchange, response))
+            self._server.handle(exchange, self, partial(self._answered, exchange, response))
 
     def _answered(self, exchange: Exchange, response: simpy.Event, content: Any, throttle_ms: int) -> None:
         exchange.answered_us = self._environment.now_us

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from purgatory_udf.common.configuration import Config
@@ -12,16 +13,11 @@ from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.reference.reference_replay import Replay
 from purgatory_udf.simulation.broker_server import BrokerServer
 from purgatory_udf.simulation.client_network import Client, Exchange
-from purgatory_udf.simulation.consumer import ConsumerInstance
+from purgatory_udf.simulation.consumer import Consumer, ConsumerInstance, ConsumerRun
 from purgatory_udf.simulation.controller import Controller
 from purgatory_udf.simulation.coordinators import GroupCoordinators, TransactionCoordinators
 from purgatory_udf.simulation.environment import START_US, Environment, ProcessGenerator
-from purgatory_udf.simulation.messages import CreateTopicsRequest
-from purgatory_udf.simulation.producer import Producer
-from purgatory_udf.simulation.quotas import quota_entities
-from purgatory_udf.simulation.replica_fetcher import ReplicaFetcher, ReplicaFetcherManager
-from purgatory_udf.simulation.scenario import (
-    Consumers,
+from purgatory_udf.simulation.incidents import (
     CrashBroker,
     CrashConsumer,
     FreezeBroker,
@@ -29,11 +25,21 @@ from purgatory_udf.simulation.scenario import (
     MoveLeader,
     PauseConsumer,
     RollingRestart,
-    Scenario,
     StallFollower,
+)
+from purgatory_udf.simulation.messages import CreateTopicsRequest
+from purgatory_udf.simulation.producer import Producer
+from purgatory_udf.simulation.quotas import quota_entities
+from purgatory_udf.simulation.replica_fetcher import ReplicaFetcher, ReplicaFetcherManager
+from purgatory_udf.simulation.scenario import (
+    Consumers,
+    Scenario,
+    ShareGroupSettings,
+    ShareWorkers,
     Topic,
     TopicCreations,
 )
+from purgatory_udf.simulation.share_groups import ShareGroupMembers, ShareSessions, ShareWorker
 
 
 class Administrator:
@@ -163,7 +169,14 @@ class ClosedLoop:
         client_entities = quota_entities([*self.scenario.producers, *self.scenario.consumers])
         for broker in brokers:
             self.servers[broker] = BrokerServer(
-                self.environment, broker, self.controller, groups, transactions, settings, client_entities
+                self.environment,
+                broker,
+                self.controller,
+                groups,
+                transactions,
+                settings,
+                client_entities,
+                ShareSessions(self.environment, broker, self.scenario.share_groups),
             )
             self.fetcher_managers[broker] = ReplicaFetcherManager(broker)
         for broker in brokers:
@@ -182,17 +195,33 @@ class ClosedLoop:
                 self.producers.append(Producer(self._new_client(f"{producers.name}-{number}"), producers))
                 self.producers[-1].start()
         for consumers in self.scenario.consumers:
-            self._create_consumers(consumers)
+            self._create_instances(consumers, partial(Consumer, settings=consumers))
+        for group in self.scenario.share_groups:
+            self._create_share_group(group)
         for creations in self.scenario.topic_creations:
             administrator = Administrator(self._new_client(creations.name), self.controller, creations)
             self.environment.env.process(administrator.run())
 
-    def _create_consumers(self, consumers: Consumers) -> None:
-        random = self.environment.random_stream("start", consumers.name)
-        for number in range(1, consumers.count + 1):
-            instance = ConsumerInstance(f"{consumers.name}-{number}", consumers, self._new_client)
-            self.instances.setdefault(consumers.name, []).append(instance)
-            start_s = consumers.start_after_s + random.uniform(0, consumers.start_within_s)
+    def _create_share_group(self, group: ShareGroupSettings) -> None:
+        self.environment.record(
+            "share_group",
+            next(iter(self.servers)),
+            group=group.name,
+            record_lock_duration_ms=group.record_lock_duration_ms,
+            delivery_count_limit=group.delivery_count_limit,
+            partition_max_record_locks=group.partition_max_record_locks,
+            auto_offset_reset=group.reset,
+        )
+        members = ShareGroupMembers(self.environment, group)
+        for workers in group.workers:
+            self._create_instances(workers, partial(ShareWorker, settings=workers, members=members))
+
+    def _create_instances(self, settings: Consumers | ShareWorkers, new_run: Callable[[Client], ConsumerRun]) -> None:
+        random = self.environment.random_stream("start", settings.name)
+        for number in range(1, settings.count + 1):
+            instance = ConsumerInstance(f"{settings.name}-{number}", self._new_client, new_run)
+            self.instances.setdefault(settings.name, []).append(instance)
+            start_s = settings.start_after_s + random.uniform(0, settings.start_within_s)
             self.environment.schedule(round(start_s * 1_000_000), instance.start)
 
     def _new_client(self, name: str, run_number: int = 1) -> Client:

@@ -13,6 +13,7 @@ poll(timeout)
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import simpy
 
@@ -111,11 +112,12 @@ class Consumer:
     `records` counts consumed records. `failed` is the reason why the run failed, None if it was closed.
     """
 
-    def __init__(self, client: Client, settings: Consumers, instance_id: str | None) -> None:
+    def __init__(self, client: Client, settings: Consumers) -> None:
         self.records = 0
         self.closing = False
         self.failed: str | None = None
         self.subscription = Subscription(settings)
+        instance_id = client.client_id if settings.static_members else None
         self.membership = GroupMembership(client, settings, self.subscription, instance_id)
         self._client = client
         self._environment = client.environment
@@ -259,17 +261,28 @@ class Consumer:
 ClientFactory = Callable[[str, int], Client]
 
 
+class ConsumerRun(Protocol):
+    """One run of a consumer or a worker of a share group; see `Consumer`."""
+
+    records: int
+    closing: bool
+    failed: str | None
+
+    def run(self) -> ProcessGenerator[None]:
+        """Consume until the run is closed or crashes."""
+
+
 class ConsumerInstance:
     """A consumer that may be started, closed, crashed, paused and started again.
 
     Every run has the same `client_id`, and a static member the same instance id.
     """
 
-    def __init__(self, client_id: str, settings: Consumers, new_client: ClientFactory) -> None:
+    def __init__(self, client_id: str, new_client: ClientFactory, new_run: Callable[[Client], ConsumerRun]) -> None:
         self.client_id = client_id
-        self.runs: list[Consumer] = []
-        self._settings = settings
+        self.runs: list[ConsumerRun] = []
         self._new_client = new_client
+        self._new_run = new_run
         self._client: Client | None = None
         self._process: simpy.Process | None = None
 
@@ -286,8 +299,7 @@ class ConsumerInstance:
         if self.is_running:
             return
         self._client = self._new_client(self.client_id, len(self.runs) + 1)
-        instance_id = self.client_id if self._settings.static_members else None
-        self.runs.append(Consumer(self._client, self._settings, instance_id))
+        self.runs.append(self._new_run(self._client))
         self._process = self._client.environment.env.process(self.runs[-1].run())
 
     def close(self) -> ProcessGenerator[None]:

@@ -23,13 +23,15 @@ from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest
 from purgatory_udf.rules.reference.broker import Cluster
 from purgatory_udf.rules.reference.event_handlers import (
     REMOTE_STORAGE_EVENTS,
+    SHARE_EVENTS,
     apply_change,
     create_topics,
     delete_records,
     fetch,
     produce,
+    share_fetch,
 )
-from purgatory_udf.rules.reference.reference_replay import Event, Replayer
+from purgatory_udf.rules.reference.reference_replay import FINISHED_BY_BROKER, Event, Replayer
 
 # The 75th percentile of the normal distribution.
 _Z75 = 0.6744897501960817
@@ -88,6 +90,7 @@ OPERATION_HANDLERS: dict[str, Callable[[Cluster, Event, Respond | None], Delayed
     "fetch": fetch,
     "delete_records": delete_records,
     "create_topics": create_topics,
+    "share_fetch": share_fetch,
 }
 
 
@@ -122,6 +125,10 @@ class LiveReference(Replayer):
             apply_change(self.cluster, event)
         elif kind in REMOTE_STORAGE_EVENTS:
             REMOTE_STORAGE_EVENTS[kind](self.cluster, event)
+        elif kind in SHARE_EVENTS:
+            SHARE_EVENTS[kind](self.cluster, event)
+        if kind in FINISHED_BY_BROKER:
+            self.cluster.broker(event["broker"]).finish_request(event["time_us"])
         self.advance_to(now_ms)
 
     def advance_to(self, now_ms: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import simpy
 
 from purgatory_udf.contract.outcome import TopicPartition
+from purgatory_udf.rules.reference.share_records import AcquiredRange
 
 NONE = "NONE"
 
@@ -253,6 +254,48 @@ class CreateTopicsResponse:
     """The response to a request to create topics: the error of each topic by name, `NONE` without one."""
 
     errors: dict[str, str]
+
+
+# The ranges that a member acknowledges in a partition: first and last offset, and types as in `share_acknowledge`.
+Acknowledgements = dict[TopicPartition, list[tuple[int, int, list[int]]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRequest(ClientRequest):
+    """A request of a member of a share group. It acknowledges records; `ends_session` also ends its share session."""
+
+    group: str
+    member_id: str
+    acknowledgements: Acknowledgements = field(default_factory=dict)
+    ends_session: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareFetchRequest(ShareRequest):
+    """A fetch of a share group, with all partitions of the session; epoch 0 starts a session."""
+
+    epoch: int
+    partitions: list[TopicPartition]
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    acquire_mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareResponse:
+    """A response to a member of a share group.
+
+    Attributes:
+        error: The error of the whole request.
+        acquired: Acquired ranges by partition: first offset, last offset, delivery count.
+        errors: Errors of partitions that were fetched or acknowledged.
+    """
+
+    error: str = NONE
+    acquired: dict[TopicPartition, list[AcquiredRange]] = field(default_factory=dict)
+    errors: dict[TopicPartition, str] = field(default_factory=dict)
 
 
 NO_SESSION = 0

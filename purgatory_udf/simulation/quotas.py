@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from purgatory_udf.contract.outcome import TopicPartition
+from purgatory_udf.simulation.client_network import Reply
+from purgatory_udf.simulation.environment import Environment
 from purgatory_udf.simulation.scenario import Consumers, Producers
 from purgatory_udf.simulation.scenario import ReplicationQuotaSettings as Settings
 
@@ -89,6 +91,14 @@ class BrokerQuotas:
             return 0
         quota = self._quota("request", entity.name, entity.request_percentage * 10_000)
         return min(quota.throttle_ms(round(self._handling_us), now_ms), MAX_REQUEST_THROTTLE_MS)
+
+    def with_request_quota(self, client_id: str, reply: Reply, environment: Environment) -> Reply:
+        """Wrap `reply` so that thread time counts against the request quota when the response is ready, as in Kafka."""
+
+        def later(response: Any, throttle_ms: int) -> None:
+            reply(response, max(throttle_ms, self.request_throttle_ms(client_id, environment.now_ms)))
+
+        return later
 
     def _entity(self, client_id: str) -> QuotaEntity:
         return self._client_entities.get(client_id) or QuotaEntity(client_id, None)

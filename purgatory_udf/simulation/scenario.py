@@ -17,13 +17,7 @@ from purgatory_udf.common.configuration import read_mapping
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.installation import conf_folder
 from purgatory_udf.simulation.fitted_scenario import Fitted
-
-Count = Annotated[int, Field(ge=1, le=10_000)]
-Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Millis = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Seconds = Annotated[float, Field(ge=0, le=86_400)]
-Rate = Annotated[float, Field(gt=0, le=1_000_000)]
-Name = Annotated[str, Field(min_length=1)]
+from purgatory_udf.simulation.incidents import Count, Incident, Millis, Name, Rate, Seconds, Size
 
 
 class _Section(BaseModel):
@@ -176,6 +170,50 @@ class Consumers(_Section):
         return self.group or self.name
 
 
+class ShareWorkers(_Section):
+    """`count` members of a share group. Each processes the records of one response at a time, then acknowledges them.
+
+    `commit` is `sync` if a worker acknowledges in a separate request after each response, or `poll` if with its next
+    fetch. It releases or rejects a random fraction of the records, and accepts the others.
+    """
+
+    name: Name
+    count: Count = 1
+    start_after_s: Seconds = 0
+    start_within_s: Seconds = 1
+    max_poll_records: Count = 500
+    process_us: Annotated[float, Field(ge=0, le=60_000_000)] = 20
+    acquire: Literal["batch_optimized", "record_limit"] = "batch_optimized"
+    commit: Literal["sync", "poll"] = "poll"
+    release_share: Annotated[float, Field(ge=0, le=1)] = 0
+    reject_share: Annotated[float, Field(ge=0, le=1)] = 0
+    fetch_min_bytes: Size = 1
+    fetch_max_wait_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = 500
+    fetch_max_bytes: Size = 52_428_800
+
+    @model_validator(mode="after")
+    def _at_most_all(self) -> Self:
+        if self.release_share + self.reject_share > 1:
+            raise ValueError("release_share and reject_share exceed 1 in total")
+        return self
+
+
+class ShareGroupSettings(_Section):
+    """A share group: the topics that its workers read, and its settings at the brokers."""
+
+    name: Name
+    topics: list[Name]
+    workers: Annotated[list[ShareWorkers], Field(min_length=1)]
+    record_lock_duration_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = 30_000
+    delivery_count_limit: Count = 5
+    partition_max_record_locks: Count = 2000
+    reset: Literal["latest", "earliest"] = "latest"
+    heartbeat_interval_ms: Annotated[int, Field(ge=1, le=1_800_000)] = 5000
+    session_timeout_ms: Annotated[int, Field(ge=1, le=1_800_000)] = 45_000
+    # The time that the share coordinator takes to write a state.
+    state_write: Delay = Delay(median_ms=3, p75_ms=5)
+
+
 class TopicCreations(_Section):
     """An admin client that creates a topic every `every_ms` and waits for its leaders.
 
@@ -191,93 +229,6 @@ class TopicCreations(_Section):
     election: Delay = Delay(median_ms=20, p75_ms=60)
 
 
-class _Incident(_Section):
-    at_s: Seconds
-    times: Count = 1
-    every_s: Seconds = 0
-
-
-class StallFollower(_Incident):
-    """A broker stops fetching from other leaders, but continues to lead its partitions."""
-
-    what: Literal["stall-follower"]
-    broker: int
-    for_s: Seconds
-
-
-class FreezeBroker(_Incident):
-    """A broker stands still, as in a long garbage collection.
-
-    It does not fetch, handle or answer requests, and none of its timers fires.
-    """
-
-    what: Literal["freeze-broker"]
-    broker: int
-    for_s: Seconds
-
-
-class CrashBroker(_Incident):
-    """A broker stops without a controlled shutdown, and starts again after `for_s`.
-
-    It gets its leaderships back `preferred_again_after_s` after its restart; None: never.
-    """
-
-    what: Literal["crash-broker"]
-    broker: int
-    for_s: Seconds
-    preferred_again_after_s: Seconds | None = None
-
-
-class MoveLeader(_Incident):
-    """The leadership of a partition moves to another in-sync replica."""
-
-    what: Literal["move-leader"]
-    topic: Name
-    partition: Annotated[int, Field(ge=0)]
-    to: int
-
-
-class PauseConsumer(_Incident):
-    """A consumer's process pauses, as in a long garbage collection: no polls, no heartbeats."""
-
-    what: Literal["pause-consumer"]
-    consumer: Name
-    for_s: Seconds
-
-
-class CrashConsumer(_Incident):
-    """A consumer stops without leaving its group, and starts again after `for_s`."""
-
-    what: Literal["crash-consumer"]
-    consumer: Name
-    for_s: Seconds
-
-
-class RollingRestart(_Incident):
-    """Consumers or brokers are restarted one by one.
-
-    A consumer is closed and started again after `down_s`. A broker hands over its leaderships before it stops.
-    """
-
-    what: Literal["rolling-restart"]
-    consumer: Name | None = None
-    brokers: list[int] | None = None
-    down_s: Seconds = 2
-    gap_s: Seconds = 3
-
-    @model_validator(mode="after")
-    def _require_one_target(self) -> Self:
-        if (self.consumer is None) == (self.brokers is None):
-            raise ValueError("rolling-restart: expected exactly one of consumer, brokers")
-        return self
-
-
-Incident = Annotated[
-    StallFollower | FreezeBroker | CrashBroker | MoveLeader | PauseConsumer | CrashConsumer | RollingRestart,
-    Field(discriminator="what"),
-]
-
-
 class Scenario(_Section):
     """A scenario file. `shows` is a sentence about the trace. Only predictions use `fitted`."""
 
@@ -288,6 +239,7 @@ class Scenario(_Section):
     topics: list[Topic] = []
     producers: list[Producers] = []
     consumers: list[Consumers] = []
+    share_groups: list[ShareGroupSettings] = []
     topic_creations: list[TopicCreations] = []
     incidents: list[Incident] = []
     fitted: Fitted | None = None
@@ -296,9 +248,11 @@ class Scenario(_Section):
     def _names_exist(self) -> Self:
         topics = [topic.name for topic in self.topics]
         _require_unique("topics", topics)
-        clients: list[Producers | Consumers | TopicCreations] = [
+        workers = self.share_workers
+        clients: list[Producers | Consumers | ShareWorkers | TopicCreations] = [
             *self.producers,
             *self.consumers,
+            *workers,
             *self.topic_creations,
         ]
         if self.fitted is None:
@@ -307,6 +261,7 @@ class Scenario(_Section):
             # A recorded client may produce and consume under one name.
             _require_unique("producers", [producer.name for producer in self.producers])
             _require_unique("consumers", [consumer.name for consumer in self.consumers])
+        _require_unique("share groups", [group.name for group in self.share_groups])
         for topic in self.topics:
             if topic.replication > self.brokers.count:
                 raise ValueError(
@@ -319,6 +274,9 @@ class Scenario(_Section):
         for consumers in self.consumers:
             for name in (*(consumers.topics or ()), *(consumers.assign or ())):
                 _require_known("topic", name, topics, consumers.name)
+        for group in self.share_groups:
+            for name in group.topics:
+                _require_known("topic", name, topics, group.name)
         for incident in self.incidents:
             self._require_targets(incident)
         return self
@@ -334,17 +292,25 @@ class Scenario(_Section):
         for broker in getattr(incident, "brokers", None) or ():
             _require_known("broker", broker, brokers, incident.what)
         if getattr(incident, "consumer", None) is not None:
-            sets = [consumers.name for consumers in self.consumers]
-            members = [f"{consumer.name}-{at}" for consumer in self.consumers for at in range(1, consumer.count + 1)]
+            groups: list[Consumers | ShareWorkers] = [*self.consumers, *self.share_workers]
+            sets = [consumers.name for consumers in groups]
+            members = [f"{consumers.name}-{at}" for consumers in groups for at in range(1, consumers.count + 1)]
             _require_known("consumer", incident.consumer, [*sets, *members], incident.what)
 
+    @property
+    def share_workers(self) -> list[ShareWorkers]:
+        """The workers of all share groups."""
+        return [workers for group in self.share_groups for workers in group.workers]
+
     def scaled(self, scale: float) -> Scenario:
-        """Return the scenario with `scale` times as many producers and consumers, at least one of each."""
+        """Return the scenario with `scale` times as many producers, consumers and workers, at least one of each."""
 
         def more(clients: Any) -> list[Any]:
             return [client.model_copy(update={"count": max(1, round(client.count * scale))}) for client in clients]
 
-        return self.model_copy(update={"producers": more(self.producers), "consumers": more(self.consumers)})
+        groups = [group.model_copy(update={"workers": more(group.workers)}) for group in self.share_groups]
+        clients = {"producers": more(self.producers), "consumers": more(self.consumers), "share_groups": groups}
+        return self.model_copy(update=clients)
 
     def with_brokers(self, changed: Mapping[str, str], origin: str) -> Scenario:
         """Return the scenario with other values for keys of its brokers.

@@ -78,6 +78,12 @@ def _clients(simulated: SimulationResult) -> list[str]:
     if simulated.instances:
         consumed = sum(instance.records for instance in simulated.instances)
         lines.append(f"consumed  {consumed:,} records by {len(simulated.instances):,} consumers")
+    ends: Counter[str] = Counter()
+    for _, delivery in simulated.truth.deliveries:
+        ends[delivery.ended_by] += delivery.last_offset + 1 - delivery.first_offset
+    if ends:
+        counts = ", ".join(f"{count:,} {end.replace('_', ' ')}" for end, count in sorted(ends.items()))
+        lines.append(f"delivered {sum(ends.values()):,} records to share groups: {counts}")
     throttled = [exchange.throttle_ms for exchange in simulated.exchanges if exchange.throttle_ms]
     if throttled:
         lines.append(f"throttled {len(throttled):,} responses by quotas, {sum(throttled):,} ms in total")

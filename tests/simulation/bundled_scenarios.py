@@ -21,6 +21,7 @@ SMALL = {
     "purgatory-leak": (1.0, 1.0, 10),
     "open-transactions": (1.0, 1.0, 12),
     "cold-consumers": (1.0, 0.5, 16),
+    "share-workers": (1.0, 1.0, 16),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 
@@ -13,6 +14,7 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
 from purgatory_udf.rules.reference.reference_replay import replay
+from purgatory_udf.rules.reference.share_replay import ShareReplay
 from purgatory_udf.simulation.replica_fetcher import PARTITION_MAX_BYTES
 from purgatory_udf.simulation.scenario import load_scenario, scenario_names, scenarios_folder
 from tests.simulation.bundled_scenarios import SMALL, outcomes_of_kind, seconds_since_start, simulated_scenario
@@ -35,11 +37,12 @@ def test_bundled_scenarios_have_a_sentence() -> None:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_replay_reproduces_outcomes(name: str) -> None:
-    """The reference replays group operations, the engine all others; `--check` tests the whole stream."""
+    """The reference replays group operations, the engine requests of partitions; `--check` tests the whole stream."""
     simulated = simulated_scenario(name)
     replayed = replay(simulated.events, Config())
     assert replayed.outcomes == simulated.truth.outcomes
     assert replayed.transitions == simulated.truth.transitions
+    assert replayed.deliveries == simulated.truth.deliveries
     assert (replayed.open, simulated.truth.open) == ([], [])
     engine = Engine(Config(), retain_bytes=PARTITION_MAX_BYTES, smallest_limit=PARTITION_MAX_BYTES)
     looped = loop_replay([event_table(simulated.events)], engine)
@@ -48,7 +51,7 @@ def test_replay_reproduces_outcomes(name: str) -> None:
 
 
 def _as_in_tables(outcomes: list[Outcome]) -> list[Outcome]:
-    requests = (outcome for outcome in outcomes if outcome.kind not in GROUPS)
+    requests = (outcome for outcome in outcomes if outcome.kind not in (*GROUPS, "share_fetch"))
     kept = (outcome if outcome.expired or outcome.cancelled else replace(outcome, fetcher=None) for outcome in requests)
     return sorted(kept, key=lambda outcome: outcome.operation_id)
 
@@ -224,3 +227,28 @@ def test_cold_consumers_wait_for_remote_storage() -> None:
     assert reads > useful, "some were read for nothing"
     records = {instance.client_id: instance.records for instance in simulated.instances}
     assert all(count > 500 for count in records.values()), records
+
+
+def test_share_workers_hold_and_give_back_records() -> None:
+    """The first half of the scenario: slow workers lose their records, failing ones release some, one crashes."""
+    simulated = simulated_scenario("share-workers")
+    ends: dict[tuple[str, str], int] = Counter()
+    for _, delivery in simulated.truth.deliveries:
+        ends[delivery.member_id.rpartition("-")[0], delivery.ended_by] += 1
+    assert ends["slow", "lock_expired"] > 5
+    assert ends["slow", "lock_expired"] > ends["steady", "lock_expired"]
+    assert ends["failing", "released"] > 50
+    assert ends["failing", "rejected"] > 5
+    assert {name for name, end in ends if end == "released"} == {"failing"}
+    crashed = {"steady-1"}
+    ended = {delivery.member_id for _, delivery in simulated.truth.deliveries if delivery.ended_by == "session_ended"}
+    assert ended <= crashed, "the connection of the worker that crashed was closed"
+    redelivered = [delivery for _, delivery in simulated.truth.deliveries if delivery.delivery_count > 1]
+    assert {delivery.member_id for delivery in redelivered if delivery.ended_by == "accepted"}
+    fetches = outcomes_of_kind(simulated, "share_fetch")
+    ended_by = Counter(outcome.completed_by for outcome in fetches)
+    assert ended_by["min_bytes"] > 200
+    assert ended_by["timeout"] >= 3
+    steps = ShareReplay(Config(), simulated.events[0]["time_us"] // 1000).step(simulated.events, None)
+    assert sorted(steps.outcomes, key=attrgetter("operation_id")) == fetches
+    assert sorted(steps.deliveries, key=repr) == sorted(simulated.truth.deliveries, key=repr)

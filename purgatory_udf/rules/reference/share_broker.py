@@ -103,7 +103,7 @@ class ShareAnswer:
     """The answer to a request that waits for the states of share partitions to be written.
 
     `pending` is the number of writes without an answer. `written_us` is the time of the last answer, None until then.
-    `errors` has the error of each partition.
+    `errors` has the error of each partition. `respond` is called at that time, unless it is None.
     """
 
     operation_id: int
@@ -114,11 +114,14 @@ class ShareAnswer:
     written_us: int | None = None
     waited: bool = False
     errors: dict[TopicPartition, str] = field(default_factory=dict)
+    respond: Callable[[], None] | None = None
 
     def settle(self, now_us: int) -> None:
         self.pending -= 1
         if not self.pending:
             self.written_us = now_us
+            if self.respond is not None:
+                self.respond()
 
 
 class _WriteAnswer(TimerTask):
