@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from purgatory_udf.rules.coordinator.hash_order import string_hash
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.request_bodies import topic_of
 
@@ -46,19 +47,10 @@ Key = tuple[str, int]
 MAX_PRODUCERS = 100_000
 
 
-def java_hash(text: str) -> int:
-    """Return Java's `String.hashCode`, which is computed over UTF-16 code units."""
-    units = text.encode("utf-16-be")
-    value = 0
-    for place in range(0, len(units), 2):
-        value = (31 * value + (units[place] << 8 | units[place + 1])) & 0xFFFFFFFF
-    return value - (1 << 32) if value & 0x80000000 else value
-
-
 def partition_for(text: str, partitions: int) -> int:
     """Return the partition of a group or transactional id. As in Kafka's `Utils.abs`, the lowest hash counts as 0."""
-    value = java_hash(text)
-    return 0 if value == -(1 << 31) else abs(value) % partitions
+    unsigned = string_hash(text)
+    return min(unsigned, (1 << 32) - unsigned) % (1 << 31) % partitions
 
 
 def coordinator_appends(request: Request) -> Iterator[tuple[str, str, int]]:
