@@ -262,7 +262,7 @@ Acknowledgements = dict[TopicPartition, list[tuple[int, int, list[int]]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRequest(ClientRequest):
-    """A request of a member of a share group. It acknowledges records; `ends_session` also ends its share session."""
+    """A request of a member of a share group. It acknowledges records, and may be the last of its session."""
 
     group: str
     member_id: str

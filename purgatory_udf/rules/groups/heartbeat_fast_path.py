@@ -8,7 +8,7 @@ The sessions of a run therefore follow from the consecutive times of each member
     member b    ●──────7s──────●───────9s───────●────────┊──10s──
                                                          limit: a's session expires
 
-A run ends before the first moment at which anything else happens: a session that no heartbeat completes in time, or
+A run stops before the first moment at which anything else happens: a session that no heartbeat completes in time, or
 another timer of the group. Rows at that millisecond or later are not part of it. A heartbeat from a client outside of
 this generation changes nothing and is only answered.
 """

@@ -2,8 +2,8 @@
 
 The timers of the clock's two purgatories are heaps, which can be restored from a snapshot. Timing wheels
 (`purgatory.timing_wheel`) also track how far each wheel lags. The lag decides when a purge happens and what a gauge
-reads, but not how an operation ends, so the clock of a group needs only deadlines. The timeline records starts, ends
-and checks as `Moment`s, from which the gauges are computed afterwards.
+reads, but no outcomes, so the clock of a group needs only deadlines. The timeline records starts, ends and checks as
+`Moment`s, from which the gauges are computed afterwards.
 """
 
 from __future__ import annotations

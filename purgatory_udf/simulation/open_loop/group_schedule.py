@@ -366,7 +366,7 @@ def _actions(
 def _grid_indexes(action: MemberAction, spans: StableSpans, begin_us: int, end_us: int) -> tuple[Numbers, Numbers]:
     """Return the range of indices on the member's grid that are in each span and in the interval.
 
-    Both ends are arrays with an entry per span: the first index, and the index after the last.
+    Both are arrays with an entry per span: the first index, and the index after the last.
     """
     begin, step = spans.members.grid(action)
     begin = begin[spans.row]

@@ -13,7 +13,7 @@ level of a tree over the slices:
       0..1: 251   2..3: 242    …                      before slice 2: 251
       …           2: 117  3: 125                      in slice 2: 117
 
-In a partition with transactions, each transaction starts when the previous one ends, and the last stable offset moves
+In a partition with transactions, each transaction starts at the end of the previous one, and the last stable offset moves
 only when a transaction is committed or aborted:
 
     t       ──┬────────────────┬────────────────┬──     transactions end every `transaction_ms`, from a time that
@@ -265,7 +265,7 @@ class OffsetIndex:
 
 @dataclass(frozen=True)
 class TransactionEnds:
-    """The ends of transactions in a slice, with the last stable offset after each."""
+    """The last events of transactions in a slice, with the last stable offset after each."""
 
     t: Numbers
     partition: Numbers
@@ -273,7 +273,7 @@ class TransactionEnds:
 
 
 def transaction_ends(workload: Workload, number: int, rises: HighWatermarkRises) -> TransactionEnds:
-    """Return the transaction ends of a slice. Their offsets are the high watermarks by the `rises` of the slice."""
+    """Return the last event of each transaction in a slice, with the high watermark by the `rises` as its offset."""
     start_us, until = workload.slice_start_us(number), workload.slice_start_us(number + 1)
     partitions = np.flatnonzero(workload.transactional)
     each, first = workload.transaction_us, workload.first_ends_us[partitions]

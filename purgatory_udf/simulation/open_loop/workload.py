@@ -193,7 +193,7 @@ class Workload:
 
     @cached_property
     def transaction_ends(self) -> int:
-        """The number of transaction ends."""
+        """The number of completed transactions."""
         later = self.length_us - self.first_ends_us[self.transactional]
         return int(np.maximum(0, -(-later // self.transaction_us)).sum())
 
