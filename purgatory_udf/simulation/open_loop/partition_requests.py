@@ -13,7 +13,7 @@ level of a tree over the slices:
       0..1: 251   2..3: 242    …                      before slice 2: 251
       …           2: 117  3: 125                      in slice 2: 117
 
-In a partition with transactions, each transaction starts at the end of the previous one, and the last stable offset moves
+In a partition with transactions, each one starts at the end of the previous one, and the last stable offset moves
 only when a transaction is committed or aborted:
 
     t       ──┬────────────────┬────────────────┬──     transactions end every `transaction_ms`, from a time that
