@@ -134,6 +134,7 @@ REMOTE_FETCH_WAIT = "remote.fetch.max.wait.ms"
 LOOKUP_TIMEOUT = "remote.list.offsets.request.timeout.ms"
 COMMIT_TIMEOUT = "offsets.commit.timeout.ms"
 FOLLOWER_WAIT, FOLLOWER_BYTES = "replica.fetch.wait.max.ms", "replica.fetch.min.bytes"
+REPLICA_LAG = "replica.lag.time.max.ms"
 
 # The requests that show a setting.
 _SHOWN_BY = {
@@ -147,6 +148,7 @@ _SHOWN_BY = {
     COMMIT_TIMEOUT: "expired commits",
     FOLLOWER_WAIT: "fetches of followers",
     FOLLOWER_BYTES: "fetches of followers",
+    REPLICA_LAG: "removals of silent followers from in-sync sets",
 }
 # The settings of a replay that the brokers' settings decide. Others are in the requests themselves.
 KEYS = {

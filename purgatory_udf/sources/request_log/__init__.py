@@ -11,7 +11,7 @@ In reading order:
 - `cluster`: facts about the cluster that all brokers share, from requests or from files of the operator
 - `requests`: each request becomes operations, which are events, and facts about partitions
 - `partitions`: the facts of a partition become the events of its log, high watermark and leadership
-- `shown_settings`: settings of the brokers that requests reveal
+- `shown_settings`, `replica_lag`: settings of the brokers that requests reveal
 - `assumptions`: timing assumptions, and counts of everything that the log did not show
 - `importing`: the import of a whole log, or of a growing log step by step
 """

@@ -17,7 +17,11 @@ from jobs.replay import main as replay
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.sources.request_log.cluster.cluster_context import Context
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import GRANTED, REPORTED, PartitionChange
+from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, request_batch, request_row
+from purgatory_udf.sources.request_log.replica_lag import replica_lag_shown
 from purgatory_udf.sources.request_log.shown_settings import (
     evidence_in,
     roundest,
@@ -26,7 +30,7 @@ from purgatory_udf.sources.request_log.shown_settings import (
     timeout_shown,
 )
 from purgatory_udf.storage.run_records import RecordedSetting, contradictions, with_recorded
-from tests.sources.request_log.log_lines import log_line, message, parse
+from tests.sources.request_log.log_lines import T, log_line, message, parse, produce_line, us
 
 DELAY, SESSION = "group.initial.rebalance.delay.ms", "group.consumer.session.timeout.ms"
 
@@ -128,6 +132,35 @@ def test_other_causes_of_rebalances_show_nothing() -> None:
     assert consumer_session(silent_member(sent_epoch_of_silent=1)) is None
     assert consumer_session(silent_member(join_at=10_500)) is None
     assert consumer_session(silent_member(), [resized_us]) is None
+
+
+def replica_lag(
+    *, removed_at: float = 11_600, append_at: float | None = 900, pauses: list[BrokerPause] | None = None
+) -> list[str]:
+    """Return the setting, if the leader (broker 1) removed follower 2, which fetched every 100 ms until 500 ms."""
+    fetch = {"replicaState": {"replicaId": 2}, "topics": []}
+    fetches = [message("FETCH", fetch, {}, client="broker-2-fetcher-0") for _ in range(5)]
+    lines = [log_line(100 * (number + 1), line) for number, line in enumerate(fetches)]
+    lines += [produce_line(append_at, 0)] if append_at is not None else []
+    rows = [request_row(request, None) for request in parse(lines)]
+    requests = LocalBackend().dataset_of(pa.Table.from_batches([request_batch(rows, {}, REQUESTS)]))
+    before = PartitionChange(us(0), "t", 0, REPORTED, 1, 0, (1, 2), (1, 2))
+    granted = PartitionChange(us(removed_at + 5), "t", 0, GRANTED, 1, 0, None, (1,), asked_us=us(removed_at))
+    context = Context(names={T: "t"}, changes={("t", 0): [before, granted]})
+    return list(map(str, replica_lag_shown(requests, context, pauses or [])))
+
+
+def test_removed_follower_shows_replica_lag() -> None:
+    """A follower lacks records, and is removed, only after an append."""
+    name, removals = "replica.lag.time.max.ms", "from 1 removals of silent followers from in-sync sets"
+    assert replica_lag() == [f"{name}=10000, {removals}"]
+    assert replica_lag(append_at=11_000) == [f"{name}=10000 (not certain: 1,002 to 11,201), {removals}"]
+    assert replica_lag(removed_at=50_500) == [f"{name}=40000 (not certain: 33,134 to 50,101), {removals}"]
+    assert replica_lag(append_at=None) == []
+
+
+def test_paused_leader_shows_no_replica_lag() -> None:
+    assert replica_lag(pauses=[BrokerPause(1, us(1_000), us(11_500))]) == []
 
 
 def test_value_is_certain_if_round_or_confirmed() -> None:

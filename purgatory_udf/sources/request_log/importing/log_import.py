@@ -67,6 +67,7 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
 from purgatory_udf.sources.request_log.importing.import_tables import NAMES, FinishedEvents, require_room, write_tables
 from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
 from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.replica_lag import replica_lag_shown
 from purgatory_udf.sources.request_log.shown_settings import (
     evidence_in,
     follower_settings,
@@ -203,7 +204,11 @@ class WholeLog:
         )
         report = _report(overview.tally.counts, passed, context)
         report.count("broker_pauses", len(pauses))
-        settings = [*overview.settings(requests, context), *remote_fetch_wait_shown(passed.reads)]
+        settings = [
+            *overview.settings(requests, context),
+            *remote_fetch_wait_shown(passed.reads),
+            *replica_lag_shown(requests, context, pauses),
+        ]
         return ConvertedLog(FinishedEvents(events, rejected), report, settings, pauses)
 
 
