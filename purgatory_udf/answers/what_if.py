@@ -217,7 +217,7 @@ class WhatIf:
 
 def what_if(session: Session, events: str, out: str, variants: list[Variant], html: Path | None) -> WhatIf:
     """Replay the variants (the first is the baseline), write the table `what_if`, and draw the page."""
-    return _compare(session, out, replay_variants(session, events, out, variants), html, reacting=False)
+    return _compare(session, out, replay_variants(session, events, out, variants), html, variants, reacting=False)
 
 
 def what_if_simulated(
@@ -229,10 +229,34 @@ def what_if_simulated(
     report_phase: ReportPhase,
 ) -> WhatIf:
     """Simulate the variants with reacting clients, write the table `what_if`, and draw the page."""
-    return _compare(session, out, simulate_variants(session, options, out, variants, report_phase), html, reacting=True)
+    folders = simulate_variants(session, options, out, variants, report_phase)
+    return _compare(session, out, folders, html, variants, reacting=True)
 
 
-def _compare(session: Session, out: str, folders: dict[str, str], html: Path | None, reacting: bool) -> WhatIf:
+# The kinds of operations on which the settings of a section have an effect.
+_KINDS_OF_SECTIONS = {
+    "produce": ("produce",),
+    "fetch": ("fetch", "remote_fetch", "share_fetch"),
+    "remote_fetch": ("remote_fetch",),
+    "list_offsets": ("list_offsets",),
+    "delete_records": ("delete_records",),
+    "create_topics": ("create_topics",),
+    "share": ("share_fetch",),
+}
+
+
+def _ineffective_settings(variant: Variant, baseline: Variant, kinds: set[str]) -> Iterator[str]:
+    """Yield a sentence for each section that the variant changes in vain, as no operation has one of its kinds."""
+    before, after = (variant.config.model_dump(mode="json") for variant in (baseline, variant))
+    rules = {key.partition(".")[0] for rule in variant.config.what_if for key in rule.settings}
+    for section, affected in _KINDS_OF_SECTIONS.items():
+        if (before[section] != after[section] or section in rules) and not kinds.intersection(affected):
+            yield f"{variant.name}: {section}.* has no effect, because the trace has no {affected[0]} operations."
+
+
+def _compare(
+    session: Session, out: str, folders: dict[str, str], html: Path | None, variants: list[Variant], reacting: bool
+) -> WhatIf:
     """Compare the replays of the variants with that of the baseline, and write table and page.
 
     Args:
@@ -240,16 +264,19 @@ def _compare(session: Session, out: str, folders: dict[str, str], html: Path | N
         out: Folder of the table `what_if`.
         folders: The folder of each replay by variant; the first is the baseline.
         html: File of the page, or None.
+        variants: The baseline and the variants.
         reacting: Whether the replays are of separate traces (`VariantChanges`).
     """
     opened = {folder: RunTables(session, folder) for folder in dict.fromkeys(folders.values())}
     runs = {name: opened[folder] for name, folder in folders.items()}
     path = Layout(out).table("what_if")
     ends, headlines = [], []
-    for number, name in enumerate(name for name in folders if name != BASELINE):
+    for number, variant in enumerate(variants[1:]):
+        name = variant.name
         changes = VariantChanges(session, folders[BASELINE], folders[name], reacting=reacting)
         counts = changes.rows("counts")
         headlines.append(headline(name, counts))
+        headlines += _ineffective_settings(variant, variants[0], {row["kind"] for row in counts})
         ends.append(outcomes_table(name, counts))
         if not reacting and ends[-1].rows:
             ends.append(certainty_table(name, changes.certainty()))

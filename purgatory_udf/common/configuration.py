@@ -222,12 +222,22 @@ class ShareSettings(_Section):
     reads: Literal["bytes", "batches"] = "bytes"
     state_write_ms: Millis = 5
     purge_interval: Interval = 1000
+    # A copy of `Config.what_if`, as for groups.
+    _rules: tuple[ScopeRule, ...] = PrivateAttr(())
 
     @property
     def overrides(self) -> bool:
-        """Whether a setting replaces or scales a reported value."""
+        """Whether a setting, or a rule for some requests or groups, replaces or scales a reported value."""
         limits = self.record_lock_duration_ms, self.delivery_count_limit, self.partition_max_record_locks
-        return any(value is not None for value in (self.max_wait_ms, self.max_records, *limits))
+        return any(value is not None for value in (self.max_wait_ms, self.max_records, *limits)) or any(
+            key.startswith("share.") for rule in self._rules for key in rule.settings
+        )
+
+    def of_group(self, field: str, group: str) -> int | str | None:
+        """Return the what-if value of a group's setting: of the first matching rule, else the plain one."""
+        found, value = first_override(self._rules, (f"share.{field}",), RequestContext(None, None, group=group))
+        plain: int | str | None = getattr(self, field)
+        return value if found else plain
 
 
 class Config(_Section):
@@ -252,12 +262,12 @@ class Config(_Section):
     batch_events: Annotated[int, Field(ge=1, le=1_000_000_000)] = 500_000
 
     @model_validator(mode="after")
-    def _pass_rules_to_group_section(self) -> Config:
+    def _pass_rules_to_group_sections(self) -> Config:
         if self.what_if:
-            group = self.group.model_copy()
-            group._rules = self.what_if
-            # The model is frozen, and the default section is shared: replace it by a copy.
-            self.__dict__["group"] = group
+            group, share = self.group.model_copy(), self.share.model_copy()
+            group._rules = share._rules = self.what_if
+            # The model is frozen, and the default sections are shared: replace them by copies.
+            self.__dict__.update(group=group, share=share)
         return self
 
     def plain(self, keys: tuple[str, ...]) -> int | str | None:

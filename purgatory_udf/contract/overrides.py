@@ -98,6 +98,10 @@ def parse_scope(scope: str) -> dict[str, str | int]:
 
 
 FETCH_KEYS = ("max_wait_ms", "min_bytes")
+# Settings of a whole share group, at every broker.
+SHARE_GROUP_KEYS = tuple(
+    f"share.{key}" for key in ("record_lock_duration_ms", "delivery_count_limit", "partition_max_record_locks")
+)
 # The keys that a rule may set; each replaces one field of a request.
 WHAT_IF_KEYS = frozenset(
     {
@@ -107,6 +111,9 @@ WHAT_IF_KEYS = frozenset(
         "group.session_timeout_ms",
         "group.rebalance_timeout_ms",
         "group.consumer.session_timeout_ms",
+        "share.max_wait_ms",
+        "share.max_records",
+        *SHARE_GROUP_KEYS,
         *(f"fetch.{reader}{key}" for reader in ("", "consumer.", "follower.") for key in FETCH_KEYS),
     }
 )
@@ -121,6 +128,10 @@ _KAFKA_NAMES = {
     "request.timeout.ms": "produce.timeout_ms",
     "session.timeout.ms": "group.session_timeout_ms",
     "max.poll.interval.ms": "group.rebalance_timeout_ms",
+    "share.record.lock.duration.ms": "share.record_lock_duration_ms",
+    "share.delivery.count.limit": "share.delivery_count_limit",
+    "share.partition.max.record.locks": "share.partition_max_record_locks",
+    "share.auto.offset.reset": "share.auto_offset_reset",
     "linger.ms": "producer.linger_ms",
     "batch.size": "producer.batch_size",
     "remote.fetch.max.wait.ms": "remote_fetch.max_wait_ms",
@@ -149,7 +160,7 @@ def key_hint(key: str) -> str | None:
         )
     if key.endswith(_READER_KEYS):
         return READER_THREADS_HINT
-    known = _KAFKA_NAMES.get(key)
+    known = _KAFKA_NAMES.get(key.removeprefix("group.") if key.startswith("group.share.") else key)
     return None if known is None else f"the key of Kafka's {key} is {known}"
 
 
@@ -232,6 +243,10 @@ class ScopeRule(Scope):
     @model_validator(mode="after")
     def _check_scope_fits_keys(self) -> ScopeRule:
         for key in self.settings:
+            if key in SHARE_GROUP_KEYS and (self.client_id, self.topic, self.broker) != (None, None, None):
+                raise ValueError(f"{key} can be limited by group only, because it is a setting of the share group")
+            if key.startswith("share."):
+                continue
             is_group_key = key.startswith("group.")
             if is_group_key and self.topic is not None:
                 raise ValueError(f"{key} cannot be limited by topic, because group requests name no topic")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.answers.variants import Variant, variants
+from purgatory_udf.answers.what_if import _ineffective_settings
 from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
@@ -133,6 +134,51 @@ def test_group_timeouts_match_group_client_or_broker() -> None:
     assert expired_at(group="other") == expired_at(broker=1) == expired_at(client_id="b*") == [10_011]
 
 
+@pytest.mark.parametrize(
+    ("setting", "ended_ms", "records"),
+    [
+        ("share.max_wait_ms=6000", 4000, 10),
+        ("share.record_lock_duration_ms=1000", 2000, 10),
+        ("share.record_lock_duration_ms[group=g]=x0.5", 2500, 10),
+        ("share.record_lock_duration_ms[group=other]=1000", 4000, 10),
+        ("share.delivery_count_limit=1", 6100, 0),
+        ("share.max_wait_ms[client_id=b,group=g,topic=t,broker=0]=500", 1600, 0),
+        ("share.max_records[client_id=a]=4", 1100, 6),
+        ("share.partition_max_record_locks=x0", 1100, 9),
+    ],
+)
+def test_share_settings_change_waiting_fetch(setting: str, ended_ms: int, records: int) -> None:
+    """Fetch a acquires all 10 records at 1 s and never acknowledges them; b waits from 1.1 s for its locks of 3 s."""
+    place = {"topic": "t", "partition": 0}
+    changes = (
+        {"change": "log_end", "offset": 10, "bytes": 1000, "batches": 1},
+        {"change": "high_watermark", "offset": 10},
+    )
+    events: list[dict[str, Any]] = [
+        {"type": "share_group", "group": "g", "record_lock_duration_ms": 3000, "auto_offset_reset": "earliest"},
+        *({"type": "partition", **place, **change} for change in changes),
+    ]
+    for client, max_wait_ms in (("a", 500), ("b", 5000)):
+        limits = {"max_wait_ms": max_wait_ms, "min_bytes": 1, "max_bytes": 9999, "max_records": 10, "acquire_mode": 1}
+        member = {"group": "g", "member_id": client, "client_id": client, "request_id": client}
+        events.append({"type": "share_fetch", **member, **limits, "partitions": [place]})
+    times = (0, 0, 0, 1_000_000, 1_100_000)
+    trace = [event | {"time_us": at, "seq": seq} for seq, (event, at) in enumerate(zip(events, times, strict=True), 1)]
+    replayed = replay(trace, load_config(None, [setting]))
+    (b,) = (outcome for outcome in replayed.outcomes if outcome.request_id == "b")
+    acquired = sum(each.last_offset + 1 - each.first_offset for _, each in replayed.deliveries if each.client_id == "b")
+    assert (b.ended_us // 1000, acquired) == (ended_ms, records)
+
+
+def test_settings_of_missing_kinds_are_named() -> None:
+    chosen = variants(["v", "share.max_records=5", "produce.timeout_ms[topic=a]=1", "fetch.min_bytes=2"], None, [])
+    assert list(_ineffective_settings(chosen[1], chosen[0], {"share_fetch", "produce"})) == []
+    assert list(_ineffective_settings(chosen[1], chosen[0], {"fetch"})) == [
+        "v: produce.* has no effect, because the trace has no produce operations.",
+        "v: share.* has no effect, because the trace has no share_fetch operations.",
+    ]
+
+
 def test_rules_of_command_line_precede_file(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("what_if:\n  - {topic: a, settings: {produce.timeout_ms: 1}}\nproduce.timeout_ms: 2\n")
@@ -163,6 +209,10 @@ def test_rules_of_variant_precede_baseline(tmp_path: Path) -> None:
         ("produce.timeout_ms[topic=a]=half", "what_if.0.settings.produce.timeout_ms: expected a whole number"),
         ("produce.timeout_ms[group=g]=1", "what_if.0: produce.timeout_ms cannot be limited by group"),
         ("group.session_timeout_ms[topic=t]=1", "what_if.0: group.session_timeout_ms cannot be limited by topic"),
+        ("share.delivery_count_limit[topic=t]=1", "share.delivery_count_limit can be limited by group only"),
+        ("share.reads[group=g]=batches", "share.reads is not a what-if key"),
+        ("group.share.record.lock.duration.ms=1", "is share.record_lock_duration_ms"),
+        ("share.delivery.count.limit=1", "the key of Kafka's share.delivery.count.limit is share.delivery_count_limit"),
     ],
 )
 def test_invalid_rule_is_reported(setting: str, message: str) -> None:

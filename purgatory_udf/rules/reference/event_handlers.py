@@ -292,12 +292,12 @@ def _number(values: Event, name: str, default: int) -> int:
 
 
 def _overridden(cluster: ReplicaCluster, event: Event, field: str, *keys: str) -> int:
-    """Return a field of a request with the what-if settings applied that select its client, broker and topics.
+    """Return a field of a request with the what-if settings applied that select its client, broker, topics and group.
 
     `keys` are the names of the settings that override the field.
     """
     topics = [entry["topic"] for entry in event.get("partitions") or event.get("topics") or ()]
-    subject = RequestContext(event.get("client_id"), _broker_id(event), topics)
+    subject = RequestContext(event.get("client_id"), _broker_id(event), topics, event.get("group"))
     return apply_override(event[field], cluster.config.setting(keys, subject))
 
 

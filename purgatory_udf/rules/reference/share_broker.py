@@ -68,21 +68,19 @@ class ShareGroups:
         """Return the settings of a group."""
         limits = self._limits.get(group)
         if limits is None:
-            limits = self._limits[group] = self._with_settings(ShareGroupLimits())
+            limits = self._limits[group] = self._with_settings(group, ShareGroupLimits())
         return limits
 
     def configure(self, group: str, limits: ShareGroupLimits) -> None:
         """Set the settings of a group, as the trace reports them."""
-        self._limits[group] = self._with_settings(limits)
+        self._limits[group] = self._with_settings(group, limits)
 
-    def _with_settings(self, limits: ShareGroupLimits) -> ShareGroupLimits:
-        settings = self.settings
-        return ShareGroupLimits(
-            apply_override(limits.record_lock_duration_ms, settings.record_lock_duration_ms),
-            apply_override(limits.delivery_count_limit, settings.delivery_count_limit),
-            apply_override(limits.partition_max_record_locks, settings.partition_max_record_locks),
-            settings.auto_offset_reset or limits.auto_offset_reset,
-        )
+    def _with_settings(self, group: str, limits: ShareGroupLimits) -> ShareGroupLimits:
+        numbers = {
+            field: max(1, apply_override(getattr(limits, field), self.settings.of_group(field, group)))
+            for field in ("record_lock_duration_ms", "delivery_count_limit", "partition_max_record_locks")
+        }
+        return limits._replace(**numbers, auto_offset_reset=self.settings.auto_offset_reset or limits.auto_offset_reset)
 
     def state(self, key: GroupKey) -> PersistedState:
         """Return the persisted state of a share partition."""
