@@ -3,7 +3,7 @@
 - `engine_speed`, `kafka_classes`: the engine against the reference and against Kafka's own classes
 - `replay`, `costs`, `lopsided`, `groups_many`: whole replays, their cost model, skewed traces, many consumer groups
 - `ingest`, `followed_log`: imports, and a request log that is followed
-- `diagnosis`, `simulated_incidents`: precision and recall of `diagnose` on simulated incidents
+- `diagnosis`, `simulated_incidents`, `combined_incidents`: precision and recall of `diagnose` on simulated incidents
 - `simulation_speed`: events per second of `simulate`
 - `partition_trace`, `groups_trace`, `topic`: inputs of these
 """

@@ -25,7 +25,8 @@ from typing import Any
 
 from deltalake import write_deltalake
 
-from benchmarks.simulated_incidents import SHAPES, Injected, simulated_trace
+from benchmarks.combined_incidents import SHAPES, simulated_trace
+from benchmarks.simulated_incidents import Injected
 from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
 from purgatory_udf.answers.diagnosis.finding import Finding
 from purgatory_udf.backend.backend import LocalBackend

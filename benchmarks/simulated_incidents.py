@@ -1,4 +1,4 @@
-"""Random scenarios with known incidents, by shape of incident, for `benchmarks.diagnosis`."""
+"""Random scenarios with a known incident, by shape of incident, for `benchmarks.diagnosis`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from purgatory_udf.simulation.scenario import Scenario
 
 BROKERS = 3
 # Incidents start once clients and groups have started.
-_FIRST_S = 6.0
+FIRST_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class Injected:
         )
 
     def _overlaps(self, finding: Finding) -> bool:
-        return finding.overlap_us(*(round(START_US + second * 1_000_000) for second in (self.start_s, self.end_s))) > 0
+        start_us, end_us = (round(START_US + second * 1_000_000) for second in (self.start_s, self.end_s))
+        # A leader moves at one moment.
+        return finding.start_us <= end_us and finding.end_us >= start_us
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Cluster:
 
     def start_s(self, length_s: float) -> float:
         """Draw the start of an incident that has ended 3 s before the end of the trace."""
-        return self.random.uniform(_FIRST_S, max(_FIRST_S, self.duration_s - length_s - 3))
+        return self.random.uniform(FIRST_S, max(FIRST_S, self.duration_s - length_s - 3))
 
     def add(self, what: str, at_s: float, **fields: Any) -> None:
         """Add the incident `what` to the scenario, at `at_s` seconds of simulated time; `fields` are its settings."""
@@ -134,7 +136,7 @@ def _broker_frozen(cluster: Cluster) -> Trace:
     return cluster.trace(Injected(at_s, at_s + length_s, ("broker_frozen",), broker=cluster.broker))
 
 
-def _pauses(cluster: Cluster, broker: int, at_s: float, length_s: float) -> None:
+def pause_again_and_again(cluster: Cluster, broker: int, at_s: float, length_s: float) -> None:
     """Let a broker pause its fetches again and again, each time too shortly to count as a stall."""
     pause_s = cluster.random.uniform(0.25, 0.55)
     every_s = pause_s + cluster.random.uniform(0.2, 0.8)
@@ -145,7 +147,7 @@ def _pauses(cluster: Cluster, broker: int, at_s: float, length_s: float) -> None
 def _follower_slow(cluster: Cluster) -> Trace:
     length_s = cluster.random.uniform(5, 12)
     at_s = cluster.start_s(length_s)
-    _pauses(cluster, cluster.broker, at_s, length_s)
+    pause_again_and_again(cluster, cluster.broker, at_s, length_s)
     return cluster.trace(Injected(at_s, at_s + length_s, ("follower_slow",), broker=cluster.broker))
 
 
@@ -155,7 +157,7 @@ def _host_busy(cluster: Cluster) -> Trace:
     at_s = cluster.random.uniform(16, 20)
     cluster.duration_s = at_s + length_s + 5
     for broker in range(1, BROKERS + 1):
-        _pauses(cluster, broker, at_s + cluster.random.uniform(0, 0.5), length_s)
+        pause_again_and_again(cluster, broker, at_s + cluster.random.uniform(0, 0.5), length_s)
     return cluster.trace(Injected(at_s, at_s + length_s + 1, ("host_busy",)))
 
 
@@ -213,7 +215,7 @@ def _min_bytes_out_of_reach(cluster: Cluster) -> Trace:
     return cluster.trace(injected)
 
 
-def _short_sessions(cluster: Cluster) -> float:
+def shorten_sessions(cluster: Cluster) -> float:
     """Give the group short sessions; return their length in seconds."""
     session_s = cluster.random.uniform(6, 8)
     cluster.consumers[0] |= {"session_timeout_ms": round(session_s * 1000), "heartbeat_interval_ms": 1_500}
@@ -221,7 +223,7 @@ def _short_sessions(cluster: Cluster) -> float:
 
 
 def _member_failed(cluster: Cluster) -> Trace:
-    length_s = _short_sessions(cluster) + cluster.random.uniform(2, 5)
+    length_s = shorten_sessions(cluster) + cluster.random.uniform(2, 5)
     at_s = cluster.start_s(length_s)
     what = cluster.random.choice(("pause-consumer", "crash-consumer"))
     cluster.add(what, at_s, consumer=cluster.member, for_s=length_s)
@@ -263,7 +265,7 @@ def _rebalance_storm(cluster: Cluster) -> Trace:
     """Return a trace in which members are restarted one by one, or fail one after the other."""
     cluster.duration_s = 40
     cluster.consumers[0]["count"] = count = cluster.random.randint(4, 6)
-    at_s = cluster.random.uniform(_FIRST_S, 8)
+    at_s = cluster.random.uniform(FIRST_S, 8)
     down_s, gap_s = cluster.random.uniform(1, 2.5), cluster.random.uniform(1, 2.5)
     cluster.add("rolling-restart", at_s, consumer="billing", down_s=down_s, gap_s=gap_s)
     injected = Injected(
@@ -286,29 +288,67 @@ def _purge_backlog(cluster: Cluster) -> Trace:
     return cluster.trace(Injected(0, cluster.duration_s, ("purge_backlog",), broker=cluster.broker))
 
 
-def _calm(cluster: Cluster) -> Trace:
-    """Return a trace without incidents, but with random events that might be mistaken for an incident."""
-    chance = cluster.random.random
-    if chance() < 0.5:
-        cluster.producers[0] |= {"transaction_ms": cluster.random.randint(200, 2_000), "abort_share": 0.1}
-        cluster.consumers[0]["isolation"] = "read_committed"
-    if chance() < 0.5:
-        cluster.producers.append({"name": "bulk", "topics": ["orders"], "rate": 100, "record_bytes": 2_000})
-        cluster.producers[-1]["quota_bytes_per_second"] = 100_000
-    if chance() < 0.5:
-        cluster.topics.append({"name": "returns", "partitions": 3})
-        cluster.producers.append({"name": "desk", "topics": ["returns"], "rate": 0.5})
-        cluster.consumers.append({"name": "watch", "count": 5, "topics": ["returns"], "start_within_s": 3})
-    if chance() < 0.5:
-        cluster.consumers.append({"name": "cache", "topics": ["orders"], "fetch_min_bytes": 2_000})
-    if chance() < 0.5:
-        cluster.topic_creations = [{"prefix": "new", "every_ms": 2_000, "partitions": 2}]
-    if chance() < 0.3:
-        cluster.brokers["append"] = {"median_ms": 20, "p75_ms": 40}
-    return cluster.trace()
+def _replication_throttled(cluster: Cluster) -> Trace:
+    """Return a trace in which a throttled follower cannot rejoin the in-sync set while another one stalls."""
+    lag_s = cluster.random.uniform(1.5, 3)
+    cluster.brokers["replica_lag_time_max_ms"] = round(lag_s * 1000)
+    cluster.topics.append({"name": "ledger", "partitions": 3})
+    # A fetch returns up to 1 MiB of a partition, so the backlog of each partition must be larger.
+    audit = {"name": "audit", "topics": ["ledger"], "rate": 60, "acks": 1, "record_bytes": 50_000}
+    bookkeeper = {"name": "bookkeeper", "count": 2, "topics": ["ledger"], "rate": cluster.random.uniform(10, 30)}
+    # Produces that were appended wait; after their timeout, new ones are refused.
+    cluster.producers += [audit, bookkeeper | {"request_timeout_ms": cluster.random.randint(1_000, 2_000)}]
+    throttled, stalled = cluster.random.sample(range(1, BROKERS + 1), 2)
+    first_s, first_length_s = cluster.random.uniform(FIRST_S, 8), 1.5 * lag_s + cluster.random.uniform(0.5, 1.5)
+    second_s = first_s + first_length_s + cluster.random.uniform(2, 4)
+    second_length_s = 1.5 * lag_s + cluster.random.uniform(2, 4)
+    end_s = second_s + second_length_s
+    cluster.duration_s = end_s + 6
+    cluster.add("stall-follower", first_s, broker=throttled, for_s=first_length_s)
+    cluster.add("stall-follower", second_s, broker=stalled, for_s=second_length_s)
+    throttle_s = first_s + first_length_s - 0.5
+    cluster.add(
+        "throttle-replica", throttle_s, broker=throttled, for_s=end_s + 2 - throttle_s, bytes_per_second=100_000
+    )
+    stall = ("follower_stalled", "below_min_isr")
+    return cluster.trace(
+        Injected(first_s, first_s + first_length_s, stall, broker=throttled),
+        Injected(second_s, end_s, stall, broker=stalled),
+        Injected(second_s, end_s + 1, ("replication_throttled",), broker=throttled),
+    )
 
 
-SHAPES: dict[str, Callable[[Cluster], Trace]] = {
+def _large_batches(cluster: Cluster) -> Trace:
+    length_s = cluster.random.uniform(3, 9)
+    at_s = cluster.start_s(length_s)
+    cluster.brokers["append_bytes_per_second"] = cluster.random.uniform(5e6, 30e6)
+    cluster.producers.append({"name": "bulk", "topics": ["orders"], "rate": cluster.random.uniform(5, 40)})
+    client = cluster.random.choice(("bulk-1", "checkout-1"))
+    size = cluster.random.randint(100_000, 400_000)
+    cluster.add("large-batches", at_s, producer=client, for_s=length_s, record_bytes=size)
+    return cluster.trace(Injected(at_s, at_s + length_s + 1, ("large_batches",), client_id=client))
+
+
+def _remote_read_slow(cluster: Cluster) -> Trace:
+    length_s = cluster.random.uniform(4, 8)
+    at_s = cluster.random.uniform(10, 13)
+    cluster.duration_s = at_s + length_s + 5
+    read = cluster.random.uniform(20, 60)
+    cluster.brokers["remote_read"] = {"median_ms": read, "p75_ms": read * 1.4}
+    cluster.topics.append(
+        {"name": "clicks", "partitions": 6, "segment_bytes": 65_536, "local_retention_bytes": 131_072}
+    )
+    web = {"name": "web", "topics": ["clicks"], "rate": 400, "record_bytes": 1_000, "linger_ms": 100}
+    cluster.producers.append(web)
+    backfill: dict[str, Any] = {"name": "backfill", "count": 3, "assign": {"clicks": list(range(6))}}
+    backfill |= {"reset": "earliest", "start_after_s": 6, "commit": "never", "process_us": 4_000}
+    cluster.consumers.append(backfill | {"max_partition_fetch_bytes": 16_384})
+    factor = cluster.random.uniform(500, 1_000) / read
+    cluster.add("slow-remote-reads", at_s, broker=cluster.broker, for_s=length_s, factor=factor)
+    return cluster.trace(Injected(at_s, at_s + length_s + 1, ("remote_read_slow",), broker=cluster.broker))
+
+
+SINGLE_SHAPES: dict[str, Callable[[Cluster], Trace]] = {
     "follower_stalled": _follower_stalled,
     "broker_frozen": _broker_frozen,
     "follower_slow": _follower_slow,
@@ -324,10 +364,7 @@ SHAPES: dict[str, Callable[[Cluster], Trace]] = {
     "member_slow": _member_slow,
     "rebalance_storm": _rebalance_storm,
     "purge_backlog": _purge_backlog,
-    "calm": _calm,
+    "replication_throttled": _replication_throttled,
+    "large_batches": _large_batches,
+    "remote_read_slow": _remote_read_slow,
 }
-
-
-def simulated_trace(shape: str, seed: int) -> Trace:
-    """Return the scenario of a shape and a seed."""
-    return SHAPES[shape](Cluster(Random(f"{shape}/{seed}")))

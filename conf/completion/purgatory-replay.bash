@@ -12,8 +12,8 @@ _purgatory_replay() {
     :--show-completion) words='bash zsh fish' ;;
     ingest:--from) words='jsonl parquet request-log kafka' ;;
     ingest:--messages) words='events request-log' ;;
-    simulate:--scenario) words='cold-consumers create-topics hot-partition idle-consumers leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower steady' ;;
-    what-if:--closed-loop) words='cold-consumers create-topics hot-partition idle-consumers leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower steady' ;;
+    simulate:--scenario) words='cold-consumers create-topics hot-partition idle-consumers large-batches leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower slow-remote-reads steady throttled-replica' ;;
+    what-if:--closed-loop) words='cold-consumers create-topics hot-partition idle-consumers large-batches leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower slow-remote-reads steady throttled-replica' ;;
   esac
   if [[ -z $words && ( -z $job || $word == -* ) ]]; then
     case $job in

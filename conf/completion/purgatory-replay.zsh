@@ -228,7 +228,7 @@ _purgatory_replay() {
     simulate)
       _arguments \
         '*--out[Folder of the tables - events, and the truth tables of a closed loop.]:value:_files' \
-        '*--scenario[Name of a scenario in conf/scenarios, or a YAML file of the same form.]:value:(cold-consumers create-topics hot-partition idle-consumers leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower steady)' \
+        '*--scenario[Name of a scenario in conf/scenarios, or a YAML file of the same form.]:value:(cold-consumers create-topics hot-partition idle-consumers large-batches leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower slow-remote-reads steady throttled-replica)' \
         '*--jsonl[File to which the events are also written, as JSON Lines.]:value:_files' \
         '*--seed[Random seed. (default - the scenario'\''s, or 1)]:value:_files' \
         '*--duration[Simulated time, in seconds. (default - the scenario'\''s)]:value:_files' \
@@ -289,7 +289,7 @@ _purgatory_replay() {
         '*--variant[Name of a variant, followed by its settings or a YAML file of settings (repeatable).]:value:_files' \
         '*--out[Folder for the table what_if. A replay of the same events in it is used as the baseline. With --like, only the page is written there.]:value:_files' \
         '*--events[Delta table of events, as ingest writes it.]:value:_files' \
-        '*--closed-loop[Name or file of a scenario; it is simulated under each variant, so that clients react.]:value:(cold-consumers create-topics hot-partition idle-consumers leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower steady)' \
+        '*--closed-loop[Name or file of a scenario; it is simulated under each variant, so that clients react.]:value:(cold-consumers create-topics hot-partition idle-consumers large-batches leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower slow-remote-reads steady throttled-replica)' \
         '*--like[Folder of an imported request log, or a scenario written by fit; a model of the recorded cluster predicts each variant.]:value:_files' \
         '*--seeds[Number of runs per variant. (default - 5)]:value:_files' \
         '*--json[File to which the figures are written, as JSON.]:value:_files' \

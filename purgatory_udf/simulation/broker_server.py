@@ -61,9 +61,9 @@ class RemoteReaders:
         self._settings = settings
         self._random = environment.random_stream("remote-reader", str(server.broker))
         self._pending: deque[tuple[DelayedRemoteFetch, TopicPartition, int, int]] = deque()
-        self._busy = 0
+        self.slowdown = 1.0
+        self._busy = self._process = 0
         self._is_full = False
-        self._process = 0
 
     def submit(self, operation: DelayedRemoteFetch, offsets: list[int]) -> None:
         """Read the remote partitions of a fetch, from these offsets of its partitions."""
@@ -97,7 +97,7 @@ class RemoteReaders:
         self, operation: DelayedRemoteFetch, key: TopicPartition, offset: int, limit: int
     ) -> ProcessGenerator[None]:
         process = self._process
-        yield self._environment.sleep_us(self._random.delay_us(self._settings.remote_read))
+        yield self._environment.sleep_us(round(self.slowdown * self._random.delay_us(self._settings.remote_read)))
         while self._server.frozen_until_us > self._environment.now_us:
             yield self._environment.sleep_us(self._server.frozen_until_us - self._environment.now_us)
         if process != self._process:
@@ -141,12 +141,12 @@ class BrokerServer:
         self._controller = controller
         self._groups = groups
         self._transactions = transactions
-        self._replication_quota = LeaderQuota(settings.replication_quota)
+        self.replication_quota = LeaderQuota(settings.replication_quota)
         self._quotas = BrokerQuotas(client_entities, settings.handling_us)
         self._sessions = FetchSessionCache()
         self._share_sessions = share_sessions
         self._connections: dict[Connection, None] = {}
-        self._remote_readers = RemoteReaders(environment, self, settings)
+        self.remote_readers = RemoteReaders(environment, self, settings)
 
     def accept(self, connection: Connection) -> None:
         self._connections = {known: None for known in self._connections if not known.closed}
@@ -160,7 +160,7 @@ class BrokerServer:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
-        self._remote_readers.stop()
+        self.remote_readers.stop()
         self._groups.stop(self.broker)
 
     def unload_groups(self) -> None:
@@ -289,7 +289,7 @@ class BrokerServer:
         )
         operation = self._environment.engine.operations[-1]
         if isinstance(operation, DelayedRemoteFetch) and not operation.completed:
-            self._remote_readers.submit(operation, offsets)
+            self.remote_readers.submit(operation, offsets)
         for key in joins_isr:
             self._controller.record_isr(key)
         return seq
@@ -315,14 +315,14 @@ class BrokerServer:
         if replica_id < 0:
             return False
         in_sync = replica_id in self._controller.partitions[key].isr
-        return self._replication_quota.is_throttled(key, in_sync, self._environment.now_ms)
+        return self.replication_quota.is_throttled(replica_id, key, in_sync, self._environment.now_ms)
 
     def _fetch_response(self, session: int, operation: DelayedFetch) -> FetchResponse:
         """Return the response of an ended fetch. Partitions that returned data move to the end of the session's list.
 
         `session` is the id of the fetch session, 0 without one.
         """
-        partitions = []
+        partitions, now_ms = [], self._environment.now_ms
         for part, read in zip(operation.statuses, operation.reads, strict=True):
             mark = part.replica.high_watermark
             response = FetchResponsePartition(
@@ -335,7 +335,7 @@ class BrokerServer:
             )
             partitions.append(response)
             if read.bytes and operation.request.fetcher == "follower":
-                self._replication_quota.record_sent(part.replica.key, read.bytes, self._environment.now_ms)
+                self.replication_quota.record_sent(part.replica_id, part.replica.key, read.bytes, now_ms)
         self._sessions.move_to_end(session, [part.key for part in partitions if part.bytes])
         return FetchResponse(session, partitions)
 

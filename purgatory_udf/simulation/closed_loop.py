@@ -22,10 +22,13 @@ from purgatory_udf.simulation.incidents import (
     CrashConsumer,
     FreezeBroker,
     Incident,
+    LargeBatches,
     MoveLeader,
     PauseConsumer,
     RollingRestart,
+    SlowRemoteReads,
     StallFollower,
+    ThrottleReplica,
 )
 from purgatory_udf.simulation.messages import CreateTopicsRequest
 from purgatory_udf.simulation.producer import Producer
@@ -151,6 +154,12 @@ class ClosedLoop:
         # In a scaled-down scenario an incident may name an instance that does not exist: use the whole set.
         return [instance for instance in every if instance.client_id == name] or self.instances[name.rpartition("-")[0]]
 
+    def producers_of(self, name: str) -> list[Producer]:
+        """Return the producer `name-N`, or all producers of the set `name`."""
+        every = [producer for producer in self.producers if name in (producer.client_id, producer.settings.name)]
+        # In a scaled-down scenario an incident may name a producer that does not exist: use the whole set.
+        return every or self.producers_of(name.rpartition("-")[0])
+
     def _is_up(self, broker: int) -> bool:
         """Return whether the broker may lead and coordinate; false from the start of a controlled shutdown."""
         return broker not in self.servers or (self.servers[broker].up and not self.servers[broker].shutting_down)
@@ -264,6 +273,24 @@ class IncidentProcess:
                 instance.crash()
                 yield self._environment.sleep_ms(for_s * 1000)
                 instance.start()
+            case ThrottleReplica(broker=broker, for_s=for_s, bytes_per_second=rate):
+                quotas = [server.replication_quota for server in self._cluster.servers.values()]
+                for quota in quotas:
+                    quota.throttle_replica(broker, rate)
+                yield self._environment.sleep_ms(for_s * 1000)
+                for quota in quotas:
+                    quota.end_throttle(broker)
+            case LargeBatches(producer=name, for_s=for_s, record_bytes=record_bytes):
+                producers = self._cluster.producers_of(name)
+                for producer in producers:
+                    producer.record_bytes = record_bytes
+                yield self._environment.sleep_ms(for_s * 1000)
+                for producer in producers:
+                    producer.record_bytes = producer.settings.record_bytes
+            case SlowRemoteReads(broker=broker, for_s=for_s, factor=factor):
+                self._cluster.servers[broker].remote_readers.slowdown = factor
+                yield self._environment.sleep_ms(for_s * 1000)
+                self._cluster.servers[broker].remote_readers.slowdown = 1
             case RollingRestart(brokers=[*brokers]) as restart:
                 for broker in brokers:
                     yield from self._restart_broker(broker, restart.down_s)

@@ -97,7 +97,43 @@ class RollingRestart(_Incident):
         return self
 
 
+class ThrottleReplica(_Incident):
+    """All leaders throttle a broker's fetches of partitions for which it is out of sync."""
+
+    what: Literal["throttle-replica"]
+    broker: int
+    for_s: Seconds
+    bytes_per_second: Annotated[float, Field(gt=0, le=1e12)]
+
+
+class LargeBatches(_Incident):
+    """Producers send records of about `record_bytes`. A record larger than `batch_bytes` is a batch alone."""
+
+    what: Literal["large-batches"]
+    producer: Name
+    for_s: Seconds
+    record_bytes: Size
+
+
+class SlowRemoteReads(_Incident):
+    """A broker's reads of remote storage take `factor` times as long."""
+
+    what: Literal["slow-remote-reads"]
+    broker: int
+    for_s: Seconds
+    factor: Annotated[float, Field(gt=0, le=1_000)]
+
+
 Incident = Annotated[
-    StallFollower | FreezeBroker | CrashBroker | MoveLeader | PauseConsumer | CrashConsumer | RollingRestart,
+    StallFollower
+    | FreezeBroker
+    | CrashBroker
+    | MoveLeader
+    | PauseConsumer
+    | CrashConsumer
+    | RollingRestart
+    | ThrottleReplica
+    | LargeBatches
+    | SlowRemoteReads,
     Field(discriminator="what"),
 ]

@@ -182,9 +182,11 @@ class Producer:
 
     def __init__(self, client: Client, settings: Producers) -> None:
         self.delivery = Delivery()
+        self.client_id = client.client_id
         self._client = client
         self._environment = client.environment
-        self._settings = settings
+        self.settings = settings
+        self.record_bytes = settings.record_bytes
         self._acks = -1 if settings.acks == "all" else settings.acks
         self._accumulator = RecordAccumulator(settings.batch_bytes, settings.linger_ms * 1000, settings.buffer_bytes)
         self._random = client.environment.random_stream("producer", client.name)
@@ -210,14 +212,14 @@ class Producer:
     def _application(self) -> ProcessGenerator[None]:
         yield from self._client.refresh_metadata()
         topics = self._client.metadata.topics
-        keys = [TopicPartition(name, at) for name in self._settings.topics for at in range(topics.get(name, 0))]
-        weights = cumulative_zipf(len(keys), self._settings.skew)
+        keys = [TopicPartition(name, at) for name in self.settings.topics for at in range(topics.get(name, 0))]
+        weights = cumulative_zipf(len(keys), self.settings.skew)
         while keys:
-            yield self._environment.sleep_us(self._random.exponential_us(self._settings.rate))
+            yield self._environment.sleep_us(self._random.exponential_us(self.settings.rate))
             while self._accumulator.is_full or self._accumulator.flushing:
                 yield self._wakeup
             key = keys[self._random.choose_index(weights)]
-            size = self._random.uniform_around(self._settings.record_bytes)
+            size = self._random.uniform_around(self.record_bytes)
             self.delivery.sent += 1
             if self._accumulator.append(key, size, self._environment.now_us):
                 self._wake()
@@ -245,9 +247,9 @@ class Producer:
                 by_leader.setdefault(leader[0], []).append(key)
             elif not self._metadata_retry_scheduled:
                 self._metadata_retry_scheduled = True
-                self._environment.schedule(self._settings.retry_backoff_ms * 1000, self._request_metadata_update)
+                self._environment.schedule(self.settings.retry_backoff_ms * 1000, self._request_metadata_update)
         for broker, keys in by_leader.items():
-            if self._in_flight.get(broker, 0) < self._settings.max_in_flight:
+            if self._in_flight.get(broker, 0) < self.settings.max_in_flight:
                 batches = [self._accumulator.drain(key) for key in keys]
                 self._in_flight[broker] = self._in_flight.get(broker, 0) + 1
                 self._environment.env.process(self._send_produce_request(broker, batches))
@@ -272,11 +274,11 @@ class Producer:
             client_id=self._client.client_id,
             request_id=self._client.next_request_id(),
             acks=self._acks,
-            timeout_ms=self._settings.request_timeout_ms,
+            timeout_ms=self.settings.request_timeout_ms,
             batches=batches,
-            quota=self._settings.quota_bytes_per_second,
+            quota=self.settings.quota_bytes_per_second,
         )
-        response = yield from self._client.request(broker, request, self._settings.request_timeout_ms)
+        response = yield from self._client.request(broker, request, self.settings.request_timeout_ms)
         self._in_flight[broker] -= 1
         for batch in reversed(batches):
             self._complete_batch(batch, self._batch_error(batch, response))
@@ -296,9 +298,9 @@ class Producer:
             self._accumulator.release(batch)
             return
         self._metadata_is_stale = True
-        if error in RETRIABLE and batch.attempts < self._settings.retries:
+        if error in RETRIABLE and batch.attempts < self.settings.retries:
             batch.attempts += 1
-            batch.not_before_us = self._environment.now_us + self._settings.retry_backoff_ms * 1000
+            batch.not_before_us = self._environment.now_us + self.settings.retry_backoff_ms * 1000
             self.delivery.retried += batch.records
             self._accumulator.reenqueue(batch)
         else:

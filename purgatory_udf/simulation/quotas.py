@@ -145,18 +145,31 @@ class ReplicationQuota:
 
 
 class LeaderQuota:
-    """The replication quota of one leader, configured by topic."""
+    """The replication quotas of one leader: one for topics, and one for each replica that an incident throttles."""
 
     def __init__(self, settings: Settings | None) -> None:
         # By topic and not by partition, because topics may be created while the cluster runs.
         self._topics = frozenset(settings.topics) if settings is not None else frozenset()
         self._quota = ReplicationQuota(settings.bytes_per_second, frozenset()) if settings is not None else None
+        self._replicas: dict[int, ReplicationQuota] = {}
 
-    def record_sent(self, key: TopicPartition, size: int, now_ms: int) -> None:
-        """Count `size` bytes sent to a follower against the quota, if the topic has one."""
-        if self._quota is not None and key.topic in self._topics:
-            self._quota.record(size, now_ms)
+    def throttle_replica(self, replica_id: int, bytes_per_second: float) -> None:
+        """Throttle a follower in each partition."""
+        self._replicas[replica_id] = ReplicationQuota(bytes_per_second, frozenset())
 
-    def is_throttled(self, key: TopicPartition, in_sync: bool, now_ms: int) -> bool:
+    def end_throttle(self, replica_id: int) -> None:
+        """End the throttle of a follower."""
+        self._replicas.pop(replica_id, None)
+
+    def record_sent(self, replica_id: int, key: TopicPartition, size: int, now_ms: int) -> None:
+        """Count `size` bytes sent to a follower against the quotas that apply."""
+        for quota in self._quotas(replica_id, key):
+            quota.record(size, now_ms)
+
+    def is_throttled(self, replica_id: int, key: TopicPartition, in_sync: bool, now_ms: int) -> bool:
         """Return whether a follower's fetch gets nothing of the partition now: never if it is in sync."""
-        return self._quota is not None and key.topic in self._topics and not in_sync and self._quota.is_exceeded(now_ms)
+        return not in_sync and any(quota.is_exceeded(now_ms) for quota in self._quotas(replica_id, key))
+
+    def _quotas(self, replica_id: int, key: TopicPartition) -> list[ReplicationQuota]:
+        found = [self._replicas.get(replica_id), self._quota if key.topic in self._topics else None]
+        return [quota for quota in found if quota is not None]

@@ -71,7 +71,7 @@ class ReplicaFetcher:
                 yield self._environment.sleep_ms(FETCH_BACKOFF_MS)
                 continue
             self._session.handle_response(response)
-            yield self._environment.sleep_us(self._random.delay_us(self._settings.append))
+            yield self._environment.sleep_us(self._append_us(response))
             yield from self._wait_while_stalled()
             if self._manager.up:
                 for part in response.partitions:
@@ -96,6 +96,11 @@ class ReplicaFetcher:
             max_bytes=MAX_BYTES,
             isolation="read_uncommitted",
         )
+
+    def _append_us(self, response: FetchResponse) -> int:
+        """Draw the time of appending the records of a response, in microseconds."""
+        rate, size = self._settings.append_bytes_per_second, sum(part.bytes for part in response.partitions)
+        return self._random.delay_us(self._settings.append) + (round(size / rate * 1_000_000) if rate else 0)
 
     def _append(self, part: FetchResponsePartition, partitions: FetchPartitions) -> None:
         """Append the records of a response to the replica's log, unless the leader changed since the fetch was sent.

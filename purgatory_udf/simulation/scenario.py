@@ -51,6 +51,8 @@ class Brokers(_Section):
     network: Delay = Delay(median_ms=0.4, p75_ms=0.7)
     # The time a follower takes to append fetched records, which is its replication lag.
     append: Delay = Delay(median_ms=0.5, p75_ms=0.9)
+    # With a rate, an append takes this much longer: its bytes divided by the rate.
+    append_bytes_per_second: Annotated[float, Field(gt=0, le=1e12)] | None = None
     # The time from a leader's resignation to the election of the next leader.
     election: Delay = Delay(median_ms=8, p75_ms=14)
     failure_detection_ms: Millis = 1500
@@ -296,6 +298,10 @@ class Scenario(_Section):
             sets = [consumers.name for consumers in groups]
             members = [f"{consumers.name}-{at}" for consumers in groups for at in range(1, consumers.count + 1)]
             _require_known("consumer", incident.consumer, [*sets, *members], incident.what)
+        if hasattr(incident, "producer"):
+            sets = [producers.name for producers in self.producers]
+            members = [f"{producers.name}-{at}" for producers in self.producers for at in range(1, producers.count + 1)]
+            _require_known("producer", incident.producer, [*sets, *members], incident.what)
 
     @property
     def share_workers(self) -> list[ShareWorkers]:

@@ -27,7 +27,7 @@ def test_script_is_current(shell: str) -> None:
         ("purgatory-replay re", "replay report"),
         ("./spark-submit.sh --master yarn ingest --from ", "jsonl parquet request-log kafka"),
         ("purgatory-replay replay --dr", "--drain"),
-        ("purgatory-replay simulate --out o --scenario slow", "slow-follower"),
+        ("purgatory-replay simulate --out o --scenario slow-f", "slow-follower"),
         ("purgatory-replay --show-completion ", "bash zsh fish"),
         # Nothing: bash completes file names.
         ("purgatory-replay audit --out ", ""),

@@ -21,6 +21,9 @@ SMALL = {
     "purgatory-leak": (1.0, 1.0, 10),
     "open-transactions": (1.0, 1.0, 12),
     "cold-consumers": (1.0, 0.5, 16),
+    "throttled-replica": (1.0, 1.0, 16),
+    "large-batches": (1.0, 0.5, 12),
+    "slow-remote-reads": (0.5, 1.0, 16),
     "share-workers": (1.0, 1.0, 16),
 }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING
 
 from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, seconds
+from purgatory_udf.answers.diagnosis.trace_facts import in_groups
 from purgatory_udf.common.console import counted
 
 if TYPE_CHECKING:
@@ -24,16 +26,20 @@ _EXPIRED_SHARE, _REACHED_SHARE = 0.9, 0.5
 _LEAST_FETCHES, _LEAST_EXCESS_S = 3, 3.0
 # Kafka's default of `fetch.max.wait.ms`: a consumer that waits no longer loses little.
 _USUAL_MAX_WAIT_MS = 500
-# Large requests, in bytes and as a multiple of the other clients' requests.
+# Large requests, in bytes and as a multiple of the median over clients. A burst has at least this many, which wait at
+# least this many times as long as usual.
 _LARGE_BYTES, _LARGE_FACTOR = 50_000, 10
-_SLOWER_FACTOR = 2
-# It is active for at most this share of the trace.
-_BURST_SHARE = 0.6
+_LEAST_LARGE, _SLOWER_FACTOR = 3, 2
+# Large requests are unusual in at most this share of the trace. Those with at most this distance are one burst.
+_BURST_SHARE, _SAME_BURST_US = 0.6, 5_000_000
+# A slow follower is due to a burst if this share of it is within the burst.
+_INSIDE_SHARE = 0.8
 _SECOND_US = 1_000_000
+_MOST_EVIDENCE = 5
 
 
 def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield a finding for each producer whose requests time out while requests of other producers only wait longer.
+    """Yield a finding for each producer with requests that time out while those of other producers only wait longer.
 
     `found` are the findings at brokers. Timeouts while a broker stood still are not the producer's fault.
     """
@@ -77,7 +83,7 @@ def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
 
 
 def unreachable_minimums(facts: TraceFacts) -> Iterator[Finding]:
-    """Yield a finding for each consumer that seldom gets `fetch.min.bytes` before `fetch.max.wait.ms` ends a fetch."""
+    """Yield a finding for each consumer that seldom gets `fetch.min.bytes` within `fetch.max.wait.ms`."""
     for row in facts.tables.rows("diagnosis/consumers"):
         excess_s = row["expired"] * max(0, row["max_wait_ms"] - _USUAL_MAX_WAIT_MS) / 1000
         if (
@@ -109,46 +115,92 @@ def unreachable_minimums(facts: TraceFacts) -> Iterator[Finding]:
         )
 
 
-def large_batches(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield a finding for each producer that for a part of the trace sent far larger requests, and waited longer then.
+def with_large_batches(facts: TraceFacts, found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings so far, `found`, together with the bursts of large produces that made produces wait.
 
-    A producer that sends large requests all the time is normal for the trace. `found` are the findings so far; waits
-    for a stalled replica are not the producer's fault.
+    Followers append large batches more slowly, so `follower_slow` and `host_busy` within a burst count as a part of it.
+    """
+    bursts = list(_large_batches(facts, found))
+    result = []
+    for finding in found:
+        place = next((at for at, burst in enumerate(bursts) if _is_due_to(finding, burst)), None)
+        if place is None:
+            result.append(finding)
+            continue
+        burst = bursts[place]
+        bursts[place] = replace(
+            burst,
+            operations=max(burst.operations, finding.operations),
+            expired=max(burst.expired, finding.expired),
+            excess_wait_s=max(burst.excess_wait_s, finding.excess_wait_s),
+            evidence=(*burst.evidence, *finding.evidence)[:_MOST_EVIDENCE],
+        )
+    return [*result, *bursts]
+
+
+def _is_due_to(finding: Finding, burst: Finding) -> bool:
+    """Return whether a slow follower or host is an effect of a burst of large produces."""
+    if finding.kind not in ("follower_slow", "host_busy"):
+        return False
+    inside = finding.overlap_us(burst.start_us - _SECOND_US, burst.end_us + _SECOND_US)
+    return inside >= _INSIDE_SHARE * (finding.end_us - finding.start_us)
+
+
+def _large_batches(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield a finding for each burst of a producer: far larger requests than usual, which waited longer.
+
+    A producer that sends large requests most of the time is normal for the trace. Waits during incidents of brokers
+    are not the producer's fault.
     """
     producers = facts.tables.rows("diagnosis/producers")
-    for row in producers:
-        others = [each for each in producers if each["client_id"] != row["client_id"]]
-        length_us = row["end_us"] - row["start_us"]
-        if not others or length_us > _BURST_SHARE * (facts.end_us - facts.start_us):
+    if not producers:
+        return
+    typical_bytes = median(row["bytes"] or 0 for row in producers)
+    rows = facts.tables.rows(
+        "diagnosis/large_requests", large_bytes=max(_LARGE_BYTES, round(_LARGE_FACTOR * typical_bytes))
+    )
+    usual_ms = max(1.0, median(row["wait_ms"] for row in producers))
+    for client, of_client in groupby(rows, lambda row: row["client_id"]):
+        every = list(of_client)
+        # The length of the trace in which the client sent large requests, by second.
+        if len(every) * _SECOND_US > _BURST_SHARE * (facts.end_us - facts.start_us):
             continue
-        if (row["bytes"] or 0) < max(_LARGE_BYTES, _LARGE_FACTOR * median(each["bytes"] or 0 for each in others)):
-            continue
-        usual_ms = max(1, median(each["wait_ms"] for each in others))
-        if row["wait_ms"] < _SLOWER_FACTOR * usual_ms:
-            continue
-        # What a stalled broker adds to its waits is not the producer's fault.
-        blocked_us = sum(each.overlap_us(row["start_us"], row["end_us"]) for each in found if each.replica is not None)
-        if 2 * blocked_us > length_us:
-            continue
-        client = row["client_id"]
-        yield Finding(
-            kind="large_batches",
-            start_us=row["start_us"],
-            end_us=row["end_us"],
-            client_id=client,
-            operations=row["requests"],
-            expired=row["expired"],
-            excess_wait_s=row["requests"] * (row["wait_ms"] - usual_ms) / 1000,
-            confidence=0.7,
-            summary=f"{client} sent {counted(row['requests'], 'produce')} of about {row['bytes']:,} bytes "
-            f"({row['total_bytes'] / max(_SECOND_US, length_us):,.1f} MB/s) from {clock_time(row['start_us'])} for "
-            f"{seconds(length_us)}; their median wait was {row['wait_ms']:,} ms, that of others {usual_ms:,.0f} ms.",
-            suggestions=(
-                f"Lower batch.size or max.request.size of {client}, or compress its records (compression.type).",
-                f"Limit it with a quota: producer_byte_rate of client {client}.",
-            ),
-            clients=(client or "",),
-        )
+        for group in in_groups(every, _SAME_BURST_US):
+            burst = [row for row in group if not _is_blamed(row, found)]
+            requests = sum(row["requests"] for row in burst)
+            if requests < _LEAST_LARGE or median(row["p50_ms"] for row in burst) < _SLOWER_FACTOR * usual_ms:
+                continue
+            yield _burst_finding(facts, client, group, usual_ms)
+
+
+def _is_blamed(row: Row, found: Sequence[Finding]) -> bool:
+    """Return whether a broker's incident overlaps the requests of a second."""
+    return any(each.kind in _STOOD_STILL and each.overlap_us(row["time_us"], row["end_us"]) for each in found)
+
+
+def _burst_finding(facts: TraceFacts, client: str | None, burst: Sequence[Row], usual_ms: float) -> Finding:
+    start_us, end_us = burst[0]["time_us"], max(row["end_us"] for row in burst)
+    requests, length_us = sum(row["requests"] for row in burst), end_us - start_us
+    total_bytes, waited_ms = sum(row["total_bytes"] for row in burst), median(row["p50_ms"] for row in burst)
+    return Finding(
+        kind="large_batches",
+        start_us=start_us,
+        end_us=end_us,
+        client_id=client,
+        operations=requests,
+        expired=sum(row["expired"] for row in burst),
+        excess_wait_s=max(0.0, sum(row["wait_ms"] - row["requests"] * usual_ms for row in burst)) / 1000,
+        confidence=0.7,
+        summary=f"{client} sent {counted(requests, 'produce')} of about {median(row['bytes'] for row in burst):,.0f} "
+        f"bytes ({total_bytes / max(_SECOND_US, length_us):,.1f} MB/s) from {clock_time(start_us)} for "
+        f"{seconds(length_us)}; their median wait was {waited_ms:,.0f} ms, the usual one is {usual_ms:,.0f} ms.",
+        suggestions=(
+            f"Lower batch.size or max.request.size of {client}, or compress its records (compression.type).",
+            f"Limit it with a quota: producer_byte_rate of client {client}.",
+        ),
+        clients=(client or "",),
+        evidence=tuple(row["longest_id"] for row in sorted(burst, key=lambda row: -row["wait_ms"])[:_MOST_EVIDENCE]),
+    )
 
 
 def _in_groups(rows: Sequence[Row]) -> Iterator[list[Row]]:

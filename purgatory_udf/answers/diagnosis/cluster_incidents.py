@@ -32,8 +32,11 @@ _LEAST_BUSY_US, _LEAST_BUSY_MS, START_US = 3_000_000, 250, 15_000_000
 _BUSY_FACTOR, _QUIET_FACTOR = 3.0, 2.0
 # Fewer entries of ended operations do no harm: they hold 4 MB of a broker's heap.
 _LEAST_DEAD_WATCHES = 20_000
-# Reads of remote storage are slow if this many fetches, and this share of them, expired while they waited for one.
-_LEAST_SLOW_READS, _SLOW_READ_SHARE = 5, 0.1
+# Reads of remote storage are slow if this many fetches, and this share of them, expired while they waited for one; or
+# if as many, and this share, waited for this multiple of the usual wait, and this many milliseconds longer.
+_LEAST_SLOW_READS, _EXPIRED_READ_SHARE = 5, 0.1
+_SLOW_READ_SHARE, _SLOW_READ_FACTOR, _SLOW_READ_MS = 0.5, 3.0, 100
+_SAME_READS_US = 3_000_000
 _GAUGE_PARAMETERS = {"window_ms": 1000, "step_ms": STEP_MS, "bytes_per_watch": BYTES_PER_WATCH}
 
 
@@ -202,29 +205,47 @@ def _is_busy(rows: Sequence[Row], usual: dict[tuple[int, int], float], broker: i
 
 
 def slow_remote_reads(facts: TraceFacts) -> Iterator[Finding]:
-    """Yield a finding for each broker at which many fetches expired before their reads of remote storage ended."""
-    for row in facts.tables.rows("diagnosis/remote_waits"):
-        expired, fetches = row["expired"], row["fetches"]
-        if expired < max(_LEAST_SLOW_READS, _SLOW_READ_SHARE * fetches):
-            continue
-        yield Finding(
-            kind="remote_read_slow",
-            start_us=row["start_us"],
-            end_us=row["end_us"],
-            broker=row["broker"],
-            operations=fetches,
-            expired=expired,
-            excess_wait_s=row["wait_ms"] / 1000,
-            confidence=0.8,
-            summary=f"{expired:,} of {fetches:,} fetches of tiered data at broker {row['broker']} expired before their "
-            "reads of remote storage ended.",
-            suggestions=(
-                "Look at the latency of the remote storage and at RemoteLogReaderTaskQueueSize; "
-                "remote.log.reader.threads is the number of reads at a time.",
-                "Raise remote.fetch.max.wait.ms; what-if --set remote_fetch.max_wait_ms=2000 shows the effect.",
-            ),
-            evidence=(row["longest_id"],),
-        )
+    """Yield findings about periods in which many fetches of a broker waited unusually long for remote storage."""
+    usual = [row["p50_ms"] for row in facts.tables.rows("diagnosis/usual_remote_wait") if row["p50_ms"] is not None]
+    # One broker may have been slow all the time.
+    usual_ms = min(usual, default=0)
+    slow_ms = max(_SLOW_READ_FACTOR * usual_ms, usual_ms + _SLOW_READ_MS)
+    rows = facts.tables.rows("diagnosis/remote_waits", slow_ms=round(slow_ms))
+    for broker in sorted({row["broker"] for row in rows}):
+        every = [row for row in rows if row["broker"] == broker]
+        for group in in_groups([row for row in every if _has_slow_reads(row)], _SAME_READS_US):
+            seconds_of_it = range(group[0]["second"], group[-1]["second"] + 1)
+            fetches = sum(row["fetches"] for row in every if row["second"] in seconds_of_it)
+            slow, expired = (sum(row[name] for row in group) for name in ("slow", "expired"))
+            many_expired = expired >= max(_LEAST_SLOW_READS, _EXPIRED_READ_SHARE * fetches)
+            if not many_expired and slow < max(_LEAST_SLOW_READS, _SLOW_READ_SHARE * fetches):
+                continue
+            worst = max(group, key=lambda row: row["longest_ms"])
+            start_us, end_us = group[0]["time_us"], max(row["end_us"] for row in group)
+            yield Finding(
+                kind="remote_read_slow",
+                start_us=start_us,
+                end_us=end_us,
+                broker=broker,
+                operations=slow,
+                expired=expired,
+                excess_wait_s=sum(row["wait_ms"] - row["slow"] * usual_ms for row in group) / 1000,
+                confidence=0.8,
+                summary=f"{slow:,} of {fetches:,} fetches of tiered data at broker {broker} waited unusually long for "
+                f"remote storage from {clock_time(start_us)} for {seconds(end_us - start_us)}, up to "
+                f"{seconds(worst['longest_ms'] * 1000)}; {expired:,} expired before their reads ended.",
+                suggestions=(
+                    "Look at the latency of the remote storage and at RemoteLogReaderTaskQueueSize; "
+                    "remote.log.reader.threads is the number of reads at a time.",
+                    "Raise remote.fetch.max.wait.ms; what-if --set remote_fetch.max_wait_ms=2000 shows the effect.",
+                ),
+                evidence=(worst["longest_id"],),
+            )
+
+
+def _has_slow_reads(row: Row) -> bool:
+    """Return whether fetches of a second expired, or most of them waited unusually long."""
+    return bool(row["expired"] or row["slow"] > _SLOW_READ_SHARE * row["fetches"])
 
 
 def purge_backlogs(facts: TraceFacts) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from purgatory_udf.answers.diagnosis.client_incidents import large_batches, short_timeouts, unreachable_minimums
+from purgatory_udf.answers.diagnosis.client_incidents import short_timeouts, unreachable_minimums, with_large_batches
 from purgatory_udf.answers.diagnosis.cluster_incidents import (
     busy_hosts,
     purge_backlogs,
@@ -164,7 +164,7 @@ def find_incidents(tables: RunTables) -> Diagnosis:
         *slow_members(facts, found),
         *rebalance_storms(facts, found),
     ]
-    found += large_batches(facts, found)
+    found = with_large_batches(facts, found)
     found += busy_hosts(facts, found)
     kept = [finding for finding in found if finding.confidence >= LEAST_CONFIDENCE]
     total = _total_excess_s(facts, kept)

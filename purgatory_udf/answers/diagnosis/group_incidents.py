@@ -25,7 +25,7 @@ _BROKERS_AT_FAULT = ("broker_frozen", "follower_stalled", "follower_slow", "belo
 
 
 def failed_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield a finding for each member whose session expired, unless a broker's incident in `found` explains that."""
+    """Yield a finding for each member with an expired session, unless a broker's incident in `found` explains that."""
     rebalances = _rebalances(facts)
     for row in facts.tables.rows("diagnosis/lost_sessions"):
         silence_us = row["end_us"] - row["start_us"]
@@ -163,7 +163,8 @@ def rebalance_storms(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Fi
             by_group.setdefault(row["group"], []).append(row)
     for group, rows in sorted(by_group.items()):
         storm: list[Row] = []
-        for row in rows:
+        # The first rebalance forms the group.
+        for row in rows[1:]:
             if storm and row["started_us"] > storm[-1]["started_us"] + _STORM_US / _STORM * 2:
                 yield from _storm(group, storm)
                 storm = []
@@ -172,7 +173,8 @@ def rebalance_storms(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Fi
 
 
 def _storm(group: str, rows: Sequence[Row]) -> Iterator[Finding]:
-    if len(rows) < _STORM:
+    pairs = zip(rows, rows[_STORM - 1 :], strict=False)
+    if not any(last["started_us"] - first["started_us"] <= _STORM_US for first, last in pairs):
         return
     start_us = rows[0]["started_us"]
     end_us = max(row["ended_us"] or row["started_us"] for row in rows)

@@ -9,7 +9,7 @@ decides the kind of incident:
 - otherwise (it fetched with interruptions or too slowly): `follower_slow`
 
 If it left the in-sync set, and a partition then had fewer in-sync replicas than its minimum, the incident is
-`below_min_isr`.
+`below_min_isr`; see `in_sync_incidents`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.answers.diagnosis.cluster_incidents import START_US
 from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, join_names, seconds
-from purgatory_udf.answers.diagnosis.trace_facts import SAME_INCIDENT_US, Period, Row, in_groups, merged
+from purgatory_udf.answers.diagnosis.in_sync_incidents import (
+    below_minimum_clause,
+    is_affected,
+    periods_below_minimum,
+    refused_produces,
+    suggestions_for,
+    unexplained_refusals,
+)
+from purgatory_udf.answers.diagnosis.trace_facts import SAME_INCIDENT_US, Period, Row, merged
 from purgatory_udf.common.console import counted
 
 if TYPE_CHECKING:
@@ -33,19 +41,23 @@ _LEAST_PARTS, _LEAST_EXCESS_S = 3, 3.0
 _LEAST_SILENCE_US = 2_000_000
 # A pause counts as the whole incident if it covers this share of it, or lasts this long.
 _MOST_OF_IT, _LONG_STALL_US = 0.5, 4_000_000
-_TOO_FEW = ("NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
 _MOST_EVIDENCE = 5
 
 
 @dataclass
 class _Cluster:
-    """Slow waits for one replica within a short time: an incident of which the kind is not known yet.
+    """Slow waits for one replica within a short time.
 
-    `parts` counts the waits; `excess_ms` is the time that they lasted longer than usual, and `causes` their length in
-    milliseconds by cause.
+    Attributes:
+        replica: The replica at fault.
+        blamed: The replica that the table `blame` names. If several are out of sync, it names the one with the lowest
+            ID, although another one is throttled.
+        throttled: Whether these are waits while a quota throttled the replica at fault.
     """
 
     replica: int
+    blamed: int
+    throttled: bool
     start_us: int
     end_us: int
     parts: int = 0
@@ -78,7 +90,7 @@ def replica_incidents(facts: TraceFacts) -> list[Finding]:
     """Return the incidents of replicas, of silent brokers, and of too few in-sync replicas."""
     clusters = [cluster for cluster in _clusters(facts) if _is_large(cluster)]
     found = _without_common_cause(facts, [_finding(facts, cluster) for cluster in clusters])
-    return [*found, *_silent_brokers(facts, found), *_below_minimum(facts, found)]
+    return [*found, *_silent_brokers(facts, found), *unexplained_refusals(facts, found)]
 
 
 def _clusters(facts: TraceFacts) -> list[_Cluster]:
@@ -87,13 +99,19 @@ def _clusters(facts: TraceFacts) -> list[_Cluster]:
     for row in facts.slow_parts:
         period = Period(row["start_us"], row["end_us"])
         culprit = row["broker"] if facts.is_silent(row["broker"], period) else row["replica"]
+        throttled = facts.throttled_replica(row["broker"], row["topic"], period)
+        # Any replica that comes back ends a wait for the minimum; a throttled one is kept from it.
+        is_throttled = throttled is not None and (row["cause"] == "below_min_isr" or throttled == culprit)
+        culprit = throttled if is_throttled else culprit
         if culprit is not None and row["start_us"] < facts.shutdown_us:
-            rows.append((culprit, row))
+            rows.append((culprit, is_throttled, row))
     clusters: list[_Cluster] = []
-    for culprit, row in sorted(rows, key=lambda each: (each[0], each[1]["start_us"])):
+    for culprit, throttled, row in sorted(rows, key=lambda each: (*each[:2], each[2]["start_us"])):
         last = clusters[-1] if clusters else None
-        if last is None or last.replica != culprit or row["start_us"] > last.end_us + SAME_INCIDENT_US:
-            last = _Cluster(culprit, row["start_us"], row["end_us"])
+        is_next = last is not None and (last.replica, last.throttled) == (culprit, throttled)
+        if last is None or not is_next or row["start_us"] > last.end_us + SAME_INCIDENT_US:
+            blamed = row["replica"] if throttled else culprit
+            last = _Cluster(culprit, blamed, throttled, row["start_us"], row["end_us"])
             clusters.append(last)
         last.add(row, facts.usual_ms.get((row["cause"], row["broker"], row["replica"]), 0.0))
     return clusters
@@ -120,16 +138,18 @@ def _finding(facts: TraceFacts, cluster: _Cluster) -> Finding:
     kind = _kind(cluster, longest, end_us - start_us, silences)
     if longest and kind in ("broker_frozen", "follower_stalled"):
         start_us, end_us = pauses[0].start_us, pauses[-1].end_us
-    effect = _effect(facts, broker, start_us, max(end_us, cluster.end_us))
-    low = _periods_below_minimum(facts, broker, start_us, end_us)
-    refused = _refused(facts, low)
+    effect = _effect(facts, cluster.blamed, start_us, max(end_us, cluster.end_us))
+    low = periods_below_minimum(facts, broker, start_us, end_us)
+    refused = refused_produces(facts, low, cluster.throttled)
     summary = _summary(facts, kind, broker, Period(start_us, end_us), pauses, effect)
     topic = None
     if low and (cluster.causes["below_min_isr"] or refused):
-        kind = "below_min_isr"
-        topics = sorted({row["topic"] for row in low if _is_affected(row, effect, refused)})
+        kind = "replication_throttled" if cluster.throttled else "below_min_isr"
+        topics = sorted({row["topic"] for row in low if is_affected(row, effect.topics, refused)})
         topic = topics[0] if len(topics) == 1 else None
-        summary += _below_minimum_sentence(low, topics, refused)
+        since = clock_time(min(row["since_us"] for row in low))
+        left = "It stayed out of" if cluster.throttled else f"At {since} it left"
+        summary += f" {left} the in-sync set, {below_minimum_clause(low, topics, refused)}"
     return Finding(
         kind=kind,
         start_us=start_us,
@@ -142,9 +162,9 @@ def _finding(facts: TraceFacts, cluster: _Cluster) -> Finding:
         excess_wait_s=cluster.excess_ms / 1000,
         confidence=0.95 if pauses else 0.75,
         summary=summary,
-        suggestions=_suggestions(kind, broker, topic),
+        suggestions=suggestions_for(kind, broker, topic),
         clients=effect.clients,
-        evidence=_evidence(facts, broker, start_us, max(end_us, cluster.end_us)),
+        evidence=_evidence(facts, cluster.blamed, start_us, max(end_us, cluster.end_us)),
     )
 
 
@@ -187,8 +207,7 @@ def _shorter_us(first: Finding, second: Finding) -> int:
 
 
 def _kind(cluster: _Cluster, longest: Period | None, length_us: int, silences: Sequence[Period]) -> str:
-    throttled = cluster.causes["replication_throttled"]
-    if 2 * throttled > sum(cluster.causes.values()):
+    if cluster.throttled:
         return "replication_throttled"
     if longest is None or (longest.length_us < _MOST_OF_IT * length_us and longest.length_us < _LONG_STALL_US):
         return "follower_slow"
@@ -292,93 +311,6 @@ def _delay_sentence(facts: TraceFacts, kind: str, broker: int, pauses: Sequence[
     return f" {counted(delayed, 'request')} at broker {broker} took up to {seconds(longest_ms * 1000)}."
 
 
-def _periods_below_minimum(facts: TraceFacts, broker: int, start_us: int, end_us: int) -> list[Row]:
-    """Return the periods in which partitions were below `min.insync.replicas` because this broker was missing."""
-    facts.tables.add("below_min_isr")
-    rows = facts.tables.database.query("SELECT * FROM below_min_isr").to_pylist()
-    return [
-        row
-        for row in rows
-        if broker in (row["missing"] or ())
-        and row["since_us"] < end_us
-        and (row["until_us"] or facts.end_us) > start_us
-        and row["since_us"] < facts.shutdown_us
-    ]
-
-
-def _refused(facts: TraceFacts, low: Sequence[Row]) -> list[Row]:
-    """Return the produces that were refused, because of too few in-sync replicas, in the periods `low`."""
-    places = {(row["topic"], row["partition"]): row for row in low}
-    found = []
-    for row in facts.tables.rows("diagnosis/refusals"):
-        period = places.get((row["topic"], row["partition"]))
-        if row["error"] in _TOO_FEW and period and row["time_us"] >= period["since_us"] - 1_000_000:
-            found.append(row)
-    return found
-
-
-def _is_affected(row: Row, effect: _Effect, refused: Sequence[Row]) -> bool:
-    return row["topic"] in effect.topics or any(each["topic"] == row["topic"] for each in refused)
-
-
-def _below_minimum_sentence(low: Sequence[Row], topics: Sequence[str], refused: Sequence[Row]) -> str:
-    since, minimum = min(row["since_us"] for row in low), max(row["min_isr"] for row in low)
-    ends = [row["until_us"] for row in low]
-    lasted = "" if None in ends else f" for {seconds(max(ends) - since)}"
-    count = sum(row["operations"] for row in refused)
-    errors = f"; {counted(count, 'produce')} got {refused[0]['error']}" if refused else ""
-    return (
-        f" At {clock_time(since)} it left the in-sync set, and {join_names(topics) or 'partitions'} had fewer in-sync "
-        f"replicas than min.insync.replicas={minimum}{lasted}{errors}."
-    )
-
-
-def _below_minimum(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield findings about produces refused for lack of in-sync replicas that no other finding explains."""
-    rows = [row for row in facts.tables.rows("diagnosis/refusals") if row["error"] in _TOO_FEW]
-    explained = [finding for finding in found if finding.kind == "below_min_isr"]
-    rest = [
-        row
-        for row in rows
-        if not any(each.start_us <= row["time_us"] <= each.end_us + SAME_INCIDENT_US for each in explained)
-        and row["time_us"] < facts.shutdown_us
-    ]
-    if not rest:
-        return
-    facts.tables.add("below_min_isr")
-    periods = facts.tables.database.query("SELECT * FROM below_min_isr").to_pylist()
-    for group in in_groups(rest, SAME_INCIDENT_US * 3):
-        places = {(row["topic"], row["partition"]) for row in group}
-        start_us, end_us = group[0]["time_us"], group[-1]["time_us"]
-        low = [
-            row
-            for row in periods
-            if (row["topic"], row["partition"]) in places
-            and row["since_us"] <= end_us
-            and (row["until_us"] or facts.end_us) >= start_us
-        ]
-        missing = Counter(replica for row in low for replica in row["missing"] or ())
-        broker = missing.most_common(1)[0][0] if missing else None
-        topics = sorted({topic for topic, _ in places})
-        count = sum(row["operations"] for row in group)
-        yield Finding(
-            kind="below_min_isr",
-            start_us=min([start_us, *(row["since_us"] for row in low)]),
-            end_us=max([end_us, *(row["until_us"] or facts.end_us for row in low)]),
-            broker=broker,
-            replica=broker,
-            topic=topics[0] if len(topics) == 1 else None,
-            operations=count,
-            confidence=0.9,
-            summary=f"{counted(count, 'produce')} to {join_names(topics)} got {group[0]['error']} from "
-            f"{clock_time(start_us)}: fewer in-sync replicas than min.insync.replicas"
-            + (f"; broker {broker} was out of sync." if broker is not None else "."),
-            suggestions=_suggestions("below_min_isr", broker, topics[0]),
-            clients=tuple(sorted({row["client_id"] or "" for row in group})),
-            evidence=tuple(row["first_id"] for row in group[:_MOST_EVIDENCE]),
-        )
-
-
 def _silent_brokers(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield a finding for each time that a broker stood still without delaying produces at other brokers."""
     for broker, silences in facts.silences.items():
@@ -394,26 +326,5 @@ def _silent_brokers(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Fin
                 broker=broker,
                 confidence=0.9 if delay else 0.6,
                 summary=f"{_silence_sentence(facts, broker, [period])}{delay}",
-                suggestions=_suggestions("broker_frozen", broker, None),
+                suggestions=suggestions_for("broker_frozen", broker, None),
             )
-
-
-def _suggestions(kind: str, broker: int | None, topic: str | None) -> tuple[str, ...]:
-    match kind:
-        case "broker_frozen" | "follower_stalled":
-            return (
-                f"Look at broker {broker} at that time: garbage collection, a paused virtual machine, a stalled disk.",
-                "With a lower replica.lag.time.max.ms, it leaves the in-sync set earlier and producers wait less.",
-            )
-        case "follower_slow":
-            return (
-                f"Look at the load, disk and network of broker {broker}; num.replica.fetchers adds fetcher threads.",
-            )
-        case "replication_throttled":
-            return (f"Raise or remove follower.replication.throttled.rate of broker {broker}.",)
-        case "below_min_isr":
-            return (
-                f"Bring broker {broker} back; it is missing from the in-sync set.",
-                f"Check min.insync.replicas of {topic or 'the topics'}: it must be lower than the replication factor.",
-            )
-    return ()

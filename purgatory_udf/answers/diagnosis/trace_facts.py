@@ -136,6 +136,25 @@ class TraceFacts:
         return found
 
     @cached_property
+    def throttles(self) -> dict[tuple[int, int, str, int], list[Period]]:
+        """By replica, leader, topic and partition, the periods in which a replication quota throttled the replica."""
+        rows = self.tables.rows("diagnosis/throttles", last_us=self.end_us)
+        return {
+            place: merged((Period(row["start_us"], row["end_us"]) for row in found), SAME_INCIDENT_US)
+            for place, found in _grouped(rows, "replica", "broker", "topic", "partition")
+        }
+
+    def throttled_replica(self, leader: int, topic: str, period: Period) -> int | None:
+        """Return the replica of a topic that the leader throttled for most of a period, or None."""
+        overlaps: dict[int, int] = {}
+        for (replica, broker, name, _), periods in self.throttles.items():
+            if (broker, name) == (leader, topic):
+                overlap_us = sum(each.overlap_us(period.start_us, period.end_us) for each in periods)
+                overlaps[replica] = max(overlap_us, overlaps.get(replica, 0))
+        throttled = [each for each, overlap_us in overlaps.items() if 2 * overlap_us >= period.length_us > 0]
+        return max(throttled, key=overlaps.__getitem__, default=None)
+
+    @cached_property
     def stops(self) -> list[Row]:
         """The times at which brokers' processes ended, each with the time of the broker's next request, or None."""
         return self.tables.rows("diagnosis/stops")

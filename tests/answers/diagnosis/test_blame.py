@@ -158,6 +158,29 @@ def test_append_that_a_produce_repeats_counts_once(out: Path) -> None:
     assert timeline.blame(out)["f"] == [("no_data", None, 20), ("below_min_bytes", None, 480)]
 
 
+def test_throttled_replica_is_blamed_for_refused_produces(out: Path) -> None:
+    """Replica 3 is out of sync and throttled for 8 s; replica 2 leaves, and three produces are refused."""
+    timeline = Timeline()
+    timeline.change(1_000, "isr", isr=[1, 2])
+    part = {"topic": "orders", "partition": 0, "fetch_offset": 100, "max_bytes": 1_000, "throttled": True}
+    for ms in range(1_000, 9_000, 500):
+        timeline.add(
+            ms, "fetch", request_id=f"f-{ms}", client_id="fetcher", replica_id=3, max_wait_ms=500, min_bytes=1,
+            partitions=[part],
+        )  # fmt: skip
+    timeline.change(4_000, "isr", isr=[1])
+    refused = {"topic": "orders", "partition": 0, "error": "NOT_ENOUGH_REPLICAS"}
+    for ms in (5_000, 6_000, 7_000):
+        timeline.add(
+            ms, "produce", request_id=f"p-{ms}", client_id="app", acks=-1, timeout_ms=1_000, partitions=[refused]
+        )
+    timeline.change(9_000, "isr", isr=[1, 3])
+    timeline.blame(out)
+    (finding,) = diagnose(LocalBackend(), str(out)).findings
+    assert (finding.kind, finding.broker, finding.topic) == ("replication_throttled", 3, "orders")
+    assert (finding.operations, (finding.start_us - BEGIN_US) / MS) == (3, 5_000)
+
+
 @pytest.mark.parametrize("folder", ["story_folder", "faults_folder"])
 def test_parts_add_up_to_the_wait(folder: str, faults: Diagnosis, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(folder)

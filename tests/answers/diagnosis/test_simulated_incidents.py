@@ -21,6 +21,9 @@ CHOSEN = (
     pytest.param("member_restarted", marks=pytest.mark.nightly),
     pytest.param("rebalance_storm", marks=pytest.mark.nightly),
     pytest.param("purge_backlog", marks=pytest.mark.nightly),
+    pytest.param("replication_throttled", marks=pytest.mark.nightly),
+    pytest.param("remote_read_slow", marks=pytest.mark.nightly),
+    pytest.param("several", marks=pytest.mark.nightly),
     "calm",
 )
 LEAST_RECALL, MOST_FALSE = 0.9, 0.1

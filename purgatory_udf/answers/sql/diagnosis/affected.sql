@@ -12,7 +12,7 @@ WITH parts AS (
     SELECT operation_id, kind, client_id, topic, cause,
         least(wait_ms, CAST(floor((:last_us - unix_micros(started_at)) / 1000) AS BIGINT)) AS wait_ms
     FROM blame
-    WHERE cause IN ('follower_behind', 'below_min_isr', 'replication_throttled') AND replica = :replica
+    WHERE cause IN ('follower_behind', 'below_min_isr') AND replica = :replica
         AND unix_micros(ended_at) > :from_us AND unix_micros(started_at) < :until_us
 )
 SELECT b.kind, b.client_id, b.topic, b.cause,

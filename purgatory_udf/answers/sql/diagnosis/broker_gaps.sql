@@ -9,7 +9,7 @@ WITH handled AS (
     SELECT coalesce(broker, 0) AS broker, time_us, seq, type <> 'partition' AS is_request,
         type = 'partition' AND change = 'stopped' AS is_stop
     FROM events
-    WHERE type NOT IN ('clock', 'group_loaded', 'group_unloaded', 'group_stopped')
+    WHERE type NOT IN ('clock', 'topic', 'group_loaded', 'group_unloaded', 'group_stopped')
 ),
 numbered AS (
     SELECT h.*, sum(CASE WHEN is_request THEN 1 ELSE 0 END) OVER (PARTITION BY broker ORDER BY time_us, seq) AS requests

@@ -8,7 +8,7 @@
 
 SELECT operation_id, sum(wait_ms) AS wait_ms
 FROM blame
-WHERE cause IN ('follower_behind', 'below_min_isr', 'replication_throttled') AND replica = :replica
+WHERE cause IN ('follower_behind', 'below_min_isr') AND replica = :replica
     AND unix_micros(ended_at) > :from_us AND unix_micros(started_at) < :until_us
 GROUP BY operation_id
 ORDER BY wait_ms DESC, operation_id
