@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import open_file
@@ -205,6 +205,11 @@ class GroupSettings(_Section):
         return value if found else plain
 
 
+def _version(value: Any) -> Any:
+    """Return a version as text; YAML reads 4.3 as a number."""
+    return str(value) if isinstance(value, float) else value
+
+
 class ShareSettings(_Section):
     """Settings of share groups, their fetches and their purgatory.
 
@@ -219,11 +224,22 @@ class ShareSettings(_Section):
     delivery_count_limit: Override = None
     partition_max_record_locks: Override = None
     auto_offset_reset: Literal["earliest", "latest"] | None = None
+    version: Annotated[Literal["4.1", "4.2", "4.3", "4.4"], BeforeValidator(_version)] = "4.3"
     reads: Literal["bytes", "batches"] = "bytes"
     state_write_ms: Millis = 5
     purge_interval: Interval = 1000
     # A copy of `Config.what_if`, as for groups.
     _rules: tuple[ScopeRule, ...] = PrivateAttr(())
+
+    @property
+    def limits_failing_deliveries(self) -> bool:
+        """Whether deliveries that failed are repeated in parts, and `max_records` may be exact (Kafka 4.2)."""
+        return self.version != "4.1"
+
+    @property
+    def checks_only_with_data(self) -> bool:
+        """Whether a share fetch only checks others of the partitions from which it read data (Kafka 4.4)."""
+        return self.version == "4.4"
 
     @property
     def overrides(self) -> bool:

@@ -74,12 +74,16 @@ class ShareLog(Protocol):
     Attributes:
         cause: The kind of event that is being handled.
         cuts_reads: Whether a read is cut at its limit, and its bytes reduce the limit of later partitions.
+        checks_only_with_data: Whether an answered fetch only checks others of the partitions from which it read data.
     """
 
     cause: str | None
 
     @property
     def cuts_reads(self) -> bool: ...
+
+    @property
+    def checks_only_with_data(self) -> bool: ...
 
     def read(self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool) -> ShareRead:
         """Read from a partition's log, up to the high watermark.
@@ -153,7 +157,11 @@ class DelayedShareFetch(DelayedRequest):
             reads = (self._read(offsets, missing, len(offsets)) if missing else {}) | self._reads
             self._acquire(offsets, reads, now_us)
             self._release(offsets)
-            self._log.add_release_action(self.fetch.group, tuple(offsets))
+            if self._log.checks_only_with_data:
+                released = tuple(key for key in offsets if key in reads and reads[key].bytes)
+            else:
+                released = tuple(offsets)
+            self._log.add_release_action(self.fetch.group, released)
         self._reads = {}
         for key, error in self.erroneous.items():
             self.response[key] = SharePartitionAnswer(error)

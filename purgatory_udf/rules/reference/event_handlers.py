@@ -184,7 +184,7 @@ def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None =
         max_bytes=max_bytes,
         max_records=_overridden(cluster, event, "max_records", "share.max_records"),
         batch_size=_number(event, "batch_size", INT32_MAX),
-        is_exact=_number(event, "acquire_mode", 0) == RECORD_LIMIT,
+        is_exact=_number(event, "acquire_mode", 0) == RECORD_LIMIT and cluster.config.share.limits_failing_deliveries,
         session_epoch=_number(event, "session_epoch", 0),
     )
     delay_ms = _overridden(cluster, event, "max_wait_ms", "share.max_wait_ms")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.rules.reference.partition import LogBatch
 from purgatory_udf.rules.reference.share_partition import SharePartition
 from purgatory_udf.rules.reference.share_records import (
@@ -135,6 +136,8 @@ class Acquisition:
         Such a batch is delivered alone and in parts. Only offsets from `first` to `last` count, unless the batch has
         one state for all offsets.
         """
+        if not self._partition.limits_failing_deliveries:
+            return False
         counts = [
             state.delivery_count
             for begin, _, state in batch.states()
@@ -155,6 +158,8 @@ class Acquisition:
         """
         acquired: list[AcquiredRange] = []
         max_count, throttle, part = self._limits.delivery_count_limit, self._limits.throttle_limit, -1
+        if not self._partition.limits_failing_deliveries:
+            max_count, throttle = MIN_THROTTLE_LIMIT, INT32_MAX
         for offset, state in batch.by_offset.items():
             if offset < first:
                 continue

@@ -186,6 +186,16 @@ class ShareBroker:
         """Whether a read is cut at its limit, and its bytes reduce the limit of later partitions."""
         return self._groups.settings.reads == "bytes"
 
+    @property
+    def checks_only_with_data(self) -> bool:
+        """See `ShareSettings.checks_only_with_data`."""
+        return self._groups.settings.checks_only_with_data
+
+    @property
+    def limits_failing_deliveries(self) -> bool:
+        """See `ShareSettings.limits_failing_deliveries`."""
+        return self._groups.settings.limits_failing_deliveries
+
     def limits(self, group: str) -> ShareGroupLimits:
         return self._groups.limits(group)
 

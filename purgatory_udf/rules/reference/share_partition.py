@@ -52,6 +52,10 @@ class ShareServer(Protocol):
     deliveries: list[ShareDelivery]
     expired_locks: dict[tuple[str, TopicPartition], int]
 
+    @property
+    def limits_failing_deliveries(self) -> bool:
+        """Whether deliveries that failed are repeated in parts."""
+
     def limits(self, group: str) -> ShareGroupLimits:
         """Return the settings of a group."""
 
@@ -143,6 +147,11 @@ class SharePartition:
     def limits(self) -> ShareGroupLimits:
         """The settings of the group."""
         return self._server.limits(self.group)
+
+    @property
+    def limits_failing_deliveries(self) -> bool:
+        """Whether deliveries that failed are repeated in parts (Kafka 4.2)."""
+        return self._server.limits_failing_deliveries
 
     def next_fetch_offset(self) -> int:
         """Return the first offset that may be acquired next."""
