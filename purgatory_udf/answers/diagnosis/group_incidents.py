@@ -136,6 +136,8 @@ def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding
         if any(each.group == row["group"] and each.overlap_us(row["start_us"], row["end_us"]) for each in found):
             continue
         who = f"Member {row['client_id'] or row['member']}" if row["member"] else "A member"
+        is_revoking = row["kind"] == "reconciliation"
+        what = "did not give up its partitions for" if is_revoking else "kept a rebalance waiting for"
         yield Finding(
             kind="member_slow_to_rejoin",
             start_us=row["start_us"],
@@ -147,8 +149,8 @@ def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding
             expired=row["expired"],
             excess_wait_s=row["wait_ms"] / 1000,
             confidence=0.85,
-            summary=f"{who} of group {row['group']} kept a rebalance waiting for "
-            f"{seconds(row['end_us'] - row['start_us'])} from {clock_time(row['start_us'])}.",
+            summary=f"{who} of group {row['group']} {what} {seconds(row['end_us'] - row['start_us'])} "
+            f"from {clock_time(row['start_us'])}.",
             suggestions=("A member rejoins at its next poll: lower max.poll.records or max.poll.interval.ms.",),
             clients=(row["client_id"],) if row["client_id"] else (),
             evidence=(row["operation_id"],),

@@ -7,4 +7,11 @@ SELECT coalesce(e.broker, 0) AS broker, e.group AS group, e.type, e.time_us, e.s
     coalesce(nullif(e.member_id, ''), e.assigned_member_id) AS member, e.client_id
 FROM events e
 WHERE e.type IN ('join_group', 'leave_group')
-ORDER BY e.time_us, e.seq
+UNION ALL
+-- Members of consumer groups (KIP-848) join with epoch 0, and leave with -1 or, static ones, -2.
+SELECT coalesce(e.broker, 0) AS broker, e.group AS group,
+    CASE WHEN e.member_epoch = 0 THEN 'join_group' ELSE 'leave_group' END AS type, e.time_us, e.seq,
+    e.member_id AS member, e.client_id
+FROM events e
+WHERE e.type = 'consumer_group_heartbeat' AND e.member_epoch <= 0
+ORDER BY time_us, seq
