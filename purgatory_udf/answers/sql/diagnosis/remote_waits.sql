@@ -3,7 +3,7 @@
 --
 -- Reads:       waited
 -- Parameters:  :slow_ms, the least wait in milliseconds that counts as slow
--- Columns:     broker; time_us and end_us (of the slow ones, or null), fetches, slow (expired, or at least :slow_ms),
+-- Columns:     broker; time_us and end_us (of the slow ones, or null), fetches, slow (expired, or waited that long),
 --              expired, wait_ms (of the slow ones), longest_ms, longest_id (the fetch with the longest wait)
 
 WITH reads AS (
