@@ -123,7 +123,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def two_executor_cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """Start a cluster of two executors; yield the settings of a session on it, with this source tree and Python."""
+    """Start a cluster of two executors; yield the settings of a Spark session on it.
+
+    Its executors use this source tree and this Python.
+    """
     from tests.cluster.standalone import standalone
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -76,7 +76,7 @@ def measure(
 
 
 def processor_seconds() -> float:
-    """Return the CPU seconds of this process and its forked children, without a JVM."""
+    """Return the CPU seconds of this process and of its children that have ended. A running JVM is not counted."""
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 

@@ -140,7 +140,7 @@ def measure(
 
     Args:
         spark: The Spark session.
-        stages: Collects the durations of stages.
+        stages: Spark listener that collects the durations of stages.
         folder: Folder for the tables.
         events: Folder of the events.
         groupings: Values of `grouping` to measure.

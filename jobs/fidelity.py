@@ -30,7 +30,7 @@ def _checks(
     except ValueError as error:
         raise UserError(f"--zone {zone}: {error}") from None
     if jmx_before and not jmx_after:
-        raise UserError("--jmx-before needs --jmx-after, because increases are compared")
+        raise UserError("--jmx-before needs --jmx-after, because the increase between the two is compared")
 
 
 @job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES)

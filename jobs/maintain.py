@@ -18,7 +18,7 @@ def _checks(out: str, **_: object) -> None:
 @job.job(checks=_checks, brief=True, reads=("out",), max_local_bytes=ANY_BYTES)
 def main(
     open_backend: OpenBackend,
-    out: Annotated[str, typer.Option(help="Folder of a replay or an import, which may still run.")],
+    out: Annotated[str, typer.Option(help="Folder of a replay or an import; the job may still be running.")],
     keep_hours: Annotated[
         int, typer.Option(min=1, help="Minimum age of unreferenced files to delete, in hours.")
     ] = 168,

@@ -127,7 +127,7 @@ def main(
         int, _groups(help="Session timeout, in milliseconds.", min=6000, max=1_800_000)
     ] = 10_000,
     incident_s: Annotated[
-        float, _groups(help="Interval in which one member of each group departs and returns, in seconds.", max=1e6)
+        float, _groups(help="Interval between departures of a member in each group, in seconds.", max=1e6)
     ] = 60.0,
     crash_share: Annotated[
         float, _groups(help="Fraction of departing members that crash instead of leaving.", min=0, max=1)

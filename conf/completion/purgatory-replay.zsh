@@ -169,7 +169,7 @@ _purgatory_replay() {
       ;;
     maintain)
       _arguments \
-        '*--out[Folder of a replay or an import, which may still run.]:value:_files' \
+        '*--out[Folder of a replay or an import; the job may still be running.]:value:_files' \
         '*--keep-hours[Minimum age of unreferenced files to delete, in hours.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
@@ -250,7 +250,7 @@ _purgatory_replay() {
         '*--heartbeat-ms[Heartbeat interval, in milliseconds.]:value:_files' \
         '*--commit-ms[Interval of a member'\''s offset commits, in milliseconds.]:value:_files' \
         '*--session-timeout-ms[Session timeout, in milliseconds.]:value:_files' \
-        '*--incident-s[Interval in which one member of each group departs and returns, in seconds.]:value:_files' \
+        '*--incident-s[Interval between departures of a member in each group, in seconds.]:value:_files' \
         '*--crash-share[Fraction of departing members that crash instead of leaving.]:value:_files' \
         '*--delete-share[Fraction of requests that delete records.]:value:_files' \
         '*--create-share[Fraction of requests that create topics.]:value:_files' \

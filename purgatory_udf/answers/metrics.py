@@ -1,4 +1,4 @@
-"""The metrics of one replay: computed from its tables by the queries of `sql/metrics`, written next to them.
+"""Computes the metrics of a replay from its tables, with the queries in `sql/metrics`, and writes them as tables.
 
 The main figures are also returned as small tables to print, with the largest values first.
 """

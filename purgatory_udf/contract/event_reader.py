@@ -101,7 +101,7 @@ def _shape(kind: str, fields: Sequence[Field]) -> StructFields:
 
 
 def _msgspec_type(check: Check) -> Any:
-    """Return the msgspec type that accepts the same values as a check. Raises KeyError if there is none."""
+    """Return the msgspec type that accepts the same values as a check. Raises KeyError if no type does."""
     if check is label:
         return str | int
     if check in LIST_ITEMS:

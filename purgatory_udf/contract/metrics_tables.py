@@ -10,8 +10,8 @@ import pyarrow as pa
 from purgatory_udf.contract.tables import BOOL, DOUBLE, INT, LONG, TEXT, TIMESTAMP, column, table, without_comments
 
 _FAILED = (
-    "Expired operations that failed: neither fetches, share fetches and initial joins, which end as intended at their "
-    "deadline, nor operations that were still open at the end of the trace"
+    "Expired operations that failed: all kinds but fetches, share fetches and initial joins, which are meant to end at "
+    "their deadline; without operations that were still open at the end of the trace"
 )
 _WINDOW_MS = column("window_ms", LONG, "Length of the window in milliseconds")
 
@@ -89,7 +89,7 @@ _PURGATORIES = table(
     _WINDOW_MS,
     *_gauge("purgatory_size", "`PurgatorySize`"),
     *_gauge("num_delayed", "`NumDelayedOperations`"),
-    *_gauge("dead_watches", "Watch list entries of ended operations"),
+    *_gauge("dead_watches", "Watcher list entries of ended operations"),
     column("dead_bytes_max", LONG, "`dead_watches_max` times the configured bytes per entry"),
     column("purged", LONG, "Entries of ended operations that were purged in the window"),
 )
@@ -119,8 +119,12 @@ _GROUPS = table(
     column("protocol", TEXT, "`classic`, or `consumer` (KIP-848); a group that was converted has a row for each"),
     column("rebalances", LONG, "Number of rebalances"),
     column("stabilized", LONG, "Rebalances after which the group was Stable"),
-    column("to_stable_ms", LONG, "Sum of their lengths: the time to stability, in milliseconds"),
-    column("max_to_stable_ms", LONG, "Longest of them, in milliseconds"),
+    column(
+        "to_stable_ms",
+        LONG,
+        "Sum of the lengths of the rebalances in `stabilized` (time to stability), in milliseconds",
+    ),
+    column("max_to_stable_ms", LONG, "Length of the longest rebalance in `stabilized`, in milliseconds"),
     column("sessions_lost", LONG, "Members with an expired session"),
     column(
         "rebalance_timeouts",
@@ -128,7 +132,7 @@ _GROUPS = table(
         "`classic`: joins and syncs that expired; `consumer`: members that did not revoke, join or sync in time",
     ),
     column("held_back", LONG, "`consumer`: waits of members for partitions of others, as in `metrics/held_back`"),
-    column("held_back_ms", LONG, "Sum of these waits in milliseconds"),
+    column("held_back_ms", LONG, "Sum of the waits in `held_back`, in milliseconds"),
 )
 
 _HELD_BACK = table(
@@ -156,7 +160,8 @@ _SHARE_FETCHES = table(
     column(
         "unwoken",
         LONG,
-        "Of these, fetches for which one byte was enough: what became available, such as by a release, woke no fetch",
+        "Of these, fetches for which one byte was enough: records became available, such as by a release, but nothing "
+        "woke the fetch",
     ),
     column(
         "after_leader_loss",

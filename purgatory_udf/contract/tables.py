@@ -517,7 +517,7 @@ _PURGATORY_GAUGES = table(
         "Produce, Fetch, RemoteFetch, ShareFetch, DeleteRecords, topic, RemoteListOffsets, Rebalance or Heartbeat",
     ),
     column("at", TIMESTAMP, "Time of the reading, a multiple of 200 ms"),
-    column("watched", LONG, "`PurgatorySize`: entries of the watch lists, including those of ended operations"),
+    column("watched", LONG, "`PurgatorySize`: entries of the watcher lists, including those of ended operations"),
     column("delayed", LONG, "`NumDelayedOperations`: operations that the timer holds"),
     column("purged", LONG, "Entries of ended operations that were purged since the previous reading"),
 )
@@ -527,7 +527,9 @@ _RUNS = table(
     column("status", TEXT, "`running` or `finished`"),
     column("trace", TEXT, "Input of the run (JSON)"),
     column("configuration", TEXT, "All settings (JSON)"),
-    column("versions", TEXT, "Versions of the product, Python and Spark and Delta, or DuckDB and deltalake (JSON)"),
+    column(
+        "versions", TEXT, "Versions of the product and Python, and of Spark and Delta or of DuckDB and deltalake (JSON)"
+    ),
     column("counts", TEXT, "Counts of lines, events, operations, open operations and more (JSON)"),
     column("started_at", TIMESTAMP, "When the run started"),
     column("finished_at", TIMESTAMP, "When the run finished; null before that"),
@@ -554,7 +556,11 @@ _RECORDED = table(
     column("recorded_bytes", LONG, "`fetch`: bytes in the response"),
     column("recorded_timed_out", INT, "Number of partitions with REQUEST_TIMED_OUT in the response"),
     column("recorded_generation", INT, "`join_group`: generation in the response of a successful join"),
-    column("recorded_complete", BOOL, "Whether the log holds all that the request covers"),
+    column(
+        "recorded_complete",
+        BOOL,
+        "Whether the log shows all partitions of the request; not those of a fetch session that began before the log",
+    ),
     column("source", TEXT, "Input file"),
     column("line", LONG, "Line in the input file"),
 )
@@ -575,7 +581,7 @@ _FIDELITY = table(
     column("replayed_ms", DOUBLE, "Replayed wait in milliseconds"),
     column("difference_ms", DOUBLE, "Recorded minus replayed wait, without the usual delay of the broker's timer"),
     column("agrees", BOOL, "Whether both outcomes are equal"),
-    column("cause", TEXT, "Why the outcomes differ; the fidelity page explains each cause"),
+    column("cause", TEXT, "Why the outcomes differ; the HTML page of `fidelity` explains each cause"),
 )
 
 _TRUTH_REQUESTS = table(

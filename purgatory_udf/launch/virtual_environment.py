@@ -124,7 +124,7 @@ class VirtualEnvironment:
         )
         if made.returncode != 0:
             raise UserError(
-                f"{base} -m venv failed; on Debian and Ubuntu install the package python3-venv. Its output:\n"
+                f"{base} -m venv failed (on Debian and Ubuntu, install the package python3-venv):\n"
                 f"{(made.stdout + made.stderr).strip()}"
             )
 

@@ -70,7 +70,7 @@ class ModelOperation(Protocol):
 
 
 class ModelPurgatory:
-    """Watch lists by key, a timer, the purge and the gauges (Kafka: DelayedOperationPurgatory).
+    """Watcher lists by key, a timer, the purge and the gauges (Kafka: DelayedOperationPurgatory).
 
     The rules are those of the reference. A test replays a trace of the model with the reference and compares both.
     """
@@ -113,7 +113,7 @@ class ModelPurgatory:
         watchers[:] = kept
 
     def reap(self) -> None:
-        """Purge ended operations from the watch lists if the estimate of their number exceeds the purge interval."""
+        """Purge ended operations from the watcher lists if the estimate of their number exceeds the purge interval."""
         if self._estimated - self.delayed > self._purge_interval:
             self._estimated = self.delayed
             for watchers in self._watchers.values():

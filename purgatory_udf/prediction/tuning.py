@@ -130,7 +130,7 @@ class TuningResult:
 
     @property
     def chosen(self) -> Trial | None:
-        """The trial that reaches the goal within the limit and has the best limited figure; None if there is none."""
+        """The trial that reaches the goal within the limit and has the best limited figure; None if no trial does."""
         reaching = [trial for trial in self.tried if trial.is_full_length and trial.reached and trial.allowed]
         cheap = min if self.within.most else max
         return cheap(reaching, key=lambda trial: trial.within) if reaching else None

@@ -87,7 +87,7 @@ def make_setting(key: str, text: str, scope: Mapping[str, Any]) -> VariantSettin
     if not 0 <= value <= MAX_VALUE or (not times and key != RATE and value != int(value)):
         raise UserError(f"{key}: expected a whole number from 0 to {MAX_VALUE}, or a factor (got {text!r})")
     if value <= 0 and key == RATE:
-        raise UserError(f"{key}: expected more than 0 (got {text!r})")
+        raise UserError(f"{key}: expected a number or a factor greater than 0 (got {text!r})")
     if key in _COUNTS and not (value == int(value) and value <= MAX_COPIES):
         raise UserError(f"{key}: expected a number of copies from 0 to {MAX_COPIES} (got {text!r})")
     return VariantSetting(key, value, times, _scope(key, scope))

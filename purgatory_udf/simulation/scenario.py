@@ -361,7 +361,7 @@ def scenario_names() -> list[str]:
 
 
 def load_scenario(name_or_file: str) -> Scenario:
-    """Load a bundled scenario by its name, or a scenario file by its path. Raises UserError if there is none."""
+    """Load a bundled scenario by its name, or a scenario file by its path. Raises UserError if it does not exist."""
     path = Path(name_or_file)
     if not path.exists() and path.suffix not in (".yaml", ".yml"):
         path = scenarios_folder() / f"{name_or_file}.yaml"

@@ -49,7 +49,9 @@ class ProgressReporter:
             self._last_report = now
             rate = events / max(now - self._started, 1e-9)
             moment = datetime.fromtimestamp(now_us // 1_000_000, UTC)
-            self._report(f"simulate: {share:.0%} · {events:,} events · {rate:,.0f} events/s · {moment:%H:%M:%S}")
+            self._report(
+                f"simulate: {share:.0%} · {events:,} events · {rate:,.0f} events/s · simulated until {moment:%H:%M:%S}"
+            )
 
 
 def summary(simulated: SimulationResult, out: str) -> list[str]:

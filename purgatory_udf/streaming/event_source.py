@@ -37,8 +37,9 @@ def delta_stream(
         spark: The session that streams.
         path: The table.
         files: Number of files per micro-batch; Delta's default if None.
-        since: First version of the content. The stream then reads commit by commit, each in the order of its files.
-            Without it, Delta starts with a snapshot, and sorts its files by modification time.
+        since: Version of the table to start from (`startingVersion`). The stream then reads commit by commit, and the
+            files of a commit in their order. If None, Delta starts with a snapshot and sorts its files by their
+            modification time.
         shrinks: Whether rows may be deleted after they have been read.
     """
     reader = spark.readStream.format("delta")

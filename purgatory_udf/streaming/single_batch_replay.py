@@ -62,7 +62,9 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
     ):
         raise NeedsSparkError("a run that a stream has started")
     if trace.survey.events > options.config.batch_events:
-        raise NeedsSparkError("several batches")
+        raise NeedsSparkError(
+            f"{trace.survey.events:,} events are more than one batch: batch_events is {options.config.batch_events:,}"
+        )
     if _most_watches(backend, options.events) > backend_choice.REPLAYED_WATCHES:
         raise NeedsSparkError("more watches than memory should hold")
 

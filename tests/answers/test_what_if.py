@@ -222,7 +222,7 @@ def test_variant_that_needs_spark_stops_before_first_replay(story_folder: Path, 
     words = ["--events", f"{story_folder}/events", "--out", str(tmp_path / "out")]
     for name, *settings in (HALF, ["small", "produce.timeout_ms=x2", "batch_events=10"]):
         words += ["--variant", name, *settings]
-    with pytest.raises(NeedsSparkError, match="several batches"):
+    with pytest.raises(NeedsSparkError, match="more than one batch"):
         what_if_job.main.status(words, open_local)
     assert not (tmp_path / "out").exists()
 

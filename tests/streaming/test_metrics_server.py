@@ -158,7 +158,7 @@ def test_prometheus_scrapes_and_alerts(out: Path, tmp_path: Path) -> None:
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as prometheus:
             assert prometheus.stderr is not None
             try:
-                address = _address_when_ready(prometheus.stderr)
+                address = address_when_ready(prometheus.stderr)
                 value = _first_value(f"http://{address}", "max(purgatory_replay_longest_wait_seconds)")
             finally:
                 prometheus.terminate()
@@ -166,7 +166,7 @@ def test_prometheus_scrapes_and_alerts(out: Path, tmp_path: Path) -> None:
     assert value == "6.99"
 
 
-def _address_when_ready(log: Iterable[str]) -> str:
+def address_when_ready(log: Iterable[str]) -> str:
     """Read Prometheus's log until it answers queries, and return its address."""
     address = ""
     for line in log:

@@ -57,3 +57,17 @@ def _roots() -> dict[str, Path]:
     if more and not Path(more).is_dir():
         pytest.fail(f"PURGATORY_SHARED={more}: no such folder")
     return {"": _DATA} | ({"more/": Path(more)} if more else {})
+
+
+def import_recording(name: str, out: Path) -> None:
+    """Import a recording of `traces` in this process, with its topics, leaders, in-sync sets and batches."""
+    from purgatory_udf.backend.backend import LocalBackend
+    from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
+    from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
+
+    batches, metadata, topics = (
+        str(data_file("traces", name, file)) for file in ("batches.csv", "cluster-metadata.txt", "topics.json")
+    )
+    logs = [str(path) for path in sorted(data_file("traces", name).glob("request-*"))]
+    options = RequestLogOptions(logs, str(out), batches=batches, isr=metadata, topics=topics)
+    ingest_request_log(LocalBackend(), options)

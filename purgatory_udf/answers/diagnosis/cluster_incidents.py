@@ -265,8 +265,8 @@ def purge_backlogs(facts: TraceFacts) -> Iterator[Finding]:
             end_us=_microseconds(rows[-1]["window_start"]) + 1_000_000,
             broker=broker,
             confidence=0.8,
-            summary=f"Watch lists of the purgatory {purgatory} at broker {broker} held up to {dead:,} entries of ended "
-            f"operations, about {dead * BYTES_PER_WATCH / 1e6:,.0f} MB of heap, and "
+            summary=f"Watcher lists of the purgatory {purgatory} at broker {broker} held up to {dead:,} entries of "
+            f"ended operations, about {dead * BYTES_PER_WATCH / 1e6:,.0f} MB of heap, and "
             f"{worst['purgatory_size_max'] - dead:,} of waiting ones.",
             suggestions=(f"Lower {setting}: a purge removes these entries after that many ended operations.",),
         )

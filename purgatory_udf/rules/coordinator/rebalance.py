@@ -283,7 +283,10 @@ class Rebalancer:
             self.maybe_prepare_rebalance(group, f"pending member {pending_id} left", now_us, request)
 
     def end_for_conversion(self, group: Group, now_us: int) -> None:
-        """End a group that becomes a consumer group: waiting joins and syncs are answered, its operations end."""
+        """Answer waiting joins and syncs with REBALANCE_IN_PROGRESS, and end the operations of a group.
+
+        It becomes a consumer group.
+        """
         for member in group.members.values():
             for waiting in (member.awaiting_join, member.awaiting_sync):
                 if waiting is not None:

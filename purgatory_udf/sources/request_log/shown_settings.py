@@ -40,7 +40,7 @@ _CLOSE = 0.02
 
 
 def roundest(low: float, high: float) -> tuple[int, bool] | None:
-    """Return the roundest whole number in [low, high], and whether it is certain; None if there is none."""
+    """Return the roundest whole number in [low, high], and whether it is certain; None without one."""
     for step in _ROUND:
         first, last = -int(-low // step) * step, int(high // step) * step
         if first <= last:

@@ -9,8 +9,6 @@ import pytest
 from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
-from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.support import recorded
@@ -18,13 +16,7 @@ from tests.support import recorded
 
 def diagnosed_recording(name: str, out: Path) -> Diagnosis:
     """Import, replay and diagnose a recording of `tests/data/traces`."""
-    folder = recorded.data_file("traces", name)
-    batches, metadata, topics = (
-        str(recorded.data_file("traces", name, file)) for file in ("batches.csv", "cluster-metadata.txt", "topics.json")
-    )
-    logs = [str(path) for path in sorted(folder.glob("request-*"))]
-    options = RequestLogOptions(logs, str(out), batches=batches, isr=metadata, topics=topics)
-    ingest_request_log(LocalBackend(), options)
+    recorded.import_recording(name, out)
     run_replay(LocalBackend(), ReplayOptions(str(out / "events"), str(out), Config()))
     return diagnose(LocalBackend(), str(out))
 

@@ -134,7 +134,10 @@ def test_metadata_is_read_from_pipe(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_jmx_before_needs_jmx_after(capsys: pytest.CaptureFixture[str]) -> None:
     assert fidelity.check(["--out", "out", "--jmx-before", "b.json"]) == 2
-    assert capsys.readouterr().err == "fidelity: --jmx-before needs --jmx-after, because increases are compared\n"
+    assert (
+        capsys.readouterr().err
+        == "fidelity: --jmx-before needs --jmx-after, because the increase between the two is compared\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """Recognition of pauses: periods in which a broker stood still, and none of its timers fired.
 
-A period is a pause if no request of the broker has a time in it, if several operations became overdue in it by more
-than `OVERDUE_US`, and if these were answered at its end:
+A period is a pause if no request of the broker has a timestamp in it, if several operations became overdue in it by
+more than `OVERDUE_US`, and if these were answered at its end:
 
     last time of a request ─┬─ deadline 1 ── deadline 2 ──────────┬─ next one ── 1 and 2 are answered
                           paused                                  └─ resumed: when the first of them expires
 
-On a busy host, requests are handled in the period; on a quiet host, operations end at their deadlines.
+A busy broker does not match, because it handles requests in such a period; nor does an idle one, because its operations
+end at their deadlines.
 """
 
 from __future__ import annotations

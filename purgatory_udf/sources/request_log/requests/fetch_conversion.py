@@ -277,7 +277,7 @@ class SessionConverter:
         return any(change.deleted and change.at_us < request.start_us for change in changes)
 
     def _event_partitions(self, read: Iterable[FetchRequestPartition], replicas: dict[Key, int]) -> list[msgspec.Raw]:
-        """Return the partitions in the form of the event; `replicas` are preferred read replicas."""
+        """Return the partitions as serialized objects of a fetch event; `replicas` are preferred read replicas."""
         if len(self._encoded) > MAX_CACHED_PARTITIONS:
             self._encoded.clear()
         encoded = self._encoded
