@@ -116,7 +116,14 @@ def main(
     from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
     from purgatory_udf.storage.event_staging import wait_for_events
-    from purgatory_udf.storage.run_records import recorded_settings, warn_of_contradictions, with_recorded
+    from purgatory_udf.storage.output_folder import Layout
+    from purgatory_udf.storage.run_records import (
+        load,
+        recorded_settings,
+        warn_of_contradictions,
+        with_kept,
+        with_recorded,
+    )
     from purgatory_udf.streaming.group_answer_check import explained
     from purgatory_udf.streaming.replay_run import run_replay
     from purgatory_udf.streaming.run_resumption import ReplayOptions
@@ -135,7 +142,8 @@ def main(
         if follow:
             wait_for_events(backend, events)
         recorded = recorded_settings(backend, events)
-        chosen = with_recorded(chosen, recorded)
+        known = load(backend, Layout(out).table("runs"), "replay") if follow and not overwrite else None
+        chosen = with_kept(chosen, known.configuration) if known else with_recorded(chosen, recorded)
         warn_of_contradictions(chosen, recorded)
         run = run_replay(backend, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
     if json != Path("-"):

@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from glob import escape
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.carried_state import CarriedState, StepFiles, step_folder
 from purgatory_udf.sources.request_log.importing.follow_step import FollowStep
-from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
+from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions, setting_lines
 from purgatory_udf.sources.request_log.importing.import_tables import (
     EVENTS_TABLE,
     RECORDED_TABLE,
@@ -52,7 +53,7 @@ from purgatory_udf.storage import run_records
 from purgatory_udf.storage.checkpoints import Snapshots, prepare_checkpoint
 from purgatory_udf.storage.event_staging import append_dataset, partition_by_file, write_files
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.storage.run_records import Run
+from purgatory_udf.storage.run_records import RecordedSetting, Run
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
 from purgatory_udf.streaming.streaming_query import shorten_errors
 
@@ -291,6 +292,8 @@ class LogSteps(TopicSteps):
         self._given = given_by(options)
         self._topic = topic.topic
         self._carried: CarriedState | None = None
+        # Name, value and certainty of the settings in the run's record.
+        self._recorded: dict[str, tuple[int, bool]] = {}
 
     def inputs(self, step: int) -> Sequence[str]:
         """Return the pattern of the folder in which the previous step has left its state."""
@@ -318,6 +321,7 @@ class LogSteps(TopicSteps):
         carried.seq += total
         held_back = files.end(step, result.state)
         self._carried = carried
+        self._record_settings(carried.settings.settings())
         until = datetime.fromtimestamp(max(0, carried.until_us) / 1e6, UTC)
         log.info(
             "written up to %s: %s more events; %s requests held back",
@@ -331,7 +335,16 @@ class LogSteps(TopicSteps):
         if self._carried is None:
             return []
         path = self._layout.table(EVENTS_TABLE)
-        return [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
+        head = [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
+        return [*head, *setting_lines(self._carried.settings.settings())]
+
+    def _record_settings(self, settings: Sequence[RecordedSetting]) -> None:
+        """Store the settings of the brokers that the log has shown so far in the run's record, for replays."""
+        values = {setting.name: (setting.value, setting.certain) for setting in settings}
+        if values != self._recorded:
+            counts = {**self._run.counts, "settings": [asdict(setting) for setting in settings]}
+            run_records.save(self._backend, self._layout.table("runs"), replace(self._run, counts=counts))
+            self._recorded = values
 
     def _append(self, finished: FinishedEvents, first: int, step: int, source: Any) -> tuple[int, int]:
         """Append the rows of a step to the tables, with events numbered from `first`.

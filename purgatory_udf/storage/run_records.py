@@ -227,6 +227,26 @@ def with_recorded(config: Config, settings: Sequence[RecordedSetting]) -> Config
     return Config.model_validate(values)
 
 
+def with_kept(config: Config, configuration: Mapping[str, Any]) -> Config:
+    """Return the configuration with the settings of brokers that a followed replay was started with.
+
+    The log may show other settings later; a replay that resumes keeps the earlier ones, unless `config` has numbers.
+
+    Args:
+        config: The configuration of the resumed replay.
+        configuration: The recorded configuration of the run.
+    """
+    values = config.model_dump(exclude_unset=True)
+    for key in KEYS.values():
+        *path, name = key.split(".")
+        section, known = values, configuration
+        for part in path:
+            section, known = section.setdefault(part, {}), known.get(part) or {}
+        if name in known and not isinstance(section.get(name), int):
+            section[name] = known[name]
+    return Config.model_validate(values)
+
+
 def contradictions(config: Mapping[str, Any], settings: Sequence[RecordedSetting]) -> list[Contradiction]:
     """Return the settings of a configuration, given as JSON values, that contradict certain settings of the brokers."""
     found = []

@@ -83,12 +83,81 @@ class _Join(NamedTuple):
 
 @dataclass
 class _ClassicGroup:
-    """The joins of a group at a broker in the rebalance that is being read, and the members since the last one."""
+    """The joins of a group at a broker in the rebalance that is being read, and the members since the last one.
+
+    Only the first join of a rebalance is kept unless the group was empty before. `is_new` is whether the coordinator is
+    that of Kafka 4.0.
+    """
 
     generation: int = -1
     joins: list[_Join] = field(default_factory=list)
     members: set[str] | None = None
     was_empty: bool = False
+    is_new: bool = False
+
+
+@dataclass
+class JoinEvidence:
+    """What joins show of the settings of classic groups. It reads JOIN_GROUP and LEAVE_GROUP requests in time order."""
+
+    groups: dict[tuple[int, str], _ClassicGroup] = field(default_factory=lambda: defaultdict(_ClassicGroup))
+    waits: list[float] = field(default_factory=list)
+    accepted: Counter[int] = field(default_factory=Counter)
+    refused: Counter[int] = field(default_factory=Counter)
+
+    def read(self, request: Request, is_new: bool) -> None:
+        """Read a request; requests of other APIs have no effect. `is_new`: at a group coordinator of Kafka 4.0."""
+        if request.api not in ("JOIN_GROUP", "LEAVE_GROUP"):
+            return
+        try:
+            body, answer = request.body, request.answer or {}
+            group = self.groups[request.broker, str(body["groupId"])]
+            if request.api == "LEAVE_GROUP":
+                if not answer.get("errorCode") and group.members is not None:
+                    group.members -= set(leaving_members(body, answer))
+                return
+            code, session_ms = int(answer.get("errorCode", 0)), int(body["sessionTimeoutMs"])
+            if code == errors.INVALID_SESSION_TIMEOUT:
+                self.refused[session_ms] += 1
+            elif code in (errors.NONE, errors.MEMBER_ID_REQUIRED) and request.answer is not None:
+                self.accepted[session_ms] += 1
+            if code == errors.NONE and request.answer is not None:
+                generation = int(answer["generationId"])
+                rebalance_ms = int(body.get("rebalanceTimeoutMs", session_ms))
+                join = _Join(request.start_us, request.answered_us, str(answer["memberId"]), rebalance_ms)
+                self.waits += _add_join(group, generation, join, is_new)
+        except MALFORMED:
+            # It is rejected when it is converted.
+            return
+
+    def settings(self) -> list[RecordedSetting]:
+        """Return the settings that the joins read so far show."""
+        unfinished = [delay for group in self.groups.values() for delay in _initial_delay(group)]
+        delay = timeout_shown(names.INITIAL_DELAY, [*self.waits, *unfinished])
+        return [*([delay] if delay else []), *_session_limits(self.accepted, self.refused)]
+
+    def snapshot(self, most: int) -> dict[str, Any]:
+        """Return the evidence as JSON values, with at most the latest `most` groups and the first `most` waits."""
+        latest = sorted(self.groups.items(), key=lambda item: item[1].joins[-1].answered_us if item[1].joins else 0)
+        groups = [
+            [*place, each.generation, each.joins, sorted(each.members) if each.members is not None else None,
+             each.was_empty, each.is_new]
+            for place, each in latest[-most:]
+        ]  # fmt: skip
+        counted = {name: list(getattr(self, name).items()) for name in ("accepted", "refused")}
+        return {"groups": groups, "waits": self.waits[:most], **counted}
+
+    @classmethod
+    def resumed(cls, state: Mapping[str, Any]) -> JoinEvidence:
+        """Restore the evidence from a `snapshot`."""
+        known = cls(waits=state["waits"], accepted=Counter(dict(state["accepted"])))
+        known.refused = Counter(dict(state["refused"]))
+        for broker, name, generation, joins, members, was_empty, is_new in state["groups"]:
+            ids = None if members is None else set(members)
+            known.groups[broker, name] = _ClassicGroup(
+                generation, [_Join(*each) for each in joins], ids, was_empty, is_new
+            )
+        return known
 
 
 def settings_of_joins(requests: Iterable[Request], is_new: Callable[[int], bool]) -> list[RecordedSetting]:
@@ -98,35 +167,10 @@ def settings_of_joins(requests: Iterable[Request], is_new: Callable[[int], bool]
         requests: Requests in time order; only JOIN_GROUP and LEAVE_GROUP matter.
         is_new: Whether a broker has the group coordinator of Kafka 4.0.
     """
-    groups: dict[tuple[int, str], _ClassicGroup] = defaultdict(_ClassicGroup)
-    waits, accepted, refused = list[float](), list[int](), list[int]()
+    evidence = JoinEvidence()
     for request in requests:
-        if request.api not in ("JOIN_GROUP", "LEAVE_GROUP"):
-            continue
-        try:
-            body, answer = request.body, request.answer or {}
-            group = groups[request.broker, str(body["groupId"])]
-            if request.api == "LEAVE_GROUP":
-                if not answer.get("errorCode") and group.members is not None:
-                    group.members -= set(leaving_members(body, answer))
-                continue
-            code, session_ms = int(answer.get("errorCode", 0)), int(body["sessionTimeoutMs"])
-            if code == errors.INVALID_SESSION_TIMEOUT:
-                refused.append(session_ms)
-            elif code in (errors.NONE, errors.MEMBER_ID_REQUIRED) and request.answer is not None:
-                accepted.append(session_ms)
-            if code == errors.NONE and request.answer is not None:
-                generation = int(answer["generationId"])
-                rebalance_ms = int(body.get("rebalanceTimeoutMs", session_ms))
-                join = _Join(request.start_us, request.answered_us, str(answer["memberId"]), rebalance_ms)
-                waits += _add_join(group, generation, join, is_new(request.broker))
-        except MALFORMED:
-            # It is rejected when it is converted.
-            continue
-    for (broker, _), group in groups.items():
-        waits += _initial_delay(group, is_new(broker))
-    delay = timeout_shown(names.INITIAL_DELAY, waits)
-    return [*([delay] if delay else []), *_session_limits(accepted, refused)]
+        evidence.read(request, is_new(request.broker))
+    return evidence.settings()
 
 
 def _add_join(group: _ClassicGroup, generation: int, join: _Join, is_new: bool) -> Iterator[float]:
@@ -135,24 +179,24 @@ def _add_join(group: _ClassicGroup, generation: int, join: _Join, is_new: bool) 
     `generation` is the one that the join returned; `is_new` is whether the coordinator is that of Kafka 4.0.
     """
     if generation == group.generation:
-        if abs(join.answered_us - group.joins[0].answered_us) <= _SAME_ANSWER_US:
+        if group.was_empty and abs(join.answered_us - group.joins[0].answered_us) <= _SAME_ANSWER_US:
             group.joins.append(join)
         if group.members is not None:
             group.members.add(join.member)
         return
-    yield from _initial_delay(group, is_new)
+    yield from _initial_delay(group)
     group.was_empty = generation == 1 or (group.members is not None and not group.members)
-    group.generation, group.joins, group.members = generation, [join], {join.member}
+    group.generation, group.joins, group.members, group.is_new = generation, [join], {join.member}, is_new
 
 
-def _initial_delay(group: _ClassicGroup, is_new: bool) -> Iterator[float]:
+def _initial_delay(group: _ClassicGroup) -> Iterator[float]:
     """Yield the initial rebalance delay in ms that the joins of an empty group show, if it is unambiguous."""
     if not group.was_empty or not group.joins:
         return
     first, *later = sorted(group.joins)
     waited_ms = (first.answered_us - first.start_us) / 1000
     joined_ms = [(join.start_us - first.start_us) / 1000 for join in later]
-    extends = is_new or group.generation == 1
+    extends = group.is_new or group.generation == 1
     found = [
         waited_ms / times
         for times in range(1, (len(later) if extends else 0) + 2)
@@ -182,24 +226,25 @@ def _end_of_initial_ms(delay_ms: float, joined_ms: Sequence[float], rebalance_ms
 _LEAST_SESSION_MS, _MOST_SESSION_MS = 6_000, 1_800_000
 
 
-def _session_limits(accepted: Sequence[int], refused: Sequence[int]) -> Iterator[RecordedSetting]:
+def _session_limits(accepted: Counter[int], refused: Counter[int]) -> Iterator[RecordedSetting]:
     """Yield the limits of session timeouts that joins show to differ from the defaults, or that refused joins show.
 
-    Every value between the bounds accepts and refuses the same joins.
+    Every value between the bounds accepts and refuses the same joins. Both arguments count joins by session timeout.
     """
     if not accepted:
         return
     least, most = min(accepted), max(accepted)
-    below, above = [each for each in refused if each < least], [each for each in refused if each > most]
+    below = {each: number for each, number in refused.items() if each < least}
+    above = {each: number for each, number in refused.items() if each > most}
     if least < _LEAST_SESSION_MS or below:
         low = max(below, default=-1) + 1
         value = _LEAST_SESSION_MS if low <= _LEAST_SESSION_MS <= least else least
-        shown = len(below) + sum(each < _LEAST_SESSION_MS for each in accepted)
+        shown = sum(below.values()) + sum(accepted[each] for each in accepted if each < _LEAST_SESSION_MS)
         yield RecordedSetting(names.MIN_SESSION, low, least, value, True, shown)
     if most > _MOST_SESSION_MS or above:
         high = min(above, default=INT32 + 1) - 1
         value = _MOST_SESSION_MS if most <= _MOST_SESSION_MS <= high else most
-        shown = len(above) + sum(each > _MOST_SESSION_MS for each in accepted)
+        shown = sum(above.values()) + sum(accepted[each] for each in accepted if each > _MOST_SESSION_MS)
         yield RecordedSetting(names.MAX_SESSION, most, high, value, True, shown)
 
 
@@ -207,7 +252,7 @@ def _session_limits(accepted: Sequence[int], refused: Sequence[int]) -> Iterator
 
 CONSUMER_HEARTBEAT, LIST_OFFSETS, OFFSET_COMMIT = "CONSUMER_GROUP_HEARTBEAT", "LIST_OFFSETS", "OFFSET_COMMIT"
 # Shorter waits of commits and lookups are not timeouts.
-_SHORT_US = 100_000
+SHORT_US = 100_000
 
 # A bound of a setting in ms, or null, and the number of requests that show it. The times are those of the last
 # heartbeat of a removed member, and of the first one without it.
@@ -219,14 +264,14 @@ EVIDENCE = pa.schema([("name", pa.string()), ("group", pa.string()), *_TIMES, *_
 def evidence_in(requests: Dataset) -> Dataset:
     """Return the evidence of settings, rows of EVIDENCE, in the requests of a whole log, rows of REQUESTS."""
     heartbeats = requests.where_in("api", [CONSUMER_HEARTBEAT])
-    waited = requests.where_in("api", [LIST_OFFSETS, OFFSET_COMMIT]).where_below("remote_us", _SHORT_US, below=False)
+    waited = requests.where_in("api", [LIST_OFFSETS, OFFSET_COMMIT]).where_below("remote_us", SHORT_US, below=False)
     order = [name for name in ("start_us", "file", "piece", "line") if name in requests.schema.names]
     return heartbeats.union(waited).map_groups(("broker",), order, _evidence, EVIDENCE)
 
 
 def _evidence(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield EVIDENCE of REQUESTS rows in the order of broker and start."""
-    groups: dict[tuple[int, str], list[_Heartbeat]] = defaultdict(list)
+    groups: dict[tuple[int, str], list[HeartbeatLine]] = defaultdict(list)
     intervals: Counter[int] = Counter()
     rows: list[dict[str, Any]] = []
     for row in request_rows_in(batches):
@@ -234,11 +279,11 @@ def _evidence(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             continue
         try:
             if row.api == CONSUMER_HEARTBEAT:
-                group, heartbeat, interval_ms = _heartbeat(row)
+                group, heartbeat, interval_ms = heartbeat_of(row)
                 groups[row.broker, group].append(heartbeat)
                 if heartbeat.code == errors.NONE and heartbeat.sent_epoch >= 0:
                     intervals[interval_ms] += 1
-            elif (name := _timed_out(row)) is not None:
+            elif (name := timed_out(row)) is not None:
                 rows.append({"name": name, "high": row.remote_us / 1000, "requests": 1})
         except MALFORMED:
             continue
@@ -250,7 +295,7 @@ def _evidence(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist(rows, schema=EVIDENCE)
 
 
-def _timed_out(row: RequestRow) -> str | None:
+def timed_out(row: RequestRow) -> str | None:
     """Return the setting that limited the wait of a lookup or a commit; None if it did not time out."""
     body, answer = from_json(row.body), from_json(row.answer or "{}")
     listed = [part for topic in answer.get("topics") or [] for part in topic["partitions"]]
@@ -261,7 +306,7 @@ def _timed_out(row: RequestRow) -> str | None:
     return names.COMMIT_TIMEOUT if codes & {errors.REQUEST_TIMED_OUT, errors.COORDINATOR_NOT_AVAILABLE} else None
 
 
-class _Heartbeat(NamedTuple):
+class HeartbeatLine(NamedTuple):
     """A heartbeat of a consumer group. `changes` is whether it may start a rebalance by itself."""
 
     at_us: int
@@ -272,65 +317,99 @@ class _Heartbeat(NamedTuple):
     changes: bool
 
 
-def _heartbeat(row: RequestRow) -> tuple[str, _Heartbeat, int]:
+def heartbeat_of(row: RequestRow) -> tuple[str, HeartbeatLine, int]:
+    """Return the group of a CONSUMER_GROUP_HEARTBEAT, its heartbeat, and the interval in the response, in ms."""
     body, answer = from_json(row.body), from_json(row.answer or "{}")
     code, epoch = int(answer["errorCode"]), int(body["memberEpoch"])
     changes = epoch <= 0 or body.get("subscribedTopicNames") is not None or bool(body.get("subscribedTopicRegex"))
     member = str(body.get("memberId") or answer.get("memberId") or "")
     given = int(answer.get("memberEpoch", -1))
-    heartbeat = _Heartbeat(row.start_us, member, epoch, given, code, changes)
+    heartbeat = HeartbeatLine(row.start_us, member, epoch, given, code, changes)
     return str(body["groupId"]), heartbeat, int(answer.get("heartbeatIntervalMs", 0))
 
 
-def _session_bounds(heartbeats: Sequence[_Heartbeat], silent_us: int) -> Iterator[dict[str, Any]]:
-    """Yield bounds of the session timeout from the heartbeats of a group at a broker, in time order.
+@dataclass
+class SessionEvidence:
+    """What the heartbeats of a group at a broker, read in time order, show of the session timeout.
 
     A member that was in the epoch of the group and sends no more heartbeats has been removed when the other members get
     another epoch. Its session expired after their last heartbeat in the old epoch, and before their first one in the
     new epoch. A member in another epoch may instead have been removed because it did not give up partitions in time.
 
-    Args:
-        heartbeats: The heartbeats of the group.
-        silent_us: Time without a heartbeat after which a member counts as silent, in microseconds.
+    Attributes:
+        members: Time of the last heartbeat of each member, and whether it was in the epoch of the group.
+        top: The highest epoch of a response.
+        unchanged_us: Time of the last heartbeat with this epoch.
+        changed_us: Time of the last heartbeat that may have started a rebalance.
+        gap_us: Longest time between two heartbeats of a member.
+        static_left: Whether a static member has left and may return.
     """
-    last_us = {each.member: each.at_us for each in heartbeats if each.code == errors.NONE}
-    members: dict[str, tuple[int, bool]] = {}
-    top, unchanged_us, changed_us, gap_us = 0, 0, 0, 0
-    static_left = False
-    for each in heartbeats:
-        before = members.get(each.member)
+
+    members: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    top: int = 0
+    unchanged_us: int = 0
+    changed_us: int = 0
+    gap_us: int = 0
+    static_left: bool = False
+
+    def read(self, each: HeartbeatLine, last_us: Mapping[str, int], silent_us: int) -> Iterator[dict[str, Any]]:
+        """Yield the bounds that a heartbeat shows.
+
+        Args:
+            each: The heartbeat.
+            last_us: Time of the last known heartbeat of each member, also of later ones.
+            silent_us: Time without a heartbeat after which a member counts as silent, in microseconds.
+        """
+        before = self.members.get(each.member)
         if each.code == errors.UNKNOWN_MEMBER_ID and before is not None:
-            del members[each.member]
-            if before[1] and not static_left:
+            del self.members[each.member]
+            if before[1] and not self.static_left:
                 yield _bound(0, each.at_us - before[0])
         if each.code != errors.NONE:
-            continue
+            return
         if before is not None and each.sent_epoch > 0:
-            gap_us = max(gap_us, each.at_us - before[0])
-        if each.epoch > top and each.sent_epoch > 0 and not each.changes:
+            self.gap_us = max(self.gap_us, each.at_us - before[0])
+        if each.epoch > self.top and each.sent_epoch > 0 and not each.changes:
             silent = {
                 member: (at_us, in_epoch)
-                for member, (at_us, in_epoch) in members.items()
-                if last_us[member] == at_us and at_us < each.at_us - silent_us
+                for member, (at_us, in_epoch) in self.members.items()
+                if last_us.get(member, at_us) == at_us and at_us < each.at_us - silent_us
             }
             for at_us, in_epoch in silent.values():
-                if len(silent) == 1 and in_epoch and changed_us < max(unchanged_us, at_us) and not static_left:
+                is_only = len(silent) == 1 and in_epoch and not self.static_left
+                if is_only and self.changed_us < max(self.unchanged_us, at_us):
                     times = {"since_us": at_us, "until_us": each.at_us}
-                    yield {**_bound(max(0, unchanged_us - at_us), each.at_us - at_us), **times}
-            members = {member: known for member, known in members.items() if member not in silent}
-        elif each.sent_epoch == each.epoch == top:
-            unchanged_us = each.at_us
+                    yield {**_bound(max(0, self.unchanged_us - at_us), each.at_us - at_us), **times}
+            self.members = {member: known for member, known in self.members.items() if member not in silent}
+        elif each.sent_epoch == each.epoch == self.top:
+            self.unchanged_us = each.at_us
         if each.changes:
-            changed_us = each.at_us
-        top = max(top, each.epoch)
+            self.changed_us = each.at_us
+        self.top = max(self.top, each.epoch)
         # A static member that leaves (-2) keeps its place until it returns, or its session expires.
-        static_left = each.sent_epoch == _LEFT_STATIC or (static_left and each.sent_epoch != 0)
+        self.static_left = each.sent_epoch == _LEFT_STATIC or (self.static_left and each.sent_epoch != 0)
         if each.sent_epoch < 0:
-            members.pop(each.member, None)
+            self.members.pop(each.member, None)
         else:
-            members[each.member] = (each.at_us, each.epoch == top)
-    if gap_us:
-        yield {"name": names.CONSUMER_SESSION, "low": gap_us / 1000, "requests": 0}
+            self.members[each.member] = (each.at_us, each.epoch == self.top)
+
+    def gap_bound(self) -> Iterator[dict[str, Any]]:
+        """Yield the lower bound that the longest time between two heartbeats of a member shows."""
+        if self.gap_us:
+            yield {"name": names.CONSUMER_SESSION, "low": self.gap_us / 1000, "requests": 0}
+
+
+def last_heartbeats(heartbeats: Iterable[HeartbeatLine]) -> dict[str, int]:
+    """Return the time of the last accepted heartbeat of each member, given heartbeats in time order."""
+    return {each.member: each.at_us for each in heartbeats if each.code == errors.NONE}
+
+
+def _session_bounds(heartbeats: Sequence[HeartbeatLine], silent_us: int) -> Iterator[dict[str, Any]]:
+    """Yield bounds of the session timeout from all heartbeats of a group at a broker, in time order."""
+    evidence, last_us = SessionEvidence(), last_heartbeats(heartbeats)
+    for each in heartbeats:
+        yield from evidence.read(each, last_us, silent_us)
+    yield from evidence.gap_bound()
 
 
 # Epoch of a static member that leaves.
@@ -363,13 +442,13 @@ def settings_of_evidence(
         intervals[round(row["low"])] += row["requests"]
     found = [
         *(timeout_shown(name, waits) for name, waits in timeouts.items()),
-        _reported(names.CONSUMER_INTERVAL, intervals) if intervals else None,
+        reported(names.CONSUMER_INTERVAL, intervals) if intervals else None,
         _session(by_name[names.CONSUMER_SESSION]),
     ]
     return [setting for setting in found if setting is not None]
 
 
-def _reported(name: str, counted: Mapping[int, int]) -> RecordedSetting:
+def reported(name: str, counted: Mapping[int, int]) -> RecordedSetting:
     """Return a setting that requests or responses contain: the most frequent of the `counted` values."""
     value = max(sorted(counted), key=lambda each: counted[each])
     return RecordedSetting(name, min(counted), max(counted), value, len(counted) == 1, sum(counted.values()))
@@ -377,15 +456,19 @@ def _reported(name: str, counted: Mapping[int, int]) -> RecordedSetting:
 
 def _session(rows: Sequence[Mapping[str, Any]]) -> RecordedSetting | None:
     high = min((row["high"] for row in rows if row["high"] is not None), default=None)
-    if high is None:
-        return None
     low = max((row["low"] for row in rows if row["low"] is not None), default=0.0)
-    found = roundest(low, high) if low <= high else None
-    if found is None:
+    return session_timeout(low, high, sum(row["requests"] for row in rows))
+
+
+def session_timeout(low: float, high: float | None, requests: int) -> RecordedSetting | None:
+    """Return `group.consumer.session.timeout.ms` between bounds in ms; None without an upper bound or a whole number.
+
+    `requests` is the number of members that show the bounds.
+    """
+    found = roundest(low, high) if high is not None and low <= high else None
+    if found is None or high is None:
         return None
-    value, certain = found
-    requests = sum(row["requests"] for row in rows)
-    return RecordedSetting(names.CONSUMER_SESSION, round(low), round(high), value, certain, requests)
+    return RecordedSetting(names.CONSUMER_SESSION, round(low), round(high), *found, requests)
 
 
 def remote_fetch_wait(low_ms: float, median_ms: float, fetches: int) -> RecordedSetting | None:
@@ -406,4 +489,4 @@ def follower_settings(fetches: Mapping[tuple[int, int], int]) -> list[RecordedSe
     for (wait_ms, size), number in fetches.items():
         waits[wait_ms] += number
         sizes[size] += number
-    return [_reported(names.FOLLOWER_WAIT, waits), _reported(names.FOLLOWER_BYTES, sizes)]
+    return [reported(names.FOLLOWER_WAIT, waits), reported(names.FOLLOWER_BYTES, sizes)]

@@ -15,11 +15,16 @@ from jobs.fidelity import main as fidelity
 from jobs.ingest import main as ingest
 from jobs.replay import main as replay
 from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.common.configuration import load_config
+from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.sources.follow_topic import LogSteps
+from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic, Messages
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import GRANTED, REPORTED, PartitionChange
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
+from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, request_batch, request_row
 from purgatory_udf.sources.request_log.replica_lag import replica_lag_shown
 from purgatory_udf.sources.request_log.shown_settings import (
@@ -29,7 +34,17 @@ from purgatory_udf.sources.request_log.shown_settings import (
     settings_of_joins,
     timeout_shown,
 )
-from purgatory_udf.storage.run_records import RecordedSetting, contradictions, with_recorded
+from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.run_records import (
+    RecordedSetting,
+    Run,
+    contradictions,
+    recorded_settings,
+    with_kept,
+    with_recorded,
+)
+from purgatory_udf.streaming.run_resumption import semantic_settings
+from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import T, log_line, message, parse, produce_line, us
 
 DELAY, SESSION = "group.initial.rebalance.delay.ms", "group.consumer.session.timeout.ms"
@@ -161,6 +176,55 @@ def test_removed_follower_shows_replica_lag() -> None:
 
 def test_paused_leader_shows_no_replica_lag() -> None:
     assert replica_lag(pauses=[BrokerPause(1, us(1_000), us(11_500))]) == []
+
+
+def lines_with_settings() -> list[str]:
+    """Return a join of 2 s, heartbeats of a consumer group with a silent member, and a lookup that expired at 1.2 s."""
+    found = {"topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "errorCode": 7}]}]}
+    asked = {"topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "timestamp": 5}]}]}
+    lookup = log_line(3_201, message("LIST_OFFSETS", asked, found, version=8, remote=1_200))
+    return [join(0, 2_001), lookup, *silent_member()]
+
+
+def test_followed_log_shows_same_settings() -> None:
+    """Steps of 4 s; later lines show that the member stays silent."""
+    log = sorted(parse(lines_with_settings()), key=lambda request: request.answered_us)
+    followed, end = FollowedLog(3_000_000), parse([heartbeat(15_000, "a", 3, 3), heartbeat(16_000, "a", 3, 3)])
+    numbers = []
+    for second in range(0, 12, 4):
+        followed.step([each for each in log if us(1_000 * second) <= each.answered_us < us(1_000 * second + 4_000)])
+        numbers.append(len(followed.carried.settings.settings()))
+    followed.step(end)
+    assert numbers[0] < numbers[-1] < 4
+    assert {(each.name, each.value, each.certain) for each in followed.carried.settings.settings()} == {
+        (DELAY, 2_000, True),
+        (SESSION, 7_000, True),
+        ("remote.list.offsets.request.timeout.ms", 1_200, True),
+        ("group.consumer.heartbeat.interval.ms", 1_000, True),
+    }
+
+
+def test_followed_import_records_settings(tmp_path: Path) -> None:
+    layout, backend = Layout(str(tmp_path)), LocalBackend()
+    for name in ("events", "recorded", "rejected_events"):
+        backend.delta(layout.table(name)).create(layout.table(name), TABLES[name])
+    options = RequestLogOptions(["lines"], str(tmp_path), hold_ms=1_000)
+    topic, run = KafkaTopic("localhost:1", "lines", Messages.REQUEST_LOG), Run("followed", "ingest", {}, {})
+    steps = LogSteps(backend, layout, run, topic, options, f"{tmp_path}/held")
+    for step, line in enumerate((join(0, 2_001), heartbeat(9_000, "a", 0, 1))):
+        rows = {"partition": [0], "offset": [step], "value": [line]}
+        steps.run(backend, LocalDataset.of(pa.table(rows, MESSAGES)), step)
+    (delay,) = recorded_settings(backend, layout.table("events"))
+    assert str(delay) == f"{DELAY}=2000, from 1 first joins of empty groups"
+    assert f"  {delay}" in steps.summary()
+
+
+def test_resumed_replay_keeps_its_settings() -> None:
+    """The log shows 2,000 ms only after the replay has started with the default; a given number counts."""
+    started = load_config(settings=["group.initial_rebalance_delay_ms=3000"]).model_dump(mode="json")
+    for settings, delay_ms in (([], 3_000), (["group.initial_rebalance_delay_ms=1000"], 1_000)):
+        assert with_kept(load_config(settings=settings), started).group.initial_rebalance_delay_ms == delay_ms
+    assert semantic_settings(with_kept(load_config(), started)) == semantic_settings(load_config())
 
 
 def test_value_is_certain_if_round_or_confirmed() -> None:

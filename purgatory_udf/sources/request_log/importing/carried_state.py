@@ -24,6 +24,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_context import (
 from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER, TopicSize
 from purgatory_udf.sources.request_log.importing.broker_pauses import FollowedPauses
+from purgatory_udf.sources.request_log.importing.followed_settings import FollowedSettings
 from purgatory_udf.sources.request_log.importing.import_rows import CHANGES, PARTS, REQUESTS
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.partitions.partition_status import TimeRange
@@ -44,7 +45,7 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
 )
 
 # Format of the state between steps. Increase it with every change of `CarriedState` or of the rows.
-FORMAT = 5
+FORMAT = 6
 
 # Longest time from an event back to a fact that the conversion rules use for it.
 LOOK_BACK_US = 15_000_000
@@ -147,6 +148,7 @@ class CarriedState:
         topic_sizes: Partition counts in the `topic` events that are written.
         remote_waits: Topics of requests that waited for remote storage.
         pauses: Evidence of pauses of brokers.
+        settings: Evidence of settings of brokers.
         counts: Counts by cause.
     """
 
@@ -164,6 +166,7 @@ class CarriedState:
     has_consumer_groups: bool = False
     topic_sizes: dict[str, int] = field(default_factory=dict)
     pauses: FollowedPauses = field(default_factory=FollowedPauses)
+    settings: FollowedSettings = field(default_factory=FollowedSettings)
     counts: dict[str, int] = field(default_factory=dict)
 
     def time_range(self, newest_us: int, hold_us: int) -> TimeRange:
@@ -270,6 +273,7 @@ class CarriedState:
             "has_consumer_groups": self.has_consumer_groups,
             "topic_sizes": self.topic_sizes,
             "pauses": self.pauses.snapshot(),
+            "settings": self.settings.snapshot(),
             "counts": self.counts,
         }
 
@@ -278,8 +282,12 @@ class CarriedState:
         """Return the state of a `snapshot`."""
         fields = {name: value for name, value in state.items() if name != "format"}
         heartbeats = {broker: (own_thread, total) for broker, own_thread, total in state["heartbeats"]}
-        remote_waits, pauses = RemoteWaits.resumed(state["remote_waits"]), FollowedPauses.resumed(state["pauses"])
-        return cls(**{**fields, "heartbeats": heartbeats, "remote_waits": remote_waits, "pauses": pauses})
+        parts = {
+            "remote_waits": RemoteWaits.resumed(state["remote_waits"]),
+            "pauses": FollowedPauses.resumed(state["pauses"]),
+            "settings": FollowedSettings.resumed(state["settings"]),
+        }
+        return cls(**{**fields, "heartbeats": heartbeats, **parts})
 
 
 # Kinds of rows (`part`) with the state of a session or of a partition, as JSON in `event`; `kind` names the session.

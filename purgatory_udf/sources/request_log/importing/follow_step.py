@@ -363,6 +363,10 @@ class FollowStep:
         overdue = overdue_operations(passed)
         pauses = carried.pauses.due(overdue, silences(requests, overdue), span)
         report.count("broker_pauses", sum(span.has(pause.paused_us) for pause in pauses))
+        carried.settings.fetches.update(tally.follower_fetches)
+        carried.settings.read(
+            requests, metadata_requests, reads, context, span, has_consumer_groups=carried.has_consumer_groups
+        )
         sizes = carried.new_sizes(context, span)
         of_cluster = self.backend.dataset_of(import_rows.cluster_rows(sizes, context.topic_ids(), pauses, span))
         events = self.keep("events", in_order(due, timelines, reads, of_cluster, self.source))

@@ -209,18 +209,13 @@ class ImportReport:
             "",
             *self.report.sentences(),
             *self._pauses(),
-            *self._settings(),
+            *setting_lines(self.settings),
         ]
 
     def _pauses(self) -> list[str]:
         more = len(self.pauses) - _MOST_PAUSES
         lines = [pause.sentence() for pause in self.pauses[:_MOST_PAUSES]]
         return [*([""] if lines else []), *lines, *([f"… and {counted(more, 'more pause')}"] if more > 0 else [])]
-
-    def _settings(self) -> list[str]:
-        if not self.settings:
-            return []
-        return ["", "Settings that the log shows:", *(f"  {setting}" for setting in self.settings)]
 
     def require_few_rejected(self, max_rejected: float) -> None:
         """Raise `CheckFailedError` if more than `max_rejected` percent of the requests were rejected."""
@@ -230,3 +225,8 @@ class ImportReport:
                 f"{self.rejected:,} of {total:,} requests were rejected, more than max_rejected ({max_rejected:g} %); "
                 f"the reasons are in {self.rejected_events}"
             )
+
+
+def setting_lines(settings: Sequence[RecordedSetting]) -> list[str]:
+    """Return the settings of the brokers as lines of text, with a heading; no lines without settings."""
+    return ["", "Settings that the log shows:", *(f"  {setting}" for setting in settings)] if settings else []
