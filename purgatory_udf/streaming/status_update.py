@@ -99,6 +99,7 @@ def _listed_wait(state: State, operation: Records) -> dict[str, Any]:
         # The column of `top`.
         "lacks": pending_reason(state, operation),
         "replicas": _missing(state, operation),
+        "below_min_isr": _below_min_isr(state, operation),
     }
 
 
@@ -168,6 +169,20 @@ def _missing(state: State, operation: Records) -> list[int]:
     pending = parts[parts["queue"] != SETTLED]
     return sorted(
         {each for part in pending for each in _lagging(state, state.keys[int(part["key"])], int(part["offset"]))}
+    )
+
+
+def _below_min_isr(state: State, operation: Records) -> list[str]:
+    """Return the pending partitions of an open produce that have fewer in-sync replicas than their minimum."""
+    if operation["code"] != Code.PRODUCE:
+        return []
+    begin = int(operation["first"])
+    parts = state.parts[begin : begin + int(operation["count"])]
+    pending = {int(part["key"]) for part in parts[parts["queue"] != SETTLED]}
+    return sorted(
+        display_key(state.names[key])
+        for key in pending
+        if 0 <= int(state.keys[key]["isr_count"]) < int(state.keys[key]["min_isr"])
     )
 
 

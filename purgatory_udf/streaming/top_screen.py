@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,9 @@ from purgatory_udf.streaming.status_file import QueryStatus, longest_waits, read
 
 # The rate of expirations is the mean of this number of seconds.
 _RATE_SECONDS = 10
-# A follower is named if a produce has waited for it this long, in milliseconds.
-_LAG_MS = 500
+# A follower or a partition is named if a produce has waited for it this long, in milliseconds; a group, if it has
+# rebalanced this long: members learn of a rebalance from their next heartbeat, by default up to 3 s later.
+_LAG_MS, _REBALANCE_MS = 500, 4_000
 
 
 def show_top(out: str, once: bool, every: float, rows: int) -> None:
@@ -82,6 +85,7 @@ def as_json(statuses: Mapping[str, QueryStatus], rows: int, now_ms: int, ended: 
     """Return a frame as JSON: its tables are lists of objects with the columns' names. Arguments: `render_frame`."""
     every = list(statuses.values())
     at_ms = max(status.at_ms for status in every)
+    problems = _problems(every, at_ms)
     tables = {
         "purgatories": _purgatories(every, at_ms),
         "waits": _waits(every, at_ms, rows),
@@ -95,9 +99,11 @@ def as_json(statuses: Mapping[str, QueryStatus], rows: int, now_ms: int, ended: 
         "has_ended": ended,
         "age_ms": max(0, now_ms - max(status.written_ms for status in every)),
         "lagging_replicas": [
-            {"replica": replica, "since": start, "waited_ms": waited_ms}
-            for replica, start, waited_ms in _lags(every, at_ms)
+            {"replica": int(each.subject), "since": each.since, "waited_ms": each.lasted_ms}
+            for each in problems
+            if each.kind == "follower_behind"
         ],
+        "problems": [asdict(each) for each in problems],
         **{name: [dict(zip(_keys(table), row, strict=True)) for row in table.rows] for name, table in tables.items()},
     }
 
@@ -121,7 +127,7 @@ def render_frame(statuses: Mapping[str, QueryStatus], rows: int, terminal: bool,
     at_ms = max(status.at_ms for status in every)
     tables = [_purgatories(every, at_ms), _waits(every, at_ms, rows), _rebalances(every, at_ms, rows)]
     blocks = [
-        [_head(every, at_ms, now_ms, ended), *_lagging_replicas(every, at_ms)],
+        [_head(every, at_ms, now_ms, ended), *(problem.text for problem in _problems(every, at_ms))],
         *(table.lines(terminal) for table in tables if table.rows),
     ]
     return [line for block in blocks for line in ["", *block]][1:]
@@ -137,39 +143,86 @@ def _head(statuses: list[QueryStatus], at_ms: int, now_ms: int, ended: bool) -> 
     return f"Run {statuses[0].run_id}: {at} · {events:,} events · {still_open:,} operations open · {freshness}"
 
 
-def _lagging_replicas(statuses: list[QueryStatus], at_ms: int) -> list[str]:
+@dataclass(frozen=True)
+class Problem:
+    """Something that is wrong now.
+
+    Attributes:
+        kind: `follower_behind`, `below_min_isr`, `rebalancing` or `sessions_expired`.
+        subject: The broker, partition or group; of expired sessions, the coordinator.
+        since: Start, or None for expired sessions.
+        lasted_ms: Time since then, in milliseconds.
+        text: A sentence.
+    """
+
+    kind: str
+    subject: str
+    since: datetime | None
+    lasted_ms: int | None
+    text: str
+
+
+def _problems(statuses: list[QueryStatus], at_ms: int) -> list[Problem]:
+    """Return what is wrong now: what the oldest produces wait for, long rebalances, and expired sessions."""
     return [
-        f"Broker {replica} is behind: produces have waited for it since {start:%H:%M:%S.%f}"[:-3]
-        + f", {waited_ms:,} ms"
-        for replica, start, waited_ms in _lags(statuses, at_ms)
+        *_waits_for(statuses, at_ms, "follower_behind", "replicas", "Broker {} is behind: produces have waited for it"),
+        *_waits_for(
+            statuses, at_ms, "below_min_isr", "below_min_isr", "{} is below min.insync.replicas: produces have waited"
+        ),
+        *_long_rebalances(statuses, at_ms),
+        *_expired_sessions(statuses, at_ms),
     ]
 
 
-def _lags(statuses: list[QueryStatus], at_ms: int) -> list[tuple[int, datetime, int]]:
-    """Return (follower, start, milliseconds) of the longest wait for each follower among the listed produces.
-
-    The longest wait comes first. Waits shorter than `_LAG_MS` at `at_ms`, the time of the trace, are left out.
-    """
-    since: dict[int, list[int]] = {}
+def _waits_for(statuses: list[QueryStatus], at_ms: int, kind: str, field: str, text: str) -> Iterator[Problem]:
+    """Yield what the oldest produces wait for by a field of theirs, a list; the longest wait first."""
+    since_us: dict[Any, int] = {}
     for operation in longest_waits(statuses):
-        for replica in operation.get("replicas", ()):
-            since.setdefault(replica, []).append(operation["since_us"])
-    lags = []
-    for replica, starts in sorted(since.items(), key=lambda item: (min(item[1]), item[0])):
-        waited_ms = at_ms - min(starts) // 1000
-        if waited_ms >= _LAG_MS:
-            lags.append((replica, datetime.fromtimestamp(min(starts) / 1_000_000, UTC), waited_ms))
-    return lags
+        for subject in operation.get(field, ()):
+            since_us[subject] = min(operation["since_us"], since_us.get(subject, operation["since_us"]))
+    for subject, start_us in sorted(since_us.items(), key=lambda item: (item[1], item[0])):
+        yield from _lasting(kind, str(subject), start_us, at_ms, _LAG_MS, text.format(subject))
+
+
+def _long_rebalances(statuses: list[QueryStatus], at_ms: int) -> Iterator[Problem]:
+    rebalances = [each for status in statuses for each in status.rebalances.values() if each["since_us"] is not None]
+    for rebalance in sorted(rebalances, key=lambda each: (each["since_us"], each["group"])):
+        named = _named(rebalance["named"], rebalance["missing"])
+        text = f"Group {rebalance['group']} waits for {named}: it has rebalanced"
+        yield from _lasting("rebalancing", rebalance["group"], rebalance["since_us"], at_ms, _REBALANCE_MS, text)
+
+
+def _lasting(kind: str, subject: str, start_us: int, at_ms: int, least_ms: int, text: str) -> Iterator[Problem]:
+    lasted_ms = at_ms - start_us // 1000
+    if lasted_ms >= least_ms:
+        since = datetime.fromtimestamp(start_us / 1_000_000, UTC)
+        clock = f"{since:%H:%M:%S.%f}"[:-3]
+        yield Problem(kind, subject, since, lasted_ms, f"{text} since {clock}, {lasted_ms:,} ms")
+
+
+def _expired_sessions(statuses: list[QueryStatus], at_ms: int) -> Iterator[Problem]:
+    counts: Counter[int] = Counter()
+    for (broker, purgatory), count in _recently_expired(statuses, at_ms).items():
+        if purgatory == "Heartbeat":
+            counts[broker] += count
+    for broker, count in sorted(counts.items()):
+        text = f"{count:,} sessions of group members expired at broker {broker} in the last {_RATE_SECONDS} s"
+        yield Problem("sessions_expired", str(broker), None, None, text)
+
+
+def _recently_expired(statuses: list[QueryStatus], at_ms: int) -> Counter[tuple[int, str]]:
+    """Return the number of expirations in the last `_RATE_SECONDS`, by broker and purgatory."""
+    until = at_ms // 1000
+    expired: Counter[tuple[int, str]] = Counter()
+    for status in statuses:
+        for at, broker, purgatory, count in status.expired:
+            if until - _RATE_SECONDS <= at < until:
+                expired[broker, purgatory] += count
+    return expired
 
 
 def _purgatories(statuses: list[QueryStatus], at_ms: int) -> Table:
-    until = at_ms // 1000
-    begin = until - _RATE_SECONDS
-    expired: dict[tuple[int, str], int] = {}
-    for status in statuses:
-        for at, broker, purgatory, count in status.expired:
-            if begin <= at < until:
-                expired[broker, purgatory] = expired.get((broker, purgatory), 0) + count
+    expired = _recently_expired(statuses, at_ms)
     gauges: dict[tuple[int, str], list[int]] = {}
     for status in statuses:
         for group in status.groups.values():
@@ -184,7 +237,7 @@ def _purgatories(statuses: list[QueryStatus], at_ms: int) -> Table:
     for owner, (watched, delayed) in sorted(gauges.items()):
         longest = first.get(owner)
         waited = None if longest is None else max(0, at_ms - longest["since_us"] // 1000)
-        rows.append([*owner, watched, delayed, expired.get(owner, 0) / _RATE_SECONDS, waited])
+        rows.append([*owner, watched, delayed, expired[owner] / _RATE_SECONDS, waited])
     return Table("Purgatories", ("broker", "purgatory", "watched", "delayed", "expired/s", "longest wait ms"), rows)
 
 

@@ -144,10 +144,28 @@ def test_frame_shows_purgatories_waits_and_rebalances() -> None:
         "  g           0  PreparingRebalance         0    5,000  1 of 2   b",
     ]
     told = as_json(statuses, rows=10, now_ms=103_000, ended=False)
+    assert [problem["kind"] for problem in told["problems"]] == ["follower_behind", "follower_behind"]
     assert told["lagging_replicas"][0] | {"since": None} == {"replica": 1, "since": None, "waited_ms": 6_990}
     assert told["purgatories"][0]["expired_per_s"] == 0.1 and told["age_ms"] == 3_000
     assert [row["request"] for row in told["waits"]] == ["p-1"]
     assert [row["ms_left"] for row in told["rebalances"]] == [5_000]
+
+
+def test_frame_begins_with_what_is_wrong() -> None:
+    """A partition below its minimum, a group that waits for b, and an expired session."""
+    timeline = led_partition().produce(10, "p-1", 30_000, **{"orders-3": 1002})
+    timeline.change(20, "orders-3", "isr", isr=[0])
+    partitions, coordinators = QueryStatus("run-1"), QueryStatus("run-1")
+    partitions.add_batch(0, 12_000, partition_updates(timeline, 5000))
+    update = group_update().to_dict()
+    coordinators.add_batch(0, 12_000, [("", update | {"expired": [[11, 2, "Heartbeat", 1]]})])
+    statuses = {"partitions": partitions, "groups": coordinators}
+    lines = render_frame(statuses, rows=10, terminal=False, now_ms=12_000, ended=False)
+    assert lines[1:4] == [
+        "orders-3 is below min.insync.replicas: produces have waited since 00:00:00.010, 11,990 ms",
+        "Group g waits for b: it has rebalanced since 00:00:07.000, 5,000 ms",
+        "1 sessions of group members expired at broker 2 in the last 10 s",
+    ]
 
 
 def test_repeated_batch_counts_once() -> None:
