@@ -91,6 +91,7 @@ class Cluster:
         self.consumers: list[dict[str, Any]] = [
             {"name": "billing", "count": random.randint(2, 3), "topics": ["orders"], "process_us": 100}
         ]
+        self.share_groups: list[dict[str, Any]] = []
         self.topic_creations: list[dict[str, Any]] = []
         self.incidents: list[dict[str, Any]] = []
         self.broker = random.randint(1, BROKERS)
@@ -115,6 +116,7 @@ class Cluster:
                 "topics": self.topics,
                 "producers": self.producers,
                 "consumers": self.consumers,
+                "share_groups": self.share_groups,
                 "topic_creations": self.topic_creations,
                 "incidents": self.incidents,
             }
@@ -348,6 +350,20 @@ def _remote_read_slow(cluster: Cluster) -> Trace:
     return cluster.trace(Injected(at_s, at_s + length_s + 1, ("remote_read_slow",), broker=cluster.broker))
 
 
+def _share_worker_slow(cluster: Cluster) -> Trace:
+    lock_ms = cluster.random.randint(1_000, 2_000)
+    start_s = cluster.random.uniform(1, 6)
+    cluster.topics.append({"name": "jobs", "partitions": 3})
+    cluster.producers.append({"name": "scheduler", "topics": ["jobs"], "rate": cluster.random.uniform(10, 20)})
+    quick = {"name": "quick", "count": 3, "process_us": cluster.random.randint(1_000, 20_000)}
+    slow: dict[str, Any] = {"name": "slow", "start_after_s": start_s, "process_us": 2_500 * lock_ms}
+    group = {"name": "workers", "topics": ["jobs"], "record_lock_duration_ms": lock_ms, "workers": [quick, slow]}
+    cluster.share_groups.append(group)
+    return cluster.trace(
+        Injected(start_s, cluster.duration_s, ("share_worker_slow",), client_id="slow-1", group="workers")
+    )
+
+
 SINGLE_SHAPES: dict[str, Callable[[Cluster], Trace]] = {
     "follower_stalled": _follower_stalled,
     "broker_frozen": _broker_frozen,
@@ -367,4 +383,5 @@ SINGLE_SHAPES: dict[str, Callable[[Cluster], Trace]] = {
     "replication_throttled": _replication_throttled,
     "large_batches": _large_batches,
     "remote_read_slow": _remote_read_slow,
+    "share_worker_slow": _share_worker_slow,
 }

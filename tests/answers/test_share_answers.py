@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import write_deltalake
 
 from jobs import replay
+from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
 from purgatory_udf.answers.explain import Question, explain
 from purgatory_udf.answers.metrics import MetricsOptions, summary, write_metrics
 from purgatory_udf.answers.prometheus import exposition
@@ -59,11 +61,32 @@ EVENTS = [
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("share")
-    numbered = [read_row({"broker": 1, **event, "seq": seq}) for seq, event in enumerate(EVENTS)]
+    return _replayed(EVENTS, tmp_path_factory.mktemp("share"))
+
+
+def _replayed(events: list[Event], folder: Path) -> str:
+    numbered = [read_row({"broker": 1, **event, "seq": seq}) for seq, event in enumerate(events)]
     write_deltalake(str(folder / "events"), event_table(numbered))
     assert replay.main.status(["--events", str(folder / "events"), "--out", str(folder)], open_local) == 0
     return str(folder)
+
+
+def test_worker_that_loses_its_locks_is_found(tmp_path: Path) -> None:
+    """The locks last 1 s. Worker a loses them at 1.1, 2.5 and 3.9 s; the last delivery is of one record."""
+    settings = {"auto_offset_reset": "earliest", "delivery_count_limit": 3, "record_lock_duration_ms": 1000}
+    fetches = [_fetch(at, "a") for at in (100, 1500, 2900)]
+    again = [_change(4000, "log_end", offset=12, bytes=100), _change(4000, "high_watermark", offset=12)]
+    ended = [*again, _fetch(4100, "b"), _acknowledge(4200, "b", 10, 11, 1)]
+    group = {"time_us": 2000, "type": "share_group", "group": "g", **settings}
+    (found,) = diagnose(LocalBackend(), _replayed([*EVENTS[:3], group, *fetches, *ended], tmp_path)).findings
+    assert (found.kind, found.client_id, found.group, found.operations) == ("share_worker_slow", "c-a", "g", 3)
+    assert found.summary.startswith(
+        "c-a of share group g held 21 records of 3 fetches until their acquisition locks of"
+    )
+    assert found.summary.endswith(
+        "1 of them were archived after their last delivery, the others became available again."
+    )
+    assert found.excess_wait_s == 3
 
 
 def test_metrics_have_fetches_and_deliveries(out: str) -> None:

@@ -80,6 +80,7 @@ WITHOUT_ROWS = (
     "diagnosis/remote_waits",
     "diagnosis/usual_remote_wait",
     "diagnosis/throttles",
+    "diagnosis/lost_locks",
     "explain/remote_reads",
     "explain/deliveries",
     "explain/record",

@@ -1,4 +1,4 @@
-"""Incidents of clients: timeouts that are too short, `fetch.min.bytes` that is too large, and large batches."""
+"""Incidents of clients: too short timeouts, too large `fetch.min.bytes`, large batches, slow workers."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ _LEAST_LARGE, _SLOWER_FACTOR = 3, 2
 _BURST_SHARE, _SAME_BURST_US = 0.6, 5_000_000
 # A slow follower is due to a burst if this share of it is within the burst.
 _INSIDE_SHARE = 0.8
+# A worker whose locks expire this often is slow. Expirations with at most this distance are one incident.
+_LEAST_LOST_LOCKS, _SAME_WORK_US = 3, 30_000_000
 _SECOND_US = 1_000_000
 _MOST_EVIDENCE = 5
 
@@ -201,6 +203,46 @@ def _burst_finding(facts: TraceFacts, client: str | None, burst: Sequence[Row], 
         clients=(client or "",),
         evidence=tuple(row["longest_id"] for row in sorted(burst, key=lambda row: -row["wait_ms"])[:_MOST_EVIDENCE]),
     )
+
+
+def slow_workers(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield a finding for each worker of a share group that often held records until their acquisition locks expired.
+
+    `found` are the findings at brokers. A worker is not at fault for locks that expired while a broker stood still.
+    """
+    rows = facts.tables.rows("diagnosis/lost_locks")
+    for (group, client, member), of_worker in groupby(
+        rows, lambda row: (row["group_id"], row["client_id"], row["member"])
+    ):
+        for lost in in_groups([row for row in of_worker if not _is_blamed(row, found)], _SAME_WORK_US):
+            if len(lost) < _LEAST_LOST_LOCKS:
+                continue
+            start_us, end_us = lost[0]["time_us"], max(row["end_us"] for row in lost)
+            records, archived = (sum(row[name] for row in lost) for name in ("records", "archived"))
+            lock_ms = max(row["held_ms"] for row in lost)
+            then = f"{archived:,} of them were archived after their last delivery, the others" if archived else "they"
+            yield Finding(
+                kind="share_worker_slow",
+                start_us=start_us,
+                end_us=end_us,
+                client_id=client,
+                group=group,
+                member=member,
+                topic=lost[0]["topic"],
+                operations=len(lost),
+                excess_wait_s=sum(row["held_ms"] for row in lost) / 1000,
+                confidence=0.9,
+                summary=f"{client or member} of share group {group} held {counted(records, 'record')} of "
+                f"{counted(len(lost), 'fetch')} until their acquisition locks of {seconds(lock_ms * 1000)} expired, "
+                f"from {clock_time(start_us)} for {seconds(end_us - start_us)}; {then} became available again.",
+                suggestions=(
+                    f"Let {client or member} fetch fewer records at a time (max.poll.records), or renew their locks.",
+                    "Raise share.record.lock.duration.ms of the group above the longest processing time of a fetch: "
+                    f"what-if --variant longer 'share.record_lock_duration_ms[group={group}]=x2'",
+                ),
+                clients=(client,) if client else (),
+                evidence=tuple(row["operation_id"] for row in sorted(lost, key=lambda row: -row["records"])[:5]),
+            )
 
 
 def _in_groups(rows: Sequence[Row]) -> Iterator[list[Row]]:

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from purgatory_udf.answers.diagnosis.client_incidents import short_timeouts, unreachable_minimums, with_large_batches
+from purgatory_udf.answers.diagnosis.client_incidents import (
+    short_timeouts,
+    slow_workers,
+    unreachable_minimums,
+    with_large_batches,
+)
 from purgatory_udf.answers.diagnosis.cluster_incidents import (
     busy_hosts,
     purge_backlogs,
@@ -52,6 +57,7 @@ _NOT_FOR_REPLICAS = (
     "member_failed",
     "member_slow_to_rejoin",
     "rebalance_storm",
+    "share_worker_slow",
 )
 # Kinds of findings with operations of other findings.
 _COUNTED_ELSEWHERE = ("timeout_too_short", "large_batches")
@@ -163,6 +169,7 @@ def find_incidents(tables: RunTables) -> Diagnosis:
         *failed_members(facts, found),
         *slow_members(facts, found),
         *rebalance_storms(facts, found),
+        *slow_workers(facts, found),
     ]
     found = with_large_batches(facts, found)
     found += busy_hosts(facts, found)

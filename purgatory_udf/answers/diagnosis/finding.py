@@ -21,6 +21,7 @@ KINDS = (
     "member_failed",
     "member_slow_to_rejoin",
     "rebalance_storm",
+    "share_worker_slow",
     "remote_read_slow",
     "purge_backlog",
     "host_busy",

@@ -23,6 +23,7 @@ CHOSEN = (
     pytest.param("purge_backlog", marks=pytest.mark.nightly),
     pytest.param("replication_throttled", marks=pytest.mark.nightly),
     pytest.param("remote_read_slow", marks=pytest.mark.nightly),
+    pytest.param("share_worker_slow", marks=pytest.mark.nightly),
     pytest.param("several", marks=pytest.mark.nightly),
     "calm",
 )
