@@ -24,8 +24,11 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import ENDS, TABLES
 from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.rules.engine.loop.state_codec import add_header, strip_header
+from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch
 from purgatory_udf.rules.reference.event_handlers import SHARE_EVENTS
 from purgatory_udf.rules.reference.reference_replay import FINISHED_BY_BROKER
+from purgatory_udf.rules.reference.share_partition import SharePartition
+from purgatory_udf.rules.reference.share_records import RecordState
 from purgatory_udf.rules.reference.share_replay import VERSION, ShareReplay, ShareResults
 from purgatory_udf.streaming.stateful_adapter import STATUS, InputChunk, OutputChunk, Plan, Rules, Scalars
 from purgatory_udf.streaming.status_file import EXPIRATION_SECONDS
@@ -214,8 +217,37 @@ def _status(state: ShareReplay, outcomes: Sequence[Outcome]) -> bytes:
                     "key": request.key,
                     "since_us": request.started_us,
                     "deadline_ms": operation.deadline_ms,
-                    "lacks": "records that may be acquired",
+                    "lacks": pending_reason(operation),
                     "replicas": [],
                 }
             )
     return json.dumps(update, separators=(",", ":")).encode()
+
+
+def pending_reason(operation: DelayedShareFetch) -> str:
+    """Return why a share fetch is waiting, as text: of its partitions, that in which most records are held."""
+    reasons = sorted(
+        (_pending_reason(partition) for partition in operation.share_partitions.values()),
+        key=lambda reason: -reason[0],
+    )
+    if not reasons:
+        return "records"
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return f"{reasons[0][1]}{more}"
+
+
+def _pending_reason(partition: SharePartition) -> tuple[int, str]:
+    """Return the number of records that members hold, and why the partition has none to acquire."""
+    if not partition.is_active:
+        what = "no longer led by the broker" if partition.is_fenced else "the state of the group is being read"
+        return 0, f"{partition.key}: {what}"
+    held = Counter[str]()
+    for batch in partition.batches:
+        for first, last, state in batch.states():
+            if state.state is RecordState.ACQUIRED:
+                held[state.member_id] += last + 1 - first
+    limit = partition.limits.partition_max_record_locks
+    is_full = partition.in_flight >= limit
+    what = f"{partition.in_flight:,} of {limit:,} records in flight" if is_full else "no records"
+    holder = "".join(f", {count:,} held by {member}" for member, count in held.most_common(1))
+    return held.total(), f"{partition.key}: {what}{holder}"

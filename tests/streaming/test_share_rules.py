@@ -16,7 +16,7 @@ from jobs import replay
 from purgatory_udf.answers.audit import audit
 from purgatory_udf.answers.metrics import MetricsOptions, write_metrics
 from purgatory_udf.backend.backend import LocalBackend
-from purgatory_udf.common.configuration import INT32_MAX
+from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.launch.backend_choice import open_local
@@ -24,7 +24,8 @@ from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference import reference_replay
 from purgatory_udf.rules.reference.reference_replay import Replay
-from purgatory_udf.streaming.share_rules import DELIVERIES, ShareRules
+from purgatory_udf.rules.reference.share_replay import ShareReplay
+from purgatory_udf.streaming.share_rules import DELIVERIES, ShareRules, pending_reason
 from purgatory_udf.streaming.stateful_adapter import CLOCK, Plan, input_chunk_function, state_function
 from tests.streaming.stateful_operator import StatefulOperator
 from tests.support import share_traces
@@ -80,6 +81,31 @@ def test_command_writes_all_tables(trace: ShareTrace, expected: Replay, tmp_path
     )
     meter = "kafka.server:type=DelayedShareFetchMetrics,name=ExpiresPerSec"
     assert marks.to_pylist() == [{"mbean": meter, "marks": trace.expirations}]
+
+
+@pytest.mark.parametrize(
+    ("locks", "lacks"),
+    [
+        (100, "t-1: no records, 20 held by m1 (and 1 more)"),
+        (20, "t-1: 20 of 20 records in flight, 20 held by m1 (and 1 more)"),
+    ],
+)
+def test_status_names_holder_of_records(locks: int, lacks: str) -> None:
+    """m1 holds all records of partition 1, and none are in partition 0; m2 waits for both."""
+    settings = {"group": "g", "auto_offset_reset": "earliest", "partition_max_record_locks": locks}
+    place = {"topic": "t", "partition": 1, "type": "partition"}
+    end = {**place, "change": "log_end", "offset": 20, "bytes": 2000, "batches": 1}
+    events = [
+        {"type": "share_group", **settings},
+        *(end, end | {"change": "high_watermark"}, end | {"partition": 0, "change": "high_watermark", "offset": 0}),
+    ]
+    for member, numbers in (("m1", [1]), ("m2", [0, 1])):
+        limits = {"max_wait_ms": 5000, "min_bytes": 1, "max_bytes": 9999, "max_records": 100}
+        places = [{"topic": "t", "partition": number} for number in numbers]
+        events.append({"type": "share_fetch", "group": "g", "member_id": member, **limits, "partitions": places})
+    replay = ShareReplay(Config(), 0)
+    replay.step((event | {"time_us": 1000 * seq, "seq": seq} for seq, event in enumerate(events, 1)), 10)
+    assert [pending_reason(operation) for operation in replay.open.values()] == [lacks]
 
 
 def _batches(events: list[Event], cuts: int) -> list[list[Event]]:
