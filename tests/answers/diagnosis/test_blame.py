@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -181,16 +182,58 @@ def test_throttled_replica_is_blamed_for_refused_produces(out: Path) -> None:
     assert (finding.operations, (finding.start_us - BEGIN_US) / MS) == (3, 5_000)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_add_up_to_random_waits(seed: int, out: Path) -> None:
+    """Requests of two partitions, progress of followers, and changes of the in-sync set at random times."""
+    random = Random(seed)
+    timeline = Timeline(min_isr=random.randint(1, 3))
+    ends, reached, ms = [100, 100], {(replica, at): 100 for replica in (2, 3) for at in (0, 1)}, 1.0
+    for number in range(300):
+        ms += random.choice((0, 0.3, 2, 40))
+        place = random.randint(0, 1)
+        match random.choice(("produce", "fetch", "replica", "replica", "replica", "isr")):
+            case "produce":
+                part = {"topic": "orders", "partition": place, "base_offset": ends[place], "bytes": 100}
+                ends[place] += random.randint(1, 5)
+                timeline.add(
+                    ms, "produce", request_id=f"p{number}", client_id="app", acks=-1,
+                    timeout_ms=random.choice((0, 30, 500)), partitions=[part | {"last_offset": ends[place] - 1}],
+                )  # fmt: skip
+            case "fetch":
+                offsets = [random.randint(reached[2, at], ends[at]) for at in (0, 1)]
+                parts = [
+                    {"topic": "orders", "partition": at, "fetch_offset": offset, "max_bytes": 1_000}
+                    for at, offset in enumerate(offsets)
+                ]
+                timeline.add(
+                    ms, "fetch", request_id=f"f{number}", client_id="reader", max_wait_ms=random.choice((10, 300)),
+                    min_bytes=random.choice((1, 250)), partitions=parts,
+                )  # fmt: skip
+            case "replica":
+                replica = random.choice((2, 3))
+                reached[replica, place] = random.randint(reached[replica, place], ends[place])
+                timeline.replicated(ms, replica, reached[replica, place], place)
+            case "isr":
+                timeline.change(ms, "isr", place, isr=random.choice(([1, 2, 3], [1, 2], [1, 3], [1])))
+    timeline.blame(out)
+    _require_exact_sums(out, least=40)
+
+
 @pytest.mark.parametrize("folder", ["story_folder", "faults_folder"])
 def test_parts_add_up_to_the_wait(folder: str, faults: Diagnosis, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(folder)
     diagnose(LocalBackend(), str(path))
-    tables = RunTables(LocalBackend(), str(path))
+    _require_exact_sums(path, least=1_000)
+
+
+def _require_exact_sums(out: Path, least: int) -> None:
+    """Check that the parts of each operation add up to its wait, and that more than `least` operations waited."""
+    tables = RunTables(LocalBackend(), str(out))
     tables.add("blame", "waited")
     (counts,) = tables.database.query(
         "SELECT count(*) AS waited, count_if(coalesce(parts.wait_ms, 0) <> w.wait_ms) AS wrong FROM waited w LEFT JOIN "
         "(SELECT operation_id, sum(wait_ms) AS wait_ms FROM blame GROUP BY operation_id) parts "
         "ON parts.operation_id = w.operation_id"
     ).to_pylist()
-    assert counts["waited"] > 1_000
+    assert counts["waited"] > least
     assert counts["wrong"] == 0

@@ -43,7 +43,7 @@ UNION ALL
 -- What is left of the wait.
 SELECT w.operation_id,
     CASE
-        WHEN w.kind = 'fetch' AND d.operation_id IS NULL THEN 'no_data'
+        WHEN w.kind = 'fetch' AND d.operation_id IS NULL OR w.kind = 'share_fetch' THEN 'no_data'
         WHEN w.kind = 'fetch' AND e.replica_id >= 0 THEN 'replication_throttled'
         WHEN w.kind = 'fetch' AND e.isolation = 'read_committed' THEN 'open_transaction'
         WHEN w.kind = 'delete_records' THEN 'low_watermark'
