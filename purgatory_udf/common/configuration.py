@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -341,6 +343,21 @@ def _nest(flat: dict[str, Any], into: dict[str, Any], origin: str) -> dict[str, 
     return into
 
 
+def _all_keys(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of all settings."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _all_keys(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _similar_key(key: str) -> str:
+    """Return a question for the known key that is most like an unknown one, or an empty text."""
+    similar = difflib.get_close_matches(key, _all_keys(), n=1, cutoff=0.75)
+    return f"did you mean {similar[0]}? " if similar else ""
+
+
 def _validated(values: dict[str, Any], origin: str) -> Config:
     try:
         return Config.model_validate(values)
@@ -352,7 +369,7 @@ def _validated(values: dict[str, Any], origin: str) -> Config:
             while isinstance(given, dict) and len(given) == 1:
                 ((part, given),) = given.items()
                 key = f"{key}.{part}"
-            hint = key_hint(key) or "conf/local.yaml lists all keys"
+            hint = key_hint(key) or f"{_similar_key(key)}conf/local.yaml lists all keys"
             raise UserError(f"{origin}: {key}: unknown key; {hint}") from None
         message = first["msg"].removeprefix("Value error, ")
         raise UserError(f"{origin}: {key}: {message} (got {_SHORT.repr(given)})") from None

@@ -29,7 +29,8 @@ MISTAKES = [
     (
         "what_if",
         ["--events", "{here}", "--out", "{here}", "--variant", "half", "produce.timeout=3"],
-        "--variant half: --set produce.timeout=3: produce.timeout: unknown key; conf/local.yaml lists all keys",
+        "--variant half: --set produce.timeout=3: produce.timeout: unknown key; did you mean produce.timeout_ms? "
+        "conf/local.yaml lists all keys",
     ),
     (
         "what_if",

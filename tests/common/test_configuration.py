@@ -93,7 +93,7 @@ NOT_WHOLE = "batch_events: Input should be a valid integer, got a number with a 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("produce:\n  timeout: 5\n", "produce.timeout: unknown key; conf/local.yaml lists all keys"),
+        ("produce:\n  timeout: 5\n", "produce.timeout: unknown key; did you mean produce.timeout_ms? conf/local.yaml lists all keys"),
         ("nonsense: 5\n", "nonsense: unknown key; conf/local.yaml lists all keys"),
         ("batch_events: 1.5\n", NOT_WHOLE),
         ("fetch.max_bytes: 0\n", "fetch.max_bytes: Input should be greater than or equal to 1 (got 0)"),
@@ -160,7 +160,11 @@ def test_alias_bomb_is_refused(tmp_path: Path) -> None:
         ),
         ("fetch.min_bytes", "--set fetch.min_bytes: expected key=value"),
         ("=5", "--set =5: expected key=value"),
-        ("fetch.minbytes=5", "--set fetch.minbytes=5: fetch.minbytes: unknown key; conf/local.yaml lists all keys"),
+        (
+            "fetch.minbytes=5",
+            "--set fetch.minbytes=5: fetch.minbytes: unknown key; did you mean fetch.min_bytes? "
+            "conf/local.yaml lists all keys",
+        ),
         (
             "fetch.min_bytes=x",
             "--set fetch.min_bytes=x: fetch.min_bytes: expected a whole number, or a factor such as x0.5 (got 'x')",
