@@ -342,6 +342,8 @@ def _replayed_end(evidence: Evidence, end: Row) -> Iterator[str]:
     deciding = evidence.deciding
     if deciding:
         named = f" ({request_label(deciding['request_id'])})" if deciding["request_id"] else ""
+        if deciding["what"] == "isr" and deciding.get("in_sync"):
+            named = f" to {', '.join(map(str, deciding['in_sync']))}"
         yield f"{_INDENT}decided on {end['trigger']} by {_event(deciding['what'], deciding['replica'])}{named}"
     elif end["trigger"]:
         yield f"{_INDENT}decided on {end['trigger']}"

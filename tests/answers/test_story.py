@@ -143,6 +143,12 @@ def test_stopped_broker_cancels_waiting_operation() -> None:
     ]
 
 
+def test_change_of_in_sync_set_shows_new_set() -> None:
+    change = {"what": "isr", "replica": None, "request_id": None, "in_sync": [1, 2]}
+    lines = story(Evidence(7, _end(), watches=[{"topic": "t", "partition": 0}], deciding=change))
+    assert lines[-1].strip() == "decided on t-0 by a change of the in-sync set to 1, 2"
+
+
 def test_open_operation_has_request_only() -> None:
     topic = {"topic": "new", "partitions": 3}
     request = {"type": "create_topics", "seq": 9, "broker": None, "time_us": DAY_US, "timeout_ms": 5000}
