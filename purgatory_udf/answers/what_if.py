@@ -49,6 +49,10 @@ HELD_FIXED = (
     "another time before; the other outcomes assume arrivals that would have changed. Use --closed-loop SCENARIO "
     "for simulated clients, which react."
 )
+UNENDED_READS = (
+    " Reads of remote storage that have no end in the trace, such as most reads of expired fetches in a request log, "
+    "never end, so a longer remote_fetch.max_wait_ms may complete more fetches than shown."
+)
 REACTING = (
     "Fixed: the scenario and its seed. Clients react to each response, so requests and their times differ between "
     "variants; the n-th request of a client is compared with its n-th request in the baseline."
@@ -282,7 +286,9 @@ def _compare(
             ends.append(certainty_table(name, changes.certainty()))
         changes.save(path, name, append=number > 0)
     of_all = [*([clients_table(runs)] if reacting else []), purgatories_table(runs)]
-    comparison = WhatIf(headlines, REACTING if reacting else HELD_FIXED, folders, ends, of_all)
+    waits = {variant.config.remote_fetch.broker_wait_ms for variant in variants}
+    fixed = HELD_FIXED + (UNENDED_READS if len(waits) > 1 else "")
+    comparison = WhatIf(headlines, REACTING if reacting else fixed, folders, ends, of_all)
     if html is not None:
         _write_page(comparison, runs, html)
     return comparison

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs import replay
+from jobs import replay, what_if
 from purgatory_udf.answers.audit import audit
 from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
 from purgatory_udf.answers.explain import Question, explain
 from purgatory_udf.answers.metrics import MetricsOptions, write_metrics
+from purgatory_udf.answers.what_if import UNENDED_READS
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.launch.backend_choice import open_local
@@ -84,6 +85,15 @@ def test_longer_wait_completes_the_fetch(tmp_path: Path) -> None:
         *("remote_fetch", "remote_reads"),
         *(1_250_000, 400),
     )
+
+
+def test_what_if_names_reads_without_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _replay(tmp_path, _slow_read().events)
+    words = ["--events", str(tmp_path / "events"), "--out", str(tmp_path), "--variant", "v"]
+    for setting, is_named in (("remote_fetch.max_wait_ms=2000", True), ("fetch.max_wait_ms=x2", False)):
+        capsys.readouterr()
+        assert what_if.main.status([*words, setting], open_local) == 0
+        assert (UNENDED_READS in capsys.readouterr().out) == is_named
 
 
 def test_diagnosis_blames_slow_remote_reads(tmp_path: Path) -> None:
