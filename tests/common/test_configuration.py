@@ -93,7 +93,10 @@ NOT_WHOLE = "batch_events: Input should be a valid integer, got a number with a 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("produce:\n  timeout: 5\n", "produce.timeout: unknown key; did you mean produce.timeout_ms? conf/local.yaml lists all keys"),
+        (
+            "produce:\n  timeout: 5\n",
+            "produce.timeout: unknown key; did you mean produce.timeout_ms? conf/local.yaml lists all keys",
+        ),
         ("nonsense: 5\n", "nonsense: unknown key; conf/local.yaml lists all keys"),
         ("batch_events: 1.5\n", NOT_WHOLE),
         ("fetch.max_bytes: 0\n", "fetch.max_bytes: Input should be greater than or equal to 1 (got 0)"),
