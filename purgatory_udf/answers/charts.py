@@ -154,6 +154,7 @@ def draw_incidents(findings: Sequence[Finding], start_us: int, end_us: int) -> d
             "t2": finding.end_us / 1000,
             "excess waiting, s": round(finding.excess_wait_s, 1),
             "summary": finding.summary,
+            "link": f"#incident-{rank}",
         }
         for rank, finding in enumerate(findings, 1)
     ]
@@ -170,6 +171,8 @@ def draw_incidents(findings: Sequence[Finding], start_us: int, end_us: int) -> d
             x2="t2:T",
             y=alt.Y("incident:N", title=None, sort=list(frame["incident"])).axis(labelLimit=320),
             tooltip=["incident:N", "excess waiting, s:Q", "summary:N"],
+            # The entry with the story of an operation: `page_template.stories`.
+            href="link:N",
         )
     )
     return {"incidents": (whole + bars).to_dict()}

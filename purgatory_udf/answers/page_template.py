@@ -71,8 +71,13 @@ async function draw() {
       tooltip: { theme: dark.matches ? "dark" : "light" } });
   document.body.dataset.drawn = Object.keys(specs).length;
 }
+function unfold() {
+  const entry = document.getElementById(location.hash.slice(1));
+  if (entry) { entry.open = true; entry.scrollIntoView(); }
+}
 dark.addEventListener("change", draw);
-draw();
+addEventListener("hashchange", unfold);
+draw().then(unfold);
 """
 
 
@@ -166,16 +171,18 @@ def table(data: Table) -> str:
     return f"<div class=scroll><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
 
 
-def stories(entries: Sequence[tuple[str, Sequence[str], bool]]) -> str:
+def stories(entries: Sequence[tuple[str, Sequence[str], bool]], anchor: str = "") -> str:
     """Return the markup of entries that unfold on a click.
 
-    Each entry has a title, lines of text, and whether to highlight it, as for expired operations.
+    Each entry has a title, lines of text, and whether to highlight it, as for expired operations. With an `anchor`, the
+    link `#anchor-1` leads to the first entry and unfolds it.
     """
-    return "\n".join(
-        f"<details><summary{' class=expired' if expired else ''}>{escape(title)}</summary>"
-        f"<pre>{escape(chr(10).join(lines))}</pre></details>"
-        for title, lines, expired in entries
-    )
+    lines = []
+    for number, (title, texts, expired) in enumerate(entries, 1):
+        opened = f"<details id={anchor}-{number}>" if anchor else "<details>"
+        summary = f"<summary{' class=expired' if expired else ''}>{escape(title)}</summary>"
+        lines.append(f"{opened}{summary}<pre>{escape(chr(10).join(texts))}</pre></details>")
+    return "\n".join(lines)
 
 
 def _is_number(value: Cell) -> bool:

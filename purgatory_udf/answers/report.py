@@ -105,9 +105,9 @@ def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
         entries.append((f"{rank}. {finding.summary}", lines, finding.share >= _HEAVY_SHARE))
     caption = (
         f"These incidents explain {explained_share(diagnosis):.0%} of {diagnosis.excess_wait_s:,.1f} s of excess "
-        "waiting. Click one to read what to do, and the story of an operation."
+        "waiting. Click a bar or a line to read what to do, and the story of an operation."
     )
-    body = f"{page_template.figure('incidents')}\n{page_template.stories(entries)}"
+    body = f"{page_template.figure('incidents')}\n{page_template.stories(entries, 'incident')}"
     return Section("What went wrong", caption, body)
 
 

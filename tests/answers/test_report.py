@@ -74,6 +74,14 @@ def test_vega_draws_every_chart(parsed: Page) -> None:
     assert {name: count > least[name] for name, count in drawn.items()} == dict.fromkeys(FIGURES, True), drawn
 
 
+def test_incidents_link_to_their_stories(parsed: Page, report: Path) -> None:
+    every = [row for rows in parsed.specs["incidents"]["datasets"].values() for row in rows if "link" in row]
+    assert every
+    html = report.read_text(encoding="utf-8")
+    assert [row["link"] for row in every] == [f"#incident-{rank}" for rank in range(1, len(every) + 1)]
+    assert all(f"<details id={row['link'][1:]}>" in html for row in every)
+
+
 def test_slowest_operations_have_stories(parsed: Page) -> None:
     # Stories of findings begin with the finding instead.
     titles = [text for text in parsed.texts if re.match(r"[^\n]*\(operation -?\d+\): (expired|completed) after", text)]
