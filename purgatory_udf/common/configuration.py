@@ -23,6 +23,7 @@ from purgatory_udf.contract.overrides import (
     apply_override,
     first_override,
     key_hint,
+    matches_pattern,
     parse_rule,
 )
 from purgatory_udf.contract.overrides import INT32_MAX as INT32_MAX
@@ -243,13 +244,13 @@ class ShareSettings(_Section):
         """Whether a share fetch only checks others of the partitions from which it read data (Kafka 4.4)."""
         return self.version == "4.4"
 
-    @property
-    def overrides(self) -> bool:
-        """Whether a setting, or a rule for some requests or groups, replaces or scales a reported value."""
+    def overrides(self, group: str) -> bool:
+        """Return whether a setting, or a rule that may apply to the group, replaces or scales a reported value."""
         limits = self.record_lock_duration_ms, self.delivery_count_limit, self.partition_max_record_locks
-        return any(value is not None for value in (self.max_wait_ms, self.max_records, *limits)) or any(
-            key.startswith("share.") for rule in self._rules for key in rule.settings
-        )
+        if any(value is not None for value in (self.max_wait_ms, self.max_records, *limits)):
+            return True
+        rules = (rule for rule in self._rules if rule.group is None or matches_pattern(rule.group, group))
+        return any(key.startswith("share.") for rule in rules for key in rule.settings)
 
     def of_group(self, field: str, group: str) -> int | str | None:
         """Return the what-if value of a group's setting: of the first matching rule, else the plain one."""

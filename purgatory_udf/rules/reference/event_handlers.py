@@ -208,14 +208,14 @@ REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
 def share_acknowledge(cluster: ReplicaCluster, event: Event) -> None:
     """Apply the event's acknowledgements by a member of a share group, each partition's ranges in their order.
 
-    The recorded fact that a range was `accepted` is ignored if what-if settings are applied, because they may change
-    which member holds the records.
+    With what-if settings for the group, the recorded fact that a range was `accepted` does not hold for records whose
+    acquisition lock has expired in the replay.
     """
-    is_recorded = not cluster.share_groups.settings.overrides
+    is_what_if = cluster.share_groups.settings.overrides(event["group"])
     acknowledgements: dict[TopicPartition, list[Acknowledgement]] = {}
     for each in event["acknowledgements"]:
-        offsets, accepted = (each["first_offset"], each["last_offset"]), is_recorded and bool(each.get("accepted"))
-        acknowledgement = Acknowledgement(*offsets, tuple(each["types"]), accepted)
+        offsets, accepted = (each["first_offset"], each["last_offset"]), bool(each.get("accepted"))
+        acknowledgement = Acknowledgement(*offsets, tuple(each["types"]), accepted, is_what_if)
         acknowledgements.setdefault(_key(each), []).append(acknowledgement)
     shares = cluster.broker(_broker_id(event)).shares
     acquirer = Acquirer(event["seq"], event.get("request_id"), event.get("client_id"), event["member_id"])

@@ -279,9 +279,10 @@ class SharePartition:
         """Give a member the records that it held in the recording, and return the ranges that it holds.
 
         In the replay, the records may be available, or another member may hold them. Records that are done or in
-        transition stay as they are.
+        transition stay as they are; with settings that differ from the recorded ones also those whose acquisition lock
+        expired while the member held them.
         """
-        first, last, types, _ = acknowledged
+        first, last, types, _, is_what_if = acknowledged
         begin = max(first, self.start_offset)
         if not self.is_active:
             return []
@@ -296,6 +297,8 @@ class SharePartition:
                 batch.split(self.lock)
             for start, end, state in batch.states():
                 if end < begin or start > last or state.former is not None or state.state.is_terminal:
+                    continue
+                if is_what_if and acquirer.member_id in state.lost_by:
                     continue
                 if state.state is RecordState.AVAILABLE:
                     state.try_acquire(acquirer, now_us)
@@ -325,7 +328,7 @@ class SharePartition:
     def _acknowledge(
         self, member_id: str, acknowledgement: Acknowledgement, transitions: list[StateTransition], now_us: int
     ) -> str | None:
-        first, last, types, _ = acknowledgement
+        first, last, types, *_ = acknowledgement
         floor = self.floor(first)
         if floor is None and first < self.start_offset <= last:
             floor = self.floor(self.start_offset)
@@ -403,9 +406,11 @@ class SharePartition:
                     continue
                 if state.state is not RecordState.ACQUIRED:
                     continue
-                below = last < self.start_offset
+                below, member_id = last < self.start_offset, state.member_id
                 if not state.give_up(RecordState.ARCHIVED if below else RecordState.AVAILABLE, limit):
                     continue
+                if member_id not in state.lost_by:
+                    state.lost_by += (member_id,)
                 written.append(StateBatch(first, last, state.state, state.delivery_count))
                 state.clear_lock()
                 self._record(state, first, last, "lock_expired", now_us)

@@ -84,13 +84,16 @@ class AcquiredRange(NamedTuple):
 class Acknowledgement(NamedTuple):
     """Acknowledged offsets, with one type for the whole range or one per offset.
 
-    `accepted`: whether a recording shows that the member held the offsets.
+    Attributes:
+        accepted: Whether a recording shows that the member held the offsets.
+        is_what_if: Whether settings differ from the recorded ones, so that the member may have lost them since.
     """
 
     first: int
     last: int
     types: tuple[int, ...]
     accepted: bool = False
+    is_what_if: bool = False
 
 
 class StateBatch(NamedTuple):
@@ -177,6 +180,7 @@ class InFlightState:
         lock: Their acquisition lock.
         former: The state before the transition that waits for its state write; None without a transition.
         is_final: Whether the records were archived for good.
+        lost_by: Members that held the records until their lock expired, and have not acquired them again.
     """
 
     state: RecordState
@@ -187,6 +191,7 @@ class InFlightState:
     lock: AcquisitionLock | None = None
     former: InFlightState | None = None
     is_final: bool = False
+    lost_by: tuple[str, ...] = ()
 
     @property
     def is_available(self) -> bool:
@@ -197,6 +202,8 @@ class InFlightState:
         self.state, self.member_id = RecordState.ACQUIRED, acquirer.member_id
         self.delivery_count += 1
         self.acquirer, self.acquired_us = acquirer, now_us
+        if self.lost_by:
+            self.lost_by = tuple(member for member in self.lost_by if member != acquirer.member_id)
 
     def give_up(self, state: RecordState, limit: int) -> bool:
         """End the acquisition with this state, or ARCHIVED at the delivery limit.
@@ -277,6 +284,7 @@ class InFlightBatch:
             return
         for offset in range(self.first, self.last + 1):
             own = self.by_offset[offset] = InFlightState(state.state, state.delivery_count, state.member_id)
+            own.lost_by = state.lost_by
             if state.state is RecordState.ACQUIRED:
                 own.acquirer, own.acquired_us = state.acquirer, state.acquired_us
             if state.lock is not None:

@@ -25,7 +25,7 @@ from purgatory_udf.rules.reference.reference_replay import FINISHED_BY_BROKER
 from purgatory_udf.rules.reference.share_broker import ShareBroker
 
 # The version of the serialized form.
-VERSION = 2
+VERSION = 3
 
 # Batches of a log that are remembered although no share group needs them. Older ones become one batch.
 RETAINED_BATCHES = 1000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.common.configuration import Config
+from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.contract import read_row
 from purgatory_udf.rules.reference.share_replay import ShareReplay, ShareResults
 
@@ -76,9 +76,32 @@ def test_accepted_acknowledgement_of_records_that_nobody_has() -> None:
     ]
 
 
-@pytest.mark.parametrize(("accepted", "share"), [(False, {}), (True, {"record_lock_duration_ms": 1000})])
-def test_strict_rules_without_recorded_facts(accepted: bool, share: dict[str, Any]) -> None:
-    """Other settings than the recorded ones change who holds records, so recorded acknowledgements prove nothing."""
-    events = _fetch(100, "a"), _acknowledge(200, "b", 0, 3, accepted)
-    results = _replay(*events, config=Config.model_validate({"share": share}))
-    assert _deliveries(results) == [("a", 0, 9, 1, "lock_expired")]
+def test_acknowledgement_that_was_not_accepted_needs_the_records() -> None:
+    events = _fetch(100, "a"), _acknowledge(200, "b", 0, 3, accepted=False)
+    assert _deliveries(_replay(*events)) == [("a", 0, 9, 1, "lock_expired")]
+
+
+@pytest.mark.parametrize(
+    ("setting", "deliveries"),
+    [
+        ("share.record_lock_duration_ms=x1", [("a", 0, 9, 1, "accepted")]),
+        (
+            "share.record_lock_duration_ms[group=g]=1000",
+            [("a", 0, 9, 1, "lock_expired"), ("b", 0, 9, 2, "lock_expired")],
+        ),
+        ("share.record_lock_duration_ms[group=other]=1000", [("a", 0, 9, 1, "accepted")]),
+    ],
+)
+def test_accepted_acknowledgement_does_not_outlast_lock(setting: str, deliveries: list[tuple[Any, ...]]) -> None:
+    """With locks of 1 s, b gets the records before a acknowledges them; recorded are locks of 2 s."""
+    events = _fetch(100, "a"), _fetch(1200, "b"), _acknowledge(1500, "a", 0, 9)
+    assert _deliveries(_replay(*events, config=load_config(None, [setting]))) == deliveries
+
+
+def test_accepted_acknowledgement_holds_with_other_settings() -> None:
+    """A setting that takes no records from the member does not change what the recording shows."""
+    events = _fetch(100, "a"), _acknowledge(200, "b", 0, 3), _acknowledge(300, "a", 4, 9)
+    assert _deliveries(_replay(*events, config=load_config(None, ["share.max_wait_ms=x2"]))) == [
+        ("a", 0, 3, 1, "accepted"),
+        ("a", 4, 9, 1, "accepted"),
+    ]
