@@ -18,7 +18,7 @@ def _file(out: str, html: Path | None) -> Path:
     """Return the file of the page, by default in the folder of the tables if it is local."""
     folder = local_folder(out)
     if html is None and folder is None:
-        raise UserError(f"{out}: is not on this machine; --html names the file to write")
+        raise UserError(f"{out}: is not on this machine; give a local file for the page with --html")
     chosen = html or Path(str(folder), "report.html")
     if chosen.is_dir():
         raise UserError(f"{chosen}: is a folder; --html names a file")

@@ -15,7 +15,7 @@ from purgatory_udf.storage.output_folder import local_folder, require_folder
 def _checks(out: str, json: Path | None, serve: str | None, **_: object) -> None:
     job.require_file("--json", json)
     if json is not None and serve is not None:
-        raise UserError("--json and --serve exclude each other")
+        raise UserError("give --json or --serve, not both")
     if local_folder(out) is None:
         raise UserError(f"{out}: is not on this machine; top reads local files only")
     require_folder(out)

@@ -58,7 +58,7 @@ def _checks(
         _check_prediction(like, variant, config, settings, options)
         return
     if out is None:
-        raise UserError("--out is missing; it names the folder of the table what_if")
+        raise UserError("--out is missing; give the folder for the table what_if")
     misplaced = next((name for name, usual in PREDICTION_DEFAULTS.items() if options.get(name) != usual), None)
     if misplaced is not None:
         raise UserError(f"--{misplaced} needs --like")

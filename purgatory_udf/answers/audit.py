@@ -86,7 +86,8 @@ def require_all(findings: list[InvariantCheck]) -> None:
     """Raise `CheckFailedError` if an invariant is violated."""
     broken = [finding for finding in findings if finding.broken]
     if broken:
-        raise CheckFailedError(f"{len(broken)} of {len(findings)} invariants are violated")
+        names = "; ".join(finding.invariant for finding in broken)
+        raise CheckFailedError(f"{len(broken)} of {len(findings)} invariants are violated: {names}")
 
 
 def _remark(finding: InvariantCheck) -> str:

@@ -55,7 +55,7 @@ class MetricsOptions:
     def __post_init__(self) -> None:
         unknown = [name for name in self.by if name not in DIMENSIONS]
         if unknown:
-            raise UserError(f"--by {unknown[0]}: unknown; expected one of {', '.join(DIMENSIONS)}")
+            raise UserError(f"--by {unknown[0]}: unknown dimension; expected one of {', '.join(DIMENSIONS)}")
 
 
 @dataclass(frozen=True)
@@ -451,7 +451,7 @@ def summary(metrics: Metrics) -> list[str]:
     blocks = [[_head(metrics, sums), *warnings(sums)]]
     blocks += [table.lines() for table in overview(metrics, sums) if table.rows]
     missing = [_WITHOUT[name] for name in metrics.tables.missing if name in _WITHOUT]
-    blocks += [[f"Without: {'; '.join(missing)}"]] if missing else []
+    blocks += [[f"Not available: {'; '.join(missing)}"]] if missing else []
     blocks.append([f"Tables: {', '.join(sorted(METRICS))} in {metrics.tables.layout.out}"])
     return [line for block in blocks for line in ["", *block]][1:]
 

@@ -77,7 +77,9 @@ class RunTables:
         self.layout = Layout(out)
         run = run_records.load(session, self.layout.table("runs"), "replay")
         if run is None:
-            raise UserError(f"{out}: no replay is recorded in {self.layout.table('runs')}")
+            raise UserError(
+                f"{out}: no replay is recorded in {self.layout.table('runs')}; run replay with this --out first"
+            )
         self.run = run
         self._require_all_rows = require_all_rows
         self.finished = run.status == run_records.FINISHED

@@ -71,9 +71,9 @@ def _check(arguments: _VariantArguments, named: list[_VariantArguments]) -> None
     if sum(other.name == arguments.name for other in named) > 1:
         raise UserError(f"--variant {arguments.name}: duplicate name; choose another")
     if not arguments.settings and not arguments.files:
-        raise UserError(f"--variant {arguments.name}: has no settings (--variant NAME key=value…)")
+        raise UserError(f"--variant {arguments.name}: has no settings; give at least one (--variant NAME key=value…)")
     if len(arguments.files) > 1 or (arguments.files and arguments.settings):
-        raise UserError(f"--variant {arguments.name}: give either one file of settings or settings")
+        raise UserError(f"--variant {arguments.name}: give either one YAML file of settings, or settings as key=value")
 
 
 def _variant(arguments: _VariantArguments, config: Path | None, settings: list[str]) -> Variant:

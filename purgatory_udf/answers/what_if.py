@@ -81,7 +81,7 @@ def replay_variants(session: Session, events: str, out: str, variants: list[Vari
     for _, options in pending:
         require_backend(session, options)
     for name, options in pending:
-        log.info("variant %s", name)
+        log.info("replaying the events under variant %s", name)
         run_replay(session, options)
     return folders
 

@@ -112,9 +112,10 @@ def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
         try:
             return job.status(line.arguments, open_local)
         except NeedsSparkError as error:
-            reason = f" ({error})"
+            reason = str(error)
     if not has_spark:
-        raise UserError(f"{entry.name} needs Spark{reason}, which is not installed: {runtimes.INSTALL_SPARK}")
+        needs = f"{reason}; this needs Spark" if reason else f"{entry.name} needs Spark"
+        raise UserError(f"{needs}, which is not installed: {runtimes.INSTALL_SPARK}")
     _set_java_home(os.environ)
     call = submission.prepare(ROOT, line, entry.file, os.environ, job.settings)
     if call.class_archive and call.class_archive.should_create():

@@ -125,7 +125,7 @@ def parse(words: Sequence[str]) -> CommandLine:
         elif option in VALUE_OPTIONS or option == COMPLETION_OPTION:
             if not equals:
                 if at == len(words):
-                    raise UserError(f"{word}: expected a value after it")
+                    raise UserError(f"{word}: its value is missing")
                 value = words[at]
                 at += 1
             if option == COMPLETION_OPTION:
@@ -134,7 +134,7 @@ def parse(words: Sequence[str]) -> CommandLine:
                 raise UserError(f"--conf {value}: expected key=value")
             spark.append((option, value))
         else:
-            raise UserError(f"{word}: unknown option of spark-submit (a job's options follow its name)")
+            raise UserError(f"{word}: unknown option of spark-submit (options of a job follow the job's name)")
     return CommandLine(tuple(spark))
 
 

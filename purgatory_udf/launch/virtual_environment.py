@@ -168,7 +168,7 @@ class VirtualEnvironment:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                report_progress("Waiting for another set-up of this tree")
+                report_progress(f"Waiting for another process that sets up {self.folder}")
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

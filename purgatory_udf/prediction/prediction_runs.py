@@ -86,7 +86,7 @@ def simulate_all(
             for name, future in waiting:
                 results[name].append(future.result())
                 if report_phase and len(results[name]) == seeds:
-                    report_phase(f"simulated {name}")
+                    report_phase(f"simulated {name} with {counted(seeds, 'seed')}")
     return {
         name: SeedResults([of_seed[0] for of_seed in by_seed], [of_seed[1] for of_seed in by_seed])
         for name, by_seed in results.items()
@@ -277,7 +277,7 @@ def parse_variants(words: Iterable[str]) -> dict[str, list[VariantSetting]]:
         raise UserError("give at least one --variant NAME key=value…")
     for each, settings in variants.items():
         if not settings:
-            raise UserError(f"--variant {each}: has no settings (--variant NAME key=value…)")
+            raise UserError(f"--variant {each}: has no settings; give at least one (--variant NAME key=value…)")
     return variants
 
 

@@ -353,7 +353,11 @@ def steady_window(recording: Recording) -> RecordingWindow:
     duration = np.ptp(np.array([requests["tried"].min(), requests["answered"].max()]))
     present = spans[(spans["last"] - spans["first"]) >= MIN_PRESENCE * duration]
     if present.empty:
-        raise UserError("no client is present for most of the recording; record a period with steady clients")
+        raise UserError(
+            f"the recording has no client that is present for at least {MIN_PRESENCE:.0%} "
+            f"of its {duration / 1000:.1f} s; "
+            "record a period with steady clients"
+        )
     begin, end = float(present["first"].max()), float(present["last"].min())
     moves = [at for at in _moves(recording.leaders) if begin < at < end]
     # The longest period between moves of leaders.
@@ -363,8 +367,8 @@ def steady_window(recording: Recording) -> RecordingWindow:
     if window.length < MIN_WINDOW_MS:
         steady = " without a move of a leader" if moves else ""
         raise UserError(
-            f"all clients are present{steady} for only {max(0, window.length) / 1000:.1f} s; a scenario needs at least "
-            f"{MIN_WINDOW_MS / 1000:.0f} s: record for longer"
+            f"the recording shows all clients{steady} for only {max(0, window.length) / 1000:.1f} s; a scenario needs "
+            f"at least {MIN_WINDOW_MS / 1000:.0f} s: record for longer"
         )
     return window
 

@@ -197,7 +197,7 @@ def parse_ranges(words: Sequence[str]) -> list[SettingRange]:
         parse_variant_setting(f"{match[1]}={match[2]}")
         ranges.append(SettingRange(match[1], int(match[2]), int(match[3])))
     if not 1 <= len(ranges) <= max(GRID_SIZES):
-        raise UserError(f"--over: expected one to {max(GRID_SIZES)} keys, got {len(ranges)}")
+        raise UserError(f"--over: expected one to {max(GRID_SIZES)} settings, got {len(ranges)}")
     return ranges
 
 
@@ -237,7 +237,7 @@ def tune(
     known: dict[tuple[int, ...], Trial] = {}
     points = list(product(*grids))
     for number in range(ROUNDS + 1):
-        report_phase(f"trying {len(points)} settings")
+        report_phase(f"simulating {len(points)} settings for a short time")
         for at, outcome in simulated(short, points, 1).items():
             known[at] = _tried(over, at, outcome, goal, within, before[0])
         known = dict(sorted(known.items()))

@@ -196,7 +196,7 @@ class ShareWorkers(_Section):
     @model_validator(mode="after")
     def _at_most_all(self) -> Self:
         if self.release_share + self.reject_share > 1:
-            raise ValueError("release_share and reject_share exceed 1 in total")
+            raise ValueError("the sum of release_share and reject_share must be <= 1")
         return self
 
 
@@ -342,12 +342,12 @@ class Scenario(_Section):
 def _require_unique(what: str, names: list[str]) -> None:
     duplicate = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if duplicate is not None:
-        raise ValueError(f"two {what} are named {duplicate}")
+        raise ValueError(f"two {what} are named {duplicate}; rename one")
 
 
 def _require_known(what: str, name: str | int, known: list[Any], where: str) -> None:
     if name not in known:
-        raise ValueError(f"{where}: no {what} {name} (there are: {', '.join(map(str, known)) or 'none'})")
+        raise ValueError(f"{where}: no {what} {name} in the scenario (it has: {', '.join(map(str, known)) or 'none'})")
 
 
 def scenarios_folder() -> Path:

@@ -324,7 +324,7 @@ class LogSteps(TopicSteps):
         self._record_settings(carried.settings.settings())
         until = datetime.fromtimestamp(max(0, carried.until_us) / 1e6, UTC)
         log.info(
-            "written up to %s: %s more events; %s requests held back",
+            "events written up to %s UTC: %s more; %s requests held back",
             f"{until:%F %T}",
             f"{written:,}",
             f"{held_back:,}",

@@ -169,7 +169,7 @@ def stage_events(backend: SparkBackend, events: str, layout: Layout, count: int,
     if is_in_time_order(backend, events) and each <= 2 * per_batch:
         return events, max(1, round(per_batch / each))
     if not store.is_table(layout.staged):
-        log.info("staging %s events in files of about %s", f"{count:,}", f"{per_batch:,}")
+        log.info("sorting %s events into files of about %s events each", f"{count:,}", f"{per_batch:,}")
         write_in_time_order(backend.spark.read.format("delta").load(events), layout.staged, count, per_batch)
     return layout.staged, 1
 
@@ -256,6 +256,6 @@ def wait_for_events(session: Session, events: str, sleep: Callable[[float], None
     store = backend_of(session).delta(events)
     if store.is_table(events):
         return
-    log.info("waiting for %s, which ingest --follow creates; Ctrl-C stops waiting", events)
+    log.info("waiting for the table %s, which ingest --follow creates; Ctrl-C stops waiting", events)
     while not store.is_table(events):
         sleep(1.0)

@@ -64,7 +64,7 @@ def maintain(
     if _grows(backend, layout):
         tables.append(EVENTS)
     if not tables:
-        raise UserError(f"{out}: has no table of a replay or an import")
+        raise UserError(f"{out}: has no table of a replay or an import; give the folder of one with --out")
     maintained = [_maintain_table(store, layout.table(name), name, keep_hours) for name in tables]
     return maintained, list(_delete_working_files(backend, layout))
 

@@ -201,7 +201,7 @@ class Contradiction:
     recorded: RecordedSetting
 
     def __str__(self) -> str:
-        return f"{self.key}={self.value} contradicts the recording: {self.recorded}"
+        return f"{self.key}={self.value} contradicts the recording, which shows {self.recorded}"
 
 
 def recorded_settings(session: Session, events: str) -> list[RecordedSetting]:

@@ -197,7 +197,7 @@ def explained(session: SparkSession | Backend, out: str, group: str) -> list[str
         path = layout.table("group_transitions")
         if not (has("group_transitions") and backend.delta(path).count(path, of_group)):
             raise UserError(f"{out}: the replay has no group {group}")
-        return [f"Group {group}: the replay disagrees with nothing that the trace records"]
+        return [f"Group {group}: the replayed responses agree with all recorded ones"]
     columns = ("asked", "broker", "request", "api", "member", "disagreement", "recorded", "replayed")
     lines = [
         (
@@ -212,4 +212,4 @@ def explained(session: SparkSession | Backend, out: str, group: str) -> list[str
         )
         for row in rows
     ]
-    return Table(f"Group {group}: recorded against replayed", columns, lines).lines()
+    return Table(f"Group {group}: responses that differ, as recorded and as replayed", columns, lines).lines()

@@ -58,7 +58,7 @@ class StatusCollector(Collector):
             ),
             _gauge(
                 "purgatory_replay_status_age_seconds",
-                "Time since the last batch, by the wall clock.",
+                "Time since the last batch, by the wall clock, in seconds.",
                 status["age_ms"] / 1000,
             ),
             CounterMetricFamily("purgatory_replay_events", "Replayed events.", counts["events"]),
@@ -71,7 +71,7 @@ class StatusCollector(Collector):
             _labeled(
                 GaugeMetricFamily(
                     "purgatory_replay_lagging_replica_seconds",
-                    "How long the oldest produce has waited for this follower.",
+                    "Time that the oldest produce has waited for this follower, in seconds.",
                     labels=["replica"],
                 ),
                 [([str(row["replica"])], row["waited_ms"] / 1000) for row in status["lagging_replicas"]],
@@ -79,7 +79,7 @@ class StatusCollector(Collector):
             _labeled(
                 GaugeMetricFamily(
                     "purgatory_replay_rebalance_seconds",
-                    "How long a rebalance of this group has lasted, 0 if its start is unknown.",
+                    "Time since a rebalance of this group began, in seconds; 0 if its start is unknown.",
                     labels=["broker", "group", "state"],
                 ),
                 [
@@ -108,12 +108,12 @@ def _purgatories(rows: list[dict[str, Any]]) -> list[Metric]:
         ),
         "expired_per_s": GaugeMetricFamily(
             "purgatory_replay_expirations_per_second",
-            "Expirations per second of the trace, mean of its last ten seconds.",
+            "Expirations per second: mean of the last 10 s of the trace.",
             labels=_LABELS,
         ),
         "longest_wait_ms": GaugeMetricFamily(
             "purgatory_replay_longest_wait_seconds",
-            "How long the oldest operation of a purgatory has waited, 0 if none waits.",
+            "Time that the oldest operation of a purgatory has waited, in seconds; 0 if none waits.",
             labels=_LABELS,
         ),
     }

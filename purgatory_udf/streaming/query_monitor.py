@@ -142,9 +142,9 @@ def format_progress(
     """
     parts = [f"batch {batch}", f"{events:,} events", f"{rate:,.0f} events/s"]
     if open_operations is not None:
-        parts.append(f"{open_operations:,} open")
+        parts.append(f"{open_operations:,} open operations")
     if watermark is not None and trace_end is not None and watermark > trace_end:
-        parts.append(f"watermark past the end at {_clock_time(trace_end)}")
+        parts.append(f"watermark past the trace's end at {_clock_time(trace_end)}")
     elif watermark is not None:
         end = f" of {_clock_time(trace_end)}" if trace_end else ""
         parts.append(f"watermark {_clock_time(watermark)}{end}")

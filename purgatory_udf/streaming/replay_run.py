@@ -262,7 +262,7 @@ def _first_event_ms(backend: SparkBackend, events: str) -> int:
         first_us = first.column("first_us")[0].as_py()
         if first_us is not None:
             return int(first_us) // 1000
-        log.info("waiting for the first event")
+        log.info("waiting for the first event in %s", events)
         time.sleep(_POLL_SECONDS)
 
 

@@ -55,18 +55,20 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
     """
     known = None if options.overwrite else run_records.load(backend, layout.table("runs"), "replay")
     if options.follow or options.config.grouping not in ("auto", SINGLE_BATCH_GROUPING):
-        raise NeedsSparkError("a stream")
+        raise NeedsSparkError("the replay runs as a stream, because of --follow or the setting grouping")
     if known is not None and (
         known.configuration.get("grouping") != SINGLE_BATCH_GROUPING
         or backend.files.exists(f"{layout.internal}/checkpoints")
     ):
-        raise NeedsSparkError("a run that a stream has started")
+        raise NeedsSparkError(f"{layout.out}: the run there was started as a stream")
     if trace.survey.events > options.config.batch_events:
         raise NeedsSparkError(
-            f"{trace.survey.events:,} events are more than one batch: batch_events is {options.config.batch_events:,}"
+            f"{trace.survey.events:,} events are more than one batch (batch_events is {options.config.batch_events:,})"
         )
     if _most_watches(backend, options.events) > backend_choice.REPLAYED_WATCHES:
-        raise NeedsSparkError("more watches than memory should hold")
+        raise NeedsSparkError(
+            f"{options.events}: more than {backend_choice.REPLAYED_WATCHES:,} watches, which may not fit in memory"
+        )
 
 
 def _most_watches(backend: Backend, events: str) -> int:
@@ -117,7 +119,7 @@ class LocalQuery:
         if code_cache.needs_warm_up():
             log.info("compiling the engine (once for each version; up to a minute)")
             warm_up.main()
-        log.info("%s: %s events", self.title, f"{survey.events:,}")
+        log.info("%s: replaying %s events", self.title, f"{survey.events:,}")
         rules = self.sink.rules
         rows = self.backend.delta(self.events).read(self.events)
         packed = input_chunk_function(rules)(iter(rows.select(rules.input_columns(rows.column_names)).to_batches()))

@@ -86,10 +86,10 @@ def inspect(session: SparkSession | Backend, checkpoint: str, limit: int) -> Ins
 def _missing_state_reason(backend: Backend, out: str) -> str:
     without_spark = run_records.ran_without_spark(backend, Layout(out).table("runs"), "replay")
     if without_spark is None:
-        return "no checkpoint of a replay there (no state folder)"
+        return "no checkpoint of a replay there (the folder state is missing)"
     if without_spark:
         return (
-            "replayed in one process, which leaves no state; a stream does: "
+            "the trace was replayed in one process, which leaves no state; a stream leaves one: "
             f"{COMMAND} --master 'local[*]' replay … --overwrite"
         )
     return "its replay has no state: its stream has not started yet, or the trace has no operations"

@@ -147,7 +147,7 @@ def _missing_replicas(state: State, key: Records, required: int) -> str:
         return f"high watermark {_gap(int(key['hw']), required)}"
     known = [required - end for end in behind.values() if end is not None]
     ids = ", ".join(map(str, sorted(behind)))
-    by = f"behind by {max(known):,}" if known else "without a fetch yet"
+    by = f"behind by {_offsets(max(known))}" if known else "without a fetch yet"
     return f"in-sync replica{'s' if len(behind) > 1 else ''} {ids} of {count} {by}"
 
 
@@ -198,7 +198,13 @@ def _follower_ends(state: State, key: Records) -> dict[int, int | None]:
 
 
 def _gap(reached: int, required: int) -> str:
-    return f"unknown, {required:,} is needed" if reached == UNKNOWN else f"short by {required - reached:,}"
+    return (
+        f"unknown, offset {required:,} is needed" if reached == UNKNOWN else f"short by {_offsets(required - reached)}"
+    )
+
+
+def _offsets(count: int) -> str:
+    return "1 offset" if count == 1 else f"{count:,} offsets"
 
 
 def _low_watermark_gap(state: State, key: Records, required: int) -> str:

@@ -188,7 +188,7 @@ def _long_rebalances(statuses: list[QueryStatus], at_ms: int) -> Iterator[Proble
     rebalances = [each for status in statuses for each in status.rebalances.values() if each["since_us"] is not None]
     for rebalance in sorted(rebalances, key=lambda each: (each["since_us"], each["group"])):
         named = _named(rebalance["named"], rebalance["missing"])
-        text = f"Group {rebalance['group']} waits for {named}: it has rebalanced"
+        text = f"Group {rebalance['group']} waits for {named}: the group has rebalanced"
         yield from _lasting("rebalancing", rebalance["group"], rebalance["since_us"], at_ms, _REBALANCE_MS, text)
 
 
@@ -274,7 +274,7 @@ def _rebalances(statuses: list[QueryStatus], at_ms: int, limit: int) -> Table:
         for rebalance in rebalances[:limit]
     ]
     more = f" ({len(rebalances):,} in all)" if len(rebalances) > limit else ""
-    columns = ("group", "broker", "state", "since ms", "ms left", "missing", "members")
+    columns = ("group", "broker", "state", "lasts ms", "ms left", "missing", "members")
     return Table(f"Groups in rebalance{more}", columns, rows)
 
 

@@ -11,11 +11,11 @@ MISTAKES = [
     (
         "metrics",
         ["--out", "{here}", "--by", "colour"],
-        "--by colour: unknown; expected one of broker, topic, partition, client, group",
+        "--by colour: unknown dimension; expected one of broker, topic, partition, client, group",
     ),
     ("metrics", ["--out", "{here}/none"], "{here}/none: no such folder"),
     ("report", ["--out", "{here}", "--html", "{here}"], "{here}: is a folder; --html names a file"),
-    ("report", ["--out", "s3://x/y"], "s3://x/y: is not on this machine; --html names the file to write"),
+    ("report", ["--out", "s3://x/y"], "s3://x/y: is not on this machine; give a local file for the page with --html"),
     (
         "explain",
         ["--out", "{here}"],

@@ -40,10 +40,13 @@ def test_verbose_before_or_after_job(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "o"], "--out: unknown option of spark-submit (a job's options follow its name)"),
-        (["--master"], "--master: expected a value after it"),
+        (["--out", "o"], "--out: unknown option of spark-submit (options of a job follow the job's name)"),
+        (["--master"], "--master: its value is missing"),
         (["--conf", "demo"], "--conf demo: expected key=value"),
-        (["--supervise=yes"], "--supervise=yes: unknown option of spark-submit (a job's options follow its name)"),
+        (
+            ["--supervise=yes"],
+            "--supervise=yes: unknown option of spark-submit (options of a job follow the job's name)",
+        ),
     ],
 )
 def test_mistake_in_spark_options_is_reported(words: list[str], message: str) -> None:

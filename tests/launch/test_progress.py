@@ -16,7 +16,7 @@ END = datetime(2026, 3, 1, 12, 0, 10, tzinfo=UTC)
 def test_batch_is_one_line() -> None:
     watermark = datetime(2026, 3, 1, 12, 0, 3, 250_000, tzinfo=UTC)
     assert format_progress(12, 600_000, 41_230.4, 312, watermark, END) == (
-        "batch 12 · 600,000 events · 41,230 events/s · 312 open"
+        "batch 12 · 600,000 events · 41,230 events/s · 312 open operations"
         " · watermark 2026-03-01 12:00:03.250 of 2026-03-01 12:00:10.000"
     )
 
@@ -43,7 +43,8 @@ def test_log_has_periodic_and_last_lines(
 def test_watermark_past_the_end_is_marked() -> None:
     late = datetime(2026, 3, 27, tzinfo=UTC)
     assert format_progress(3, 10, 0.0, 0, late, END) == (
-        "batch 3 · 10 events · 0 events/s · 0 open · watermark past the end at 2026-03-01 12:00:10.000"
+        "batch 3 · 10 events · 0 events/s · 0 open operations · "
+        "watermark past the trace's end at 2026-03-01 12:00:10.000"
     )
 
 
@@ -60,4 +61,4 @@ def test_terminal_shows_line_and_logs_last(caplog: pytest.LogCaptureFixture, mon
         progress.update(0, 100, 50.0, 3, None, None)
         progress.update(1, 200, 50.0, 2, None, None)
     assert "partitions" in terminal.getvalue()
-    assert caplog.messages == ["partitions: batch 1 · 200 events · 50 events/s · 2 open"]
+    assert caplog.messages == ["partitions: batch 1 · 200 events · 50 events/s · 2 open operations"]

@@ -143,7 +143,7 @@ def test_purge_intervals_apply_to_brokers() -> None:
         (["big", "fetch.consumer.min_byte=1"], "--variant big: fetch.consumer.min_byte: unknown key; predictions"),
         (["big", "producer.linger_ms=soon"], "--variant big: producer.linger_ms: expected a number"),
         (["big", "producer.linger_ms=1.5"], "--variant big: producer.linger_ms: expected a whole number"),
-        (["big", "producer.rate=x0"], "--variant big: producer.rate: expected more than 0"),
+        (["big", "producer.rate=x0"], "--variant big: producer.rate: expected a number or a factor greater than 0"),
         (["big", "consumer.count=x0.5"], "--variant big: consumer.count: expected a number of copies from 0 to 1000"),
         (["big", "producer.count=1001"], "--variant big: producer.count: expected a number of copies from 0 to 1000"),
         (["big", "producer.rate[broker=1]=9"], "--variant big: producer.rate[broker=1]: producer settings can"),

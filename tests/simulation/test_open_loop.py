@@ -204,13 +204,13 @@ def test_skew_favours_first_partition() -> None:
         ({"events": 9_000, "keys": 500}, "--keys 500: must be <= 333, the number of partitions that a broker leads"),
         (
             {"events": 9_000, "group_share": 1},
-            "--group-share, --delete-share and --create-share: their sum must be <= 0.95",
+            "the sum of --group-share, --delete-share and --create-share must be <= 0.95",
         ),
         (
             {"events": 9_000, "heartbeat_ms": 4000},
-            "--heartbeat-ms 4000: must be at most a third of --session-timeout-ms",
+            "--heartbeat-ms 4000: must be <= 3333, a third of --session-timeout-ms",
         ),
-        ({"events": 9_000, "incident_s": 19}, "--incident-s 19: must be >= 20 with this session timeout"),
+        ({"events": 9_000, "incident_s": 19}, "--incident-s 19: must be >= 20 with this --session-timeout-ms"),
         (
             {"events": 400, "partitions": 60, "rate": 100, "members": 30, "group_share": 0.9},
             "--events 400: --group-share 0.9 leaves no room for other requests",

@@ -23,7 +23,7 @@ TOPICS = [{"name": "orders"}]
         ({"shows": None}, "shows: Input should be a valid string (got None)"),
         ({"producers": [{"name": "p", "topics": ["orders"], "linger": 5}]}, "producers.0.linger: unknown key"),
         ({"producers": [{"name": "p"}]}, "producers.0.topics: missing"),
-        ({"producers": [{"name": "p", "topics": ["order"]}]}, "p: no topic order (there are: orders)"),
+        ({"producers": [{"name": "p", "topics": ["order"]}]}, "p: no topic order in the scenario (it has: orders)"),
         (
             {"consumers": [{"name": "c", "topics": ["orders"], "pattern": "o.*"}]},
             "consumers.0: expected exactly one of topics, pattern, assign",
@@ -39,15 +39,15 @@ TOPICS = [{"name": "orders"}]
         ),
         (
             {"incidents": [{"what": "crash-broker", "broker": 4, "at_s": 1, "for_s": 1}]},
-            "crash-broker: no broker 4 (there are: 1, 2, 3)",
+            "crash-broker: no broker 4 in the scenario (it has: 1, 2, 3)",
         ),
         (
             {"incidents": [{"what": "pause-consumer", "consumer": "c-1", "at_s": 1, "for_s": 1}]},
-            "pause-consumer: no consumer c-1 (there are: none)",
+            "pause-consumer: no consumer c-1 in the scenario (it has: none)",
         ),
         (
             {"producers": [{"name": "a", "topics": ["orders"]}, {"name": "a", "topics": ["orders"]}]},
-            "two clients are named a",
+            "two clients are named a; rename one",
         ),
     ],
 )

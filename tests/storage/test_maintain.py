@@ -105,4 +105,7 @@ def _without_sizes(output: str) -> list[list[str]]:
 
 def test_folder_without_tables_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert maintained(tmp_path) == 2
-    assert capsys.readouterr().err == f"maintain: {tmp_path}: has no table of a replay or an import\n"
+    assert (
+        capsys.readouterr().err
+        == f"maintain: {tmp_path}: has no table of a replay or an import; give the folder of one with --out\n"
+    )

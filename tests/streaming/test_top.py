@@ -46,10 +46,10 @@ def led_partition() -> Timeline:
 
 def test_produce_lacks_replicas() -> None:
     assert reasons(led_partition().produce(10, "p", 30_000, **{"orders-3": 1002})) == [
-        "orders-3: in-sync replicas 1, 2 of 3 behind by 812"
+        "orders-3: in-sync replicas 1, 2 of 3 behind by 812 offsets"
     ]
     one_behind = led_partition().produce(10, "p", 30_000, **{"orders-3": 200, "a-1": 7})
-    assert reasons(one_behind) == ["orders-3: in-sync replica 1 of 3 behind by 10 (and 1 more)"]
+    assert reasons(one_behind) == ["orders-3: in-sync replica 1 of 3 behind by 10 offsets (and 1 more)"]
     not_fetched = Timeline().change(1, "a-0", "leader", leader_epoch=1, replicas=[0, 1], isr=[0, 1], min_isr=1)
     assert reasons(not_fetched.produce(10, "p", 30_000, **{"a-0": 5})) == [
         "a-0: in-sync replica 1 of 2 without a fetch yet"
@@ -59,9 +59,11 @@ def test_produce_lacks_replicas() -> None:
 
 
 def test_produce_lacks_high_watermark_without_known_replicas() -> None:
-    assert reasons(Timeline().produce(10, "p", 30_000, **{"a-0": 5})) == ["a-0: high watermark unknown, 5 is needed"]
+    assert reasons(Timeline().produce(10, "p", 30_000, **{"a-0": 5})) == [
+        "a-0: high watermark unknown, offset 5 is needed"
+    ]
     known = Timeline().high_watermark(1, "a-0", 2).produce(10, "p", 30_000, **{"a-0": 5})
-    assert reasons(known) == ["a-0: high watermark short by 3"]
+    assert reasons(known) == ["a-0: high watermark short by 3 offsets"]
 
 
 def test_fetch_lacks_bytes() -> None:
@@ -89,7 +91,7 @@ def test_admin_requests_lack_low_watermark_and_leaders() -> None:
     timeline = Timeline().high_watermark(1, "a-0", 100).change(1, "a-0", "log_start", offset=20)
     timeline.delete_records(2, "d", 500, **{"a-0": 70})
     timeline.create_topics(3, "c", 500, new=4)
-    assert sorted(reasons(timeline)) == ["a-0: low watermark short by 50", "new: leaders of 0 of 4 partitions"]
+    assert sorted(reasons(timeline)) == ["a-0: low watermark short by 50 offsets", "new: leaders of 0 of 4 partitions"]
 
 
 def test_update_lists_five_oldest_operations() -> None:
@@ -137,10 +139,11 @@ def test_frame_shows_purgatories_waits_and_rebalances() -> None:
         "",
         "Waiting longest",
         "  request  kind     broker  client  waiting ms  ms left  lacks",
-        "  p-1      produce       0       -       6,990   23,010  orders-3: in-sync replicas 1, 2 of 3 behind by 812",
+        "  p-1      produce       0       -       6,990   23,010  orders-3: in-sync replicas 1, 2 of 3 "
+        "behind by 812 offsets",
         "",
         "Groups in rebalance",
-        "  group  broker  state               since ms  ms left  missing  members",
+        "  group  broker  state               lasts ms  ms left  missing  members",
         "  g           0  PreparingRebalance         0    5,000  1 of 2   b",
     ]
     told = as_json(statuses, rows=10, now_ms=103_000, ended=False)
@@ -163,7 +166,7 @@ def test_frame_begins_with_what_is_wrong() -> None:
     lines = render_frame(statuses, rows=10, terminal=False, now_ms=12_000, ended=False)
     assert lines[1:4] == [
         "orders-3 is below min.insync.replicas: produces have waited since 00:00:00.010, 11,990 ms",
-        "Group g waits for b: it has rebalanced since 00:00:07.000, 5,000 ms",
+        "Group g waits for b: the group has rebalanced since 00:00:07.000, 5,000 ms",
         "1 sessions of group members expired at broker 2 in the last 10 s",
     ]
 

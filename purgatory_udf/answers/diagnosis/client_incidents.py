@@ -72,8 +72,8 @@ def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
                 excess_wait_s=sum(row["wait_ms"] for row in group) / 1000,
                 confidence=0.9,
                 summary=f"{counted(count, 'produce')} of {client} timed out after request.timeout.ms={timeout_ms} from "
-                f"{clock_time(start_us)} for {seconds(end_us - start_us)}; other producers allow "
-                f"{median(others):,.0f} ms and only waited.",
+                f"{clock_time(start_us)} for {seconds(end_us - start_us)}; other producers, "
+                f"with a median timeout of {median(others):,.0f} ms, only waited.",
                 suggestions=(
                     f"Raise request.timeout.ms of {client}: a retry appends the same records again unless the producer "
                     "is idempotent.",
@@ -107,7 +107,7 @@ def unreachable_minimums(facts: TraceFacts) -> Iterator[Finding]:
             confidence=0.95,
             summary=f"{row['expired']:,} of {counted(row['fetches'], 'fetch')} of {client} waited for the whole "
             f"fetch.max.wait.ms={row['max_wait_ms']:,}: fetch.min.bytes={row['min_bytes']:,} is out of reach, at most "
-            f"{row['bytes'] or 0:,} bytes were there.",
+            f"{row['bytes'] or 0:,} bytes were readable.",
             suggestions=(
                 f"Lower fetch.min.bytes or fetch.max.wait.ms of {client}.",
                 f"what-if --variant smaller 'fetch.min_bytes[client_id={client}]={max(1, (row['bytes'] or 0) // 2)}'",
@@ -198,7 +198,7 @@ def _burst_finding(facts: TraceFacts, client: str | None, burst: Sequence[Row], 
         f"{seconds(length_us)}; their median wait was {waited_ms:,.0f} ms, the usual one is {usual_ms:,.0f} ms.",
         suggestions=(
             f"Lower batch.size or max.request.size of {client}, or compress its records (compression.type).",
-            f"Limit it with a quota: producer_byte_rate of client {client}.",
+            f"Limit {client} with a quota (producer_byte_rate).",
         ),
         clients=(client or "",),
         evidence=tuple(row["longest_id"] for row in sorted(burst, key=lambda row: -row["wait_ms"])[:_MOST_EVIDENCE]),

@@ -236,8 +236,9 @@ def slow_remote_reads(facts: TraceFacts) -> Iterator[Finding]:
                 f"{seconds(worst['longest_ms'] * 1000)}; {expired:,} expired before their reads ended.",
                 suggestions=(
                     "Look at the latency of the remote storage and at RemoteLogReaderTaskQueueSize; "
-                    "remote.log.reader.threads is the number of reads at a time.",
-                    "Raise remote.fetch.max.wait.ms; what-if --set remote_fetch.max_wait_ms=2000 shows the effect.",
+                    "remote.log.reader.threads is the maximum number of concurrent reads.",
+                    "Raise remote.fetch.max.wait.ms.",
+                    "what-if --variant longer remote_fetch.max_wait_ms=2000",
                 ),
                 evidence=(worst["longest_id"],),
             )
@@ -267,7 +268,7 @@ def purge_backlogs(facts: TraceFacts) -> Iterator[Finding]:
             confidence=0.8,
             summary=f"Watcher lists of the purgatory {purgatory} at broker {broker} held up to {dead:,} entries of "
             f"ended operations, about {dead * BYTES_PER_WATCH / 1e6:,.0f} MB of heap, and "
-            f"{worst['purgatory_size_max'] - dead:,} of waiting ones.",
+            f"{worst['purgatory_size_max'] - dead:,} entries of waiting operations.",
             suggestions=(f"Lower {setting}: a purge removes these entries after that many ended operations.",),
         )
 

@@ -218,7 +218,7 @@ def sentences(diagnosis: Diagnosis, out: str, top: int) -> list[str]:
     if not findings:
         return [
             f"No incident found in {diagnosis.run_id}: {diagnosis.waited:,} operations waited, none of them unusually "
-            "long for a cause that a broker, a client or a setting is to blame for."
+            "long because of a broker, a client or a setting."
         ]
     explained = f"{explained_share(diagnosis):.0%} of {diagnosis.excess_wait_s:,.1f} s of excess waiting"
     counts = f"{len(findings)} findings" if len(findings) > 1 else "1 finding"
@@ -288,16 +288,16 @@ def comparison(now: Diagnosis, then: Diagnosis) -> Iterator[str]:
     """Yield the lines that `diagnose --baseline` prints; `then` is the diagnosis of the baseline."""
     heavier, longer = heavier_findings(now, then), longer_waits(now, then)
     yield (
-        f"Compared with {then.run_id}: {now.excess_wait_s / now.minutes:,.1f} s of excess waiting a minute, "
-        f"{then.excess_wait_s / then.minutes:,.1f} s then"
+        f"Compared with {then.run_id}: {now.excess_wait_s / now.minutes:,.1f} s of excess waiting per minute, "
+        f"{then.excess_wait_s / then.minutes:,.1f} s in the baseline"
     )
     if not heavier and not longer:
-        yield "  nothing is worse than then"
+        yield "  nothing is worse than in the baseline"
     for finding, factor in heavier:
         more = "new" if factor == float("inf") else f"{factor:,.1f} times as heavy"
         yield f"  {more}: {finding.kind} by {culprit_of(finding)}, {finding.excess_wait_s:,.1f} s of excess waiting"
     for wait, earlier in longer:
-        yield f"  longer: {wait.name}, 95th percentile {earlier.p95_ms:,.0f} ms then, {wait.p95_ms:,.0f} ms now"
+        yield f"  longer: {wait.name}, 95th percentile {wait.p95_ms:,.0f} ms, {earlier.p95_ms:,.0f} ms in the baseline"
 
 
 def as_json(now: Diagnosis, then: Diagnosis) -> dict[str, Any]:

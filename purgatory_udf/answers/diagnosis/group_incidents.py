@@ -53,7 +53,8 @@ def failed_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
             f"session expired {seconds(silence_us)} later, and its partitions were not read until then.{waited}",
             suggestions=(
                 f"Look at {client} at that time: a crash, a kill, a long garbage collection.",
-                "A shorter session.timeout.ms detects it earlier; group.instance.id avoids a rebalance on restart.",
+                "A shorter session.timeout.ms detects a failed member earlier; "
+                "group.instance.id avoids a rebalance on restart.",
             ),
             clients=(row["client_id"],) if row["client_id"] else (),
             evidence=(row["operation_id"],),
@@ -195,8 +196,8 @@ def _storm(group: str, rows: Sequence[Row]) -> Iterator[Finding]:
         excess_wait_s=busy_us / 1_000_000,
         confidence=0.9,
         summary=f"Group {group} rebalanced {len(rows)} times in {seconds(end_us - start_us)} from "
-        f"{clock_time(start_us)} and spent {seconds(busy_us)} in it; most often: {reasons.most_common(1)[0][0]}."
-        + (f" {member} was involved most." if member else ""),
+        f"{clock_time(start_us)} and spent {seconds(busy_us)} in rebalances; "
+        f"most frequent reason: {reasons.most_common(1)[0][0]}." + (f" {member} was involved most." if member else ""),
         suggestions=(
             "Look for members that leave and rejoin: max.poll.interval.ms, session.timeout.ms, restarts.",
             "The cooperative assignor and group.instance.id make rebalances cheaper and rarer.",

@@ -158,7 +158,8 @@ def suggestions_for(kind: str, broker: int | None, topic: str | None) -> tuple[s
         case "broker_frozen" | "follower_stalled":
             return (
                 f"Look at broker {broker} at that time: garbage collection, a paused virtual machine, a stalled disk.",
-                "With a lower replica.lag.time.max.ms, it leaves the in-sync set earlier and producers wait less.",
+                f"With a lower replica.lag.time.max.ms, broker {broker} leaves the in-sync set earlier and "
+                "producers wait less.",
             )
         case "follower_slow":
             return (

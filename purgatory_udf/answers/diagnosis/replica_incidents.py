@@ -266,7 +266,7 @@ def _summary(
             )
         case _:
             text = (
-                f"Broker {broker} replicated slowly from {when} for {seconds(period.length_us)}: it went on "
+                f"Broker {broker} replicated slowly from {when} for {seconds(period.length_us)}: it kept "
                 "fetching, but lagged behind the leaders."
             )
     return text + _effect_sentence(effect) + _delay_sentence(facts, kind, broker, pauses)

@@ -75,7 +75,8 @@ def count_expirations(before: str | Path | None, after: str | Path) -> list[Expi
     last = _readings(after)
     if not last:
         raise UserError(
-            f"{after}: no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics found; read these MBeans again"
+            f"{after}: no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics found; read these MBeans "
+            "from the brokers again"
         )
     first = _readings(before) if before else {}
     first_read_us = _moments(before) if before else {}
@@ -85,7 +86,7 @@ def count_expirations(before: str | Path | None, after: str | Path) -> list[Expi
         if reading.count < start.count:
             raise UserError(
                 f"{after}: {kind} of broker {broker}: the counter fell from {start.count} to {reading.count}, so the "
-                "broker was restarted between the readings"
+                "broker was restarted between the readings; compare readings without a restart between them"
             )
         increases.append(ExpirationCount(broker, kind, reading.count - start.count, start.at_us, reading.at_us))
     return increases
@@ -101,7 +102,7 @@ def _readings(path: str | Path) -> dict[tuple[int, str], _Reading]:
             if name in named
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: expected each counter to have numbers Count and readAtMs: {error!r}") from None
+        raise UserError(f"{path}: expected numbers Count and readAtMs in each counter ({error!r})") from None
 
 
 def _moments(path: str | Path) -> dict[int, int]:
@@ -116,7 +117,7 @@ def _beans(path: str | Path) -> dict[int, dict[str, dict[str, Any]]]:
     try:
         return {int(broker): dict(values["mbeans"]) for broker, values in json.loads(read_text(path)).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: expected a JSON object of MBeans by broker id: {error!r}") from None
+        raise UserError(f"{path}: expected a JSON object of MBeans by broker id ({error!r})") from None
 
 
 # A group prepares to rebalance; a new generation; expiration of a member's session, of joins, of syncs.

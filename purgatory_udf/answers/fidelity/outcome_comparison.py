@@ -57,7 +57,8 @@ NONE = "none"
 # appended the records, recorded a follower's offset or checked a waiting fetch. So most disagreements are between
 # `at_once` and `completed`.
 CAUSES = {
-    "not_replayed": "the replay has no outcome of the operation: it did not drain, or had other events",
+    "not_replayed": "the replay has no outcome of the operation: it left open operations open (--no-drain), "
+    "or had other events",
     "session_before_the_log": "a fetch of a session that is older than the log: some of its partitions are unknown",
     "partition_error": "answered with an error: the log does not contain the broker's metadata",
     "coordinator_append": "decided by an append without a PRODUCE line; its time is that of its batch or request",
@@ -292,7 +293,7 @@ def lateness(rows: Rows, phases: Mapping[int, float]) -> Table:
     """
     return Table(
         "Lateness of expirations, ms (the median of a broker is subtracted from differences of waits)",
-        ("broker", "operations", "median", "p95", "phase of the timer", "remaining median"),
+        ("broker", "operations", "median", "p95", "phase of the timer", "median after subtraction"),
         [
             (
                 str(row["broker"]),
@@ -350,7 +351,7 @@ def pauses(rows: Rows) -> Table:
     """
     return Table(
         "Brokers that stood still: operations that waited there meanwhile",
-        ("broker", "since", "for s", "operations", "same"),
+        ("broker", "since", "length s", "operations", "same outcome"),
         [
             (
                 str(row["broker"]),

@@ -76,13 +76,17 @@ class Workload:
             most = self.partitions // BROKERS
             raise UserError(f"--keys {self.keys}: must be <= {most}, the number of partitions that a broker leads")
         if self.group_share + self.delete_share + self.create_share > 0.95:
-            raise UserError("--group-share, --delete-share and --create-share: their sum must be <= 0.95")
+            raise UserError("the sum of --group-share, --delete-share and --create-share must be <= 0.95")
         if 3 * self.heartbeat_ms > self.session_timeout_ms:
-            raise UserError(f"--heartbeat-ms {self.heartbeat_ms}: must be at most a third of --session-timeout-ms")
+            raise UserError(
+                f"--heartbeat-ms {self.heartbeat_ms}: must be <= {self.session_timeout_ms // 3}, "
+                "a third of --session-timeout-ms"
+            )
         if self.plan.period_us < self.plan.shortest_period_us:
             least = math.ceil(self.plan.shortest_period_us / 1_000_000)
             raise UserError(
-                f"--incident-s {self.incident_s:g}: must be >= {least} with this session timeout and heartbeat interval"
+                f"--incident-s {self.incident_s:g}: must be >= {least} with this --session-timeout-ms "
+                "and --heartbeat-ms"
             )
         if self.slices > MAX_SLICES:
             raise UserError(
@@ -94,9 +98,12 @@ class Workload:
 
     def _too_few_events(self) -> str:
         if self.client_events + self.group_events >= 3:
-            return f"--events {self.events}: --group-share {self.group_share:g} leaves no room for other requests"
+            return (
+                f"--events {self.events}: --group-share {self.group_share:g} leaves no room for other requests; "
+                "raise --events"
+            )
         least = EVENTS_PER_PARTITION * self.partitions + EVENTS_PER_MOVE + 3
-        return f"--events {self.events}: {self.partitions} partitions need at least {least}"
+        return f"--events {self.events}: {self.partitions} partitions need at least {least} events"
 
     @property
     def sigma(self) -> float:

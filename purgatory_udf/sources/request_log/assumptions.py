@@ -129,9 +129,12 @@ CAUSES = {
     "other fetches allow",
     "remote_reads": "reads of remote storage, of fetches that waited although there were records: assumed to end with "
     "the response",
-    "remote_reads_together": "of these, with other reads of the same fetch: only the last one ended with the response",
-    "remote_reads_halfway": "of these, ended before their fetch expired: assumed halfway through the wait",
-    "remote_reads_unended": "of these, not ended when their fetch expired: their end is not in the log",
+    "remote_reads_together": "reads of remote storage that shared a fetch with others: only the last read of the "
+    "fetch ended with the response",
+    "remote_reads_halfway": "reads of remote storage that ended before their fetch expired: assumed "
+    "halfway through the wait",
+    "remote_reads_unended": "reads of remote storage that had not ended when their fetch expired: "
+    "their end is not in the log",
     "recreated": "topics deleted and created again under the same name",
     "transactional": "appends of transactions",
     "transaction_unknown": "transaction markers of producers without a known transaction",

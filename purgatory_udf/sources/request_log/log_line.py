@@ -203,7 +203,7 @@ def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine 
     try:
         number = int(thread[1]) if thread else NO_BROKER
         if number > MAX_BROKER:
-            raise ValueError(f"broker {abbreviated_json(number)}, expected a number of 32 bits")
+            raise ValueError(f"broker id is {abbreviated_json(number)}, expected a 32-bit integer")
         return _request(body, place, written, number)
     except KeyError as error:
         return bad("missing field", str(error.args[0]))
@@ -235,7 +235,7 @@ def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> R
         raise TypeError("request is not an object")
     version, client = int(header["requestApiVersion"]), header.get("clientId")
     if not -(2**31) <= version < 2**31:
-        raise ValueError(f"requestApiVersion is {abbreviated_json(version)}, expected a number of 32 bits")
+        raise ValueError(f"requestApiVersion is {abbreviated_json(version)}, expected a 32-bit integer")
     if client is not None and not isinstance(client, str):
         raise TypeError(f"clientId is {abbreviated_json(client)}, expected a string")
     if not isinstance(api, str):

@@ -123,7 +123,7 @@ def _bounded_int(value: Any) -> int:
     """Return a value as an integer. Raises ValueError if it is out of range."""
     number = int(value)
     if not -MAX_NUMBER < number < MAX_NUMBER:
-        raise ValueError(f"{abbreviated_json(number)} is out of range")
+        raise ValueError(f"number {abbreviated_json(number)} is out of range")
     return number
 
 

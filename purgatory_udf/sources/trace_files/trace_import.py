@@ -94,7 +94,7 @@ def without_repeated_seq(placed: DataFrame, sources: Sequence[str]) -> DataFrame
     repeated = sf.col("rule").isNull() & (sf.struct("file", "line") != sf.col("first"))
     reason = sf.concat(
         sf.format_string("seq: %d: already used at %s:%d", "seq", "first_source", "first.line"),
-        sf.when(sf.col("own_seq"), "").otherwise(" (this line brings none: it is its place in the input)"),
+        sf.when(sf.col("own_seq"), "").otherwise(" (this line has no seq; its place in the input is used)"),
     )
     return compared.withColumns(
         {
@@ -149,7 +149,7 @@ def decide_rows(
     cuts = file_start_times(totals, options.events_per_file) if is_decided else None
     if isinstance(backend, LocalBackend):
         if cuts is None:
-            raise NeedsSparkError("events that may be late or repeat a seq")
+            raise NeedsSparkError("some events may be late or repeat a seq, so all have to be compared")
         parts = parts_in_order(staged, totals, sources, run_id, cuts)
         return ImportDecision(_summed(totals), lambda path: write_parts(parts, path, EVENTS), rejected)
     assert isinstance(staged, SparkDataset)
@@ -323,7 +323,7 @@ def ingest_trace(
             raise UserError(
                 f"{events}: has the events of another trace; choose another --out, or replace them with --overwrite"
             )
-        log.info("the trace has been ingested already: %s", events)
+        log.info("the trace has been ingested already into %s; to repeat this, use --overwrite", events)
         return events, name
     report = ingest(backend, options)
     for line in report.summary():

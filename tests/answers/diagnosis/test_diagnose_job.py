@@ -55,7 +55,7 @@ def test_baseline_shows_what_is_worse(faults: Diagnosis, tmp_path: Path) -> None
     assert not longer_waits(faults, faults)
     assert ("follower_behind", 1) in {(now.cause, now.replica) for now, _ in longer_waits(faults, calm)}
     assert any("new: below_min_isr by broker 1" in line for line in comparison(faults, calm))
-    assert list(comparison(calm, calm))[1:] == ["  nothing is worse than then"]
+    assert list(comparison(calm, calm))[1:] == ["  nothing is worse than in the baseline"]
 
 
 def test_prometheus_has_a_series_for_each_finding(faults: Diagnosis, faults_folder: Path, tmp_path: Path) -> None:

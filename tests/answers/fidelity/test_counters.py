@@ -42,7 +42,7 @@ def test_count_is_increase_between_readings(tmp_path: Path) -> None:
         ("[]", "expected a JSON object of MBeans by broker id"),
         (
             json.dumps({"1": {"mbeans": {PRODUCES: {"Count": 1}}}}),
-            "expected each counter to have numbers Count and readAtMs",
+            "expected numbers Count and readAtMs in each counter",
         ),
     ],
 )

@@ -137,12 +137,12 @@ def test_gauges_match_reference(replayed: Path, reference: Replay) -> None:
 
 def test_disagreements_are_listed_by_explain(spark: SparkSession, replayed: Path) -> None:
     title, heads, line = explained(spark, str(replayed), "Stable: heartbeat")
-    assert title == "Group Stable: heartbeat: recorded against replayed"
+    assert title == "Group Stable: heartbeat: responses that differ, as recorded and as replayed"
     assert heads.split() == ["asked", "broker", "request", "api", "member", "disagreement", "recorded", "replayed"]
     assert line.split()[:2] == ["1970-01-01", "00:00:10.000000"]
     assert line.split()[4:] == ["heartbeat", "b", "error", "REBALANCE_IN_PROGRESS", "NONE"]
     assert explained(spark, str(replayed), "Stable: commit") == [
-        "Group Stable: commit: the replay disagrees with nothing that the trace records"
+        "Group Stable: commit: the replayed responses agree with all recorded ones"
     ]
     with pytest.raises(UserError, match="the replay has no group unknown"):
         explained(spark, str(replayed), "unknown")

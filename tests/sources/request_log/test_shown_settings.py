@@ -245,7 +245,7 @@ def test_given_settings_win_and_factors_scale() -> None:
     assert applied[2] == given and applied[2].group._rules == given.what_if
     found = [str(each) for each in contradictions(given.model_dump(), recorded)]
     shown_by = "remote.fetch.max.wait.ms=700, from 9 expired fetches"
-    assert found == [f"remote_fetch.max_wait_ms=500 contradicts the recording: {shown_by}"]
+    assert found == [f"remote_fetch.max_wait_ms=500 contradicts the recording, which shows {shown_by}"]
 
 
 def test_replay_uses_recorded_delay(
@@ -262,7 +262,7 @@ def test_replay_uses_recorded_delay(
     assert {setting["name"]: setting["value"] for setting in json.loads(counts)["settings"]} == {DELAY: 2_000}
     words = ["--events", f"{out}/events", "--out", out]
     assert replay.status([*words, "--set", "group.initial_rebalance_delay_ms=3000"], open_local) == 0
-    assert f"group.initial_rebalance_delay_ms=3000 contradicts the recording: {sentence}" in caplog.messages
+    assert f"group.initial_rebalance_delay_ms=3000 contradicts the recording, which shows {sentence}" in caplog.messages
     assert fidelity.status(["--out", out], open_local) == 0
     printed = capsys.readouterr().out
     assert printed.count(f"  {sentence}") == 2

@@ -280,7 +280,7 @@ def overview_of(read: Dataset) -> Overview:
     rows = ends.sort_by([("file", "ascending"), ("piece", "ascending")]).to_pylist()
     tally = log_reader.Tally.of((row["counts"], row["body"]) for row in rows)
     if not tally.counts["lines"]:
-        raise UserError("the logs have no lines")
+        raise UserError("the request logs have no lines; kafka.request.logger must have level DEBUG on the brokers")
     lines_before: dict[tuple[int, int], int] = {}
     file, lines = -1, 0
     for row in rows:

@@ -63,7 +63,7 @@ from purgatory_udf.sources.trace_files.text_lines import Piece, lines_of
 Row = dict[str, Any]
 
 REQUEST, BAD, END = "request", "bad", "end"
-LATE = "late: events of that time are already written; increase --hold-ms"
+LATE = "late: events of its time are already written; increase --hold-ms"
 
 # A bad line has `rule`, `reason` and `raw`; the end of a piece has `line`, and JSON in `counts` and `body`.
 READ = pa.schema(
