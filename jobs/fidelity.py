@@ -38,10 +38,12 @@ def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of an imported request log and its replay.")],
     jmx_before: Annotated[
-        str | None, typer.Option(help="JSON file of the brokers' counters at the start of the log.")
+        str | None,
+        typer.Option(help="JSON file of the brokers' expiration counters (JMX), read at the start of the log."),
     ] = None,
     jmx_after: Annotated[
-        str | None, typer.Option(help="JSON file of the brokers' counters at the end of the log.")
+        str | None,
+        typer.Option(help="JSON file of the brokers' expiration counters (JMX), read at the end of the log."),
     ] = None,
     server_log: Annotated[
         list[str] | None,
@@ -49,7 +51,10 @@ def main(
             metavar="PATH", help="server.log of a broker, or a folder of them, to compare groups (repeatable)."
         ),
     ] = None,
-    zone: Annotated[str, typer.Option(help="Time zone of the server logs, for times that name none.")] = "UTC",
+    zone: Annotated[
+        str,
+        typer.Option(help="Time zone of times without an offset in the server logs: UTC or an offset, such as +01:00."),
+    ] = "UTC",
     html: Annotated[
         Path | None,
         typer.Option(help="File of the HTML page.  [default: fidelity.html in the folder]", show_default=False),

@@ -28,12 +28,17 @@ def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of an imported request log, or of a replay.")],
-    scenario_file: Annotated[Path, typer.Option(help="YAML file to which the model is written, as a scenario.")],
+    scenario_file: Annotated[Path, typer.Option(help="YAML file for the fitted scenario.")],
     events: Annotated[
         str | None, typer.Option(help="Delta table of events.  [default: events in the folder]", show_default=False)
     ] = None,
     seeds: Annotated[
-        int, typer.Option(help="Number of simulations for the check, each with its own seed.", min=1, max=1000)
+        int,
+        typer.Option(
+            help="Number of simulations, each with its own random seed, that are compared with the recording.",
+            min=1,
+            max=1000,
+        ),
     ] = 5,
     html: Annotated[
         Path | None, typer.Option(help="File of the HTML page.  [default: fit.html in the folder]", show_default=False)

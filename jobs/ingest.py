@@ -127,61 +127,73 @@ def main(
     ] = None,
     form: Annotated[
         InputFormat,
-        typer.Option("--from", help="Input format; request-log is Kafka's own. Compressed files are supported."),
+        typer.Option(
+            "--from",
+            help="Input format; request-log is the log that Kafka's request logger writes. Files may be compressed.",
+        ),
     ] = InputFormat.JSONL,
     max_disorder_ms: Annotated[
         int | None,
         typer.Option(
-            help="How far an event may be behind the latest before it, in milliseconds.  [default: 0]",
+            help="Maximum out-of-orderness of events, in milliseconds; events beyond it are rejected.  [default: 0]",
             show_default=False,
         ),
     ] = None,
     max_rejected: Annotated[
         float | None,
-        typer.Option(help="Maximum percentage of rejected lines for exit status 0.  [default: 0]", show_default=False),
+        typer.Option(
+            help="Maximum percentage of rejected lines; above it, the exit status is 1.  [default: 0]",
+            show_default=False,
+        ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing tables.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing tables in the folder.")] = False,
     events_per_file: Annotated[
-        int, typer.Option(help="Approximate number of events in a file of the table.", min=1)
+        int, typer.Option(help="Approximate number of events per file of the table events.", min=1)
     ] = 50_000,
     run_id: Annotated[
-        str | None, typer.Option(help="Name of the run.  [default: derived from the input]", show_default=False)
+        str | None, typer.Option(help="ID of the run.  [default: derived from the input]", show_default=False)
     ] = None,
     topics: Annotated[
         str | None,
         _request_log(
-            metavar="FILE", help="Topic ids and names: JSON, output of kafka-topics --describe, or lines `id name`."
+            metavar="FILE",
+            help="File of topic IDs and names: JSON, output of kafka-topics --describe, or lines `id name`.",
         ),
     ] = None,
     batches: Annotated[
-        str | None, _request_log(metavar="FILE", help="Record batches: output of kafka-dump-log, or CSV.")
+        str | None, _request_log(metavar="FILE", help="File of record batches: output of kafka-dump-log, or CSV.")
     ] = None,
     isr: Annotated[
-        str | None, _request_log(metavar="FILE", help="Leaders and in-sync sets: a dump of the metadata log.")
+        str | None,
+        _request_log(
+            metavar="FILE",
+            help="File of leaders and in-sync sets: output of kafka-dump-log --cluster-metadata-decoder.",
+        ),
     ] = None,
     kafka_version: Annotated[
         str | None,
         _request_log(
             metavar="X.Y",
-            help="Version of the brokers, if the log does not show it. Up to 3.9, offset commits wait like produces.",
+            help="Kafka version, if the log does not show it; up to 3.9, offset commits wait like produces.",
         ),
     ] = None,
     zone: Annotated[
         str | None,
         _request_log(
-            help="Time zone of the log, for times that name none, such as +01:00.  [default: UTC]", show_default=False
+            help="Time zone of log times without an offset: UTC or an offset, such as +01:00.  [default: UTC]",
+            show_default=False,
         ),
     ] = None,
     anonymise: Annotated[
         bool,
         _request_log(
-            "--anonymise", help="Replace the names of topics, groups, clients, members and assignors by pseudonyms."
+            "--anonymise", help="Replace the names of topics, groups, clients, members and assignors with pseudonyms."
         ),
     ] = False,
     anonymise_key: Annotated[
         str | None,
         _request_log(
-            help="Secret key for the pseudonyms, as ${env:NAME}. Without it, others can verify guessed names."
+            help="Secret key for the pseudonyms, as ${env:NAME}; without a key, others can verify guessed names."
         ),
     ] = None,
     bootstrap: Annotated[
@@ -191,7 +203,7 @@ def main(
     messages: Annotated[
         Messages | None,
         _kafka(
-            help="Content of a message: one event, or one line of a request log.  [default: events]", show_default=False
+            help="Content of each message: an event, or a line of a request log.  [default: events]", show_default=False
         ),
     ] = None,
     client: Annotated[
@@ -212,15 +224,16 @@ def main(
     hold_ms: Annotated[
         int | None,
         _kafka(
-            help="Time for which lines of a followed request log are held back, because later lines may describe the "
-            f"same time, in milliseconds; at least the longest wait of a request.  [default: {HOLD_MS}]",
+            help="Time to hold back lines of a followed request log, in milliseconds, because later lines may describe "
+            f"earlier events; at least the longest wait of a request.  [default: {HOLD_MS}]",
             show_default=False,
             min=1,
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; conf/local.yaml documents them.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting (repeatable).")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="One setting; overrides --config (repeatable)."),
     ] = None,
 ) -> None:
     """Import recorded traces into the table events; invalid lines go to rejected_events with the reason."""

@@ -15,7 +15,7 @@ def main(
         str, typer.Option(help="Folder of a replay's tables, or the checkpoint folder of its partition query.")
     ],
     limit: Annotated[
-        int, typer.Option(min=1, help="Maximum number of keys; those with the most open watches come first.")
+        int, typer.Option(min=1, help="Maximum number of keys to print, those with the most open watches first.")
     ] = 50,
 ) -> None:
     """List the state in a checkpoint by key: open operations, oldest, next deadline, bytes."""

@@ -52,7 +52,7 @@ def main(
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help=f"Dimension of waits: {', '.join(DIMENSIONS)} (repeatable).  [default: topic, client, group]",
+            help=f"Dimension to group waits by: {', '.join(DIMENSIONS)} (repeatable).  [default: topic, client, group]",
             show_default=False,
         ),
     ] = None,
@@ -63,7 +63,8 @@ def main(
     prometheus: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="File for the metrics in the text format of Prometheus, for a node exporter."
+            metavar="FILE",
+            help="File for the metrics in Prometheus text format, for node_exporter's textfile collector.",
         ),
     ] = None,
     json: job.JsonFile = None,

@@ -21,7 +21,9 @@ def _checks(out: Path, **_: object) -> None:
 
 @job.job(checks=_checks, spark=False)
 def main(
-    out: Annotated[Path, typer.Option(help="Archive to write, *.tar.gz.")] = Path("purgatory-env.tar.gz"),
+    out: Annotated[Path, typer.Option(help="Archive to write; its name ends in .tar.gz.")] = Path(
+        "purgatory-env.tar.gz"
+    ),
 ) -> None:
     """Build an archive of the Python environment for a cluster's workers (spark-submit --archives)."""
     from purgatory_udf.launch import package_archive

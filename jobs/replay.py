@@ -70,12 +70,13 @@ def main(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; conf/local.yaml documents them.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting (repeatable).")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="One setting; overrides --config (repeatable)."),
     ] = None,
     max_disorder_ms: Annotated[
         int | None,
         typer.Option(
-            help="How far an event may be behind the latest before it, in milliseconds.  [default: 0]",
+            help="Maximum out-of-orderness of events, in milliseconds.  [default: 0]",
             show_default=False,
         ),
     ] = None,
@@ -93,19 +94,19 @@ def main(
     ] = None,
     run_id: Annotated[
         str | None,
-        typer.Option(help="ID of the run.  [default: derived from trace and settings]", show_default=False),
+        typer.Option(help="ID of the run.  [default: derived from the trace and the settings]", show_default=False),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the tables of an earlier run in the folder.")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Follow the table: process new events until interrupted.")
+        bool, typer.Option("--follow", help="Follow the table of events: replay new events until interrupted.")
     ] = False,
     explain: Annotated[
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="Consumer group: list its requests with a replayed response that differs from the recorded one. "
+            help="Consumer group of which to list the requests whose replayed and recorded responses differ. "
             "Without --events and --trace, the existing replay in the folder is used.",
         ),
     ] = None,

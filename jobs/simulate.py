@@ -76,13 +76,18 @@ def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
 @job.job(checks=_checks)
 def main(
     open_backend: OpenBackend,
-    out: Annotated[str, typer.Option(help="Folder of the tables: events, and the truth tables of a closed loop.")],
+    out: Annotated[
+        str,
+        typer.Option(
+            help="Folder for the tables: events, and with --scenario the outcomes at the simulated brokers (truth)."
+        ),
+    ],
     scenario: Annotated[
         str | None,
         _closed_loop(help="Name of a scenario in conf/scenarios, or a YAML file of the same form.", show_default=False),
     ] = None,
     jsonl: Annotated[
-        Path | None, _closed_loop(help="File to which the events are also written, as JSON Lines.", show_default=False)
+        Path | None, _closed_loop(help="File for a copy of the events as JSON Lines.", show_default=False)
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Random seed.  [default: the scenario's, or 1]", show_default=False)
@@ -97,7 +102,8 @@ def main(
         float, _closed_loop(help="Factor for the number of producers and consumers.", min=0.001, max=1000)
     ] = 1.0,
     check: Annotated[
-        bool, _closed_loop("--check", help="Replay the trace and compare the outcomes with the simulated brokers'.")
+        bool,
+        _closed_loop("--check", help="Replay the trace and compare the outcomes with those of the simulated brokers."),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the tables in the folder.")] = False,
     open_loop: Annotated[
@@ -106,11 +112,17 @@ def main(
     ] = False,
     events: Annotated[int, _open_loop(help="Number of events, for example 100_000_000.", min=1)] = 1_000_000,
     partitions: Annotated[int, _open_loop(help="Number of partitions.", min=3, max=500_000)] = 1000,
-    rate: Annotated[float, _open_loop(help="Requests per second.", min=0.001, max=1e9)] = 10_000.0,
+    rate: Annotated[
+        float, _open_loop(help="Number of requests per second, over all partitions.", min=0.001, max=1e9)
+    ] = 10_000.0,
     skew: Annotated[
-        float, _open_loop(help="Skew of the load: 0 is even; with 1, the n-th partition gets 1/n of the first.", min=0)
+        float,
+        _open_loop(
+            help="Zipf exponent of the load: 0 is even; with 1, the n-th partition gets 1/n of the first one's load.",
+            min=0,
+        ),
     ] = 0.0,
-    keys: Annotated[int, _requests(help="Partitions per fetch.", min=1)] = 4,
+    keys: Annotated[int, _requests(help="Number of partitions per fetch.", min=1)] = 4,
     median_ms: Annotated[float, _requests(help="Median replication latency, in milliseconds.", min=0.001)] = 20.0,
     p75_ms: Annotated[
         float, _requests(help="75th percentile of the replication latency, in milliseconds.", min=0.001)
@@ -119,7 +131,9 @@ def main(
         int, _requests(help="Timeout of produces and of administrative requests, in milliseconds.", min=0)
     ] = 1000,
     max_wait_ms: Annotated[int, _requests(help="Maximum wait of a fetch, in milliseconds.", min=0)] = 500,
-    group_share: Annotated[float, _groups(help="Fraction of requests that group members send.", min=0, max=0.95)] = 0.4,
+    group_share: Annotated[
+        float, _groups(help="Fraction of all requests that group members send.", min=0, max=0.95)
+    ] = 0.4,
     members: Annotated[int, _groups(help="Average number of members per group.", min=2, max=1000)] = 10,
     heartbeat_ms: Annotated[int, _groups(help="Heartbeat interval, in milliseconds.", min=100)] = 3000,
     commit_ms: Annotated[int, _groups(help="Interval of a member's offset commits, in milliseconds.", min=100)] = 5000,
@@ -127,16 +141,16 @@ def main(
         int, _groups(help="Session timeout, in milliseconds.", min=6000, max=1_800_000)
     ] = 10_000,
     incident_s: Annotated[
-        float, _groups(help="Interval between departures of a member in each group, in seconds.", max=1e6)
+        float, _groups(help="Interval between departures of members in each group, in seconds.", max=1e6)
     ] = 60.0,
     crash_share: Annotated[
         float, _groups(help="Fraction of departing members that crash instead of leaving.", min=0, max=1)
     ] = 0.5,
     delete_share: Annotated[
-        float, _administration(help="Fraction of requests that delete records.", min=0, max=0.95)
+        float, _administration(help="Fraction of all requests that delete records.", min=0, max=0.95)
     ] = 0.001,
     create_share: Annotated[
-        float, _administration(help="Fraction of requests that create topics.", min=0, max=0.95)
+        float, _administration(help="Fraction of all requests that create topics.", min=0, max=0.95)
     ] = 0.0005,
     transaction_share: Annotated[
         float, _administration(help="Fraction of partitions with transactions.", min=0, max=1)

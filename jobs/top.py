@@ -27,11 +27,12 @@ def main(
     once: Annotated[bool, typer.Option("--once", help="Print the status once and exit, for scripts.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Interval between updates, in seconds.")] = 1.0,
     rows: Annotated[
-        int, typer.Option(min=1, help="Maximum number of rows for waiting operations, and for groups.")
+        int,
+        typer.Option(min=1, help="Maximum number of rows in each of the tables of waiting operations and of groups."),
     ] = 10,
     json: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the status once, as JSON, to this file; - for standard output."),
+        typer.Option(metavar="FILE", help="File for the status as JSON, written once; - for standard output."),
     ] = None,
     serve: Annotated[
         str | None,

@@ -32,12 +32,21 @@ def main(
         str,
         typer.Option(metavar="FOLDER|FILE", help="Folder of an imported request log, or a scenario written by fit."),
     ],
-    goal: Annotated[str, typer.Option(help="Figure and the change wanted, such as 'requests_per_s -50%'.")],
-    within: Annotated[str, typer.Option(help="Figure and its limit, such as 'append_to_answer_p99_ms <= 50'.")],
-    over: Annotated[
-        list[str], typer.Option(metavar="KEY=LOW..HIGH", help="Setting and its range (up to three times).")
+    goal: Annotated[str, typer.Option(help="Figure to improve and its wanted change, such as 'requests_per_s -50%'.")],
+    within: Annotated[
+        str, typer.Option(help="Figure to keep within a limit, and the limit, such as 'append_to_answer_p99_ms <= 50'.")
     ],
-    seeds: Annotated[int, typer.Option(help="Number of simulations per setting on the frontier.", min=1, max=1000)] = 3,
+    over: Annotated[
+        list[str], typer.Option(metavar="KEY=LOW..HIGH", help="Setting to vary and its range (up to three times).")
+    ],
+    seeds: Annotated[
+        int,
+        typer.Option(
+            help="Number of simulations per setting on the Pareto frontier, each with its own random seed.",
+            min=1,
+            max=1000,
+        ),
+    ] = 3,
     html: Annotated[
         Path | None,
         typer.Option(help="File of the HTML page.  [default: tune.html in the folder of --like]", show_default=False),

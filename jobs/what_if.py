@@ -156,11 +156,14 @@ def main(
     ] = None,
     seeds: Annotated[
         int | None,
-        _predicted(help="Number of runs per variant.  [default: 5]", min=1, max=1000, show_default=False),
+        _predicted(
+            help="Number of simulations per variant, each with its own random seed.  [default: 5]",
+            min=1,
+            max=1000,
+            show_default=False,
+        ),
     ] = None,
-    json: Annotated[
-        Path | None, _predicted("--json", help="File to which the figures are written, as JSON.", show_default=False)
-    ] = None,
+    json: Annotated[Path | None, _predicted("--json", help="File for the figures as JSON.", show_default=False)] = None,
     seed: Annotated[int | None, _simulated(help="Random seed.  [default: the scenario's]", show_default=False)] = None,
     duration: Annotated[
         float | None,
@@ -173,7 +176,10 @@ def main(
     ] = 1.0,
     config: Annotated[Path | None, typer.Option(help="YAML file of the baseline's settings.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting of the baseline (repeatable).")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="One setting of the baseline; overrides --config (repeatable)."
+        ),
     ] = None,
     html: Annotated[
         Path | None,

@@ -67,7 +67,7 @@ _purgatory_replay() {
     audit)
       _arguments \
         '*--out[Folder of a replay'\''s tables.]:value:_files' \
-        '*--json[File for the answer as JSON; - for standard output, without text.]:value:_files' \
+        '*--json[File for the answer as JSON; - prints only the JSON, to standard output.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'
@@ -100,8 +100,8 @@ _purgatory_replay() {
         '*--client[Client ID; its expired operations are explained.]:value:_files' \
         '*--member[Member of a consumer group (KIP-848) to explain - its member ID or client ID.]:value:_files' \
         '*--record[Record of a share group to explain, as GROUP/TOPIC-PARTITION -OFFSET.]:value:_files' \
-        '*--top[Maximum number of operations, or of changes of a group.]:value:_files' \
-        '*--json[File for the answer as JSON; - for standard output, without text.]:value:_files' \
+        '*--top[Maximum number of operations, or of group changes, to print.]:value:_files' \
+        '*--json[File for the answer as JSON; - prints only the JSON, to standard output.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'
@@ -109,12 +109,12 @@ _purgatory_replay() {
     fidelity)
       _arguments \
         '*--out[Folder of an imported request log and its replay.]:value:_files' \
-        '*--jmx-before[JSON file of the brokers'\'' counters at the start of the log.]:value:_files' \
-        '*--jmx-after[JSON file of the brokers'\'' counters at the end of the log.]:value:_files' \
+        '*--jmx-before[JSON file of the brokers'\'' expiration counters (JMX), read at the start of the log.]:value:_files' \
+        '*--jmx-after[JSON file of the brokers'\'' expiration counters (JMX), read at the end of the log.]:value:_files' \
         '*--server-log[server.log of a broker, or a folder of them, to compare groups (repeatable).]:value:_files' \
-        '*--zone[Time zone of the server logs, for times that name none.]:value:_files' \
+        '*--zone[Time zone of times without an offset in the server logs - UTC or an offset, such as +01 -00.]:value:_files' \
         '*--html[File of the HTML page. (default - fidelity.html in the folder)]:value:_files' \
-        '*--json[File for the answer as JSON; - for standard output, without text.]:value:_files' \
+        '*--json[File for the answer as JSON; - prints only the JSON, to standard output.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'
@@ -122,9 +122,9 @@ _purgatory_replay() {
     fit)
       _arguments \
         '*--out[Folder of an imported request log, or of a replay.]:value:_files' \
-        '*--scenario-file[YAML file to which the model is written, as a scenario.]:value:_files' \
+        '*--scenario-file[YAML file for the fitted scenario.]:value:_files' \
         '*--events[Delta table of events. (default - events in the folder)]:value:_files' \
-        '*--seeds[Number of simulations for the check, each with its own seed.]:value:_files' \
+        '*--seeds[Number of simulations, each with its own random seed, that are compared with the recording.]:value:_files' \
         '*--html[File of the HTML page. (default - fit.html in the folder)]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
@@ -133,28 +133,28 @@ _purgatory_replay() {
     ingest)
       _arguments \
         '*--out[Folder of the tables events and rejected_events.]:value:_files' \
-        '*--from[Input format; request-log is Kafka'\''s own. Compressed files are supported.]:value:(jsonl parquet request-log kafka)' \
-        '*--max-disorder-ms[How far an event may be behind the latest before it, in milliseconds. (default - 0)]:value:_files' \
-        '*--max-rejected[Maximum percentage of rejected lines for exit status 0. (default - 0)]:value:_files' \
-        '*--overwrite[Replace existing tables.]' \
-        '*--events-per-file[Approximate number of events in a file of the table.]:value:_files' \
-        '*--run-id[Name of the run. (default - derived from the input)]:value:_files' \
-        '*--topics[Topic ids and names - JSON, output of kafka-topics --describe, or lines id name.]:value:_files' \
-        '*--batches[Record batches - output of kafka-dump-log, or CSV.]:value:_files' \
-        '*--isr[Leaders and in-sync sets - a dump of the metadata log.]:value:_files' \
-        '*--kafka-version[Version of the brokers, if the log does not show it. Up to 3.9, offset commits wait like produces.]:value:_files' \
-        '*--zone[Time zone of the log, for times that name none, such as +01 -00. (default - UTC)]:value:_files' \
-        '*--anonymise[Replace the names of topics, groups, clients, members and assignors by pseudonyms.]' \
-        '*--anonymise-key[Secret key for the pseudonyms, as ${env -NAME}. Without it, others can verify guessed names.]:value:_files' \
+        '*--from[Input format; request-log is the log that Kafka'\''s request logger writes. Files may be compressed.]:value:(jsonl parquet request-log kafka)' \
+        '*--max-disorder-ms[Maximum out-of-orderness of events, in milliseconds; events beyond it are rejected. (default - 0)]:value:_files' \
+        '*--max-rejected[Maximum percentage of rejected lines; above it, the exit status is 1. (default - 0)]:value:_files' \
+        '*--overwrite[Replace existing tables in the folder.]' \
+        '*--events-per-file[Approximate number of events per file of the table events.]:value:_files' \
+        '*--run-id[ID of the run. (default - derived from the input)]:value:_files' \
+        '*--topics[File of topic IDs and names - JSON, output of kafka-topics --describe, or lines id name.]:value:_files' \
+        '*--batches[File of record batches - output of kafka-dump-log, or CSV.]:value:_files' \
+        '*--isr[File of leaders and in-sync sets - output of kafka-dump-log --cluster-metadata-decoder.]:value:_files' \
+        '*--kafka-version[Kafka version, if the log does not show it; up to 3.9, offset commits wait like produces.]:value:_files' \
+        '*--zone[Time zone of log times without an offset - UTC or an offset, such as +01 -00. (default - UTC)]:value:_files' \
+        '*--anonymise[Replace the names of topics, groups, clients, members and assignors with pseudonyms.]' \
+        '*--anonymise-key[Secret key for the pseudonyms, as ${env -NAME}; without a key, others can verify guessed names.]:value:_files' \
         '*--bootstrap[Bootstrap servers of the cluster with the topic.]:value:_files' \
         '*--topic[Topic to read.]:value:_files' \
-        '*--messages[Content of a message - one event, or one line of a request log. (default - events)]:value:(events request-log)' \
+        '*--messages[Content of each message - an event, or a line of a request log. (default - events)]:value:(events request-log)' \
         '*--client[Kafka client setting, for example security.protocol=SSL (repeatable).]:value:_files' \
         '*--client-file[Properties file of Kafka client settings, including secrets; ${env -NAME} is replaced by the environment variable, here and in --client.]:value:_files' \
         '*--follow[Follow the topic - import new messages until interrupted.]' \
-        '*--hold-ms[Time for which lines of a followed request log are held back, because later lines may describe the same time, in milliseconds; at least the longest wait of a request. (default - 60000)]:value:_files' \
+        '*--hold-ms[Time to hold back lines of a followed request log, in milliseconds, because later lines may describe earlier events; at least the longest wait of a request. (default - 60000)]:value:_files' \
         '*--config[YAML file of settings; conf/local.yaml documents them.]:value:_files' \
-        '*--set[One setting (repeatable).]:value:_files' \
+        '*--set[One setting; overrides --config (repeatable).]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'
@@ -162,7 +162,7 @@ _purgatory_replay() {
     inspect)
       _arguments \
         '*--checkpoint[Folder of a replay'\''s tables, or the checkpoint folder of its partition query.]:value:_files' \
-        '*--limit[Maximum number of keys; those with the most open watches come first.]:value:_files' \
+        '*--limit[Maximum number of keys to print, those with the most open watches first.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'
@@ -179,18 +179,18 @@ _purgatory_replay() {
       _arguments \
         '*--out[Folder of a replay'\''s tables; the replay may still be running.]:value:_files' \
         '*--window-ms[Length of the time windows of meters and counts, in milliseconds.]:value:_files' \
-        '*--by[Dimension of waits - broker, topic, partition, client, group (repeatable). (default - topic, client, group)]:value:_files' \
+        '*--by[Dimension to group waits by - broker, topic, partition, client, group (repeatable). (default - topic, client, group)]:value:_files' \
         '*--bytes-per-watch[Assumed memory per watch list entry of an ended operation, in bytes.]:value:_files' \
         '*--top[Maximum number of rows to print per table.]:value:_files' \
-        '*--prometheus[File for the metrics in the text format of Prometheus, for a node exporter.]:value:_files' \
-        '*--json[File for the answer as JSON; - for standard output, without text.]:value:_files' \
+        '*--prometheus[File for the metrics in Prometheus text format, for node_exporter'\''s textfile collector.]:value:_files' \
+        '*--json[File for the answer as JSON; - prints only the JSON, to standard output.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'
       ;;
     package)
       _arguments \
-        '*--out[Archive to write, *.tar.gz.]:value:_files' \
+        '*--out[Archive to write; its name ends in .tar.gz.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'
@@ -201,16 +201,16 @@ _purgatory_replay() {
         '*--events[Delta table of events, as ingest writes it.]:value:_files' \
         '*--trace[JSON Lines files, folders or globs to import first (repeatable).]:value:_files' \
         '*--config[YAML file of settings; conf/local.yaml documents them.]:value:_files' \
-        '*--set[One setting (repeatable).]:value:_files' \
-        '*--max-disorder-ms[How far an event may be behind the latest before it, in milliseconds. (default - 0)]:value:_files' \
+        '*--set[One setting; overrides --config (repeatable).]:value:_files' \
+        '*--max-disorder-ms[Maximum out-of-orderness of events, in milliseconds. (default - 0)]:value:_files' \
         '*--drain[After the last event, let open operations expire, or leave them open. (default - drain)]' \
         '*--no-drain[After the last event, let open operations expire, or leave them open. (default - drain)]' \
         '*--batch-events[Approximate number of events per micro-batch. (default - 500000)]:value:_files' \
-        '*--run-id[ID of the run. (default - derived from trace and settings)]:value:_files' \
+        '*--run-id[ID of the run. (default - derived from the trace and the settings)]:value:_files' \
         '*--overwrite[Replace the tables of an earlier run in the folder.]' \
-        '*--follow[Follow the table - process new events until interrupted.]' \
-        '*--explain[Consumer group - list its requests with a replayed response that differs from the recorded one. Without --events and --trace, the existing replay in the folder is used.]:value:_files' \
-        '*--json[File for the answer as JSON; - for standard output, without text.]:value:_files' \
+        '*--follow[Follow the table of events - replay new events until interrupted.]' \
+        '*--explain[Consumer group of which to list the requests whose replayed and recorded responses differ. Without --events and --trace, the existing replay in the folder is used.]:value:_files' \
+        '*--json[File for the answer as JSON; - prints only the JSON, to standard output.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'
@@ -227,33 +227,33 @@ _purgatory_replay() {
       ;;
     simulate)
       _arguments \
-        '*--out[Folder of the tables - events, and the truth tables of a closed loop.]:value:_files' \
+        '*--out[Folder for the tables - events, and with --scenario the outcomes at the simulated brokers (truth).]:value:_files' \
         '*--scenario[Name of a scenario in conf/scenarios, or a YAML file of the same form.]:value:(cold-consumers create-topics hot-partition idle-consumers large-batches leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower slow-remote-reads steady throttled-replica)' \
-        '*--jsonl[File to which the events are also written, as JSON Lines.]:value:_files' \
+        '*--jsonl[File for a copy of the events as JSON Lines.]:value:_files' \
         '*--seed[Random seed. (default - the scenario'\''s, or 1)]:value:_files' \
         '*--duration[Simulated time, in seconds. (default - the scenario'\''s)]:value:_files' \
         '*--scale[Factor for the number of producers and consumers.]:value:_files' \
-        '*--check[Replay the trace and compare the outcomes with the simulated brokers'\''.]' \
+        '*--check[Replay the trace and compare the outcomes with those of the simulated brokers.]' \
         '*--overwrite[Replace the tables in the folder.]' \
         '*--open-loop[Generate a trace of any size, in parallel; clients do not react to responses.]' \
         '*--events[Number of events, for example 100_000_000.]:value:_files' \
         '*--partitions[Number of partitions.]:value:_files' \
-        '*--rate[Requests per second.]:value:_files' \
-        '*--skew[Skew of the load - 0 is even; with 1, the n-th partition gets 1/n of the first.]:value:_files' \
-        '*--keys[Partitions per fetch.]:value:_files' \
+        '*--rate[Number of requests per second, over all partitions.]:value:_files' \
+        '*--skew[Zipf exponent of the load - 0 is even; with 1, the n-th partition gets 1/n of the first one'\''s load.]:value:_files' \
+        '*--keys[Number of partitions per fetch.]:value:_files' \
         '*--median-ms[Median replication latency, in milliseconds.]:value:_files' \
         '*--p75-ms[75th percentile of the replication latency, in milliseconds.]:value:_files' \
         '*--timeout-ms[Timeout of produces and of administrative requests, in milliseconds.]:value:_files' \
         '*--max-wait-ms[Maximum wait of a fetch, in milliseconds.]:value:_files' \
-        '*--group-share[Fraction of requests that group members send.]:value:_files' \
+        '*--group-share[Fraction of all requests that group members send.]:value:_files' \
         '*--members[Average number of members per group.]:value:_files' \
         '*--heartbeat-ms[Heartbeat interval, in milliseconds.]:value:_files' \
         '*--commit-ms[Interval of a member'\''s offset commits, in milliseconds.]:value:_files' \
         '*--session-timeout-ms[Session timeout, in milliseconds.]:value:_files' \
-        '*--incident-s[Interval between departures of a member in each group, in seconds.]:value:_files' \
+        '*--incident-s[Interval between departures of members in each group, in seconds.]:value:_files' \
         '*--crash-share[Fraction of departing members that crash instead of leaving.]:value:_files' \
-        '*--delete-share[Fraction of requests that delete records.]:value:_files' \
-        '*--create-share[Fraction of requests that create topics.]:value:_files' \
+        '*--delete-share[Fraction of all requests that delete records.]:value:_files' \
+        '*--create-share[Fraction of all requests that create topics.]:value:_files' \
         '*--transaction-share[Fraction of partitions with transactions.]:value:_files' \
         '*--transaction-ms[Duration of each transaction, in milliseconds.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
@@ -265,8 +265,8 @@ _purgatory_replay() {
         '*--out[Folder of a replay that was started with --follow.]:value:_files' \
         '*--once[Print the status once and exit, for scripts.]' \
         '*--every[Interval between updates, in seconds.]:value:_files' \
-        '*--rows[Maximum number of rows for waiting operations, and for groups.]:value:_files' \
-        '*--json[Write the status once, as JSON, to this file; - for standard output.]:value:_files' \
+        '*--rows[Maximum number of rows in each of the tables of waiting operations and of groups.]:value:_files' \
+        '*--json[File for the status as JSON, written once; - for standard output.]:value:_files' \
         '*--serve[Serve the status to Prometheus at http -//HOST -PORT/metrics until interrupted; a port alone listens on 127.0.0.1.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
@@ -275,10 +275,10 @@ _purgatory_replay() {
     tune)
       _arguments \
         '*--like[Folder of an imported request log, or a scenario written by fit.]:value:_files' \
-        '*--goal[Figure and the change wanted, such as '\''requests_per_s -50%'\''.]:value:_files' \
-        '*--within[Figure and its limit, such as '\''append_to_answer_p99_ms <= 50'\''.]:value:_files' \
-        '*--over[Setting and its range (up to three times).]:value:_files' \
-        '*--seeds[Number of simulations per setting on the frontier.]:value:_files' \
+        '*--goal[Figure to improve and its wanted change, such as '\''requests_per_s -50%'\''.]:value:_files' \
+        '*--within[Figure to keep within a limit, and the limit, such as '\''append_to_answer_p99_ms <= 50'\''.]:value:_files' \
+        '*--over[Setting to vary and its range (up to three times).]:value:_files' \
+        '*--seeds[Number of simulations per setting on the Pareto frontier, each with its own random seed.]:value:_files' \
         '*--html[File of the HTML page. (default - tune.html in the folder of --like)]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
@@ -291,13 +291,13 @@ _purgatory_replay() {
         '*--events[Delta table of events, as ingest writes it.]:value:_files' \
         '*--closed-loop[Name or file of a scenario; it is simulated under each variant, so that clients react.]:value:(cold-consumers create-topics hot-partition idle-consumers large-batches leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower slow-remote-reads steady throttled-replica)' \
         '*--like[Folder of an imported request log, or a scenario written by fit; a model of the recorded cluster predicts each variant.]:value:_files' \
-        '*--seeds[Number of runs per variant. (default - 5)]:value:_files' \
-        '*--json[File to which the figures are written, as JSON.]:value:_files' \
+        '*--seeds[Number of simulations per variant, each with its own random seed. (default - 5)]:value:_files' \
+        '*--json[File for the figures as JSON.]:value:_files' \
         '*--seed[Random seed. (default - the scenario'\''s)]:value:_files' \
         '*--duration[Simulated time, in seconds. (default - the scenario'\''s)]:value:_files' \
         '*--scale[Factor for the number of producers and consumers.]:value:_files' \
         '*--config[YAML file of the baseline'\''s settings.]:value:_files' \
-        '*--set[One setting of the baseline (repeatable).]:value:_files' \
+        '*--set[One setting of the baseline; overrides --config (repeatable).]:value:_files' \
         '*--html[File of the HTML page. (default - what-if.html in the folder; with --like - prediction.html, prediction-2.html and so on)]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \

@@ -42,7 +42,8 @@ Jobs:
   {command} --show-completion SHELL   prints completions for bash, zsh or fish
 
 Spark's options (--master, --conf, --deploy-mode, --driver-memory, --properties-file, …) are those of spark-submit.
-SPARK_HOME selects another Spark than the installed one, JAVA_HOME another Java than the one on PATH.
+The environment variable SPARK_HOME selects another Spark than the installed one, and JAVA_HOME another Java than the
+one on PATH.
 
 Exit status: 0 success; 1 an invariant or a limit is violated; 2 unusable options or input; 3 any other failure."""
 

@@ -38,7 +38,9 @@ Run = Callable[..., None]
 # The option of jobs that can write their answer as JSON.
 JsonFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="File for the answer as JSON; - for standard output, without text."),
+    typer.Option(
+        "--json", metavar="FILE", help="File for the answer as JSON; - prints only the JSON, to standard output."
+    ),
 ]
 
 DONE, CHECK_FAILED, USER_ERROR, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
