@@ -166,7 +166,7 @@ def find_incidents(tables: RunTables) -> Diagnosis:
         *slow_remote_reads(facts),
         *short_timeouts(facts, found),
         *unreachable_minimums(facts),
-        *failed_members(facts, found),
+        *failed_members(facts),
         *slow_members(facts, found),
         *rebalance_storms(facts, found),
         *slow_workers(facts, found),

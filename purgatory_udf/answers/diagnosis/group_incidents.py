@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, seconds
+from purgatory_udf.answers.diagnosis.trace_facts import Period
 
 if TYPE_CHECKING:
     from purgatory_udf.answers.diagnosis.trace_facts import Row, TraceFacts
@@ -20,19 +21,17 @@ _SHORT_ABSENCE_US = 1_000_000
 _SLOW_JOIN_MS = 4_000
 # This many rebalances of a group within a minute are a storm.
 _STORM, _STORM_US = 5, 60_000_000
-# Incidents of brokers under which members cannot be blamed for silence.
+# Incidents of brokers that delay the replication of a group's assignment.
 _BROKERS_AT_FAULT = ("broker_frozen", "follower_stalled", "follower_slow", "below_min_isr", "replication_throttled")
 
 
-def failed_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield a finding for each member with an expired session, unless a broker's incident in `found` explains that."""
+def failed_members(facts: TraceFacts) -> Iterator[Finding]:
+    """Yield a finding for each member with an expired session, unless its coordinator stood still at that time."""
     rebalances = _rebalances(facts)
     for row in facts.tables.rows("diagnosis/lost_sessions"):
         silence_us = row["end_us"] - row["start_us"]
-        blocked = sum(
-            each.overlap_us(row["start_us"], row["end_us"]) for each in found if each.kind in _BROKERS_AT_FAULT
-        )
-        if 2 * blocked >= silence_us or row["end_us"] >= facts.shutdown_us:
+        is_blocked = facts.is_silent(row["broker"], Period(row["start_us"], row["end_us"]))
+        if is_blocked or row["end_us"] >= facts.shutdown_us:
             continue
         after = [each for each in rebalances if each["group"] == row["group"] and _begins_at(each, row["end_us"])]
         end_us = max([row["end_us"], *(each["ended_us"] for each in after if each["ended_us"])])
@@ -72,7 +71,7 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
         if row["type"] != "leave_group" or row["time_us"] >= facts.shutdown_us - 5_000_000:
             continue
         back = _return_of(row, changes[place + 1 :], changes[:place])
-        if back is None or _is_blocked(found, row["time_us"], back["time_us"]):
+        if back is None or facts.is_silent(row["broker"], Period(row["time_us"], back["time_us"])):
             continue
         away_us = back["time_us"] - row["time_us"]
         if away_us < _SHORT_ABSENCE_US:
@@ -129,7 +128,10 @@ def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding
     facts.tables.add("blame")
     rows = facts.tables.rows("diagnosis/late_joins", slow_ms=_SLOW_JOIN_MS)
     for row in rows:
-        if row["end_us"] >= facts.shutdown_us or _is_blocked(found, row["start_us"], row["end_us"]):
+        period = Period(row["start_us"], row["end_us"])
+        # Syncs wait until the group's assignment is replicated, too.
+        is_blocked = facts.is_silent(row["broker"], period) or (row["kind"] == "sync" and _is_blocked(found, period))
+        if row["end_us"] >= facts.shutdown_us or is_blocked:
             continue
         # Nothing is known of a member after the end of the trace.
         if facts.end_us - row["start_us"] < _SLOW_JOIN_MS * 1000:
@@ -213,6 +215,7 @@ def _begins_at(rebalance: Row, time_us: int) -> bool:
     return bool(abs(rebalance["started_us"] - time_us) <= 1_000_000)
 
 
-def _is_blocked(found: Sequence[Finding], start_us: int, end_us: int) -> bool:
-    blocked = sum(each.overlap_us(start_us, end_us) for each in found if each.kind in _BROKERS_AT_FAULT)
-    return 2 * blocked >= end_us - start_us > 0
+def _is_blocked(found: Sequence[Finding], period: Period) -> bool:
+    """Return whether incidents of brokers explain most of a period in which replication was slow."""
+    blocked = sum(each.overlap_us(period.start_us, period.end_us) for each in found if each.kind in _BROKERS_AT_FAULT)
+    return 2 * blocked >= period.length_us > 0

@@ -4,7 +4,7 @@
 -- Reads:       blame, waited, events
 -- Parameters:  :slow_ms, the least wait in milliseconds that counts
 
-SELECT b.operation_id, b.kind, coalesce(b.group, q.group) AS group, coalesce(b.member_id, q.member_id) AS member,
+SELECT b.operation_id, b.broker, b.kind, coalesce(b.group, q.group) AS group, coalesce(b.member_id, q.member_id) AS member,
     coalesce(m.client_id, b.client_id) AS client_id, unix_micros(b.started_at) AS start_us,
     unix_micros(b.ended_at) AS end_us, b.wait_ms, 1 AS operations, CASE WHEN w.expired THEN 1 ELSE 0 END AS expired
 FROM blame b
