@@ -11,7 +11,7 @@ import typer
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import DIAGNOSED_BYTES, OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import require_folder
 
 
@@ -35,7 +35,7 @@ def _checks(out: str, start: str | None, end: str | None, json: Path | None, bas
         require_folder(folder)
 
 
-@job.job(checks=_checks, reads=("out", "baseline"), max_local_bytes=DIAGNOSED_BYTES)
+@job.job(checks=_checks, reads=("out", "baseline"), max_local_bytes=ANY_BYTES)
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still be running.")],

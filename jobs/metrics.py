@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from purgatory_udf.answers.metrics import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
-from purgatory_udf.common.local_files import is_small_and_local
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import ANY_BYTES, DIAGNOSED_BYTES, OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import require_folder
 
 
@@ -36,12 +35,7 @@ def _checks(
     require_folder(out)
 
 
-def _needs_spark(out: str, prometheus: Path | None, **_: object) -> bool:
-    # The file has the findings of a diagnosis, with its limit.
-    return prometheus is not None and not is_small_and_local([out], DIAGNOSED_BYTES)
-
-
-@job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES, needs_spark=_needs_spark)
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES)
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still be running.")],

@@ -10,7 +10,7 @@ import typer
 from purgatory_udf.answers.metrics import MetricsOptions
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import DIAGNOSED_BYTES, OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 
@@ -30,7 +30,7 @@ def _checks(out: str, html: Path | None, **_: object) -> None:
     require_folder(out)
 
 
-@job.job(checks=_checks, reads=("out",), max_local_bytes=DIAGNOSED_BYTES)
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANY_BYTES)
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still be running.")],

@@ -23,9 +23,9 @@ OpenBackend: TypeAlias = "Callable[[], Backend]"
 _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
 BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
-# Maximum sizes, in bytes, of inputs that this process diagnoses, imports or replays in memory and within seconds.
-DIAGNOSED_BYTES, IMPORTED_BYTES, REPLAYED_BYTES = 1_000_000_000, 512_000_000, 256_000_000
-# No limit, for other queries, which spill to disk, and for work that proceeds file by file.
+# Maximum sizes, in bytes, of inputs that this process imports or replays in memory and within seconds.
+IMPORTED_BYTES, REPLAYED_BYTES = 512_000_000, 256_000_000
+# No limit, for queries, which spill to disk, and for work that proceeds file by file.
 ANY_BYTES = 1 << 62
 # Limit for request logs, which take eight times as much memory as disk.
 LOG_BYTES = 256_000_000
