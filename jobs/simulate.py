@@ -70,7 +70,7 @@ def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
     else:
         load_scenario(str(scenario))
     if isinstance(jsonl, Path) and not jsonl.absolute().parent.is_dir():
-        raise UserError(f"--jsonl {jsonl}: no such folder: {jsonl.absolute().parent}")
+        raise UserError(f"--jsonl {jsonl}: no such folder: {jsonl.absolute().parent}; create it")
 
 
 @job.job(checks=_checks)

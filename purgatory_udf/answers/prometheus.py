@@ -147,7 +147,7 @@ def _operations(metrics: Metrics) -> Family:
 
 
 def _waits(metrics: Metrics) -> Family:
-    family = Family(_WAITS, "summary", "Waits of the operations that had to wait, over the whole trace.")
+    family = Family(_WAITS, "summary", "Waits of the operations that had to wait, over the whole trace, in seconds.")
     for row in metrics.rows("overview/kinds"):
         for quantile, column in _QUANTILES.items():
             family.add(None if row[column] is None else row[column] / 1000, kind=row["kind"], quantile=quantile)
@@ -169,10 +169,14 @@ def _counts(metrics: Metrics) -> Iterable[Family]:
 
 
 def _groups(metrics: Metrics) -> Iterable[Family]:
-    stable = Family(_TO_STABLE, "summary", "Rebalances after which a group was Stable: their number and lengths.")
+    stable = Family(
+        _TO_STABLE, "summary", "Rebalances after which a group was Stable: their number and lengths in seconds."
+    )
     sessions = Family("purgatory_replay_sessions_lost_total", "counter", "Members of groups with an expired session.")
     timeouts = Family("purgatory_replay_rebalance_timeouts_total", "counter", "Expired rebalance timeouts of groups.")
-    held = Family("purgatory_replay_held_back_seconds_total", "counter", "Waits for partitions that a client held.")
+    held = Family(
+        "purgatory_replay_held_back_seconds_total", "counter", "Waits for partitions that a client held, in seconds."
+    )
     for row in metrics.rows("prometheus/groups"):
         tags = {name: row[name] for name in ("broker", "group", "protocol")}
         stable.add(row["to_stable_ms"] / 1000, "_sum", **tags)

@@ -121,7 +121,7 @@ def create_archive(root: Path, file: Path) -> Path:
         UserError: The folder of the file does not exist, or the engine cannot be compiled.
     """
     if not file.parent.is_dir():
-        raise UserError(f"{file}: no such folder: {file.parent}")
+        raise UserError(f"{file}: no such folder: {file.parent}; create it or choose another --out")
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
         environment = Path(folder, "environment")
         copy_environment(root, environment)

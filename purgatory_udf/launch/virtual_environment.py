@@ -27,7 +27,7 @@ _COMPILED = ("engine", "engine/jit", "engine/loop", "groups")
 # Groups of requirements: the file, and the progress message of its installation.
 REQUIREMENT_GROUPS = {
     "run": ("requirements.txt", "the pinned dependencies (Spark alone has over 400 MB; this can take several minutes)"),
-    "test": ("requirements-test.txt", "what the tests need"),
+    "test": ("requirements-test.txt", "the dependencies of the tests"),
     "java": ("requirements-java.txt", "a Java runtime from PyPI (none of version 17 or newer was found)"),
 }
 

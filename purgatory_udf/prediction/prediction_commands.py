@@ -14,7 +14,7 @@ from purgatory_udf.prediction.fit import fit
 from purgatory_udf.prediction.fit_check import FitCheck, check_fit
 from purgatory_udf.prediction.prediction_pages import UNKNOWN_PREFIX, fit_page, prediction_page, tuning_page, write_page
 from purgatory_udf.prediction.prediction_runs import SEEDS, UNCHANGED, parse_variants, predict, simulate_all
-from purgatory_udf.prediction.simulation_plan import build_plan, require_fitted
+from purgatory_udf.prediction.simulation_plan import build_plan, require_fitted, require_supported_settings
 from purgatory_udf.prediction.tuning import parse_goal, parse_limit, parse_ranges, tune
 from purgatory_udf.simulation.scenario import Scenario, read_scenario
 from purgatory_udf.storage.output_folder import require_folder
@@ -47,7 +47,10 @@ def load_or_fit_scenario(open_backend: OpenBackend, like: str) -> Scenario:
     """
     if is_scenario_file(like):
         scenario = read_scenario(Path(like))
-        require_fitted(scenario)
+        try:
+            require_supported_settings(scenario, require_fitted(scenario))
+        except UserError as error:
+            raise UserError(f"{like}: {error}") from None
         return scenario
     from purgatory_udf.prediction.fit import fit
     from purgatory_udf.prediction.recording import read_recording

@@ -246,7 +246,7 @@ WARM_UP_MS = 3000.0
 def require_fitted(scenario: Scenario) -> Fitted:
     """Return the section `fitted`; raise UserError if the scenario has none."""
     if scenario.fitted is None:
-        raise UserError("the scenario has no section 'fitted'; create one from a recording with fit")
+        raise UserError("the scenario has no section 'fitted'; create a scenario from a recording with fit")
     return scenario.fitted
 
 

@@ -124,7 +124,7 @@ class Difference:
         if self.replayed is None:
             return f"{name}: in the simulation, but not in the replay"
         differing = [
-            f"{column} is {replayed!r}, not {expected!r}"
+            f"{column} is {replayed!r} in the replay, {expected!r} in the simulation"
             for column, expected, replayed in zip(self.columns, self.truth, self.replayed, strict=True)
             if replayed != expected
         ]
@@ -150,7 +150,9 @@ class CheckVerdict:
     def require_agreement(self) -> None:
         """Raise CheckFailedError if an operation differs."""
         if self.different:
-            raise CheckFailedError(f"the replay differs from the simulated brokers in {self.different:,} operations")
+            raise CheckFailedError(
+                f"the replay differs from the simulated brokers in {self.different:,} of {self.operations:,} operations"
+            )
 
 
 def check_against_replay(session: Session, out: str, overwrite: bool) -> CheckVerdict:

@@ -61,7 +61,7 @@ class KafkaTopic:
     def __post_init__(self) -> None:
         self.addresses()
         if not _TOPIC.fullmatch(self.topic):
-            raise UserError(f"--topic {self.topic}: not a valid topic name")
+            raise UserError(f"--topic {self.topic}: expected a topic name of 1 to 249 letters, digits, . _ -")
         for setting in self.client:
             key, equals, value = setting.partition("=")
             if not key or not equals:
@@ -159,7 +159,9 @@ def _require_broker(topic: KafkaTopic) -> None:
                 return
         except OSError as error:
             why = error.strerror or str(error)
-    raise UserError(f"--bootstrap {topic.bootstrap}: no broker can be reached: {why}")
+    raise UserError(
+        f"--bootstrap {topic.bootstrap}: no broker can be reached: {why}; check the addresses and the network"
+    )
 
 
 def _require_client(spark: SparkSession, topic: KafkaTopic) -> None:

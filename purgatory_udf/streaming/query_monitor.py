@@ -203,8 +203,9 @@ def monitor_query(
                 }
                 if late and (ended or others):
                     raise CheckFailedError(
-                        f"{sum(late.values())} input chunks were later than max_disorder_ms allows and were not "
-                        "replayed; increase max_disorder_ms, or import the trace with ingest, which rejects late events"
+                        f"{sum(late.values())} chunks of input events were later than max_disorder_ms allows and were "
+                        "not replayed; increase max_disorder_ms, or import the trace with ingest, which rejects late "
+                        "events"
                     )
                 if ended:
                     break

@@ -119,7 +119,10 @@ def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, tr
         for name in (*OUTPUT_TABLES, *others):
             files.remove(layout.table(name))
     elif any(files.exists(layout.table(name)) for name in OUTPUT_TABLES):
-        raise UserError(f"{options.out}: has tables without a record of their run; --overwrite replaces them")
+        raise UserError(
+            f"{options.out}: has tables without a record of their run; replace them with --overwrite, or "
+            "choose another --out"
+        )
     settings = {**options.config.model_dump(mode="json"), "formats": FORMATS, "stream": uuid.uuid4().hex}
     settings["grouping"] = _grouping(backend, options, trace)
     # Fixed for the run: the only batch of a trace also writes the end of the trace.

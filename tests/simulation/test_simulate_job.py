@@ -18,7 +18,7 @@ from jobs.simulate import main
         (["--open-loop", "--events", "1_000"], "simulate: --events 1000: 1000 partitions need at least "),
         (
             ["--scenario", "steady", "--jsonl", "/none/t.jsonl"],
-            "simulate: --jsonl /none/t.jsonl: no such folder: /none",
+            "simulate: --jsonl /none/t.jsonl: no such folder: /none; create it",
         ),
     ],
 )

@@ -119,7 +119,7 @@ MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, Overfl
 
 def malformed_line(request: Request, error: Exception) -> BadLine:
     """Return the bad line for a request with an undecodable body: an unknown version, or truncated."""
-    reason = f"malformed: {request.api} {request.version}: {type(error).__name__}: {error}"
+    reason = f"malformed: body of {request.api} version {request.version}: {type(error).__name__}: {error}"
     return BadLine(request.place, "malformed", reason, json.dumps(request.body))
 
 

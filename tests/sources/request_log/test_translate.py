@@ -174,7 +174,7 @@ def test_malformed_body_is_rejected() -> None:
     broken = log_line(5, message("PRODUCE", {"acks": 1}, None))
     (bad,) = translate(parse([LOG[0], broken])).bad
     assert bad.place == (0, 2)
-    assert bad.reason.startswith("malformed: PRODUCE 13: KeyError")
+    assert bad.reason.startswith("malformed: body of PRODUCE version 13: KeyError")
 
 
 def test_refused_group_request_becomes_no_event() -> None:

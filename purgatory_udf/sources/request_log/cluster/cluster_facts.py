@@ -201,7 +201,9 @@ def topic_names_in_file(path: str | Path) -> dict[str, str]:
             else _names_from_lines(text.splitlines())
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a list of topics: {error}") from None
+        raise UserError(
+            f"{path}: not a list of topics ({error}); expected JSON with topicId and name, or lines `id name`"
+        ) from None
     if not names:
         raise UserError(f"{path}: no topic id found; expected JSON with topicId and name, or lines `id name`")
     return names
