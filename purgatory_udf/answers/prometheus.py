@@ -125,7 +125,7 @@ def _meters(metrics: Metrics) -> Iterable[Family]:
 
 
 def _deliveries(metrics: Metrics) -> Iterable[Family]:
-    locks = Family(_LOCKS, "counter", "Records whose acquisition lock expired (AcquisitionLockTimeoutPerSec).")
+    locks = Family(_LOCKS, "counter", "Records with an expired acquisition lock (AcquisitionLockTimeoutPerSec).")
     acknowledged = Family(_ACKNOWLEDGED, "counter", "Acknowledged records (RecordAcknowledgementsPerSec).")
     by_type: Counter[tuple[int, str]] = Counter()
     for row in metrics.rows("prometheus/deliveries"):

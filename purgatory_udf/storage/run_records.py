@@ -141,7 +141,7 @@ _SHOWN_BY = {
     INITIAL_DELAY: "first joins of empty groups",
     MIN_SESSION: "joins",
     MAX_SESSION: "joins",
-    CONSUMER_SESSION: "members whose session expired",
+    CONSUMER_SESSION: "members with expired sessions",
     CONSUMER_INTERVAL: "heartbeats",
     REMOTE_FETCH_WAIT: "expired fetches",
     LOOKUP_TIMEOUT: "expired lookups",

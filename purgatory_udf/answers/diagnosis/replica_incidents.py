@@ -193,7 +193,7 @@ def _without_common_cause(facts: TraceFacts, found: Sequence[Finding]) -> list[F
                 confidence=0.4 if start_us < facts.start_us + START_US else 0.6,
                 summary=f"Brokers {join_names(sorted({each.broker for each in together}, key=str))} all "
                 f"replicated slowly from {clock_time(start_us)} for {seconds(end_us - start_us)}: no single broker is "
-                "at fault, but what they share, such as a host, a disk or the network.",
+                "at fault, but something shared, such as a host, a disk or the network.",
                 suggestions=("Look at what these brokers share: host, storage, network, a burst of load.",),
                 clients=together[0].clients,
                 evidence=together[0].evidence,

@@ -350,7 +350,7 @@ def pauses(rows: Rows) -> Table:
     `rows` are those of `fidelity/pauses`.
     """
     return Table(
-        "Brokers that stood still: operations that waited there meanwhile",
+        "Brokers that stood still: operations that waited there then",
         ("broker", "since", "length s", "operations", "same outcome"),
         [
             (

@@ -219,7 +219,7 @@ class ClassicMembers:
             self._timers.schedule(JOIN, group, member.member_id, start, timeout_ms, request.api, member.epoch)
 
     def _renew_session(self, request: GroupRequest, group: ConsumerGroup, member: ConsumerMember) -> None:
-        assert member.classic is not None, "only a classic member has a session timeout of its own"
+        assert member.classic is not None, "only a classic member has a session timeout"
         start, timeout_ms = OperationStart.from_request(request), member.classic.session_timeout_ms
         self._timers.schedule(SESSION, group, member.member_id, start, timeout_ms, request.api, member.epoch)
 
