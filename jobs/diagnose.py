@@ -40,10 +40,20 @@ def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still be running.")],
     start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Report only incidents that end at or after this time.")
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Start of the period, in ISO 8601: report only incidents that end at or after it.",
+        ),
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Report only incidents that start by this time.")
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="TIME",
+            help="End of the period, in ISO 8601: report only incidents that start at or before it.",
+        ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Maximum number of findings to print.")] = 10,
     json: Annotated[

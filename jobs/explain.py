@@ -34,12 +34,14 @@ def _checks(
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still be running.")],
-    operation: Annotated[int | None, typer.Option(help="operation_id of the operation to explain.")] = None,
+    operation: Annotated[
+        int | None, typer.Option(help="ID of the operation to explain: operation_id in the tables of outcomes.")
+    ] = None,
     request_id: Annotated[
-        str | None, typer.Option(help="request_id of the request to explain, or a unique suffix of it.")
+        str | None, typer.Option(help="ID of the request to explain, or a unique suffix of the ID.")
     ] = None,
     group: Annotated[str | None, typer.Option(help="Consumer group to explain.")] = None,
-    client: Annotated[str | None, typer.Option(help="Client ID; its expired operations are explained.")] = None,
+    client: Annotated[str | None, typer.Option(help="Client ID of the expired operations to explain.")] = None,
     member: Annotated[
         str | None, typer.Option(help="Member of a consumer group (KIP-848) to explain: its member ID or client ID.")
     ] = None,

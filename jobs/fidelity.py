@@ -48,7 +48,8 @@ def main(
     server_log: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATH", help="server.log of a broker, or a folder of them, to compare groups (repeatable)."
+            metavar="PATH",
+            help="server.log of a broker, or a folder of server logs, to compare consumer groups (repeatable).",
         ),
     ] = None,
     zone: Annotated[

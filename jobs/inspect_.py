@@ -18,7 +18,7 @@ def main(
         int, typer.Option(min=1, help="Maximum number of keys to print, those with the most open watches first.")
     ] = 50,
 ) -> None:
-    """List the state in a checkpoint by key: open operations, oldest, next deadline, bytes."""
+    """List the state in a checkpoint by key: number of open operations, oldest one, next deadline, bytes."""
     from purgatory_udf.launch.spark_session import build_session
     from purgatory_udf.streaming.state_inspection import inspect
 

@@ -21,7 +21,7 @@ def _checks(out: Path, **_: object) -> None:
 
 @job.job(checks=_checks, spark=False)
 def main(
-    out: Annotated[Path, typer.Option(help="Archive to write; its name ends in .tar.gz.")] = Path(
+    out: Annotated[Path, typer.Option(help="Archive to write, with the extension .tar.gz.")] = Path(
         "purgatory-env.tar.gz"
     ),
 ) -> None:

@@ -106,13 +106,13 @@ def main(
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="Consumer group of which to list the requests whose replayed and recorded responses differ. "
+            help="Consumer group: list its requests with different replayed and recorded responses. "
             "Without --events and --trace, the existing replay in the folder is used.",
         ),
     ] = None,
     json: job.JsonFile = None,
 ) -> None:
-    """Replay the events of a trace: completions, expirations and watches, as Delta tables."""
+    """Replay the events of a trace; write completions, expirations and watches as Delta tables."""
     from purgatory_udf.answers.replay_summary import as_json, summary
     from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace

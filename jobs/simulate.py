@@ -131,9 +131,7 @@ def main(
         int, _requests(help="Timeout of produces and of administrative requests, in milliseconds.", min=0)
     ] = 1000,
     max_wait_ms: Annotated[int, _requests(help="Maximum wait of a fetch, in milliseconds.", min=0)] = 500,
-    group_share: Annotated[
-        float, _groups(help="Fraction of all requests that group members send.", min=0, max=0.95)
-    ] = 0.4,
+    group_share: Annotated[float, _groups(help="Fraction of requests that group members send.", min=0, max=0.95)] = 0.4,
     members: Annotated[int, _groups(help="Average number of members per group.", min=2, max=1000)] = 10,
     heartbeat_ms: Annotated[int, _groups(help="Heartbeat interval, in milliseconds.", min=100)] = 3000,
     commit_ms: Annotated[int, _groups(help="Interval of a member's offset commits, in milliseconds.", min=100)] = 5000,
@@ -147,10 +145,10 @@ def main(
         float, _groups(help="Fraction of departing members that crash instead of leaving.", min=0, max=1)
     ] = 0.5,
     delete_share: Annotated[
-        float, _administration(help="Fraction of all requests that delete records.", min=0, max=0.95)
+        float, _administration(help="Fraction of requests that delete records.", min=0, max=0.95)
     ] = 0.001,
     create_share: Annotated[
-        float, _administration(help="Fraction of all requests that create topics.", min=0, max=0.95)
+        float, _administration(help="Fraction of requests that create topics.", min=0, max=0.95)
     ] = 0.0005,
     transaction_share: Annotated[
         float, _administration(help="Fraction of partitions with transactions.", min=0, max=1)

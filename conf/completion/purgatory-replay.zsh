@@ -12,11 +12,11 @@ _purgatory_replay() {
     'fidelity:Compare recorded and replayed operations - outcomes, waits, and the causes of differences'
     'fit:Fit a model to a recorded cluster, and check it by a simulation'
     'ingest:Import recorded traces into the table events; invalid lines go to rejected_events with the reason'
-    'inspect:List the state in a checkpoint by key - open operations, oldest, next deadline, bytes'
+    'inspect:List the state in a checkpoint by key - number of open operations, oldest one, next deadline, bytes'
     'maintain:Compact small files of tables, and delete replaced files and the internal files of finished runs'
     'metrics:Compute Kafka'\''s meters, waits and causes, purgatory sizes and rebalances; write tables and a summary'
     'package:Build an archive of the Python environment for a cluster'\''s workers (spark-submit --archives)'
-    'replay:Replay the events of a trace - completions, expirations and watches, as Delta tables'
+    'replay:Replay the events of a trace; write completions, expirations and watches as Delta tables'
     'report:Write a self-contained HTML report - outcomes over time, purgatory sizes, slow operations and causes'
     'simulate:Generate a trace - a simulated cluster with clients that react, or a trace of any size'
     'top:Show the status of a followed replay - purgatories, longest waits and their reasons, rebalancing groups'
@@ -82,8 +82,8 @@ _purgatory_replay() {
     diagnose)
       _arguments \
         '*--out[Folder of a replay'\''s tables; the replay may still be running.]:value:_files' \
-        '*--from[Report only incidents that end at or after this time.]:value:_files' \
-        '*--to[Report only incidents that start by this time.]:value:_files' \
+        '*--from[Start of the period, in ISO 8601 - report only incidents that end at or after it.]:value:_files' \
+        '*--to[End of the period, in ISO 8601 - report only incidents that start at or before it.]:value:_files' \
         '*--top[Maximum number of findings to print.]:value:_files' \
         '*--json[File for the findings as JSON; - for standard output.]:value:_files' \
         '*--baseline[Folder of another replay to compare with - also report findings and waits that have become worse.]:value:_files' \
@@ -94,10 +94,10 @@ _purgatory_replay() {
     explain)
       _arguments \
         '*--out[Folder of a replay'\''s tables; the replay may still be running.]:value:_files' \
-        '*--operation[operation_id of the operation to explain.]:value:_files' \
-        '*--request-id[request_id of the request to explain, or a unique suffix of it.]:value:_files' \
+        '*--operation[ID of the operation to explain - operation_id in the tables of outcomes.]:value:_files' \
+        '*--request-id[ID of the request to explain, or a unique suffix of the ID.]:value:_files' \
         '*--group[Consumer group to explain.]:value:_files' \
-        '*--client[Client ID; its expired operations are explained.]:value:_files' \
+        '*--client[Client ID of the expired operations to explain.]:value:_files' \
         '*--member[Member of a consumer group (KIP-848) to explain - its member ID or client ID.]:value:_files' \
         '*--record[Record of a share group to explain, as GROUP/TOPIC-PARTITION -OFFSET.]:value:_files' \
         '*--top[Maximum number of operations, or of group changes, to print.]:value:_files' \
@@ -111,7 +111,7 @@ _purgatory_replay() {
         '*--out[Folder of an imported request log and its replay.]:value:_files' \
         '*--jmx-before[JSON file of the brokers'\'' expiration counters (JMX), read at the start of the log.]:value:_files' \
         '*--jmx-after[JSON file of the brokers'\'' expiration counters (JMX), read at the end of the log.]:value:_files' \
-        '*--server-log[server.log of a broker, or a folder of them, to compare groups (repeatable).]:value:_files' \
+        '*--server-log[server.log of a broker, or a folder of server logs, to compare consumer groups (repeatable).]:value:_files' \
         '*--zone[Time zone of times without an offset in the server logs - UTC or an offset, such as +01 -00.]:value:_files' \
         '*--html[File of the HTML page. (default - fidelity.html in the folder)]:value:_files' \
         '*--json[File for the answer as JSON; - prints only the JSON, to standard output.]:value:_files' \
@@ -190,7 +190,7 @@ _purgatory_replay() {
       ;;
     package)
       _arguments \
-        '*--out[Archive to write; its name ends in .tar.gz.]:value:_files' \
+        '*--out[Archive to write, with the extension .tar.gz.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
         '*:file:_files'
@@ -209,7 +209,7 @@ _purgatory_replay() {
         '*--run-id[ID of the run. (default - derived from the trace and the settings)]:value:_files' \
         '*--overwrite[Replace the tables of an earlier run in the folder.]' \
         '*--follow[Follow the table of events - replay new events until interrupted.]' \
-        '*--explain[Consumer group of which to list the requests whose replayed and recorded responses differ. Without --events and --trace, the existing replay in the folder is used.]:value:_files' \
+        '*--explain[Consumer group - list its requests with different replayed and recorded responses. Without --events and --trace, the existing replay in the folder is used.]:value:_files' \
         '*--json[File for the answer as JSON; - prints only the JSON, to standard output.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
         '*--help[Show this message and exit.]' \
@@ -245,15 +245,15 @@ _purgatory_replay() {
         '*--p75-ms[75th percentile of the replication latency, in milliseconds.]:value:_files' \
         '*--timeout-ms[Timeout of produces and of administrative requests, in milliseconds.]:value:_files' \
         '*--max-wait-ms[Maximum wait of a fetch, in milliseconds.]:value:_files' \
-        '*--group-share[Fraction of all requests that group members send.]:value:_files' \
+        '*--group-share[Fraction of requests that group members send.]:value:_files' \
         '*--members[Average number of members per group.]:value:_files' \
         '*--heartbeat-ms[Heartbeat interval, in milliseconds.]:value:_files' \
         '*--commit-ms[Interval of a member'\''s offset commits, in milliseconds.]:value:_files' \
         '*--session-timeout-ms[Session timeout, in milliseconds.]:value:_files' \
         '*--incident-s[Interval between departures of members in each group, in seconds.]:value:_files' \
         '*--crash-share[Fraction of departing members that crash instead of leaving.]:value:_files' \
-        '*--delete-share[Fraction of all requests that delete records.]:value:_files' \
-        '*--create-share[Fraction of all requests that create topics.]:value:_files' \
+        '*--delete-share[Fraction of requests that delete records.]:value:_files' \
+        '*--create-share[Fraction of requests that create topics.]:value:_files' \
         '*--transaction-share[Fraction of partitions with transactions.]:value:_files' \
         '*--transaction-ms[Duration of each transaction, in milliseconds.]:value:_files' \
         '*--verbose[Show Spark'\''s own log and whole stack traces.]' \
