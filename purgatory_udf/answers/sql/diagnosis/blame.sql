@@ -8,7 +8,7 @@
 --   |── replica 2 ──|──────── replica 3 ────────|       a produce; replica 2 had its records first, replica 3 last
 --   |── no_data ──|─ below_min_bytes ─|─ repl. 3 ─|     a consumer's fetch
 --
--- If several conditions were never met, the one that was met last after the end has all of the rest.
+-- If several conditions were unmet at the end, the one that was met last afterwards has all of the rest.
 --
 -- Reads:  conditions, waited, heartbeat_members
 
