@@ -274,7 +274,7 @@ def _rebalances(statuses: list[QueryStatus], at_ms: int, limit: int) -> Table:
         for rebalance in rebalances[:limit]
     ]
     more = f" ({len(rebalances):,} in all)" if len(rebalances) > limit else ""
-    columns = ("group", "broker", "state", "lasts ms", "ms left", "missing", "members")
+    columns = ("group", "broker", "state", "since ms", "ms left", "missing", "members")
     return Table(f"Groups in rebalance{more}", columns, rows)
 
 

@@ -54,7 +54,7 @@ def test_options_are_parsed() -> None:
         (lambda: parse_limit("p99 < 50"), "--within p99 < 50: expected a figure and its limit"),
         (lambda: parse_ranges(["fetch.min_bytes=5"]), "--over fetch.min_bytes=5: expected key=low..high"),
         (lambda: parse_ranges(["fetch.bytes=1..5"]), "fetch.bytes: unknown key; predictions support"),
-        (lambda: parse_ranges([]), "--over: expected one to 3 keys"),
+        (lambda: parse_ranges([]), "--over: expected one to 3 settings, got 0"),
     ],
 )
 def test_invalid_option_is_reported(ask: object, message: str) -> None:

@@ -122,4 +122,5 @@ def test_replay_waits_for_table(without_spark: Backend, tmp_path: Path, caplog: 
     for _ in range(2):
         wait_for_events(without_spark, str(tmp_path / "events"), sleep)
     assert waits == [1.0] * 3
-    assert caplog.messages == [f"waiting for {tmp_path}/events, which ingest --follow creates; Ctrl-C stops waiting"]
+    table = f"{tmp_path}/events"
+    assert caplog.messages == [f"waiting for the table {table}, which ingest --follow creates; Ctrl-C stops waiting"]

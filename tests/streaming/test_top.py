@@ -143,7 +143,7 @@ def test_frame_shows_purgatories_waits_and_rebalances() -> None:
         "behind by 812 offsets",
         "",
         "Groups in rebalance",
-        "  group  broker  state               lasts ms  ms left  missing  members",
+        "  group  broker  state               since ms  ms left  missing  members",
         "  g           0  PreparingRebalance         0    5,000  1 of 2   b",
     ]
     told = as_json(statuses, rows=10, now_ms=103_000, ended=False)
