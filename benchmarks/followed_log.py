@@ -42,10 +42,7 @@ Message = tuple[str, int, int, str]
 def measure(
     backend: Backend, paths: Sequence[str], folder: Path, floor: float, hold_ms: int = HOLD_MS
 ) -> dict[str, Any]:
-    """Follow request logs in steps, and return the measured times in seconds.
-
-    The result has the number of `lines`, the time of the `first` step and of each of the other `steps`, the latter's
-    sum (`import`) and CPU time (`processor`), and the `ratio` of their time to that of the floor.
+    """Follow request logs in steps, and return what was measured; times are in seconds.
 
     Args:
         backend: Backend that executes the steps.
@@ -53,6 +50,11 @@ def measure(
         folder: Folder of the tables.
         floor: The time, in seconds per line, of only reading the log and writing its table.
         hold_ms: Time for which lines are held back, in milliseconds.
+
+    Returns:
+        `first`: the time of the first step, which the other values leave out. `steps`: the time of each further step.
+        `import` and `processor`: the sum of these times, and their CPU time. `lines`: the number of lines in these
+        steps. `ratio`: their time per line as a multiple of `floor`.
     """
     messages = list(heapq.merge(*(_messages(number, Path(path)) for number, path in enumerate(paths))))
     each = int(len(messages) * COUNTED_FRACTION / STEPS)

@@ -120,7 +120,9 @@ def _needs_spark(**given: Any) -> bool:
 @job.job(checks=_checks, reads=("paths",), max_local_bytes=IMPORTED_BYTES, needs_spark=_needs_spark)
 def main(
     open_backend: OpenBackend,
-    out: Annotated[str, typer.Option(help="Folder of the tables events and rejected_events.")],
+    out: Annotated[
+        str, typer.Option(help="Folder for the tables: events, rejected_events, and for request logs recorded.")
+    ],
     paths: Annotated[
         list[str] | None,
         typer.Argument(metavar="PATH", help="Files, folders (searched recursively), glob patterns, or URIs."),
@@ -174,7 +176,8 @@ def main(
         str | None,
         _request_log(
             metavar="X.Y",
-            help="Kafka version, if the log does not show it; up to 3.9, offset commits wait like produces.",
+            help="Kafka version of the brokers, if the log does not show it. It selects the group coordinator: up to "
+            "3.9 the old one, whose offset commits wait like produces.",
         ),
     ] = None,
     zone: Annotated[

@@ -209,7 +209,12 @@ def _rolls_at_log_ends(events: pa.Table) -> pa.Table:
 
 
 def outcome_lines(completions: pa.Table, expirations: pa.Table, partitions: list[str]) -> list[str]:
-    """Return `op kind completed|expired t trigger detail` by arrival, as Kafka's side writes them."""
+    """Return one line per ended operation, in order of arrival, in the format that Kafka's side writes.
+
+    The fields, separated by tabs, are the request id, `P` (produce) or `F` (fetch), `completed` or `expired`, the time
+    of the end in milliseconds, the trigger or `-`, and the bytes of a fetch or the partitions of a produce with their
+    status. `partitions` has the name of each partition, by number.
+    """
     both = pa.concat_tables([_ended(completions, "completed"), _ended(expirations, "expired")])
     both = both.take(pc.sort_indices(both["operation_id"])).combine_chunks()
     readable = dict(zip((f"{TOPIC}-{number}" for number in range(len(partitions))), partitions, strict=True))

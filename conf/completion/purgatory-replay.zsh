@@ -132,7 +132,7 @@ _purgatory_replay() {
       ;;
     ingest)
       _arguments \
-        '*--out[Folder of the tables events and rejected_events.]:value:_files' \
+        '*--out[Folder for the tables - events, rejected_events, and for request logs recorded.]:value:_files' \
         '*--from[Input format; request-log is the log that Kafka'\''s request logger writes. Files may be compressed.]:value:(jsonl parquet request-log kafka)' \
         '*--max-disorder-ms[Maximum out-of-orderness of events, in milliseconds; events beyond it are rejected. (default - 0)]:value:_files' \
         '*--max-rejected[Maximum percentage of rejected lines; above it, the exit status is 1. (default - 0)]:value:_files' \
@@ -142,7 +142,7 @@ _purgatory_replay() {
         '*--topics[File of topic IDs and names - JSON, output of kafka-topics --describe, or lines id name.]:value:_files' \
         '*--batches[File of record batches - output of kafka-dump-log, or CSV.]:value:_files' \
         '*--isr[File of leaders and in-sync sets - output of kafka-dump-log --cluster-metadata-decoder.]:value:_files' \
-        '*--kafka-version[Kafka version, if the log does not show it; up to 3.9, offset commits wait like produces.]:value:_files' \
+        '*--kafka-version[Kafka version of the brokers, if the log does not show it. It selects the group coordinator - up to 3.9 the old one, whose offset commits wait like produces.]:value:_files' \
         '*--zone[Time zone of log times without an offset - UTC or an offset, such as +01 -00. (default - UTC)]:value:_files' \
         '*--anonymise[Replace the names of topics, groups, clients, members and assignors with pseudonyms.]' \
         '*--anonymise-key[Secret key for the pseudonyms, as ${env -NAME}; without a key, others can verify guessed names.]:value:_files' \

@@ -99,7 +99,7 @@ class GroupOperation(DelayedRequest):
         return ()
 
     def on_expiration(self, now_us: int) -> None:
-        """Do nothing: `on_complete` handles the expiration, except for syncs and sessions."""
+        """Do nothing, because `on_complete` also handles expirations. Syncs and sessions override this method."""
 
 
 class JoinCompletion(Protocol):

@@ -254,7 +254,7 @@ def replica_end(arena: Arena, e: int) -> None:
 
 @helper
 def rare_change(arena: Arena, e: int) -> None:
-    """Handle event `e`, a change of any other kind. Each may make the read of a waiting fetch fail."""
+    """Handle event `e`, a change without a handler of its own. After it, the read of a waiting fetch may fail."""
     arena.disruptions += 1
     event = event_at(arena, e)
     code, t, offset = event.code, event.t, event.offset

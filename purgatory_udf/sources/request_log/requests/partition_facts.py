@@ -74,7 +74,7 @@ class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
 
     @property
     def is_operation(self) -> bool:
-        """Whether the append is part of a produce of the log."""
+        """Whether a produce in the request log made the append, and not, for example, a coordinator."""
         return self.line >= 0
 
     @property
