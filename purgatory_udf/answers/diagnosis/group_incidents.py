@@ -30,7 +30,7 @@ def failed_members(facts: TraceFacts) -> Iterator[Finding]:
     rebalances = _rebalances(facts)
     for row in facts.tables.rows("diagnosis/lost_sessions"):
         silence_us = row["end_us"] - row["start_us"]
-        is_blocked = facts.is_silent(row["broker"], Period(row["start_us"], row["end_us"]))
+        is_blocked = facts.stood_still(row["broker"], Period(row["start_us"], row["end_us"]))
         if is_blocked or row["end_us"] >= facts.shutdown_us:
             continue
         after = [each for each in rebalances if each["group"] == row["group"] and _begins_at(each, row["end_us"])]
@@ -71,7 +71,7 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
         if row["type"] != "leave_group" or row["time_us"] >= facts.shutdown_us - 5_000_000:
             continue
         back = _return_of(row, changes[place + 1 :], changes[:place])
-        if back is None or facts.is_silent(row["broker"], Period(row["time_us"], back["time_us"])):
+        if back is None or facts.stood_still(row["broker"], Period(row["time_us"], back["time_us"])):
             continue
         away_us = back["time_us"] - row["time_us"]
         if away_us < _SHORT_ABSENCE_US:
@@ -130,7 +130,7 @@ def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding
     for row in rows:
         period = Period(row["start_us"], row["end_us"])
         # Syncs wait until the group's assignment is replicated, too.
-        is_blocked = facts.is_silent(row["broker"], period) or (row["kind"] == "sync" and _is_blocked(found, period))
+        is_blocked = facts.stood_still(row["broker"], period) or (row["kind"] == "sync" and _is_blocked(found, period))
         if row["end_us"] >= facts.shutdown_us or is_blocked:
             continue
         # Nothing is known of a member after the end of the trace.

@@ -3,7 +3,7 @@
 Slow waits for one replica within a short time are an incident of this replica. The activity of the replica in that time
 decides the kind of incident:
 
-- it did not handle any request either: `broker_frozen`
+- it was busy before, but then handled no request and sent no fetch: `broker_frozen`
 - it sent no fetch for most of the time: `follower_stalled`
 - a replication quota throttled it: `replication_throttled`
 - otherwise (it fetched with interruptions or too slowly): `follower_slow`
@@ -130,7 +130,7 @@ def _finding(facts: TraceFacts, cluster: _Cluster) -> Finding:
         for stall in facts.stalls.get((broker, leader), [])
         if stall.overlap_us(around.start_us, around.end_us)
     ]
-    silences = [gap for gap in facts.silences.get(broker, []) if gap.overlap_us(around.start_us, around.end_us)]
+    silences = [gap for gap in facts.standstills.get(broker, []) if gap.overlap_us(around.start_us, around.end_us)]
     pauses = merged([*stalls, *silences])
     start_us = min([cluster.start_us, *(pause.start_us for pause in pauses)])
     end_us = max([cluster.end_us, *(pause.end_us for pause in pauses)]) if pauses else cluster.end_us
@@ -274,7 +274,7 @@ def _summary(
 
 def _silence_sentence(facts: TraceFacts, broker: int, silences: Sequence[Period]) -> str:
     when = f"{_lengths(silences)} from {clock_time(silences[0].start_us)}"
-    if facts.stood_still(broker, silences):
+    if facts.was_paused(broker, silences):
         return f"Broker {broker} stood still {when}: it neither fetched nor answered, and its timers did not run."
     return f"Broker {broker} neither fetched nor answered {when}."
 
@@ -313,7 +313,7 @@ def _delay_sentence(facts: TraceFacts, kind: str, broker: int, pauses: Sequence[
 
 def _silent_brokers(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield a finding for each time that a broker stood still without delaying produces at other brokers."""
-    for broker, silences in facts.silences.items():
+    for broker, silences in facts.standstills.items():
         for period in silences:
             known = any(each.broker == broker and each.overlap_us(period.start_us, period.end_us) for each in found)
             if known or period.length_us < _LEAST_SILENCE_US or period.start_us >= facts.shutdown_us - 10_000_000:

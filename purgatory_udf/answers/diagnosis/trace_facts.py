@@ -20,6 +20,9 @@ SLOW_MS, SLOW_FACTOR = 50, 5
 FETCH_SLACK_MS = 250
 # Slow waits with at most this distance belong to one incident, in microseconds.
 SAME_INCIDENT_US = 3_000_000
+# A silence means that the broker stood still if it was busy: at least this many requests were expected in this time. If
+# requests arrive at random, such a silence happens by chance once in 150 times.
+_EXPECTED_REQUESTS = 5
 # The assumed distance of an unrecorded shutdown from the end of the trace: further than any detector looks back.
 NEVER_US = 3_600_000_000
 
@@ -108,14 +111,31 @@ class TraceFacts:
         }
 
     @cached_property
+    def _gaps(self) -> list[Row]:
+        longest_ms = self.fetch_wait_ms + FETCH_SLACK_MS
+        rows = self.tables.rows("diagnosis/broker_gaps", longest_ms=longest_ms, expected=_EXPECTED_REQUESTS)
+        return [row for row in rows if not row["stopped"]]
+
+    @cached_property
     def silences(self) -> dict[int, list[Period]]:
         """By broker, the periods in which it handled no request although its process was running."""
-        longest_ms = self.fetch_wait_ms + FETCH_SLACK_MS
-        rows = self.tables.rows("diagnosis/broker_gaps", longest_ms=longest_ms)
         return {
-            broker: [Period(row["start_us"], row["end_us"]) for row in found if not row["stopped"]]
-            for (broker,), found in _grouped(rows, "broker")
+            broker: [Period(row["start_us"], row["end_us"]) for row in found]
+            for (broker,), found in _grouped(self._gaps, "broker")
         }
+
+    @cached_property
+    def standstills(self) -> dict[int, list[Period]]:
+        """By broker, the silences in which it stood still: it was busy before and did not fetch either, or was paused.
+
+        A broker that leads no partition is often silent, because it gets few requests.
+        """
+        found: dict[int, list[Period]] = {}
+        for row in self._gaps:
+            gap = Period(row["start_us"], row["end_us"])
+            if (row["busy"] and not row["fetched"]) or self.was_paused(row["broker"], [gap]):
+                found.setdefault(row["broker"], []).append(gap)
+        return found
 
     @cached_property
     def pauses(self) -> dict[int, list[Period]]:
@@ -168,10 +188,13 @@ class TraceFacts:
 
     def is_silent(self, broker: int, period: Period) -> bool:
         """Return whether the broker handled no request for most of the period."""
-        silent = sum(each.overlap_us(period.start_us, period.end_us) for each in self.silences.get(broker, ()))
-        return 2 * silent >= period.length_us
+        return _covers(self.silences.get(broker, ()), period)
 
-    def stood_still(self, broker: int, silences: Iterable[Period]) -> bool:
+    def stood_still(self, broker: int, period: Period) -> bool:
+        """Return whether the broker stood still for most of the period; see `standstills`."""
+        return _covers(self.standstills.get(broker, ()), period)
+
+    def was_paused(self, broker: int, silences: Iterable[Period]) -> bool:
         """Return whether the events record that the broker stood still for most of each period."""
         pauses = self.pauses.get(broker, [])
         return all(
@@ -185,6 +208,10 @@ class TraceFacts:
             row["broker"] == broker and period.start_us - 1_000_000 <= row["time_us"] <= period.end_us
             for row in self.stops
         )
+
+
+def _covers(periods: Iterable[Period], period: Period) -> bool:
+    return 2 * sum(each.overlap_us(period.start_us, period.end_us) for each in periods) >= period.length_us
 
 
 def _grouped(rows: Iterable[Row], *keys: str) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:

@@ -182,6 +182,39 @@ def test_throttled_replica_is_blamed_for_refused_produces(out: Path) -> None:
     assert (finding.operations, (finding.start_us - BEGIN_US) / MS) == (3, 5_000)
 
 
+@pytest.mark.parametrize(
+    ("every_ms", "serves", "kind"),
+    [(100, False, "broker_frozen"), (3_000, False, "follower_stalled"), (100, True, "follower_stalled")],
+    ids=["busy before", "idle before", "busy meanwhile"],
+)
+def test_broker_froze_if_it_was_busy_before(every_ms: int, serves: bool, kind: str, out: Path) -> None:
+    """Replica 2 does not fetch for 5 s; its own requests come every `every_ms`, meanwhile only if `serves`."""
+    timeline, begin, end = Timeline(), 8_000, 13_000
+    offset = 100
+    place: dict[str, Any] = {"topic": "orders", "partition": 0}
+    follower = {"client_id": "fetcher", "max_wait_ms": 500, "min_bytes": 1}
+    for ms in range(10, 20_000, 10):
+        if ms % 200 == 0:
+            batch = place | {"base_offset": offset, "last_offset": offset, "bytes": 100}
+            timeline.add(
+                ms, "produce", request_id=f"p-{ms}", client_id="app", acks=-1, timeout_ms=30_000, partitions=[batch]
+            )
+            offset += 1
+        part = place | {"fetch_offset": offset, "max_bytes": 1_000}
+        for replica in (2, 3):
+            if ms % 100 == 50 and (replica == 3 or not begin <= ms < end):
+                timeline.add(
+                    ms, "fetch", request_id=f"f-{replica}-{ms}", replica_id=replica, partitions=[part], **follower
+                )
+        if ms % every_ms == 70 and (serves or not begin <= ms < end):
+            timeline.add(ms, "fetch", broker=2, request_id=f"c-{ms}", partitions=[part], **follower)
+    timeline.blame(out)
+    (finding,) = diagnose(LocalBackend(), str(out)).findings
+    assert (finding.kind, finding.broker) == (kind, 2)
+    assert (finding.start_us - BEGIN_US) / MS == pytest.approx(begin, abs=100)
+    assert (finding.end_us - BEGIN_US) / MS == pytest.approx(end, abs=100)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_parts_add_up_to_random_waits(seed: int, out: Path) -> None:
     """Requests of two partitions, progress of followers, and changes of the in-sync set at random times."""
