@@ -84,7 +84,7 @@ class Cluster:
                 "name": "checkout",
                 "count": random.randint(2, 3),
                 "topics": ["orders"],
-                "rate": random.uniform(20, 50),
+                "rate": random.uniform(10, 25),
                 "request_timeout_ms": random.choice((5_000, 30_000)),
             }
         ]
@@ -136,6 +136,18 @@ def _broker_frozen(cluster: Cluster) -> Trace:
     at_s = cluster.start_s(length_s)
     cluster.add("freeze-broker", at_s, broker=cluster.broker, for_s=length_s)
     return cluster.trace(Injected(at_s, at_s + length_s, ("broker_frozen",), broker=cluster.broker))
+
+
+def _idle_broker(cluster: Cluster) -> Trace:
+    """Return a trace in which a broker that leads no partition stalls, or freezes, which looks nearly the same."""
+    cluster.topics[0]["partitions"] = BROKERS - 1
+    length_s = cluster.random.uniform(1.5, 8)
+    at_s = cluster.start_s(length_s)
+    what, kinds = cluster.random.choice(
+        (("stall-follower", ("follower_stalled",)), ("freeze-broker", ("follower_stalled", "broker_frozen")))
+    )
+    cluster.add(what, at_s, broker=BROKERS, for_s=length_s)
+    return cluster.trace(Injected(at_s, at_s + length_s, kinds, broker=BROKERS))
 
 
 def pause_again_and_again(cluster: Cluster, broker: int, at_s: float, length_s: float) -> None:
@@ -367,6 +379,7 @@ def _share_worker_slow(cluster: Cluster) -> Trace:
 SINGLE_SHAPES: dict[str, Callable[[Cluster], Trace]] = {
     "follower_stalled": _follower_stalled,
     "broker_frozen": _broker_frozen,
+    "idle_broker": _idle_broker,
     "follower_slow": _follower_slow,
     "host_busy": _host_busy,
     "below_min_isr": _below_min_isr,
