@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ OUTCOME_TABLES = ("completions", "expirations", "cancellations")
 COUNTERS = ("events", *OUTCOME_TABLES, "transitions")
 # Expirations are counted per second of the trace, for this number of seconds.
 EXPIRATION_SECONDS = 60
+# Attributes of a status with such counts.
+_BY_SECOND = ("expired", "moved", "rebalanced")
 
 
 @dataclass
@@ -37,6 +40,8 @@ class QueryStatus:
         counts: Values of `COUNTERS` since the start of the run.
         groups: By group of keys, the last update that had gauges: `open`, `purgatories`, `oldest`.
         expired: Lists of second, broker, purgatory and number of expirations, for the last `EXPIRATION_SECONDS`.
+        moved: Lists of second, broker and number of operations that ended there because their leader moved, as above.
+        rebalanced: Lists of second, broker, group and number of rebalances that started, as above.
         rebalances: Consumer groups in rebalance, by their key.
     """
 
@@ -47,6 +52,8 @@ class QueryStatus:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
     expired: list[list[Any]] = field(default_factory=list)
+    moved: list[list[Any]] = field(default_factory=list)
+    rebalanced: list[list[Any]] = field(default_factory=list)
     rebalances: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add_batch(self, batch: int, at_ms: int, updates: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
@@ -54,13 +61,14 @@ class QueryStatus:
         if batch <= self.batch:
             return False
         self.batch, self.at_ms = batch, max(self.at_ms, at_ms)
-        expired = {(second, broker, purgatory): count for second, broker, purgatory, count in self.expired}
+        counted = {name: Counter({tuple(key): count for *key, count in getattr(self, name)}) for name in _BY_SECOND}
         for group, update in updates:
             for name in COUNTERS:
                 # A file of an older version may lack a counter.
                 self.counts[name] = self.counts.get(name, 0) + update.get(name, 0)
-            for second, broker, purgatory, count in update.get("expired", ()):
-                expired[second, broker, purgatory] = expired.get((second, broker, purgatory), 0) + count
+            for name, counts in counted.items():
+                for *key, count in update.get(name, ()):
+                    counts[tuple(key)] += count
             if "purgatories" in update:
                 names = ("open", "purgatories", "oldest")
                 self.groups[group] = {name: update[name] for name in names if name in update}
@@ -68,8 +76,9 @@ class QueryStatus:
                 self.rebalances.pop(name, None)
                 if rebalance is not None:
                     self.rebalances[name] = rebalance
-        first = max((second for second, _, _ in expired), default=0) - EXPIRATION_SECONDS
-        self.expired = [[*key, count] for key, count in sorted(expired.items()) if key[0] > first]
+        for name, counts in counted.items():
+            first = max((second for second, *_ in counts), default=0) - EXPIRATION_SECONDS
+            setattr(self, name, [[*key, count] for key, count in sorted(counts.items()) if key[0] > first])
         return True
 
     @property

@@ -1,8 +1,9 @@
 """Status updates: JSON documents in which calls report to the status file of a followed replay.
 
-An update counts the operations that ended in the call. If the call has all keys of its brokers, the update also
-contains the gauges, the number of open operations, and the oldest operations of each purgatory with the reason why they
-are pending. Calls for consumer groups report rebalances and the members that have not joined or synced yet.
+An update counts the operations that ended in the call, and those that ended because their leader moved. If the call has
+all keys of its brokers, the update also contains the gauges, the number of open operations, and the oldest operations
+of each purgatory with the reason why they are pending. Calls for consumer groups count the rebalances that started, and
+report the rebalances in progress with the members that have not joined or synced yet.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop.arena import NONE, SETTLED, AnswerSource
-from purgatory_udf.rules.engine.loop.codes import KINDS, PURGATORIES, UNKNOWN, Code, Reader, key_parts
+from purgatory_udf.rules.engine.loop.codes import KINDS, PURGATORIES, UNKNOWN, Code, Reader, Rule, key_parts
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, State
 from purgatory_udf.rules.groups.group_rows import KIND_OF, split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
@@ -30,6 +31,8 @@ _LISTED_MEMBERS = 5
 _CODES = np.array(sorted(Code))
 _IN_REBALANCE = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 _HEARTBEAT = KIND_OF["heartbeat"]
+# Rules that end a waiting operation because its broker is no longer the leader.
+_LEADER_MOVED = (Rule.NOT_LEADER, Rule.BROKER_STOPPED)
 
 
 def partition_update(state: State, decided: Decisions, has_gauges: bool) -> bytes:
@@ -45,6 +48,7 @@ def partition_update(state: State, decided: Decisions, has_gauges: bool) -> byte
         "expirations": len(decided.expired),
         "cancellations": len(decided.cancelled),
         "expired": _expired_by_second(decided.all_operations[decided.expired]),
+        "moved": _moved_by_second(decided),
     }
     if has_gauges:
         update["open"] = len(state.open_operations)
@@ -71,6 +75,14 @@ def _expired_by_second(operations: Records) -> list[list[Any]]:
     distinct, counts = np.unique(rows, axis=0, return_counts=True)
     pairs = zip(distinct.tolist(), counts.tolist(), strict=True)
     return [[at, broker, PURGATORIES[Code(code)], count] for (at, broker, code), count in pairs]
+
+
+def _moved_by_second(decided: Decisions) -> list[list[Any]]:
+    """Return second, broker and number of waiting operations that ended because their leader moved or stopped."""
+    operations = decided.all_operations[np.concatenate([decided.completed, decided.cancelled])]
+    moved = operations[np.isin(operations["rule"], _LEADER_MOVED) & (operations["watched"] > 0)]
+    counts = Counter(zip((moved["end_t"] // 1_000_000).tolist(), moved["broker"].tolist(), strict=True))
+    return [[*key, count] for key, count in sorted(counts.items())]
 
 
 def _oldest(operations: Records) -> Records:
@@ -258,6 +270,7 @@ class GroupStatusUpdate:
     def __init__(self) -> None:
         self._rebalances: dict[str, dict[str, Any] | None] = {}
         self._expired: Counter[tuple[int, int, str]] = Counter()
+        self._rebalanced: Counter[tuple[int, int, str]] = Counter()
 
     def add(self, key: str, was_rebalancing: bool, snapshot: GroupSnapshot, result: StepResult) -> None:
         """Add one consumer group after its step.
@@ -274,7 +287,11 @@ class GroupStatusUpdate:
         rebalancing = is_rebalancing(snapshot)
         if rebalancing or was_rebalancing or result.transitions:
             self._rebalances[key] = _rebalance(key, snapshot) if rebalancing else None
-        broker = split_group_key(key)[0]
+        broker, name = split_group_key(key)
+        for each in result.transitions:
+            # The first rebalance forms the group.
+            if each.to_state == GroupState.PREPARING_REBALANCE.value and each.from_state != GroupState.EMPTY.value:
+                self._rebalanced[each.at_us // 1_000_000, broker, name] += 1
         # Kafka's new group coordinator has no purgatories, and so no meters.
         for ended in () if snapshot.is_new else result.ended:
             expired = ended.take(ended.expired > 0)
@@ -286,9 +303,17 @@ class GroupStatusUpdate:
         """Return the update as a JSON object, empty if nothing changed."""
         if not self._rebalances and not self._expired:
             return {}
-        first = max((second for second, *_ in self._expired), default=0) - EXPIRATION_SECONDS
-        expired = [[*key, count] for key, count in sorted(self._expired.items()) if key[0] > first]
-        return {"rebalances": self._rebalances, "expired": expired}
+        return {
+            "rebalances": self._rebalances,
+            "expired": _recent(self._expired),
+            "rebalanced": _recent(self._rebalanced),
+        }
+
+
+def _recent(counts: Counter[tuple[int, int, str]]) -> list[list[Any]]:
+    """Return second, broker, name and count, for the last `EXPIRATION_SECONDS`."""
+    first = max((second for second, *_ in counts), default=0) - EXPIRATION_SECONDS
+    return [[*key, count] for key, count in sorted(counts.items()) if key[0] > first]
 
 
 def is_rebalancing(snapshot: GroupSnapshot) -> bool:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from purgatory_udf.backend.file_system import write_json
-from purgatory_udf.common.console import Cell, Table, request_label
+from purgatory_udf.common.console import Cell, Table, counted, request_label
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.storage.output_folder import is_locked
 from purgatory_udf.streaming.status_file import QueryStatus, longest_waits, read_status_files
@@ -26,6 +26,8 @@ _RATE_SECONDS = 10
 # A follower or a partition is named if a produce has waited for it this long, in milliseconds; a group, if it has
 # rebalanced this long: members learn of a rebalance from their next heartbeat, by default up to 3 s later.
 _LAG_MS, _REBALANCE_MS = 500, 4_000
+# This many rebalances of a group within the last minute are a storm. A moved leader is shown for `_MOVE_SECONDS`.
+_STORM, _STORM_SECONDS, _MOVE_SECONDS = 5, 60, 10
 
 
 def show_top(out: str, once: bool, every: float, rows: int) -> None:
@@ -148,7 +150,8 @@ class Problem:
     """Something that is wrong now.
 
     Attributes:
-        kind: `follower_behind`, `below_min_isr`, `rebalancing` or `sessions_expired`.
+        kind: `follower_behind`, `below_min_isr`, `leader_moved`, `rebalancing`, `rebalance_storm` or
+            `sessions_expired`.
         subject: The broker, partition or group; of expired sessions, the coordinator.
         since: Start, or None for expired sessions.
         lasted_ms: Time since then, in milliseconds.
@@ -163,13 +166,15 @@ class Problem:
 
 
 def _problems(statuses: list[QueryStatus], at_ms: int) -> list[Problem]:
-    """Return what is wrong now: what the oldest produces wait for, long rebalances, and expired sessions."""
+    """Return what is wrong now: what the oldest produces wait for, moved leaders, rebalances, and expired sessions."""
     return [
         *_waits_for(statuses, at_ms, "follower_behind", "replicas", "Broker {} is behind: produces have waited for it"),
         *_waits_for(
             statuses, at_ms, "below_min_isr", "below_min_isr", "{} is below min.insync.replicas: produces have waited"
         ),
+        *_moved_leaders(statuses, at_ms),
         *_long_rebalances(statuses, at_ms),
+        *_storms(statuses, at_ms),
         *_expired_sessions(statuses, at_ms),
     ]
 
@@ -182,6 +187,30 @@ def _waits_for(statuses: list[QueryStatus], at_ms: int, kind: str, field: str, t
             since_us[subject] = min(operation["since_us"], since_us.get(subject, operation["since_us"]))
     for subject, start_us in sorted(since_us.items(), key=lambda item: (item[1], item[0])):
         yield from _lasting(kind, str(subject), start_us, at_ms, _LAG_MS, text.format(subject))
+
+
+def _moved_leaders(statuses: list[QueryStatus], at_ms: int) -> Iterator[Problem]:
+    """Yield the brokers at which waiting requests ended in the last seconds because the broker lost its leadership."""
+    counts: dict[int, Counter[int]] = {}
+    for at, broker, count in (row for status in statuses for row in status.moved):
+        if at >= at_ms // 1000 - _MOVE_SECONDS:
+            counts.setdefault(broker, Counter())[at] += count
+    for broker, by_second in sorted(counts.items()):
+        requests = counted(sum(by_second.values()), "waiting request")
+        text = f"Leaders moved away from broker {broker}: {requests} ended there"
+        yield from _lasting("leader_moved", str(broker), min(by_second) * 1_000_000, at_ms, 0, text)
+
+
+def _storms(statuses: list[QueryStatus], at_ms: int) -> Iterator[Problem]:
+    """Yield the groups that have rebalanced often within the last minute."""
+    started: dict[str, Counter[int]] = {}
+    for at, _, group, count in (row for status in statuses for row in status.rebalanced):
+        if at >= at_ms // 1000 - _STORM_SECONDS:
+            started.setdefault(group, Counter())[at] += count
+    for group, by_second in sorted(started.items()):
+        if (times := sum(by_second.values())) >= _STORM:
+            text = f"Group {group} has rebalanced {times} times"
+            yield from _lasting("rebalance_storm", group, min(by_second) * 1_000_000, at_ms, 0, text)
 
 
 def _long_rebalances(statuses: list[QueryStatus], at_ms: int) -> Iterator[Problem]:
@@ -206,7 +235,8 @@ def _expired_sessions(statuses: list[QueryStatus], at_ms: int) -> Iterator[Probl
         if purgatory == "Heartbeat":
             counts[broker] += count
     for broker, count in sorted(counts.items()):
-        text = f"{count:,} sessions of group members expired at broker {broker} in the last {_RATE_SECONDS} s"
+        sessions = f"{counted(count, 'session')} of group members"
+        text = f"{sessions} expired at broker {broker} in the last {_RATE_SECONDS} s"
         yield Problem("sessions_expired", str(broker), None, None, text)
 
 

@@ -167,8 +167,32 @@ def test_frame_begins_with_what_is_wrong() -> None:
     assert lines[1:4] == [
         "orders-3 is below min.insync.replicas: produces have waited since 00:00:00.010, 11,990 ms",
         "Group g waits for b: the group has rebalanced since 00:00:07.000, 5,000 ms",
-        "1 sessions of group members expired at broker 2 in the last 10 s",
+        "1 session of group members expired at broker 2 in the last 10 s",
     ]
+
+
+def test_frame_shows_moved_leaders_and_storms() -> None:
+    """Broker 0 loses its leadership while a produce waits; g rebalances five times within a minute."""
+    timeline = led_partition().produce(4_000, "p-1", 30_000, **{"orders-3": 1002})
+    timeline.change(5_000, "orders-3", "not_leader")
+    partitions, coordinators = QueryStatus("run-1"), QueryStatus("run-1")
+    partitions.add_batch(0, 5_000, partition_updates(timeline, 5_500))
+    update = group_update().to_dict()
+    assert update["rebalanced"] == [[7, 0, "g", 1]]
+    for batch in range(4):
+        started = [[8 + 2 * batch, 0, "g", 1]]
+        coordinators.add_batch(batch, 14_500, [("", {"rebalances": {}, "rebalanced": started})])
+    coordinators.add_batch(4, 14_500, [("", update)])
+    statuses = {"partitions": QueryStatus.from_json(partitions.to_json()), "groups": coordinators}
+    lines = render_frame(statuses, rows=10, terminal=False, now_ms=14_500, ended=False)
+    assert lines[1:4] == [
+        "Leaders moved away from broker 0: 1 waiting request ended there since 00:00:05.000, 9,500 ms",
+        "Group g waits for b: the group has rebalanced since 00:00:07.000, 7,500 ms",
+        "Group g has rebalanced 5 times since 00:00:07.000, 7,500 ms",
+    ]
+    later = QueryStatus.from_json(partitions.to_json())
+    later.add_batch(1, 30_000, [])
+    assert not as_json({"partitions": later}, rows=10, now_ms=30_000, ended=False)["problems"]
 
 
 def test_repeated_batch_counts_once() -> None:
