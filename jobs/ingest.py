@@ -11,7 +11,7 @@ import typer
 from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.common.local_files import local_bytes
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import IMPORTED_BYTES, LOG_BYTES, OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, IMPORTED_BYTES, OpenBackend
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.request_log.importing.import_options import HOLD_MS, ImportReport, RequestLogOptions
 from purgatory_udf.sources.request_log.log_files import find_logs
@@ -111,13 +111,13 @@ def _checks(**given: Any) -> None:
 
 def _needs_spark(**given: Any) -> bool:
     options = _options_of(**given)
-    if options.form is InputFormat.REQUEST_LOG:
-        # A request log takes more memory than an event trace.
-        return local_bytes(options.paths, LOG_BYTES) is None
-    return options.form is not InputFormat.JSONL
+    if options.form is InputFormat.JSONL:
+        return local_bytes(options.paths, IMPORTED_BYTES) is None
+    # Rows of request logs of any size are spilled.
+    return options.form is not InputFormat.REQUEST_LOG
 
 
-@job.job(checks=_checks, reads=("paths",), max_local_bytes=IMPORTED_BYTES, needs_spark=_needs_spark)
+@job.job(checks=_checks, reads=("paths",), max_local_bytes=ANY_BYTES, needs_spark=_needs_spark)
 def main(
     open_backend: OpenBackend,
     out: Annotated[

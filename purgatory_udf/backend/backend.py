@@ -20,6 +20,7 @@ from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset, w
 from purgatory_udf.backend.delta_store import DeltaStore, FallbackDelta, SparkDelta
 from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles
 from purgatory_udf.backend.spark_workers import freeze_in_workers
+from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.backend.sql_database import DuckDatabase, SparkDatabase, SqlDatabase
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.common.local_files import is_local_path, local_bytes, require_local_path
@@ -100,9 +101,12 @@ class LocalBackend(Backend):
     # Small pieces keep all forked processes busy until the end of the input.
     piece_bytes = 4 << 20
 
-    def __init__(self) -> None:
+    def __init__(self, spill_to: str | None = None) -> None:
+        """Create a backend that keeps the rows of datasets in memory or, if given, in the folder `spill_to`."""
         # Spark's workers import this module too, and have no deltalake.
         from purgatory_udf.backend.local_delta import LocalDelta
+
+        self._spill_to = spill_to
 
         self.files = LocalFiles()
         self._delta = LocalDelta()
@@ -116,10 +120,13 @@ class LocalBackend(Backend):
         def part_of(task: Sequence[Part]) -> Callable[[], Iterator[pa.RecordBatch]]:
             return lambda: without_garbage_collection(lambda: chain.from_iterable(map(work, task)))()
 
-        return LocalDataset(schema, [part_of(task) for task in tasks])
+        parts = [part_of(task) for task in tasks]
+        return SpilledDataset(schema, parts, self._spill_to) if self._spill_to else LocalDataset(schema, parts)
 
     def dataset_of(self, rows: pa.Table) -> Dataset:
-        return LocalDataset.of(rows)
+        if self._spill_to is None:
+            return LocalDataset.of(rows)
+        return SpilledDataset(rows.schema, [rows.to_batches], self._spill_to)
 
     def broadcast(self, value: Value) -> Callable[[], Value]:
         return lambda: value

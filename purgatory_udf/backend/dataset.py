@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Batches = Iterator[pa.RecordBatch]
 Step = Callable[[Batches], Batches]
+Part = Callable[[], Iterable[pa.RecordBatch]]
 Arguments = ParamSpec("Arguments")
 
 # Rows handed to a step at once; a step that makes Python objects of rows has those of one batch at a time.
@@ -124,7 +125,7 @@ class Dataset(ABC):
 class LocalDataset(Dataset):
     """Rows in this process: parts that forked processes have yet to compute, or an Arrow table."""
 
-    def __init__(self, schema: pa.Schema, parts: Sequence[Callable[[], Iterable[pa.RecordBatch]]]) -> None:
+    def __init__(self, schema: pa.Schema, parts: Sequence[Part]) -> None:
         self.schema = schema
         self._parts = list(parts)
         self._table: pa.Table | None = None
@@ -138,7 +139,7 @@ class LocalDataset(Dataset):
 
     def map(self, step: Step, schema: pa.Schema) -> LocalDataset:
         step = without_garbage_collection(step)
-        return LocalDataset(schema, [partial(_apply, step, part) for part in self._ungrouped_parts()])
+        return self._with_parts(schema, [partial(_apply, step, part) for part in self._ungrouped_parts()])
 
     def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> LocalDataset:
         rows = self.collect()
@@ -150,8 +151,7 @@ class LocalDataset(Dataset):
     def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> LocalDataset:
         rows = self.collect()
         parts = _cut(rows, _sorted_places(rows, order), ())
-        step = without_garbage_collection(step)
-        numbered = [partial(_apply_numbered, step, part, number, task) for number, part in enumerate(parts)]
+        numbered = [apply_numbered(step, part, number, task) for number, part in enumerate(parts)]
         return LocalDataset(schema.append(pa.field(task, pa.int32())), numbered)
 
     def select(self, *names: str) -> LocalDataset:
@@ -183,15 +183,14 @@ class LocalDataset(Dataset):
         return LocalDataset.of(database.query(text.format_map({name: f'"{name}"' for name in named})).cast(schema))
 
     def union(self, *others: Dataset) -> LocalDataset:
-        schema = _union_schema(self, others)
+        schema = union_schema(self, others)
         tables: list[pa.Table] = []
-        parts: list[Callable[[], Iterable[pa.RecordBatch]]] = []
+        parts: list[Part] = []
         for each in (self, *others):
             assert isinstance(each, LocalDataset)
             if each._table is not None:
                 tables.append(_with_schema(each._table, schema))
-            widen = partial(_with_schema, schema=schema)
-            parts += [partial(_mapped, widen, part) for part in each._ungrouped_parts()]
+            parts += each.widened_parts(schema)
         if len(tables) == 1 + len(others):
             return LocalDataset.of(pa.concat_tables(tables))
         return LocalDataset(schema, parts)
@@ -218,9 +217,17 @@ class LocalDataset(Dataset):
     def _derived(self, change: Callable[[Any], Any], schema: pa.Schema) -> LocalDataset:
         if self._table is not None:
             return LocalDataset.of(change(self._table))
-        return LocalDataset(schema, [partial(_mapped, change, part) for part in self._parts])
+        return self._with_parts(schema, [partial(_mapped, change, part) for part in self._parts])
 
-    def _ungrouped_parts(self) -> Sequence[Callable[[], Iterable[pa.RecordBatch]]]:
+    def widened_parts(self, schema: pa.Schema) -> list[Part]:
+        """Return the parts with the columns of the schema; missing columns are null."""
+        widen = partial(_with_schema, schema=schema)
+        return [partial(_mapped, widen, part) for part in self._ungrouped_parts()]
+
+    def _with_parts(self, schema: pa.Schema, parts: Sequence[Part]) -> LocalDataset:
+        return LocalDataset(schema, parts)
+
+    def _ungrouped_parts(self) -> Sequence[Part]:
         return self._parts if self._table is None else _cut(self._table, None, ())
 
 
@@ -290,7 +297,7 @@ class SparkDataset(Dataset):
             assert isinstance(each, SparkDataset)
             frames.append(each.frame)
         united = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
-        return SparkDataset(united, _union_schema(self, others))
+        return SparkDataset(united, union_schema(self, others))
 
     def keep(self, folder: str) -> SparkDataset:
         self.frame.write.mode("overwrite").parquet(folder)
@@ -320,16 +327,23 @@ def without_garbage_collection(step: Callable[Arguments, Batches]) -> Callable[A
     return run
 
 
-def _apply(step: Step, part: Callable[[], Iterable[pa.RecordBatch]]) -> Batches:
+def _apply(step: Step, part: Part) -> Batches:
     return step(iter(part()))
 
 
-def _apply_numbered(step: Step, part: Callable[[], Iterable[pa.RecordBatch]], number: int, task: str) -> Batches:
-    for batch in step(iter(part())):
-        yield batch.append_column(pa.field(task, pa.int32()), pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows))
+def apply_numbered(step: Step, part: Part, number: int, task: str) -> Part:
+    """Return the part that `step` makes of a part, with the column `task` that has the part's number."""
+    step = without_garbage_collection(step)
+
+    def numbered() -> Batches:
+        for batch in step(iter(part())):
+            numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
+            yield batch.append_column(pa.field(task, pa.int32()), numbers)
+
+    return numbered
 
 
-def _mapped(change: Callable[[Any], Any], part: Callable[[], Iterable[pa.RecordBatch]]) -> Batches:
+def _mapped(change: Callable[[Any], Any], part: Part) -> Batches:
     return map(change, part())
 
 
@@ -337,7 +351,7 @@ def _renamed(schema: pa.Schema, column: str, to: str) -> pa.Schema:
     return pa.schema([field.with_name(to) if field.name == column else field for field in schema])
 
 
-def _union_schema(first: Dataset, others: Sequence[Dataset]) -> pa.Schema:
+def union_schema(first: Dataset, others: Sequence[Dataset]) -> pa.Schema:
     """Return the columns of the datasets, in the order in which they first appear."""
     fields = {field.name: field for each in (*others[::-1], first) for field in each.schema}
     names = dict.fromkeys(name for each in (first, *others) for name in each.schema.names)
@@ -365,9 +379,7 @@ def _sorted_places(rows: pa.Table, order: Sequence[str]) -> npt.NDArray[np.uint6
     return pc.sort_indices(pa.table(columns), [(name, "ascending") for name in columns]).to_numpy()
 
 
-def _cut(
-    rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]
-) -> list[Callable[[], Iterable[pa.RecordBatch]]]:
+def _cut(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]) -> list[Part]:
     """Cut rows into parts of about equal size for the machine's cores; rows of equal keys stay together.
 
     `places` is the order of the rows, None for that of the table. Each part is a function that returns its batches.

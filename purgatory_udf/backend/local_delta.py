@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -156,7 +157,7 @@ class LocalDelta(DeltaStore):
     def append(
         self,
         path: str,
-        rows: pa.Table,
+        rows: pa.Table | pa.RecordBatchReader,
         transaction: Transaction | None = None,
         partitioned_by: Sequence[str] = (),
     ) -> None:
@@ -257,12 +258,15 @@ def cut_at_intervals(rows: pa.Table, column: str, count: int, width: int) -> Ite
 
     Rows with values in the same interval of `width` stay in one part.
     """
-    intervals = rows.column(column).to_numpy() // width
-    changes = np.flatnonzero(np.diff(intervals)) + 1
-    wanted = np.arange(1, count) * (-(-rows.num_rows // count)) if len(changes) else np.arange(0)
-    cuts = sorted({0, rows.num_rows, *changes[np.minimum(np.searchsorted(changes, wanted), len(changes) - 1)].tolist()})
-    for begin, end in pairwise(cuts):
+    for begin, end in pairwise(interval_borders(rows.column(column).to_numpy(), count, width)):
         yield rows.slice(begin, end - begin)
+
+
+def interval_borders(values: npt.NDArray[np.int64], count: int, width: int) -> list[int]:
+    """Return the borders of about `count` parts of sorted values; values in the same interval stay in one part."""
+    changes = np.flatnonzero(np.diff(values // width)) + 1
+    wanted = np.arange(1, count) * (-(-len(values) // count)) if len(changes) else np.arange(0)
+    return sorted({0, len(values), *changes[np.minimum(np.searchsorted(changes, wanted), len(changes) - 1)].tolist()})
 
 
 def create_with_files(

@@ -131,8 +131,9 @@ class DuckDatabase(SqlDatabase):
     # Of this machine's memory. Queries beyond it spill; 1 GB suffices for the metrics of 9 million operations.
     MEMORY = "25%"
 
-    def __init__(self) -> None:
+    def __init__(self, memory: str | None = None) -> None:
         self._lock = threading.Lock()
+        self._memory = memory or self.MEMORY
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -140,7 +141,7 @@ class DuckDatabase(SqlDatabase):
 
         connection = duckdb.connect(
             config={
-                "memory_limit": self.MEMORY,
+                "memory_limit": self._memory,
                 # DuckDB creates it when it spills, and removes it at the end.
                 "temp_directory": str(Path(tempfile.gettempdir(), f"purgatory-replay-duckdb-{uuid.uuid4().hex}")),
                 # Extensions would be downloaded.
@@ -194,7 +195,8 @@ class DuckDatabase(SqlDatabase):
     def _types(self, source: str) -> dict[str, str]:
         return {row[0]: row[1] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
 
-    def add_rows(self, name: str, rows: pa.Table) -> None:
+    def add_rows(self, name: str, rows: pa.Table | pa.RecordBatchReader) -> None:
+        """Add a view of an Arrow table, or of a stream that a single query or `keep` reads."""
         with self._exclusive():
             self._connection.register(name, rows)
 
@@ -214,6 +216,16 @@ class DuckDatabase(SqlDatabase):
     def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
         with self._exclusive():
             return _plain(self._executed(query, parameters).to_arrow_table())
+
+    def stream(self, query: str, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query as batches of about `rows` rows, with the columns of the schema."""
+        with self._exclusive():
+            for batch in self._executed(query, None).to_arrow_reader(rows):
+                yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
+
+    def close(self) -> None:
+        """Free memory and files of the database, and end its threads."""
+        self._connection.close()
 
     def save(
         self,

@@ -22,12 +22,16 @@ from rich.status import Status
 from rich.table import Table as Box
 from rich.text import Text
 
+from purgatory_udf.common.local_files import read_totals
+
 Cell = str | int | float | None
 log = logging.getLogger(__name__)
 
 Tasks = Callable[[], tuple[int, int]]
 
 LOOK_EVERY = 0.5
+# Seconds of a phase until the first log line about its progress, and the longest interval between two such lines.
+FIRST_LINE_AFTER, LINE_EVERY = 5.0, 60.0
 
 # What a panic of a Rust library prints; libraries for Python also raise it as an error.
 _PANIC = re.compile(
@@ -105,7 +109,8 @@ def _text(cell: Cell) -> str:
 class Phases:
     """Context manager and callback for the text of each phase, such as `reading 3 files`.
 
-    On a terminal, a thread adds the number of finished tasks of Spark at intervals.
+    A thread adds the numbers of lines read and of finished tasks of Spark: on a terminal at short intervals, otherwise
+    as log lines after 5, 15, 35 and 75 s of a phase, and then each minute.
     """
 
     def __init__(self, tasks: Tasks, stream: TextIO | None = None, every: float = LOOK_EVERY) -> None:
@@ -115,24 +120,27 @@ class Phases:
         self._stop = threading.Event()
         console = Console(file=stream or sys.stderr)
         self._status: Status | None = console.status("") if console.is_terminal else None
-        self._thread = threading.Thread(target=self._watch, daemon=True) if self._status else None
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._read_before = read_totals.sums()
+        self._interval = self._due = FIRST_LINE_AFTER
 
     def __enter__(self) -> Phases:
-        if self._status and self._thread:
+        if self._status:
             self._status.start()
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        if self._status and self._thread:
-            self._thread.join()
+        self._thread.join()
+        if self._status:
             self._status.stop()
 
     def __call__(self, phase: str) -> None:
-        self._phase = phase
+        self._phase, self._read_before = phase, read_totals.sums()
+        self._interval, self._due = FIRST_LINE_AFTER, time.monotonic() + FIRST_LINE_AFTER
         if self._status:
             self._status.update(phase)
         else:
@@ -140,9 +148,23 @@ class Phases:
 
     def _watch(self) -> None:
         while not self._stop.wait(self._every):
-            done, all_tasks = self._tasks()
-            if self._status and all_tasks:
-                self._status.update(f"{self._phase} · {done:,} of {all_tasks:,} tasks")
+            progress = self._progress() if self._status or time.monotonic() >= self._due else ""
+            if not progress:
+                continue
+            if self._status:
+                self._status.update(f"{self._phase} · {progress}")
+                continue
+            log.info("%s", progress)
+            self._interval = min(2 * self._interval, LINE_EVERY)
+            self._due = time.monotonic() + self._interval
+
+    def _progress(self) -> str:
+        """Return what the phase has done so far: finished tasks, or lines read; empty if neither is known."""
+        done, all_tasks = self._tasks()
+        if all_tasks:
+            return f"{done:,} of {all_tasks:,} tasks"
+        size, lines = (now - before for now, before in zip(read_totals.sums(), self._read_before, strict=True))
+        return f"{lines:,} lines, {size / 1e6:,.0f} MB of text" if size else ""
 
 
 @contextmanager

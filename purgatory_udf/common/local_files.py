@@ -1,9 +1,10 @@
-"""Files on this machine: paths, pipes, the files in a folder, and their total size."""
+"""Files on this machine: paths, pipes, the files in a folder, their total size, and how much of them has been read."""
 
 from __future__ import annotations
 
 import glob
 import io
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -159,3 +160,27 @@ def _files(path: str) -> Iterator[Path]:
         if match.is_file():
             yield match
         yield from files_below(match)
+
+
+class ReadTotals:
+    """Bytes of text and lines that this process and its later forks have read, in memory that they share."""
+
+    # A fork seldom has the same slot as another; a total would then be too small.
+    _SLOTS = 256
+
+    def __init__(self) -> None:
+        self._numbers = memoryview(mmap.mmap(-1, 16 * self._SLOTS)).cast("q")
+
+    def add(self, size: int, lines: int) -> None:
+        """Add to the totals."""
+        slot = os.getpid() % self._SLOTS * 2
+        self._numbers[slot] += size
+        self._numbers[slot + 1] += lines
+
+    def sums(self) -> tuple[int, int]:
+        """Return the number of bytes and of lines."""
+        return sum(self._numbers[0::2]), sum(self._numbers[1::2])
+
+
+# What the readers of input files have read.
+read_totals = ReadTotals()

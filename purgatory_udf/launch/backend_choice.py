@@ -25,10 +25,8 @@ BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
 # Maximum sizes, in bytes, of inputs that this process imports or replays in memory and within seconds.
 IMPORTED_BYTES, REPLAYED_BYTES = 512_000_000, 256_000_000
-# No limit, for queries, which spill to disk, and for work that proceeds file by file.
+# No limit, for queries and imports of request logs, which spill to disk, and for work that proceeds file by file.
 ANY_BYTES = 1 << 62
-# Limit for request logs, which take eight times as much memory as disk.
-LOG_BYTES = 256_000_000
 # Most partitions of requests in a batch that one process replays; each takes 1 kB of memory.
 REPLAYED_WATCHES = 1_000_000
 # Limit for a step of a followed topic: its messages and the rows held back by the previous step.

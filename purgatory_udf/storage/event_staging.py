@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from purgatory_udf.backend.backend import Backend, Session, SparkBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
 from purgatory_udf.backend.delta_store import Commit, Condition, Transaction, transaction_options, with_column_comments
+from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
 from purgatory_udf.storage.output_folder import Layout
 
@@ -77,7 +78,8 @@ def write_dataset(
         before: Called before the table has a log. If it raises, the table does not exist.
     """
     if isinstance(events, LocalDataset):
-        write_parts(parts_in_time_order(_sorted(events.collect()), per_file), path, events.schema, before)
+        parts = _stored_parts(events, count, per_file) or parts_in_time_order(_sorted(events.collect()), per_file)
+        write_parts(parts, path, events.schema, before)
         return
     assert isinstance(events, SparkDataset)
     if before is not None:
@@ -92,6 +94,16 @@ def append_dataset(events: Dataset, path: str, count: int, per_file: int, transa
         return
     assert isinstance(events, SparkDataset)
     write_files(partition_by_file(events.frame, count, per_file), path, "append", **transaction_options(transaction))
+
+
+def _stored_parts(events: LocalDataset, count: int, per_file: int) -> Sequence[Part] | None:
+    """Return functions that read the rows of each file from spilled rows; None if rows are in memory or not sorted."""
+    from purgatory_udf.backend.local_delta import interval_borders
+
+    if not isinstance(events, SpilledDataset):
+        return None
+    files = max(1, -(-count // per_file))
+    return events.cut_in_order("time_us", lambda times_us: interval_borders(times_us, files, 1000))
 
 
 def _sorted(events: pa.Table) -> pa.Table:

@@ -2,7 +2,7 @@
 
 In reading order:
 
-- `input_files`: finds the files; `text_lines`, `parquet_files`: their lines or rows, in pieces
+- `input_files`: finds the files; `text_lines`: their lines, in pieces
 - `line_validation`, `typed_columns`: validation of a piece, and its fast path for most lines
 - `trace_reader`: all pieces of an input as one source
 - `event_order`: sorts the events into files

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.local_files import read_totals
 from purgatory_udf.contract import Rejection
 from purgatory_udf.sources.trace_files.input_files import CODECS, InputFile
 
@@ -116,6 +117,7 @@ def lines_of(piece: Piece) -> Iterator[Chunk]:
     codec = next((codec for ending, codec in CODECS.items() if piece.source.name.endswith(ending)), None)
     chunks = _compressed(piece, codec) if codec and piece.source.size else _plain(piece)
     for place, chunk in enumerate(chunks):
+        read_totals.add(0, len(chunk.items))
         if place == 0 and piece.index == 0 and chunk.items:
             chunk.items[0] = chunk.items[0].removeprefix(BOM)
         yield chunk
@@ -158,6 +160,7 @@ def _until(read: Read, length: int, buffer: LineBuffer) -> Iterator[Chunk]:
         if not block:
             break
         left -= len(block)
+        read_totals.add(len(block), 0)
         lines = buffer.add(block)
         if lines:
             yield buffer.chunk(lines)
@@ -177,6 +180,7 @@ def _compressed(piece: Piece, codec: str) -> Iterator[Chunk]:
     buffer = LineBuffer(piece.limits.line_bytes)
     unpacked = DecompressedFile(piece, codec)
     while block := unpacked.read():
+        read_totals.add(len(block), 0)
         lines = buffer.add(block)
         if lines:
             yield buffer.chunk(lines)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
+from pyarrow import parquet as pq
 
 from purgatory_udf.backend.backend import Backend
 from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract import as_text, read_line, read_row
-from purgatory_udf.sources.trace_files import parquet_files
+from purgatory_udf.contract import Rejection, as_text, read_line, read_row
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, InputFile, find_files
 from purgatory_udf.sources.trace_files.line_validation import SAMPLE_INTERVAL, VALIDATED, validate_piece
 from purgatory_udf.sources.trace_files.text_lines import Chunk, Piece, byte_pieces, in_tasks, lines_of
+from purgatory_udf.sources.trace_files.typed_columns import FIELDS
 
 # Number of sampled times in the totals of the pieces, for each file of the table.
 TIMES_A_FILE = 16
+
+# Columns that a Parquet file needs; rows of it that become objects at once; what its footer shows, by row group.
+REQUIRED = ("time_us", "type")
+ROWS_AT_ONCE = 4096
+FOOTER = pa.schema([("file", pa.int32()), ("row_group", pa.int32()), ("bytes", pa.int64()), ("problem", pa.string())])
 
 TEXTS = pa.schema([("file", pa.int32()), ("line", pa.int64()), ("text", pa.string())])
 
@@ -46,16 +53,14 @@ class _JsonLines:
 
 class _Parquet:
     def chunks(self, piece: Piece) -> Iterator[Chunk]:
-        return parquet_files.rows_of(piece)
+        return rows_of(piece)
 
     def validate(self, piece: Piece, sample_interval: int) -> Iterator[pa.RecordBatch]:
-        return validate_piece(
-            piece, parquet_files.rows_of(piece), read_row, parquet_files.row_as_text, sample_interval=sample_interval
-        )
+        return validate_piece(piece, rows_of(piece), read_row, row_as_text, sample_interval=sample_interval)
 
     def text(self, item: object) -> str:
         assert item is None or isinstance(item, dict)
-        return parquet_files.row_as_text(item)
+        return row_as_text(item)
 
 
 @dataclass(frozen=True)
@@ -112,10 +117,89 @@ def make_source(backend: Backend, options: IngestOptions, files: Sequence[InputF
 def _row_groups(backend: Backend, files: Sequence[InputFile]) -> list[Piece]:
     """Return the row groups of Parquet files. Raises `UserError` if a file is not a trace, before any row is read."""
     footers = [[(index, file)] for index, file in enumerate(files)]
-    read = backend.run_tasks(
-        footers, lambda footer: iter([parquet_files.footer_of(*footer)]), parquet_files.FOOTER
-    ).collect()
+    read = backend.run_tasks(footers, lambda footer: iter([footer_of(*footer)]), FOOTER).collect()
     rows = read.sort_by([("file", "ascending"), ("row_group", "ascending")]).to_pylist()
     for problem in (row["problem"] for row in rows if row["problem"]):
         raise UserError(problem)
     return [Piece(row["file"], row["row_group"], files[row["file"]], 0, row["bytes"]) for row in rows]
+
+
+# Columns of a Parquet file are checked before rows are read, and rows are validated like lines.
+
+
+def footer_of(place: int, source: InputFile) -> pa.RecordBatch:
+    """Return a row for each row group of a file, or one row with the reason why the file cannot be read.
+
+    `place` is the number of the file in the input.
+    """
+    try:
+        with source.filesystem.open_input_file(source.path) as file:
+            parquet = pq.ParquetFile(file)
+            problem = schema_problem(parquet.schema_arrow)
+            sizes = [parquet.metadata.row_group(index).total_byte_size for index in range(parquet.num_row_groups)]
+    except (OSError, pa.ArrowException) as error:
+        problem, sizes = f"not a Parquet file that can be read: {str(error).splitlines()[0]}", []
+    if problem:
+        return pa.RecordBatch.from_pylist([{"file": place, "problem": f"{source.name}: {problem}"}], schema=FOOTER)
+    groups = [{"file": place, "row_group": group, "bytes": size} for group, size in enumerate(sizes)]
+    return pa.RecordBatch.from_pylist(groups, schema=FOOTER)
+
+
+def schema_problem(schema: pa.Schema) -> str | None:
+    """Return the first difference between a file's columns and the contract, or None. Unknown columns are ignored."""
+    for name in REQUIRED:
+        if name not in schema.names:
+            return f"column {name} is missing, expected {FIELDS.field(name).type}"
+    for field in FIELDS:
+        if field.name in schema.names:
+            problem = _type_problem(field.name, schema.field(field.name).type, field.type)
+            if problem:
+                return problem
+    return None
+
+
+def _type_problem(name: str, kind: pa.DataType, expected: pa.DataType) -> str | None:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_list(expected) and _is_list(kind):
+        return _type_problem(f"{name}[]", kind.value_type, expected.value_type)
+    if pa.types.is_struct(expected) and pa.types.is_struct(kind):
+        inner = {field.name: field.type for field in kind}
+        problems = (_type_problem(f"{name}.{f.name}", inner[f.name], f.type) for f in expected if f.name in inner)
+        return next((problem for problem in problems if problem), None)
+    # Integers of any width: the contract validates the values row by row.
+    if pa.types.is_integer(expected) and pa.types.is_integer(kind):
+        return None
+    if pa.types.is_string(expected) and (pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        return None
+    return None if kind == expected else f"column {name} is {kind}, expected {expected}"
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def rows_of(piece: Piece) -> Iterator[Chunk]:
+    """Yield the rows of a row group as objects without nulls. If the file is damaged, the last item is broken."""
+    with piece.source.filesystem.open_input_file(piece.source.path) as file:
+        parquet = pq.ParquetFile(file)
+        columns = [name for name in FIELDS.names if name in parquet.schema_arrow.names]
+        try:
+            for batch in parquet.iter_batches(ROWS_AT_ONCE, row_groups=[piece.index], columns=columns):
+                yield Chunk([_given(row) for row in batch.to_pylist()])
+        except (OSError, pa.ArrowException) as error:
+            reason = f"damaged Parquet: row group {piece.index}: {str(error).splitlines()[0]}"
+            yield Chunk([None], Rejection("broken file", reason))
+
+
+def row_as_text(row: dict[str, Any] | None) -> str:
+    """Return the row as a line of JSON."""
+    return "" if row is None else json.dumps(row, ensure_ascii=False)
+
+
+def _given(value: Any) -> Any:
+    if type(value) is dict:
+        return {name: _given(inner) for name, inner in value.items() if inner is not None}
+    return [_given(inner) for inner in value] if type(value) is list else value

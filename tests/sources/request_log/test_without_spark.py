@@ -11,7 +11,11 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs import fidelity, ingest
+from purgatory_udf.backend import spilled_dataset
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.sources.request_log.importing import log_import
+from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.backend.test_replay import TABLES, rows_of, run_of, run_replay_job
 from tests.sources.request_log.conftest import broker_options
@@ -108,3 +112,22 @@ def test_fidelity_equals_spark(replayed_on_spark: Replayed, tmp_path: Path, caps
     assert ours.files["fidelity.html"].replace(str(out), str(replayed_on_spark.out)) == page
     assert rows_of(out, "fidelity") == rows_of(replayed_on_spark.out, "fidelity")
     assert len(rows_of(out, "fidelity")) > 1_000
+
+
+def test_spilled_import_equals_import_in_memory(piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are in memory, and in small files."""
+    monkeypatch.setattr(spilled_dataset, "_FILE_BYTES", 1 << 16)
+    tables, summaries = [], []
+    for most in (1 << 40, -1):
+        monkeypatch.setattr(log_import, "IN_MEMORY_BYTES", most)
+        out = tmp_path / str(most)
+        topics, batches, isr = piece.options[1::2]
+        options = RequestLogOptions([str(piece.logs[0].parent)], str(out), topics, batches, isr, events_per_file=500)
+        summaries.append(log_import.ingest_request_log(LocalBackend(), options).summary())
+        assert not (out / "_ingest").exists()
+        stored = [DeltaTable(str(out / name)).to_pyarrow_table() for name in ("events", "recorded", "rejected_events")]
+        tables.append([sorted(map(repr, table.to_pylist())) for table in stored])
+    assert tables[0] == tables[1]
+    assert [line.replace(str(tmp_path / "-1"), "") for line in summaries[1]] == [
+        line.replace(str(tmp_path / str(1 << 40)), "") for line in summaries[0]
+    ]

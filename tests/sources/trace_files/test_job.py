@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from jobs.ingest import main
+from purgatory_udf.common import console
 from purgatory_udf.common.console import Phases
+from purgatory_udf.common.local_files import read_totals
 from purgatory_udf.sources.trace_files.import_report import IngestReport
 from tests.sources.trace_files.tables import events, rejected
 from tests.sources.trace_files.traces import clock, write
@@ -100,3 +104,18 @@ def test_phases_are_logged_without_terminal(caplog: pytest.LogCaptureFixture) ->
         phases("reading 2 files")
         phases("writing 5 events")
     assert caplog.messages == ["reading 2 files", "writing 5 events"]
+
+
+def test_log_shows_lines_read(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packed file of empty lines has progress long before it has rows."""
+    monkeypatch.setattr(console, "FIRST_LINE_AFTER", 0.0)
+    caplog.set_level("INFO")
+    with Phases(lambda: (0, 0), io.StringIO(), every=0.001) as phases:
+        phases("reading 1 file, 0 MB")
+        if not os.fork():
+            read_totals.add(3_000_000, 3_000_000)
+            os._exit(0)
+        os.wait()
+        while len(caplog.messages) < 2:
+            time.sleep(0.001)
+    assert caplog.messages[:2] == ["reading 1 file, 0 MB", "3,000,000 lines, 3 MB of text"]

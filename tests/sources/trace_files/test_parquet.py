@@ -13,8 +13,8 @@ from pyarrow import parquet as pq
 from purgatory_udf.contract import read_row
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.trace_files.line_validation import validate_piece
-from purgatory_udf.sources.trace_files.parquet_files import footer_of, row_as_text, rows_of, schema_problem
 from purgatory_udf.sources.trace_files.text_lines import Piece
+from purgatory_udf.sources.trace_files.trace_reader import footer_of, row_as_text, rows_of, schema_problem
 from tests.contract.examples import WHOLE
 from tests.sources.trace_files.traces import input_file, unpacked_rows, write
 

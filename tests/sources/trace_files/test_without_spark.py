@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from jobs import ingest
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.launch.backend_choice import IMPORTED_BYTES, LOG_BYTES, open_local, runs_in_process
+from purgatory_udf.launch.backend_choice import ANY_BYTES, IMPORTED_BYTES, open_local, runs_in_process
 from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.support.outcome_folder import SAMPLE
 
@@ -58,17 +58,20 @@ def _comparable_rows(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_unsupported_inputs_need_spark(tmp_path: Path) -> None:
-    """Parquet and large logs, which the launcher sees; and late events, before anything is written."""
+    """Parquet and large traces, which the launcher sees; and late events, before anything is written."""
     late = [{"time_us": time_us, "type": "clock"} for time_us in (2_000_000, 1_000_000)]
     (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in late))
-    with open(tmp_path / "request.log", "wb") as log:
-        log.truncate(LOG_BYTES + 1)
-    others = ["--from", "parquet", str(tmp_path)], ["--from", "request-log", str(tmp_path / "request.log")]
+    for name in ("large.jsonl", "request.log"):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(IMPORTED_BYTES + 1)
+    others = ["--from", "parquet", str(tmp_path)], [str(tmp_path / "large.jsonl")]
     (tmp_path / "trace.parquet").touch()
     out = ["--out", str(tmp_path / "out")]
     for words in others:
         assert ingest.main.check([*words, *out]) is None
-        assert not runs_in_process(ingest.main.inputs, IMPORTED_BYTES, spark_options=False, settings={}, environ={})
+        assert not runs_in_process(ingest.main.inputs, ANY_BYTES, spark_options=False, settings={}, environ={})
+    assert ingest.main.check(["--from", "request-log", str(tmp_path / "request.log"), *out]) is None
+    assert runs_in_process(ingest.main.inputs, ANY_BYTES, spark_options=False, settings={}, environ={})
     with pytest.raises(NeedsSparkError):
         ingest.main.status([str(tmp_path / "trace.jsonl"), *out], open_local)
     assert not (tmp_path / "out" / "events").exists()

@@ -154,10 +154,14 @@ def timeline_step(context: Callable[[], Context]) -> Work:
 def _timeline_batches(
     changes: Sequence[tuple[Any, ...]], produced: Sequence[ProducedOffsets], reads: Sequence[tuple[Any, ...]]
 ) -> Batches:
-    yield batch_of_part(CHANGE, CHANGE_FIELDS, changes, CHANGES)
-    yield batch_of_part(PRODUCED, ProducedOffsets._fields, produced, CHANGES)
-    if reads:
-        yield batch_of_part(REMOTE_READ, READ_FIELDS, reads, CHANGES)
+    for part, names, rows in (
+        (CHANGE, CHANGE_FIELDS, changes),
+        (PRODUCED, ProducedOffsets._fields, produced),
+        (REMOTE_READ, READ_FIELDS, reads),
+    ):
+        # The columns of a batch are lists of Python objects.
+        for start in range(0, len(rows), ROWS):
+            yield batch_of_part(part, names, rows[start : start + ROWS], CHANGES)
 
 
 def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:

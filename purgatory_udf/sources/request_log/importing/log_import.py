@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from purgatory_udf.backend.backend import Backend, backend_of
+from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, Step
+from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.common import secrets
 from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import CheckFailedError, UserError
@@ -86,6 +87,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STAGING = "_ingest"
+# Bytes of requests up to which the rows of an import are in memory; later steps take five times as much.
+IN_MEMORY_BYTES = 64 << 20
 
 
 def ingest_request_log(
@@ -116,7 +119,9 @@ def ingest_request_log(
     run = Run(options.run(files), "ingest", {"paths": named}, options.settings())
     with _staging(backend, layout.table(STAGING)) as keep:
         report_phase(f"reading {counted(len(files), 'file')}, {sum(file.size for file in files) / 1e6:,.1f} MB")
-        read = keep("read", _read(backend, files, options))
+        backend, read = _stored(
+            backend, layout.table(STAGING), lambda backend: keep("read", _read(backend, files, options))
+        )
         overview = overview_of(read)
         _require_requests(overview.tally.counts, files)
         rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
@@ -222,6 +227,21 @@ def given_by(options: RequestLogOptions) -> GivenMetadata:
         batches=batches_in_file(options.batches) if options.batches else {},
         classic=options.classic,
     )
+
+
+def _stored(backend: Backend, folder: str, read: Callable[[Backend], Dataset]) -> tuple[Backend, Dataset]:
+    """Read the files, and return the backend for the next steps and the rows.
+
+    How much a compressed file contains shows only when it is read. So this process reads all files into others in a
+    folder; if the rows are few, they and those of the next steps are then held in memory.
+    """
+    if not isinstance(backend, LocalBackend):
+        return backend, read(backend)
+    spilling = LocalBackend(spill_to=folder)
+    rows = read(spilling)
+    assert isinstance(rows, SpilledDataset)
+    loaded = rows.loaded(IN_MEMORY_BYTES)
+    return (spilling, rows) if loaded is None else (backend, loaded)
 
 
 def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptions) -> Dataset:
@@ -359,6 +379,7 @@ def _staging(backend: Backend, path: str) -> Iterator[Keep]:
     If the import fails for another reason than invalid input, the staging folder stays. It shows the next import that
     the tables are incomplete.
     """
+    backend.files.remove(path)
     backend.files.make_folder(path)
     try:
         yield lambda name, rows: rows.keep(f"{path}/{name}")

@@ -1,0 +1,235 @@
+"""Rows in files of a local folder: the `Dataset` of inputs that may be too large for the memory of this process.
+
+Steps read their rows batch by batch from Arrow files, and write the rows that they make to other files. DuckDB sorts
+and joins within `MEMORY`, and spills the rest. So a process needs memory only for a batch of rows, and for the objects
+that a step makes of one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, count, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from purgatory_udf.backend.dataset import BATCH_ROWS, Dataset, LocalDataset, Part, Step, apply_numbered, union_schema
+from purgatory_udf.backend.delta_store import Transaction
+from purgatory_udf.backend.process_pool import run_parallel
+from purgatory_udf.common.local_files import require_local_path
+
+if TYPE_CHECKING:
+    from purgatory_udf.backend.sql_database import DuckDatabase
+
+# Memory of DuckDB for a sort or a join.
+MEMORY = "400MB"
+# Bytes of rows in a file, which is a part of the next step, and in a batch.
+_FILE_BYTES, _BATCH_BYTES = 16 << 20, 2 << 20
+_PATHS = pa.schema([("path", pa.string())])
+
+
+class SpilledDataset(LocalDataset):
+    """Rows in files below `folder`, or parts that forked processes have yet to compute."""
+
+    def __init__(self, schema: pa.Schema, parts: Sequence[Part], folder: str) -> None:
+        super().__init__(schema, parts)
+        self._folder = folder
+
+    def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> LocalDataset:
+        return self._sorted([*keys, *order], keys).map(step, schema)
+
+    def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> LocalDataset:
+        parts = [apply_numbered(step, part, number, task) for number, part in enumerate(self._sorted(order)._parts)]
+        return self._with_parts(schema.append(pa.field(task, pa.int32())), parts)
+
+    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> LocalDataset:
+        named: dict[str, Dataset] = {"rows": self, **others}
+        with _database() as database:
+            for name, each in named.items():
+                assert isinstance(each, SpilledDataset)
+                database.add_rows(name, pa.RecordBatchReader.from_batches(each.schema, each._batches()))
+                if text.count(f"{{{name}}}") > 1:
+                    # A stream can be read once.
+                    database.keep(name)
+            query = text.format_map({name: f'"{name}"' for name in named})
+            return self._stored(database.stream(query, schema, BATCH_ROWS), schema)
+
+    def union(self, *others: Dataset) -> LocalDataset:
+        schema = union_schema(self, others)
+        return self._with_parts(schema, [part for each in (self, *others) for part in _widened(each, schema)])
+
+    def keep(self, folder: str) -> SpilledDataset:
+        place, schema = _new_folder(folder), self.schema
+
+        def work(numbered: tuple[int, Part]) -> Iterator[pa.RecordBatch]:
+            number, part = numbered
+            paths = list(_written(part(), schema, place, f"{number:05}"))
+            yield pa.RecordBatch.from_arrays([pa.array(paths, pa.string())], schema=_PATHS)
+
+        # As in `LocalDataset.collect`, the last part comes first.
+        made = run_parallel(work, list(enumerate(self._parts))[::-1])[::-1]
+        paths = [path for batches in made for batch in batches for path in batch.column("path").to_pylist()]
+        return self._with_parts(schema, [partial(_read, path) for path in paths])
+
+    def collect(self) -> pa.Table:
+        made = run_parallel(lambda part: part(), self._parts)
+        return pa.Table.from_batches(chain.from_iterable(made), self.schema)
+
+    def loaded(self, most: int) -> LocalDataset | None:
+        """Return the same rows in memory, or None if they take more than `most` bytes."""
+        batches, size = [], 0
+        for batch in self._batches():
+            batches.append(batch)
+            size += batch.nbytes
+            if size > most:
+                return None
+        return LocalDataset.of(pa.Table.from_batches(batches, self.schema))
+
+    def count(self) -> int:
+        return sum(batch.num_rows for batch in self._batches())
+
+    def save(self, path: str, schema: pa.Schema, transaction: Transaction | None = None) -> None:
+        from purgatory_udf.backend.local_delta import LocalDelta
+
+        batches = (batch.select(schema.names).cast(schema) for batch in self._batches())
+        LocalDelta().append(path, pa.RecordBatchReader.from_batches(schema, batches), transaction)
+
+    def cut_in_order(self, column: str, borders: Callable[[Any], Sequence[int]]) -> list[Callable[[], pa.Table]] | None:
+        """Return functions that read consecutive rows each, or None if the rows are not in the order of a column.
+
+        Args:
+            column: The column.
+            borders: Returns the numbers of the first rows of the parts and the number of rows, given the values.
+        """
+        stored = self.keep(f"{self._folder}/in-order")
+        values = [batch.column(column).to_numpy() for batch in stored._batches()]
+        starts = [0, *np.cumsum([sum(batch.num_rows for batch in part()) for part in stored._parts]).tolist()]
+        all_values = np.concatenate(values) if values else np.empty(0, np.int64)
+        if np.any(np.diff(all_values) < 0):
+            return None
+
+        def rows_between(begin: int, end: int) -> pa.Table:
+            slices = [
+                pa.Table.from_batches(part(), stored.schema).slice(max(0, begin - first), end - max(begin, first))
+                for part, (first, after) in zip(stored._parts, pairwise(starts), strict=True)
+                if first < end and after > begin
+            ]
+            return pa.concat_tables([stored.schema.empty_table(), *slices])
+
+        return [partial(rows_between, begin, end) for begin, end in pairwise(borders(all_values))]
+
+    def _with_parts(self, schema: pa.Schema, parts: Sequence[Part]) -> SpilledDataset:
+        return SpilledDataset(schema, parts, self._folder)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        return chain.from_iterable(part() for part in self._parts)
+
+    def _sorted(self, order: Sequence[str], keys: Sequence[str] = ()) -> SpilledDataset:
+        """Return the rows in ascending order, nulls first; no file border divides a group of equal keys.
+
+        Equal rows keep their order.
+        """
+        columns = ", ".join(f'"{name}"' for name in self.schema.names)
+        places = ", ".join(f'"{name}" ASC NULLS FIRST' for name in (*order, "_row"))
+        numbered = pa.RecordBatchReader.from_batches(self.schema.append(_ROW), _numbered(self._batches()))
+        with _database() as database:
+            database.add_rows("rows", numbered)
+            query = f"SELECT {columns} FROM rows ORDER BY {places}"
+            return self._stored(database.stream(query, self.schema, BATCH_ROWS), self.schema, keys)
+
+    def _stored(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str] = ()) -> SpilledDataset:
+        paths = _written(batches, schema, _new_folder(f"{self._folder}/rows"), "0", keys)
+        return self._with_parts(schema, [partial(_read, path) for path in paths])
+
+
+_ROW = pa.field("_row", pa.int64())
+
+
+@contextmanager
+def _database() -> Iterator[DuckDatabase]:
+    from purgatory_udf.backend.sql_database import DuckDatabase
+
+    database = DuckDatabase(MEMORY)
+    try:
+        yield database
+    finally:
+        # Its threads must not be running when this process forks.
+        database.close()
+
+
+def _widened(dataset: Dataset, schema: pa.Schema) -> list[Part]:
+    assert isinstance(dataset, SpilledDataset)
+    return dataset.widened_parts(schema)
+
+
+def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    first = 0
+    for batch in batches:
+        yield batch.append_column(_ROW, pa.array(np.arange(first, first + batch.num_rows)))
+        first += batch.num_rows
+
+
+def _new_folder(path: str) -> Path:
+    """Create a folder at the path; with a number at its end if the folder exists."""
+    for number in count():
+        place = require_local_path(f"{path}-{number}" if number else path)
+        if not place.exists():
+            break
+    place.mkdir(parents=True)
+    return place
+
+
+def _written(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: Path, name: str, keys: Sequence[str] = ()
+) -> Iterator[str]:
+    """Write batches to files of about `_FILE_BYTES`, and yield their paths.
+
+    Rows with equal `keys`, which are consecutive, are in the same file.
+    """
+    writer, size, files, last = None, 0, 0, None
+    for batch in chain.from_iterable(map(_in_small_batches, batches)):
+        while batch.num_rows:
+            if writer is None:
+                path = str(folder / f"{name}-{files:05}.arrow")
+                writer = pa.ipc.new_stream(path, schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+                size, files = 0, files + 1
+                yield path
+            end = batch.num_rows if size < _FILE_BYTES or last is None else _end_of_group(batch, keys, last)
+            writer.write_batch(batch.slice(0, end))
+            size += batch.nbytes
+            if end:
+                last = _keys_of(batch, keys, end - 1)
+            if end < batch.num_rows:
+                writer.close()
+                writer = None
+            batch = batch.slice(end)
+    if writer is not None:
+        writer.close()
+
+
+def _in_small_batches(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, _BATCH_BYTES))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _keys_of(batch: pa.RecordBatch, keys: Sequence[str], row: int) -> list[Any]:
+    return [batch.column(name)[row].as_py() for name in keys]
+
+
+def _end_of_group(batch: pa.RecordBatch, keys: Sequence[str], last: Sequence[Any]) -> int:
+    """Return the number of rows at the start of a batch that have the keys of the row before it; 0 without keys."""
+    if not keys:
+        return 0
+    if _keys_of(batch, keys, batch.num_rows - 1) == last:
+        return batch.num_rows
+    return next(row for row in range(batch.num_rows) if _keys_of(batch, keys, row) != last)
+
+
+def _read(path: str) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(path) as file, pa.ipc.open_stream(file) as reader:
+        yield from reader

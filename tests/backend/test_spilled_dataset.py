@@ -1,0 +1,82 @@
+"""Rows in files have the same results as rows in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from purgatory_udf.backend import spilled_dataset
+from purgatory_udf.backend.backend import Backend, LocalBackend
+from purgatory_udf.backend.spilled_dataset import SpilledDataset
+from tests.backend.test_dataset import OPERATIONS, OTHERS, ROWS, SUMS, _running_sum, _sorted
+
+KEYED = pa.schema([("key", pa.string()), ("rows", pa.int64())])
+
+
+@pytest.fixture
+def spilling(tmp_path: Path) -> Backend:
+    return LocalBackend(spill_to=str(tmp_path / "spilled"))
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spilled_dataset, "_FILE_BYTES", 1)
+    monkeypatch.setattr(spilled_dataset, "_BATCH_BYTES", 40)
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_operations_agree(operation: str, spilling: Backend, tmp_path: Path) -> None:
+    rows = [
+        OPERATIONS[operation](each.dataset_of(ROWS).keep(str(tmp_path / "kept")), each.dataset_of(OTHERS))
+        for each in (LocalBackend(), spilling)
+    ]
+    in_memory, in_files = (each.collect() for each in rows)
+    assert in_files.schema == in_memory.schema == rows[1].schema
+    assert _sorted(in_files) == _sorted(in_memory)
+    assert rows[1].count() == in_memory.num_rows
+    for number, each in enumerate(rows):
+        each.save(str(tmp_path / f"table-{number}"), each.schema)
+    saved = [DeltaTable(str(tmp_path / f"table-{number}")).to_pyarrow_table() for number in (0, 1)]
+    assert _sorted(saved[0]) == _sorted(saved[1])
+
+
+@pytest.mark.usefixtures("small_files")
+def test_total_order_is_kept_across_files(spilling: Backend) -> None:
+    numbers = pa.table({"place": [(7 * number) % 1000 for number in range(1000)]})
+    made = spilling.dataset_of(numbers).map_in_order(["place"], _running_sum, SUMS, task="task").collect().to_pylist()
+    assert [row["place"] for row in sorted(made, key=lambda row: (row["task"], row["total"], row["place"]))] == [
+        *range(1000)
+    ]
+    assert len({row["task"] for row in made}) > 50
+
+
+@pytest.mark.usefixtures("small_files")
+def test_no_group_is_divided(spilling: Backend) -> None:
+    """Groups longer than a file, and shorter than a batch."""
+    keys = [f"long-{number % 3}" for number in range(300)] + [f"short-{number}" for number in range(50)] + [None] * 4
+    table = pa.table({"key": keys})
+
+    def count(batches: Any) -> Any:
+        rows = [key for batch in batches for key in batch.column("key").to_pylist()]
+        found = [{"key": key, "rows": rows.count(key)} for key in dict.fromkeys(rows)]
+        yield pa.RecordBatch.from_pylist(found, KEYED)
+
+    counted = spilling.dataset_of(table).map_groups(["key"], (), count, KEYED).collect().to_pylist()
+    assert len(counted) == 54
+    assert {row["key"]: row["rows"] for row in counted} == {key: keys.count(key) for key in keys}
+
+
+def test_rows_are_cut_at_intervals(spilling: Backend) -> None:
+    def parts(values: list[int]) -> list[list[int]] | None:
+        rows = spilling.dataset_of(pa.table({"at": values}))
+        assert isinstance(rows, SpilledDataset)
+        cut = rows.cut_in_order("at", lambda values: [0, 2, len(values)])
+        return None if cut is None else [read().column("at").to_pylist() for read in cut]
+
+    assert parts([1, 2, 3, 4]) == [[1, 2], [3, 4]]
+    assert parts([1, 3, 2]) is None
