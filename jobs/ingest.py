@@ -176,8 +176,8 @@ def main(
         str | None,
         _request_log(
             metavar="X.Y",
-            help="Kafka version of the brokers, if the log does not show it. It selects the group coordinator: up to "
-            "3.9 the old one, whose offset commits wait like produces.",
+            help="Kafka version of the brokers, if the log does not show it. Replays then follow the "
+            "rules of this version: for example, up to 3.9 offset commits wait like produces.",
         ),
     ] = None,
     zone: Annotated[

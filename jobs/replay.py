@@ -116,17 +116,8 @@ def main(
     from purgatory_udf.answers.replay_summary import as_json, summary
     from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
-    from purgatory_udf.storage.event_staging import wait_for_events
-    from purgatory_udf.storage.output_folder import Layout
-    from purgatory_udf.storage.run_records import (
-        load,
-        recorded_settings,
-        warn_of_contradictions,
-        with_kept,
-        with_recorded,
-    )
     from purgatory_udf.streaming.group_answer_check import explained
-    from purgatory_udf.streaming.replay_run import run_replay
+    from purgatory_udf.streaming.replay_run import replay_recording
     from purgatory_udf.streaming.run_resumption import ReplayOptions
 
     _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more, explain, json)
@@ -140,17 +131,11 @@ def main(
         if trace:
             events, ingested = ingest_trace(backend, [*trace, *(more or [])], out, chosen, overwrite)
         assert events is not None
-        if follow:
-            wait_for_events(backend, events)
-        recorded = recorded_settings(backend, events)
-        known = load(backend, Layout(out).table("runs"), "replay") if follow and not overwrite else None
-        chosen = with_kept(chosen, known.configuration) if known else with_recorded(chosen, recorded)
-        warn_of_contradictions(chosen, recorded)
-        run = run_replay(backend, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
+        run = replay_recording(backend, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
     if json != Path("-"):
-        print("\n".join(summary(backend, out, run, recorded)))
+        print("\n".join(summary(backend, out, run)))
     if json is not None:
-        write_json(json, as_json(backend, out, run, recorded))
+        write_json(json, as_json(backend, out, run))
     if explain is not None:
         print("\n".join(["", *explained(backend, out, explain)]))
 

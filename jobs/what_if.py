@@ -195,7 +195,7 @@ def main(
     from purgatory_udf.backend.backend import running_tasks
     from purgatory_udf.common.console import Phases
     from purgatory_udf.simulation.scenario import load_scenario
-    from purgatory_udf.storage.run_records import recorded_settings, warn_of_contradictions, with_recorded
+    from purgatory_udf.storage.run_records import recorded_brokers, warn_of_contradictions, with_recorded
 
     simulation_options = {"seed": seed, "duration": duration, "scale": scale}
     _checks(
@@ -210,9 +210,9 @@ def main(
     file = html or (folder / "what-if.html" if folder else None)
     backend = open_backend()
     if events is not None:
-        recorded = recorded_settings(backend, events)
+        recorded = recorded_brokers(backend, events)
         chosen = [replace(each, config=with_recorded(each.config, recorded)) for each in chosen]
-        warn_of_contradictions(chosen[0].config, recorded)
+        warn_of_contradictions(chosen[0].config, recorded.settings)
         comparison = what_if(backend, events, out, chosen, file)
     else:
         assert closed_loop is not None

@@ -142,7 +142,7 @@ _purgatory_replay() {
         '*--topics[File of topic IDs and names - JSON, output of kafka-topics --describe, or lines id name.]:value:_files' \
         '*--batches[File of record batches - output of kafka-dump-log, or CSV.]:value:_files' \
         '*--isr[File of leaders and in-sync sets - output of kafka-dump-log --cluster-metadata-decoder.]:value:_files' \
-        '*--kafka-version[Kafka version of the brokers, if the log does not show it. It selects the group coordinator - up to 3.9 the old one, whose offset commits wait like produces.]:value:_files' \
+        '*--kafka-version[Kafka version of the brokers, if the log does not show it. Replays then follow the rules of this version - for example, up to 3.9 offset commits wait like produces.]:value:_files' \
         '*--zone[Time zone of log times without an offset - UTC or an offset, such as +01 -00. (default - UTC)]:value:_files' \
         '*--anonymise[Replace the names of topics, groups, clients, members and assignors with pseudonyms.]' \
         '*--anonymise-key[Secret key for the pseudonyms, as ${env -NAME}; without a key, others can verify guessed names.]:value:_files' \

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.common.console import Table, request_label
-from purgatory_udf.storage.run_records import KEYS, RecordedSetting
+from purgatory_udf.storage.run_records import KEYS, RecordedBrokers, events_of, recorded_brokers
 
 if TYPE_CHECKING:
     import altair as alt
@@ -26,14 +26,13 @@ MAX_POINTS = 5_000
 COLOURS = {"completed on arrival": "#999999", "completed after a wait": "#0072b2", "expired": "#d55e00"}
 
 
-def summary(session: Session, out: str, run: Run, recorded: Iterable[RecordedSetting] = ()) -> list[str]:
+def summary(session: Session, out: str, run: Run) -> list[str]:
     """Return the lines that a replay prints at its end.
 
     Args:
         session: Session of the tables.
         out: Folder of the tables.
         run: Record of the replay.
-        recorded: The brokers' settings that the recording shows.
     """
     tables = RunTables(session, out)
     causes, counts = tables.rows("summary/causes"), run.counts
@@ -45,15 +44,16 @@ def summary(session: Session, out: str, run: Run, recorded: Iterable[RecordedSet
         _by_kind(causes, counts.get("open", 0), counts.get("cancellations", 0)).lines(),
         _by_cause(causes).lines(),
         _slowest(tables.rows("summary/slowest", top=SLOWEST)).lines(),
-        _settings(recorded),
+        _settings(_recording(session, out, run)),
         [f"Tables: completions, expirations, cancellations, watches, runs in {out.removeprefix('file://')}"],
     ]
     return [line for block in blocks if block for line in ["", *block]][1:]
 
 
-def as_json(session: Session, out: str, run: Run, recorded: Iterable[RecordedSetting] = ()) -> dict[str, Any]:
+def as_json(session: Session, out: str, run: Run) -> dict[str, Any]:
     """Return the summary as JSON, with the rows of the queries in `sql/summary`; for the arguments see `summary`."""
     tables = RunTables(session, out)
+    settings = _recording(session, out, run).settings
     return {
         "run_id": run.run_id,
         "out": out.removeprefix("file://"),
@@ -61,13 +61,19 @@ def as_json(session: Session, out: str, run: Run, recorded: Iterable[RecordedSet
         "counts": run.counts,
         "causes": tables.rows("summary/causes"),
         "slowest": tables.rows("summary/slowest", top=SLOWEST),
-        "settings": [{"name": each.name, "value": each.value} for each in recorded if each.name in KEYS],
+        "settings": [{"name": each.name, "value": each.value} for each in settings if each.name in KEYS],
     }
 
 
-def _settings(recorded: Iterable[RecordedSetting]) -> list[str]:
-    used = [f"  {setting}" for setting in recorded if setting.name in KEYS]
-    return ["Settings that the recording shows, used unless others are given", *used] if used else []
+def _recording(session: Session, out: str, run: Run) -> RecordedBrokers:
+    return recorded_brokers(session, events_of(session, out, run))
+
+
+def _settings(recording: RecordedBrokers) -> list[str]:
+    used = [f"  {setting}" for setting in recording.settings if setting.name in KEYS]
+    shown = ["Settings that the recording shows, used unless others are given", *used] if used else []
+    version = recording.kafka_version
+    return [*([f"Rules of Kafka {version}, the version given to ingest"] if version else []), *shown]
 
 
 def _by_kind(causes: list[Row], still_open: int, cancelled: int) -> Table:

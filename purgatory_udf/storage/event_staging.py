@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -62,7 +61,8 @@ def write_in_time_order(
         mode: Spark's save mode.
         transaction: Id of the write; None for a write that is never repeated.
     """
-    write_files(partition_by_file(events, count, per_file), path, mode, **transaction_options(transaction))
+    in_order = partition_by_file(events, count, per_file)
+    write_files(in_order, path, mode, **transaction_options(transaction))
 
 
 def write_dataset(
@@ -261,13 +261,3 @@ def _has_first_files(backend: Backend, path: str, known: Sequence[Commit]) -> bo
         if added:
             return all(backend.files.exists(f"{path}/{file}") for file in added)
     return True
-
-
-def wait_for_events(session: Session, events: str, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Wait until the table exists: `ingest --follow` creates it with its first batch."""
-    store = backend_of(session).delta(events)
-    if store.is_table(events):
-        return
-    log.info("waiting for the table %s, which ingest --follow creates; Ctrl-C stops waiting", events)
-    while not store.is_table(events):
-        sleep(1.0)

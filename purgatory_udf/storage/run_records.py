@@ -204,27 +204,75 @@ class Contradiction:
         return f"{self.key}={self.value} contradicts the recording, which shows {self.recorded}"
 
 
-def recorded_settings(session: Session, events: str) -> list[RecordedSetting]:
-    """Return the settings stored by the import that wrote the table `events`; none unless it was of a request log."""
+@dataclass(frozen=True)
+class RecordedBrokers:
+    """What the import of a request log stored about the brokers; nothing for events of other sources.
+
+    Attributes:
+        settings: The brokers' settings that the log shows.
+        kafka_version: The brokers' Kafka version, if the import was given one.
+    """
+
+    settings: Sequence[RecordedSetting] = ()
+    kafka_version: str | None = None
+
+
+def recorded_brokers(session: Session, events: str) -> RecordedBrokers:
+    """Return what the import that wrote the table `events` stored about the brokers."""
     folder = events.rstrip("/").rpartition("/")[0] or "."
     run = load(session, f"{folder}/runs", "ingest")
-    return [RecordedSetting(**setting) for setting in run.counts.get("settings", ())] if run else []
+    if run is None:
+        return RecordedBrokers()
+    settings = [RecordedSetting(**setting) for setting in run.counts.get("settings", ())]
+    return RecordedBrokers(settings, run.configuration.get("kafka_version"))
 
 
-def with_recorded(config: Config, settings: Sequence[RecordedSetting]) -> Config:
-    """Return the configuration with the recorded value of each certain setting that it does not set.
+# Settings that select the rules of older versions of Kafka: the first version with the newer rule, and the older value.
+_OLDER_RULES = (
+    ((3, 8), "remote_fetch.max_wait_ms", None),
+    ((4, 2), "remote_fetch.reads", "first"),
+    ((4, 2), "remote_fetch.purge_interval", 1000),
+    ((4, 3), "group.consumer.assignment_interval_ms", 0),
+)
+# Versions of the rules of share groups.
+_SHARE_VERSIONS = ("4.1", "4.2", "4.3", "4.4")
+
+
+def with_version(config: Config, kafka_version: str | None) -> Config:
+    """Return the configuration with the rules of a Kafka version, for settings that it does not set."""
+    if kafka_version is None:
+        return config
+    major, minor = (int(part) for part in kafka_version.split(".")[:2])
+    values = config.model_dump(exclude_unset=True)
+    chosen = [(key, older) for newer, key, older in _OLDER_RULES if (major, minor) < newer]
+    if f"{major}.{minor}" in _SHARE_VERSIONS:
+        chosen.append(("share.version", f"{major}.{minor}"))
+    for key, value in chosen:
+        section, name = _section(values, key)
+        section.setdefault(name, value)
+    return Config.model_validate(values)
+
+
+def with_recorded(config: Config, recording: RecordedBrokers) -> Config:
+    """Return the configuration with the version, and each certain setting, of a recording that it does not set.
 
     A factor such as x0.5 applies to the recorded value.
     """
+    config = with_version(config, recording.kafka_version)
     values = config.model_dump(exclude_unset=True)
-    for setting in _used(settings):
-        *path, name = KEYS[setting.name].split(".")
-        section = values
-        for part in path:
-            section = section.setdefault(part, {})
+    for setting in _used(recording.settings):
+        section, name = _section(values, KEYS[setting.name])
         given = section.get(name, setting.value)
         section[name] = apply_override(setting.value, given) if isinstance(given, str) else given
     return Config.model_validate(values)
+
+
+def _section(values: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """Return the section of a key such as `group.consumer.interval_ms`, which may be new, and the key's last name."""
+    *path, name = key.split(".")
+    for part in path:
+        values = values.setdefault(part, {})
+    return values, name
 
 
 def with_kept(config: Config, configuration: Mapping[str, Any]) -> Config:

@@ -1,28 +1,36 @@
-"""Tables of events as streams, and the survey of a trace before its replay."""
+"""The table of events that a run replays: its survey, and its rows as a stream."""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.backend.backend import Backend, SparkBackend
-from purgatory_udf.backend.delta_store import Condition
+from purgatory_udf.backend.delta_store import Condition, Identity
 from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.groups.group_rows import API_OF
 from purgatory_udf.rules.purgatory.clock import PAUSE_EVENTS, Pauses
-from purgatory_udf.storage.event_staging import content_commits, content_version
+from purgatory_udf.storage.event_staging import content_commits, content_version, stage_events
+from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 # Requests that are delayed operations of partitions or topics.
 PARTITION_KINDS = ("produce", "fetch", "delete_records", "create_topics", "list_offsets")
 
 _ALL_FILES = 2**31 - 1
+_POLL_SECONDS = 1.0
 # Up to this many events and TopicPartitions, each partition is a separate group, which is the simplest to inspect. A
 # group costs Spark 1 to 2 ms per batch, so larger traces are grouped by broker.
 _MAX_PARTITION_GROUPED_EVENTS, _MAX_PARTITION_GROUPS = 20_000, 50
@@ -52,17 +60,6 @@ def delta_stream(
     return reader.load(path)
 
 
-def growing_stream(backend: SparkBackend, path: str) -> DataFrame:
-    """Return a growing table as a stream, commit by commit.
-
-    If the first commits no longer exist, all current rows form one batch, because compacted files are not in order.
-    """
-    commits = content_commits(backend, path)
-    if commits:
-        return delta_stream(backend.spark, path, None, commits[0].version)
-    return delta_stream(backend.spark, path, _ALL_FILES)
-
-
 @dataclass(frozen=True)
 class TraceSource:
     """The events of a finished trace: `files` of its files per micro-batch, or all in one if None."""
@@ -74,6 +71,10 @@ class TraceSource:
     def is_one_batch(self) -> bool:
         """Whether all events are in one micro-batch."""
         return self.files is None
+
+    def read(self, backend: Backend) -> pa.Table:
+        """Return all events."""
+        return backend.delta(self.path).read(self.path)
 
     def stream(self, backend: SparkBackend) -> DataFrame:
         """Return the events as a streaming DataFrame, with the configured number of files per micro-batch."""
@@ -115,100 +116,153 @@ class Survey:
     share_fetches: int = 0
 
 
-def survey(backend: Backend, events: str, fetch_max_bytes: int) -> Survey:
-    """Count the events of a table, and find its first and last time, and the limits of its fetches.
+class EventTable:
+    """The table of events that a run replays. Its survey is made on first use, or in the background after `start`.
 
-    `fetch_max_bytes` is the broker's limit of a fetch.
+    Attributes:
+        path: Folder of the table.
     """
 
-    def any_of(types: object) -> str:
-        return ", ".join(f"'{name}'" for name in types)  # type: ignore[attr-defined]
+    def __init__(self, backend: Backend, path: str, fetch_max_bytes: int = INT32_MAX) -> None:
+        """Open a table, which may not exist yet.
 
-    totals = backend.query(
-        "SELECT count(*) AS events, "
-        f"count(CASE WHEN type IN ({any_of(PARTITION_KINDS)}) THEN 1 END) AS operations, "
-        f"count(CASE WHEN type IN ({any_of(API_OF)}) THEN 1 END) AS of_groups, "
-        "count(CASE WHEN type = 'topic' THEN 1 END) AS of_topics, "
-        f"count(CASE WHEN type IN ({any_of(PAUSE_EVENTS)}) THEN 1 END) AS of_pauses, "
-        "count(CASE WHEN type LIKE 'share_%' THEN 1 END) AS of_shares, "
-        "count(CASE WHEN type = 'share_fetch' THEN 1 END) AS share_fetches, "
-        "min(time_us) AS first_us, max(time_us) AS last_us FROM events",
-        {"events": events},
-    ).to_pylist()[0]
-    # The limit of a request may leave any number of bytes for its last partitions, unless it is twice the sum of their
-    # own limits: a first batch exceeds its partition's limit by less than that.
-    limits = backend.query(
-        "SELECT max(part.max_bytes) AS most_bytes, "
-        "min(CASE WHEN partition_count = 1 THEN least(part.max_bytes, limit_bytes) "
-        "WHEN 2 * partition_count * part.max_bytes > limit_bytes THEN 0 ELSE part.max_bytes END) AS least_bytes "
-        "FROM (SELECT explode(partitions) AS part, size(partitions) AS partition_count, "
-        f"least(coalesce(max_bytes, {INT32_MAX}), {fetch_max_bytes}) AS limit_bytes "
-        "FROM events WHERE type = 'fetch') AS parts",
-        {"events": events},
-    ).to_pylist()[0]
-    return Survey(**totals, most_bytes=limits["most_bytes"] or 0, least_bytes=limits["least_bytes"] or 0)
-
-
-def has_share_groups(backend: Backend, events: str) -> bool:
-    """Return whether the trace has events of share groups."""
-    store = backend.delta(events)
-    return store.count(events, [Condition("type", "=", "share_fetch")]) > 0
-
-
-def cluster_topics(backend: Backend, events: str) -> ClusterTopics:
-    """Return the topics that the trace records with `topic` events."""
-    columns = ("type", "time_us", "seq", "topic", "topic_id", "partition_count")
-    store, where = backend.delta(events), [Condition("type", "=", "topic")]
-    if not store.count(events, where):
-        # A table of an older version lacks some of the columns.
-        return ClusterTopics()
-    return ClusterTopics.from_events(store.read(events, columns, where).to_pylist())
-
-
-def broker_pauses(backend: Backend, events: str, end_us: int = 0) -> Pauses:
-    """Return the pauses of brokers that the trace records. A pause without `resumed` lasts until `end_us`."""
-    store, rows = backend.delta(events), []
-    for name in PAUSE_EVENTS:
-        rows += store.read(events, ("type", "time_us", "seq", "broker"), [Condition("type", "=", name)]).to_pylist()
-    return Pauses.from_events(rows, end_us)
-
-
-class TraceSurvey:
-    """The survey of a finished trace. It is made on first use, or in the background after `start`."""
-
-    def __init__(self, backend: Backend, events: str, fetch_max_bytes: int) -> None:
-        self._backend, self._events, self._fetch_max_bytes = backend, events, fetch_max_bytes
+        Args:
+            backend: Backend that reads the table.
+            path: Folder of the table.
+            fetch_max_bytes: The broker's limit of a fetch.
+        """
+        self.path = path
+        self._backend, self._store, self._fetch_max_bytes = backend, backend.delta(path), fetch_max_bytes
         self._ahead: Future[Survey] | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a Delta table at the path."""
+        return self._store.is_table(self.path)
+
+    def require(self) -> None:
+        """Raise `UserError` unless the table exists."""
+        if not self.exists:
+            raise UserError(f"{self.path}: not a Delta table of events; create one with ingest")
+
+    def wait(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Wait until the table exists: `ingest --follow` creates it with its first batch."""
+        if self.exists:
+            return
+        log.info("waiting for the table %s, which ingest --follow creates; Ctrl-C stops waiting", self.path)
+        while not self.exists:
+            sleep(_POLL_SECONDS)
+
+    def wait_for_first_event(self) -> int:
+        """Wait for the first event and return its time in epoch milliseconds."""
+        while True:
+            first_us = self._query("SELECT min(time_us) AS first_us FROM events")[0]["first_us"]
+            if first_us is not None:
+                return int(first_us) // 1000
+            log.info("waiting for the first event in %s", self.path)
+            time.sleep(_POLL_SECONDS)
+
+    def identity(self) -> Identity:
+        """Return the identity of the table."""
+        return self._store.identity(self.path)
 
     def start(self) -> None:
         """Start the survey in another thread."""
         thread = ThreadPoolExecutor(1)
-        self._ahead = thread.submit(self._make)
+        self._ahead = thread.submit(self._survey)
         thread.shutdown(wait=False)
 
     @cached_property
     def survey(self) -> Survey:
-        """Return the survey, after making it or waiting for the background thread.
+        """Return size and time span of a finished trace, after reading it or waiting for the background thread.
 
         Raises:
             UserError: The table has no events.
         """
-        known = self._ahead.result() if self._ahead else self._make()
+        known = self._ahead.result() if self._ahead else self._survey()
         if not known.events:
-            raise UserError(f"{self._events}: the table has no events; import a trace with ingest")
+            raise UserError(f"{self.path}: the table has no events; import a trace with ingest")
         return known
 
-    def _make(self) -> Survey:
-        return survey(self._backend, self._events, self._fetch_max_bytes)
+    def _survey(self) -> Survey:
+        totals = self._query(
+            "SELECT count(*) AS events, "
+            f"count(CASE WHEN type IN ({_quoted(PARTITION_KINDS)}) THEN 1 END) AS operations, "
+            f"count(CASE WHEN type IN ({_quoted(API_OF)}) THEN 1 END) AS of_groups, "
+            "count(CASE WHEN type = 'topic' THEN 1 END) AS of_topics, "
+            f"count(CASE WHEN type IN ({_quoted(PAUSE_EVENTS)}) THEN 1 END) AS of_pauses, "
+            "count(CASE WHEN type LIKE 'share_%' THEN 1 END) AS of_shares, "
+            "count(CASE WHEN type = 'share_fetch' THEN 1 END) AS share_fetches, "
+            "min(time_us) AS first_us, max(time_us) AS last_us FROM events"
+        )[0]
+        # The limit of a request may leave any number of bytes for its last partitions, unless it is twice the sum of
+        # their own limits: a first batch exceeds its partition's limit by less than that.
+        limits = self._query(
+            "SELECT max(part.max_bytes) AS most_bytes, "
+            "min(CASE WHEN partition_count = 1 THEN least(part.max_bytes, limit_bytes) "
+            "WHEN 2 * partition_count * part.max_bytes > limit_bytes THEN 0 ELSE part.max_bytes END) AS least_bytes "
+            "FROM (SELECT explode(partitions) AS part, size(partitions) AS partition_count, "
+            f"least(coalesce(max_bytes, {INT32_MAX}), {self._fetch_max_bytes}) AS limit_bytes "
+            "FROM events WHERE type = 'fetch') AS parts"
+        )[0]
+        return Survey(**totals, most_bytes=limits["most_bytes"] or 0, least_bytes=limits["least_bytes"] or 0)
+
+    def has_share_groups(self) -> bool:
+        """Return whether the table has fetches of share groups."""
+        return self._store.count(self.path, [Condition("type", "=", "share_fetch")]) > 0
+
+    def topics(self) -> ClusterTopics:
+        """Return the topics that the trace records with `topic` events."""
+        columns = ("type", "time_us", "seq", "topic", "topic_id", "partition_count")
+        where = [Condition("type", "=", "topic")]
+        if not self._store.count(self.path, where):
+            # A table of an older version lacks some of the columns.
+            return ClusterTopics()
+        return ClusterTopics.from_events(self._store.read(self.path, columns, where).to_pylist())
+
+    def pauses(self, end_us: int = 0) -> Pauses:
+        """Return the pauses of brokers that the trace records. A pause without `resumed` lasts until `end_us`."""
+        columns, rows = ("type", "time_us", "seq", "broker"), []
+        for name in PAUSE_EVENTS:
+            rows += self._store.read(self.path, columns, [Condition("type", "=", name)]).to_pylist()
+        return Pauses.from_events(rows, end_us)
+
+    def grouping(self) -> str:
+        """Return the grouping that `auto` selects for the trace: `partition` or `broker`."""
+        if self.survey.events > _MAX_PARTITION_GROUPED_EVENTS:
+            return "broker"
+        partitions = self._query(
+            "SELECT count(*) AS partitions FROM (SELECT DISTINCT part.topic, part.partition "
+            "FROM (SELECT explode(partitions) AS part FROM events) AS parts) AS named"
+        )[0]["partitions"]
+        return "partition" if partitions <= _MAX_PARTITION_GROUPS else "broker"
+
+    def most_watches(self) -> int:
+        """Return an upper bound of the number of watches, from the partitions of the events.
+
+        File sizes are not enough, because requests that repeat the same partitions compress well.
+        """
+        return int(self._query("SELECT sum(cardinality(partitions)) AS watches FROM events")[0]["watches"] or 0)
+
+    def batches(self, layout: Layout, batch_events: int) -> TraceSource:
+        """Return the events as a source of micro-batches of about `batch_events`, after sorting them if necessary."""
+        assert isinstance(self._backend, SparkBackend)
+        return TraceSource(*stage_events(self._backend, self.path, layout, self.survey.events, batch_events))
+
+    def growing_stream(self) -> DataFrame:
+        """Return the growing table as a stream, commit by commit.
+
+        If the first commits no longer exist, all current rows form one batch, because compacted files are not in order.
+        """
+        assert isinstance(self._backend, SparkBackend)
+        commits = content_commits(self._backend, self.path)
+        if commits:
+            return delta_stream(self._backend.spark, self.path, None, commits[0].version)
+        return delta_stream(self._backend.spark, self.path, _ALL_FILES)
+
+    def _query(self, text: str) -> list[dict[str, Any]]:
+        return self._backend.query(text, {"events": self.path}).to_pylist()
 
 
-def grouping_for(backend: Backend, events: str, count: int) -> str:
-    """Return the grouping that `auto` selects for a trace of `count` events: `partition` or `broker`."""
-    if count > _MAX_PARTITION_GROUPED_EVENTS:
-        return "broker"
-    partitions = backend.query(
-        "SELECT count(*) AS partitions FROM (SELECT DISTINCT part.topic, part.partition "
-        "FROM (SELECT explode(partitions) AS part FROM events) AS parts) AS named",
-        {"events": events},
-    ).to_pylist()[0]["partitions"]
-    return "partition" if partitions <= _MAX_PARTITION_GROUPS else "broker"
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

@@ -21,30 +21,21 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.backend.backend import Backend, LocalBackend, Session, SparkBackend, backend_of
 from purgatory_udf.backend.delta_store import EPOCH, Condition
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.common.errors import CheckFailedError, UserError
+from purgatory_udf.common.errors import CheckFailedError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, ENDS
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
 from purgatory_udf.rules.groups.group_rows import KINDS
 from purgatory_udf.rules.purgatory.clock import Pauses
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.event_staging import stage_events
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_sink import Sink
-from purgatory_udf.streaming.event_source import (
-    Survey,
-    TraceSource,
-    TraceSurvey,
-    broker_pauses,
-    cluster_topics,
-    growing_stream,
-    has_share_groups,
-)
+from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
 from purgatory_udf.streaming.group_answer_check import disagreement_counts, write_disagreements
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
-from purgatory_udf.streaming.run_resumption import ReplayOptions, is_one_batch, start_or_resume
+from purgatory_udf.streaming.run_resumption import ReplayOptions, is_one_batch, start_or_resume, with_recorded_settings
 from purgatory_udf.streaming.share_rules import DELIVERIES
 from purgatory_udf.streaming.single_batch_replay import require_single_batch
 from purgatory_udf.streaming.stateful_adapter import Plan, closing_ms
@@ -52,7 +43,7 @@ from purgatory_udf.streaming.status_file import StatusFiles
 from purgatory_udf.streaming.streaming_query import BROKERS, QUERIES, Queries, replay_queries, stream_queries
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +79,16 @@ def require_backend(session: Session, options: ReplayOptions) -> None:
         NeedsSparkError: The backend is this process, and the replay needs Spark.
     """
     backend = backend_of(session)
-    if isinstance(backend, LocalBackend) and backend.delta(options.events).is_table(options.events):
-        trace = TraceSurvey(backend, options.events, options.config.fetch.max_bytes)
-        require_single_batch(backend, options, Layout(options.out), trace)
+    events = EventTable(backend, options.events, options.config.fetch.max_bytes)
+    if isinstance(backend, LocalBackend) and events.exists:
+        require_single_batch(backend, options, Layout(options.out), events)
+
+
+def replay_recording(session: Session, options: ReplayOptions) -> Run:
+    """Replay events with the settings that their recording shows, unless others are given; warn of contradictions."""
+    if options.follow:
+        EventTable(backend_of(session), options.events).wait()
+    return run_replay(session, with_recorded_settings(session, options))
 
 
 def run_replay(session: Session, options: ReplayOptions) -> Run:
@@ -100,16 +98,15 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
         UserError: There is no table of events, or the folder has another run.
         CheckFailedError: Operations have no end, although the run was to end all of them.
     """
-    backend, layout = backend_of(session), Layout(options.out)
-    if not backend.delta(options.events).is_table(options.events):
-        raise UserError(f"{options.events}: not a Delta table of events; create one with ingest")
-    trace = TraceSurvey(backend, options.events, options.config.fetch.max_bytes)
+    backend, layout, config = backend_of(session), Layout(options.out), options.config
+    events = EventTable(backend, options.events, config.fetch.max_bytes)
+    events.require()
     runs = layout.table("runs")
     if not options.follow and not backend.delta(runs).is_table(runs):
-        trace.start()
+        events.start()
     if isinstance(backend, LocalBackend):
-        require_single_batch(backend, options, layout, trace)
-    run = start_or_resume(backend, options, layout, trace)
+        require_single_batch(backend, options, layout, events)
+    run = start_or_resume(backend, options, layout, events)
     if run.status == run_records.FINISHED:
         log.info("run %s has finished already; to repeat it, use --overwrite", run.run_id)
         return run
@@ -117,14 +114,15 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
         # A cluster's executors are known by now: they have written the run's record.
         set_shuffle_partitions(backend.spark)
         if options.follow:
-            create_tables(backend, layout, groups=True, shares=has_share_groups(backend, options.events))
-            return follow(backend, options, layout, run)
-    survey = trace.survey
-    source = _source(backend, options, layout, run, survey)
+            create_tables(backend, layout, groups=True, shares=events.has_share_groups())
+            return follow(backend, events, config, layout, run)
+    survey = events.survey
+    # Divided into batches in the same way as when the run was started.
+    source = TraceSource(events.path) if is_one_batch(run) else events.batches(layout, config.batch_events)
     if not source.is_one_batch:
         # After the run is recorded: a run that is stopped before it has tables is resumed, too.
         create_tables(backend, layout, survey.of_groups > 0, survey.of_shares > 0)
-    queries = _queries(backend, options, layout, run, survey, source)
+    queries = _queries(backend, events, config, layout, run, source.is_one_batch)
     partitions = []
     if survey.operations:
         closes = not survey.of_groups and not survey.of_shares
@@ -132,14 +130,14 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
     groups = [queries.group_sink()] if survey.of_groups else []
     if survey.of_shares:
         partitions = [*partitions, queries.share_sink()]
-    make = replay_queries(backend, source, options.config)
+    make = replay_queries(backend, source, config)
     for title, sink in (*partitions, *groups):
         make(title, sink).to_end(survey)
     if source.is_one_batch:
         # Its one batch has created the tables that it has rows for.
         create_tables(backend, layout, survey.of_groups > 0, survey.of_shares > 0)
-    counts = _end(backend, options, layout, run, survey, [sink for _, sink in partitions], [sink for _, sink in groups])
-    if options.config.drain and counts["open"]:
+    counts = _end(backend, config, layout, run, survey, [sink for _, sink in partitions], [sink for _, sink in groups])
+    if config.drain and counts["open"]:
         # A run with lost rows must not look complete.
         raise CheckFailedError(
             f"{options.out}: {counts['open']:,} operations of the trace have no end in its tables, possibly because "
@@ -170,29 +168,22 @@ def create_tables(backend: Backend, layout: Layout, groups: bool, shares: bool =
     backend.delta(layout.out).create_all(schemas)
 
 
-def _source(backend: Backend, options: ReplayOptions, layout: Layout, run: Run, survey: Survey) -> TraceSource:
-    """Return the trace, divided into batches in the same way as when the run was started."""
-    if is_one_batch(run):
-        return TraceSource(options.events)
-    assert isinstance(backend, SparkBackend)
-    return TraceSource(*stage_events(backend, options.events, layout, survey.events, options.config.batch_events))
-
-
 def _queries(
-    backend: Backend, options: ReplayOptions, layout: Layout, run: Run, survey: Survey, source: TraceSource
+    backend: Backend, events: EventTable, config: Config, layout: Layout, run: Run, is_one_batch: bool
 ) -> Queries:
+    survey = events.survey
     assert survey.first_us is not None
-    topics = cluster_topics(backend, options.events) if survey.of_topics else ClusterTopics()
     assert survey.last_us is not None
-    pauses = broker_pauses(backend, options.events, survey.last_us) if survey.of_pauses else Pauses()
-    has_disorder = options.config.max_disorder_ms > 0
-    plan = Plan(run.run_id, has_disorder, survey.last_us, source.is_one_batch, topics=topics, pauses=pauses)
-    return Queries(backend, options.config, layout, run, plan, survey.first_us // 1000)
+    topics = events.topics() if survey.of_topics else ClusterTopics()
+    pauses = events.pauses(survey.last_us) if survey.of_pauses else Pauses()
+    has_disorder = config.max_disorder_ms > 0
+    plan = Plan(run.run_id, has_disorder, survey.last_us, is_one_batch, topics=topics, pauses=pauses)
+    return Queries(backend, config, layout, run, plan, survey.first_us // 1000)
 
 
 def _end(
     backend: Backend,
-    options: ReplayOptions,
+    config: Config,
     layout: Layout,
     run: Run,
     survey: Survey,
@@ -203,7 +194,7 @@ def _end(
 
     `partitions` and `groups` are the sinks of these queries.
     """
-    sinks, config = [*partitions, *groups], options.config
+    sinks = [*partitions, *groups]
     of_groups: dict[str, Any] = {}
     for sink in groups:
         write_disagreements(backend, layout, run)
@@ -216,32 +207,27 @@ def _end(
         return counted.result()
 
 
-_POLL_SECONDS = 1
 # Each save is one more version of the `runs` table.
 _SAVE_SECONDS = 60.0
 # The limits of fetches to come are unknown: the default of `max.partition.fetch.bytes` and `replica.fetch.max.bytes`.
 _LEAST_BYTES = 1 << 20
 
 
-def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: Run) -> Run:
+def follow(backend: SparkBackend, events: EventTable, config: Config, layout: Layout, run: Run) -> Run:
     """Replay a growing table until the process is interrupted."""
-    most_bytes = options.config.fetch.max_bytes
+    most_bytes = config.fetch.max_bytes
     with interrupt_on_sigterm():
-        trace_start_ms = _first_event_ms(backend, options.events)
+        trace_start_ms = events.wait_for_first_event()
         status_files = StatusFiles(backend, layout, run.run_id, QUERIES)
         counts = RunningCounts(backend, layout, run, status_files)
-
-        def events() -> DataFrame:
-            return growing_stream(backend, options.events)
-
         # Later topics and pauses are not known to the running query.
-        topics, pauses = cluster_topics(backend, options.events), broker_pauses(backend, options.events)
-        has_disorder = options.config.max_disorder_ms > 0
+        topics, pauses = events.topics(), events.pauses()
+        has_disorder = config.max_disorder_ms > 0
         plan = Plan(run.run_id, has_disorder, None, is_followed=True, topics=topics, pauses=pauses)
-        queries = Queries(backend, options.config, layout, run, plan, trace_start_ms, status_files)
-        make = stream_queries(backend, events, options.config)
+        queries = Queries(backend, config, layout, run, plan, trace_start_ms, status_files)
+        make = stream_queries(backend, events.growing_stream, config)
         sinks = [*queries.partition_sinks(most_bytes, _LEAST_BYTES), queries.group_sink()]
-        if has_share_groups(backend, options.events):
+        if events.has_share_groups():
             sinks.append(queries.share_sink())
         made = [make(*each) for each in sinks]
         # A query that others read from starts first, and stops first.
@@ -253,17 +239,6 @@ def follow(backend: SparkBackend, options: ReplayOptions, layout: Layout, run: R
             stop_queries(running)
             counts.stop()
     return run
-
-
-def _first_event_ms(backend: SparkBackend, events: str) -> int:
-    """Wait for the first event and return its time in epoch milliseconds."""
-    while True:
-        first = backend.query("SELECT min(time_us) AS first_us FROM events", {"events": events})
-        first_us = first.column("first_us")[0].as_py()
-        if first_us is not None:
-            return int(first_us) // 1000
-        log.info("waiting for the first event in %s", events)
-        time.sleep(_POLL_SECONDS)
 
 
 class RunningCounts:

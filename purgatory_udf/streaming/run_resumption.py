@@ -6,10 +6,10 @@ import hashlib
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from purgatory_udf.backend.backend import Backend, LocalBackend
+from purgatory_udf.backend.backend import Backend, LocalBackend, Session
 from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
@@ -18,7 +18,7 @@ from purgatory_udf.rules.groups import frames, group_state_store
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
-from purgatory_udf.streaming.event_source import TraceSurvey, grouping_for
+from purgatory_udf.streaming.event_source import EventTable
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 
 # The grouping of a run that one process replays in one batch.
@@ -50,6 +50,24 @@ class ReplayOptions:
     overwrite: bool = False
     follow: bool = False
     ingested: str | None = None
+
+
+def with_recorded_settings(session: Session, options: ReplayOptions) -> ReplayOptions:
+    """Return the options with the settings that the recording of the events shows, unless they set others.
+
+    A followed replay that resumes keeps the settings that it was started with. Contradictions are logged as warnings.
+    """
+    recorded = run_records.recorded_brokers(session, options.events)
+    known = None
+    if options.follow and not options.overwrite:
+        known = run_records.load(session, Layout(options.out).table("runs"), "replay")
+    if known:
+        config = run_records.with_version(options.config, recorded.kafka_version)
+        config = run_records.with_kept(config, known.configuration)
+    else:
+        config = run_records.with_recorded(options.config, recorded)
+    run_records.warn_of_contradictions(config, recorded.settings)
+    return replace(options, config=config)
 
 
 def semantic_settings(config: Config) -> dict[str, Any]:
@@ -96,7 +114,7 @@ _MADE = "run-"
 _IS_ONE_BATCH = "at_once"
 
 
-def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, trace: TraceSurvey) -> Run:
+def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, events: EventTable) -> Run:
     """Return the run to execute, recorded in `runs` with its trace and the settings that its results depend on.
 
     Raises:
@@ -104,7 +122,7 @@ def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, tr
     """
     files, runs = backend.files, layout.table("runs")
     require_no_file(files, options.out)
-    identity = _identity(backend, options)
+    identity = _identity(events, options)
     fingerprint = _fingerprint([identity, semantic_settings(options.config)])
     run_id = options.run_id or f"{_MADE}{fingerprint[:12]}"
     known = run_records.load(backend, runs, "replay")
@@ -124,10 +142,10 @@ def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, tr
             "choose another --out"
         )
     settings = {**options.config.model_dump(mode="json"), "formats": FORMATS, "stream": uuid.uuid4().hex}
-    settings["grouping"] = _grouping(backend, options, trace)
+    settings["grouping"] = _grouping(backend, options, events)
     # Fixed for the run: the only batch of a trace also writes the end of the trace.
-    settings[_IS_ONE_BATCH] = not options.follow and trace.survey.events <= options.config.batch_events
-    run = Run(run_id, "replay", {"events": options.events, **identity}, settings)
+    settings[_IS_ONE_BATCH] = not options.follow and events.survey.events <= options.config.batch_events
+    run = Run(run_id, "replay", {"events": events.path, **identity}, settings)
     run_records.save(backend, runs, run)
     return run
 
@@ -137,7 +155,7 @@ def is_one_batch(run: Run) -> bool:
     return bool(run.configuration.get(_IS_ONE_BATCH))
 
 
-def _grouping(backend: Backend, options: ReplayOptions, trace: TraceSurvey) -> str:
+def _grouping(backend: Backend, options: ReplayOptions, events: EventTable) -> str:
     """Return the run's grouping. For `auto`, a growing table is grouped by broker, because its size is not known."""
     if isinstance(backend, LocalBackend):
         return SINGLE_BATCH_GROUPING
@@ -145,14 +163,14 @@ def _grouping(backend: Backend, options: ReplayOptions, trace: TraceSurvey) -> s
         return options.config.grouping
     if options.follow:
         return "broker"
-    return grouping_for(backend, options.events, trace.survey.events)
+    return events.grouping()
 
 
-def _identity(backend: Backend, options: ReplayOptions) -> dict[str, Any]:
+def _identity(events: EventTable, options: ReplayOptions) -> dict[str, Any]:
     """Return the identity of the trace: the files it was imported from, or the table and its version."""
     if options.ingested:
         return {"ingest": options.ingested}
-    known = backend.delta(options.events).identity(options.events)
+    known = events.identity()
     return {"table": known.table} | ({} if options.follow else {"version": known.version})
 
 

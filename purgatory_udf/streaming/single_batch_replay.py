@@ -24,7 +24,7 @@ from purgatory_udf.rules.engine.jit import code_cache
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.batch_sink import LocalChunks, Sink
-from purgatory_udf.streaming.event_source import Survey, TraceSurvey
+from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
 from purgatory_udf.streaming.run_resumption import SINGLE_BATCH_GROUPING, ReplayOptions
 from purgatory_udf.streaming.stateful_adapter import OutputChunk, input_chunk_function, state_function
 
@@ -41,14 +41,14 @@ _CHUNKS = pa.schema(
 )
 
 
-def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layout, trace: TraceSurvey) -> None:
+def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layout, events: EventTable) -> None:
     """Check that this process can replay the trace.
 
     Args:
         backend: This process.
         options: Options of the replay.
         layout: The run's tables, possibly of an interrupted run.
-        trace: The survey of the trace.
+        events: The table of events.
 
     Raises:
         NeedsSparkError: The run needs a stream or too much memory.
@@ -61,23 +61,14 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
         or backend.files.exists(f"{layout.internal}/checkpoints")
     ):
         raise NeedsSparkError(f"{layout.out}: the run there was started as a stream")
-    if trace.survey.events > options.config.batch_events:
+    if events.survey.events > options.config.batch_events:
         raise NeedsSparkError(
-            f"{trace.survey.events:,} events are more than one batch (batch_events is {options.config.batch_events:,})"
+            f"{events.survey.events:,} events are more than one batch (batch_events is {options.config.batch_events:,})"
         )
-    if _most_watches(backend, options.events) > backend_choice.REPLAYED_WATCHES:
+    if events.most_watches() > backend_choice.REPLAYED_WATCHES:
         raise NeedsSparkError(
-            f"{options.events}: more than {backend_choice.REPLAYED_WATCHES:,} watches, which may not fit in memory"
+            f"{events.path}: more than {backend_choice.REPLAYED_WATCHES:,} watches, which may not fit in memory"
         )
-
-
-def _most_watches(backend: Backend, events: str) -> int:
-    """Return an upper bound of the number of watches, from the partitions of the events.
-
-    File sizes are not enough, because requests that repeat the same partitions compress well.
-    """
-    total = backend.query("SELECT sum(cardinality(partitions)) AS watches FROM events", {"events": events})
-    return int(total.column("watches")[0].as_py() or 0)
 
 
 class NoState:
@@ -111,7 +102,7 @@ class LocalQuery:
 
     backend: LocalBackend
     title: str
-    events: str
+    source: TraceSource
     sink: Sink
 
     def to_end(self, survey: Survey) -> None:
@@ -121,7 +112,7 @@ class LocalQuery:
             warm_up.main()
         log.info("%s: replaying %s events", self.title, f"{survey.events:,}")
         rules = self.sink.rules
-        rows = self.backend.delta(self.events).read(self.events)
+        rows = self.source.read(self.backend)
         packed = input_chunk_function(rules)(iter(rows.select(rules.input_columns(rows.column_names)).to_batches()))
         payloads: dict[str, list[bytes]] = defaultdict(list)
         for batch in packed:

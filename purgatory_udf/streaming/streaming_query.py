@@ -245,7 +245,7 @@ MakeQuery = Callable[[str, Sink], ReplayQuery]
 def replay_queries(backend: Backend, source: TraceSource, config: Config) -> MakeQuery:
     """Return a function that creates a query over the events of a finished trace, given its title and sink."""
     if isinstance(backend, LocalBackend):
-        return lambda title, sink: LocalQuery(backend, title, source.path, sink)
+        return lambda title, sink: LocalQuery(backend, title, source, sink)
     assert isinstance(backend, SparkBackend)
     return stream_queries(backend, lambda: source.stream(backend), config)
 

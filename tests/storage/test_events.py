@@ -15,8 +15,9 @@ from purgatory_udf.backend.delta_store import SparkDelta
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.event_staging import content_commits, is_in_time_order, wait_for_events
+from purgatory_udf.storage.event_staging import content_commits, is_in_time_order
 from purgatory_udf.storage.run_records import Run
+from purgatory_udf.streaming.event_source import EventTable
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.streaming.growing_table import (
@@ -120,7 +121,7 @@ def test_replay_waits_for_table(without_spark: Backend, tmp_path: Path, caplog: 
 
     caplog.set_level("INFO")
     for _ in range(2):
-        wait_for_events(without_spark, str(tmp_path / "events"), sleep)
+        EventTable(without_spark, str(tmp_path / "events")).wait(sleep)
     assert waits == [1.0] * 3
     table = f"{tmp_path}/events"
     assert caplog.messages == [f"waiting for the table {table}, which ingest --follow creates; Ctrl-C stops waiting"]

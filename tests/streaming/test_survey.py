@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.rules.engine.partition_engine import event_table
-from purgatory_udf.streaming.event_source import survey
+from purgatory_udf.streaming.event_source import EventTable
 from tests.rules.reference.timeline import Timeline
 
 _BROKER_LIMIT = 50_000
@@ -29,5 +29,5 @@ def test_survey_finds_smallest_limit(tmp_path: Path, limits: list[int], request_
     parts = {f"a-{number}": {"fetch_offset": 0, "max_bytes": limit} for number, limit in enumerate(limits)}
     timeline = Timeline().fetch(1, "f", 0, 1, parts, max_bytes=request_limit)
     write_deltalake(str(tmp_path), event_table(timeline.events))
-    found = survey(LocalBackend(), str(tmp_path), _BROKER_LIMIT)
+    found = EventTable(LocalBackend(), str(tmp_path), _BROKER_LIMIT).survey
     assert (found.most_bytes, found.least_bytes) == (max(limits), least)

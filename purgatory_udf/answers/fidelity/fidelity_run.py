@@ -28,7 +28,7 @@ from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import local_path
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.storage.run_records import Contradiction, contradictions, recorded_settings
+from purgatory_udf.storage.run_records import Contradiction, contradictions, recorded_brokers
 from purgatory_udf.streaming.run_resumption import with_current_defaults
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def run_fidelity(session: Session, options: FidelityOptions) -> Fidelity:
             raise UserError(f"{layout.table(name)}: no such table; run `{maker}` first")
     tables = RunTables(session, options.out, require_all_rows=False)
     backend_of(session).files.remove(layout.table("fidelity"))
-    recorded = recorded_settings(session, layout.table("events"))
+    recorded = recorded_brokers(session, layout.table("events")).settings
     others = contradictions(with_current_defaults(tables.run.configuration), recorded)
     report = [settings_table(others), *figures(tables, write_comparison(tables, others), beans)]
     if logged and tables.has("group_transitions"):

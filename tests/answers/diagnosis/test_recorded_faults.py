@@ -13,7 +13,7 @@ from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis
 from purgatory_udf.answers.diagnosis.finding import KINDS as KINDS_OF_FINDINGS
 from purgatory_udf.answers.diagnosis.finding import Finding
 from purgatory_udf.backend.backend import LocalBackend
-from purgatory_udf.streaming.event_source import broker_pauses
+from purgatory_udf.streaming.event_source import EventTable
 from tests.answers.diagnosis.conftest import diagnosed_recording
 from tests.docs import pages
 from tests.support import recorded
@@ -74,7 +74,7 @@ def test_longest_outage_weighs_most(faults: Diagnosis) -> None:
 def test_import_recognizes_frozen_leader(faults: Diagnosis, faults_folder: Path) -> None:
     """Broker 1 was frozen as well, but leads no partition, so no operation was overdue there."""
     (fault,) = [fault for fault in FAULTS if fault["kind"] == "leader_frozen"]
-    (pause,) = broker_pauses(LocalBackend(), str(faults_folder / "events"))
+    (pause,) = EventTable(LocalBackend(), str(faults_folder / "events")).pauses()
     assert pause.broker == fault["culprit"]["broker"]
     assert 0 <= fault["startMs"] - pause.paused_ms < 200
     assert 0 <= pause.resumed_ms - fault["endMs"] < 10
@@ -86,7 +86,7 @@ def test_import_recognizes_frozen_leader(faults: Diagnosis, faults_folder: Path)
 @pytest.mark.parametrize("recording", ["W5-base", "W6-follower-reads"])
 def test_calm_cluster_yields_no_finding(recording: str, tmp_path: Path) -> None:
     assert diagnosed_recording(recording, tmp_path / "out").findings == ()
-    assert list(broker_pauses(LocalBackend(), str(tmp_path / "out" / "events"))) == []
+    assert list(EventTable(LocalBackend(), str(tmp_path / "out" / "events")).pauses()) == []
 
 
 @pytest.mark.nightly

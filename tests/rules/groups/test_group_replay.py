@@ -25,7 +25,7 @@ from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming import batch_sink, streaming_query
 from purgatory_udf.streaming.batch_sink import Sink
-from purgatory_udf.streaming.event_source import Survey, TraceSource, survey
+from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
 from purgatory_udf.streaming.group_answer_check import explained, write_disagreements
 from purgatory_udf.streaming.replay_run import create_tables, group_counts, run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
@@ -188,7 +188,7 @@ def test_killed_and_resumed_run_matches_reference(
 
     def resume() -> dict[str, Any]:
         """Resume as a new process does, which does not know the earlier writes."""
-        known = survey(backend, events, CONFIG.fetch.max_bytes)
+        known = EventTable(backend, events, CONFIG.fetch.max_bytes).survey
         assert known.first_us is not None
         plan, source = Plan(run.run_id, False, known.last_us), TraceSource(events, 1)
         title, sink = Queries(backend, shards, layout, run, plan, known.first_us // 1000).group_sink()

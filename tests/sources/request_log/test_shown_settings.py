@@ -36,10 +36,11 @@ from purgatory_udf.sources.request_log.shown_settings import (
 )
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import (
+    RecordedBrokers,
     RecordedSetting,
     Run,
     contradictions,
-    recorded_settings,
+    recorded_brokers,
     with_kept,
     with_recorded,
 )
@@ -214,7 +215,7 @@ def test_followed_import_records_settings(tmp_path: Path) -> None:
     for step, line in enumerate((join(0, 2_001), heartbeat(9_000, "a", 0, 1))):
         rows = {"partition": [0], "offset": [step], "value": [line]}
         steps.run(backend, LocalDataset.of(pa.table(rows, MESSAGES)), step)
-    (delay,) = recorded_settings(backend, layout.table("events"))
+    (delay,) = recorded_brokers(backend, layout.table("events")).settings
     assert str(delay) == f"{DELAY}=2000, from 1 first joins of empty groups"
     assert f"  {delay}" in steps.summary()
 
@@ -225,6 +226,22 @@ def test_resumed_replay_keeps_its_settings() -> None:
     for settings, delay_ms in (([], 3_000), (["group.initial_rebalance_delay_ms=1000"], 1_000)):
         assert with_kept(load_config(settings=settings), started).group.initial_rebalance_delay_ms == delay_ms
     assert semantic_settings(with_kept(load_config(), started)) == semantic_settings(load_config())
+
+
+@pytest.mark.parametrize(
+    ("version", "wait_ms", "reads", "purge_interval", "share"),
+    [("3.7", None, "first", 1000, "4.3"), ("4.1.2", 500, "first", 1000, "4.1"), ("4.4", 500, "all", 0, "4.4")],
+)
+def test_given_kafka_version_selects_older_rules(
+    version: str, wait_ms: int | None, reads: str, purge_interval: int, share: str
+) -> None:
+    config = with_recorded(load_config(), RecordedBrokers(kafka_version=version))
+    remote = config.remote_fetch
+    assert (remote.max_wait_ms, remote.reads, remote.purge_interval) == (wait_ms, reads, purge_interval)
+    assert config.share.version == share
+    given = load_config(settings=["remote_fetch.reads=all", "remote_fetch.max_wait_ms=700"])
+    remote = with_recorded(given, RecordedBrokers(kafka_version=version)).remote_fetch
+    assert (remote.reads, remote.max_wait_ms) == ("all", 700)
 
 
 def test_value_is_certain_if_round_or_confirmed() -> None:
@@ -240,7 +257,7 @@ def test_given_settings_win_and_factors_scale() -> None:
     recorded = [RecordedSetting("remote.fetch.max.wait.ms", 700, 701, 700, True, 9)]
     unset, factor = load_config(), load_config(settings=["remote_fetch.max_wait_ms=x2"])
     given = load_config(settings=["remote_fetch.max_wait_ms=500", "produce.timeout_ms[topic=t]=7"])
-    applied = [with_recorded(each, recorded) for each in (unset, factor, given)]
+    applied = [with_recorded(each, RecordedBrokers(recorded)) for each in (unset, factor, given)]
     assert [each.remote_fetch.max_wait_ms for each in applied] == [700, 1400, 500]
     assert applied[2] == given and applied[2].group._rules == given.what_if
     found = [str(each) for each in contradictions(given.model_dump(), recorded)]
