@@ -103,6 +103,7 @@ CAUSES = {
     "session_partial": "fetches of a session from before the log: only partitions listed since are known",
     "session_error": "fetches answered with a session error: no partition was read",
     "left_out_partition": "partitions of a fetch that the broker left out (unknown topic id, not authorized)",
+    "diverging": "fetches answered at once because the reader's log had diverged: imported with min_bytes 0",
     "racked": "fetches of consumers with client.rack, which may read from followers",
     "end_from_batches": "appends with the last offset from --batches",
     "end_from_offsets": "appends with the last offset from the next base offset or a follower's offset",

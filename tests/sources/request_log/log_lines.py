@@ -124,6 +124,7 @@ def fetch_line(
     wait: int = 500,
     min_bytes: int = 1,
     diverging_end_offset: int | None = None,
+    partition_error: int = 0,
     high_watermark: int = 0,
     rack: str | None = None,
     client: str = "c",
@@ -170,7 +171,7 @@ def fetch_line(
                 "partitions": [
                     {
                         "partitionIndex": partition,
-                        "errorCode": 0,
+                        "errorCode": partition_error,
                         "highWatermark": high_watermark,
                         "recordsSizeInBytes": size,
                     }

@@ -8,9 +8,13 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log.assumptions import Report
+from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
+from purgatory_udf.sources.request_log.requests.fetch_conversion import SessionConverter
+from purgatory_udf.sources.request_log.requests.partition_facts import PartitionError
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us
 from tests.sources.request_log.translate import Translation, translate
 
@@ -138,6 +142,35 @@ def test_refused_produce_waited_in_no_purgatory() -> None:
     (refused,) = [record for record in translation.recorded.values() if record.error == "CONCURRENT_TRANSACTIONS"]
     assert (refused.outcome, refused.remote_ms) == ("at_once", 0)
     assert translation.events[-1]["time_us"] == us(99)
+
+
+def test_fetch_with_diverging_epoch_completes_at_once() -> None:
+    """The follower is at the leader's end below the divergence, so that nothing else would complete its fetch."""
+    more: dict[str, Any] = {
+        "session": 7,
+        "epoch": 3,
+        "local": 1,
+        "replica": 2,
+        "client": "f",
+        "diverging_end_offset": 13,
+    }
+    for waited_ms, min_bytes in ((0, 0), (500, 1)):
+        lines = [*LOG, fetch_line(70 + waited_ms, {0: 20}, {0: 0}, remote=waited_ms, **more)]
+        translation = translate(parse(lines), GIVEN_ALL)
+        assert translation.events[-1]["min_bytes"] == min_bytes
+        assert translation.report.counts["diverging"] == (waited_ms == 0)
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "shown"),
+    [(0, errors.FENCED_LEADER_EPOCH), (50, errors.NOT_LEADER_OR_FOLLOWER), (501, errors.FENCED_LEADER_EPOCH)],
+)
+def test_fenced_after_wait_shows_lost_leadership(waited_ms: int, shown: int) -> None:
+    """On arrival the epoch was current. A fetch that is fenced at once may only have an old epoch."""
+    line = fetch_line(620, {0: 20}, {0: 0}, local=1, remote=waited_ms, partition_error=errors.FENCED_LEADER_EPOCH)
+    (request,) = parse([line])
+    _, facts = SessionConverter(Context(), Report()).convert(request)
+    assert [fact.error for _, fact in facts if isinstance(fact, PartitionError)] == [shown]
 
 
 def test_diverging_follower_has_records_below() -> None:

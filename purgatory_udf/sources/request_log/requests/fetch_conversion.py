@@ -183,6 +183,10 @@ class SessionConverter:
             for partition in response.partitions
             if partition.diverging_end_offset >= 0
         }
+        # The broker answers such a fetch at once, even without data. No event has epochs, so none of its bytes are
+        # required in the replay.
+        at_once = bool(diverging) and not request.remote_us
+        self.report.count("diverging", int(at_once))
         read = checked = resolved.partitions
         if excluded or diverging:
             # A follower with a diverging log has the leader's records below the point of divergence only.
@@ -198,7 +202,7 @@ class SessionConverter:
             checked = [partition for partition in read if (partition.topic, partition.partition) not in diverging]
         facts: list[tuple[Key, Fact]] = [
             *self._attempts(request, fetch, checked),
-            *self._errors(request, failed, excluded),
+            *self._errors(request, fetch.max_wait_ms, failed, excluded),
             *self._positions(request, fetch, read, resolved, failed),
             *self._deliveries(request, fetch, response),
             *self._high_watermarks(request, fetch, response),
@@ -217,7 +221,7 @@ class SessionConverter:
             "type": "fetch",
             "replica_id": fetch.replica_id,
             "max_wait_ms": fetch.max_wait_ms,
-            "min_bytes": max(0, fetch.min_bytes),
+            "min_bytes": 0 if at_once else max(0, fetch.min_bytes),
             "max_bytes": max(0, fetch.max_bytes),
             "isolation": "read_committed" if fetch.isolation == READ_COMMITTED else "read_uncommitted",
             "partitions": self._event_partitions(read, replicas),
@@ -325,10 +329,18 @@ class SessionConverter:
                 yield key, run.to_run()
             runs[key] = OpenRun(at, replica, offset, known_empty)
 
-    def _errors(self, request: Request, failed: dict[Key, int], excluded: set[Key]) -> Iterator[tuple[Key, Fact]]:
+    def _errors(
+        self, request: Request, max_wait_ms: int, failed: dict[Key, int], excluded: set[Key]
+    ) -> Iterator[tuple[Key, Fact]]:
+        # If an error completed the wait, it shows the time of the change; at the deadline the change may be older.
+        completed = 0 < request.remote_us < max_wait_ms * 1000
         at = request.answered_us if request.remote_us else request.local_us
         for (topic, partition), error in failed.items():
             if (topic, partition) not in excluded:
+                if error == errors.FENCED_LEADER_EPOCH and completed:
+                    # The epoch was current on arrival, so the leadership has changed. Kafka checks the epoch before the
+                    # leader.
+                    error = errors.NOT_LEADER_OR_FOLLOWER
                 yield (self._context.name(topic), partition), PartitionError(at, error)
 
     def _positions(
