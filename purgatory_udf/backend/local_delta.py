@@ -47,6 +47,7 @@ from purgatory_udf.common.local_files import require_local_path
 # A table's rows of one file, or a function that makes them in the process that writes the file.
 Part: TypeAlias = pa.Table | Callable[[], pa.Table]
 
+_NO_ROOM = re.compile("No space left on device|Disk quota exceeded|Read-only file system")
 # Newest known version of Delta's reader protocol.
 _READER_VERSION = 3
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {"=": pc.equal, "<": pc.less, ">": pc.greater}
@@ -56,10 +57,15 @@ _COMPACTION_TRIES = 3
 
 @contextmanager
 def needing_spark() -> Iterator[None]:
-    """Convert errors of Arrow, deltalake and the disk in the `with` block to `NeedsSparkError`."""
+    """Convert errors of Arrow, deltalake and the disk in the `with` block to `NeedsSparkError`.
+
+    Errors that Spark would meet too, such as a full disk, stay as they are.
+    """
     try:
         yield
     except (pa.ArrowException, DeltaError, OSError) as error:
+        if _NO_ROOM.search(str(error)):
+            raise
         raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
 
 

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from jobs import metrics
-from purgatory_udf.backend.local_delta import create_with_files
+from purgatory_udf.backend.local_delta import create_with_files, needing_spark
 from purgatory_udf.backend.sql_database import DuckDatabase
 from purgatory_udf.common import local_files
 from purgatory_udf.common.errors import NeedsSparkError, UserError
@@ -141,3 +141,10 @@ def test_remote_events_need_spark(tmp_path: Path) -> None:
     write_folder(tmp_path, sample_with_group(), events_path="s3a://bucket/events")
     with pytest.raises(NeedsSparkError, match="s3a://bucket/events: is not on this machine"):
         metrics.main.status(["--out", str(tmp_path)], open_local)
+
+
+def test_full_disk_is_no_reason_for_spark() -> None:
+    with pytest.raises(OSError, match="No space left"), needing_spark():
+        raise OSError(28, "No space left on device")
+    with pytest.raises(NeedsSparkError), needing_spark():
+        raise OSError(5, "Input/output error")

@@ -26,6 +26,7 @@ import pyarrow as pa
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import open_file
 from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
+from purgatory_udf.sources.trace_files.text_lines import Piece, lines_of
 
 # `kafka-request.log`, rotated and compressed by log4j or logrotate: `.log.2026-11-21-02`, `.log.1.gz`, `-1.log.gz`.
 _LOG_NAME = re.compile(r"\.log([.-][\w.-]+)?$|\.(txt|out)(\.(gz|zst|bz2|xz))?$")
@@ -41,6 +42,8 @@ _CODECS: tuple[tuple[bytes, str, Callable[[IO[bytes]], Any]], ...] = (
     (b"\x28\xb5\x2f\xfd", "zstd", partial(pa.CompressedInputStream, compression="zstd")),
 )
 _BUFFER_BYTES = 1 << 16
+# Enough for the first line of most logs.
+_HEAD_BYTES = 1 << 16
 
 _MONTHS = {
     month: number
@@ -69,6 +72,22 @@ def find_logs(given: Sequence[str], skipped: list[str] | None = None) -> list[In
     if not logs:
         raise UserError(f"{', '.join(map(str, given))}: no log file found (*.log, rotated or compressed)")
     return logs
+
+
+def require_distinct(logs: Sequence[InputFile]) -> None:
+    """Raise `UserError` if two files begin with the same text: a log and its copy would count each request twice."""
+    heads: dict[bytes, InputFile] = {}
+    for log in logs:
+        # A copy may be shorter, but has at least the first line.
+        piece = Piece(0, 0, log, 0, min(log.size, _HEAD_BYTES))
+        first = next((line for chunk in lines_of(piece) for line in chunk.items if line), b"")
+        if b"{" not in first:
+            continue
+        other = heads.setdefault(first, log)
+        if other is not log:
+            raise UserError(
+                f"{other.name} and {log.name}: begin with the same line, so one is a copy of the other; import only one"
+            )
 
 
 def broker_of(name: str) -> int | None:

@@ -53,7 +53,8 @@ def find_files(
     Args:
         given: Paths of files and folders, glob patterns, or URIs.
         endings: Endings of the names of files in folders.
-        skipped: The other names of files, and links to folders that were searched, are appended to this list.
+        skipped: The other names of files, and links to folders that were searched or to nothing, are appended to this
+            list.
         wanted: Whether a file of this name is returned.
 
     Raises:
@@ -79,10 +80,15 @@ def find_files(
 
 
 def skipped_links(skipped: Sequence[str]) -> list[str]:
-    """Return a line about the links that `find_files` skipped, for the summary of an import; empty without links."""
-    more = f" and {len(skipped) - _SHOWN_LINKS:,} more" if len(skipped) > _SHOWN_LINKS else ""
-    line = f"skipped   links to files that were read already: {', '.join(skipped[:_SHOWN_LINKS])}{more}"
-    return [line] if skipped else []
+    """Return lines about the links that `find_files` skipped, for the summary of an import; empty without links."""
+    lost = [link for link in skipped if os.path.islink(link) and not os.path.exists(link)]
+    kinds = {"files that were read already": [link for link in skipped if link not in lost], "missing files": lost}
+    return [f"skipped   links to {kind}: {_listed(links)}" for kind, links in kinds.items() if links]
+
+
+def _listed(links: Sequence[str]) -> str:
+    more = f" and {len(links) - _SHOWN_LINKS:,} more" if len(links) > _SHOWN_LINKS else ""
+    return f"{', '.join(links[:_SHOWN_LINKS])}{more}"
 
 
 def _files_of(name: str, endings: Sequence[str], skipped: list[str]) -> Iterator[InputFile]:
@@ -119,6 +125,8 @@ def _expanded(
     links: list[str] = []
     for file in sorted(_below(filesystem, info.path, name, links), key=lambda file: file.path):
         inner = _relative(file.path, info.path)
+        if file.type == fs.FileType.NotFound and _is_local(filesystem) and os.path.islink(file.path):
+            links.append(file.path)
         if file.type == fs.FileType.File and inner.endswith(tuple(endings)) and not _hidden(inner):
             yield _file(filesystem, file, _joined(name, inner))
     inner_links = (_relative(link, info.path) for link in links)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Iterator
@@ -99,6 +100,21 @@ def test_linked_log_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out.splitlines()
     links = ", ".join(f"{log.parent}/{link}" for link in ("all", "request-1.log.1"))
     assert printed[:2] == ["input     1 line of 1 file", f"skipped   links to files that were read already: {links}"]
+
+
+@pytest.mark.parametrize("name", ["request-1.log.1", "request-1.log.gz"])
+def test_copy_of_log_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The copy was made before the log grew, or has been compressed."""
+    text = f"{fetch_line(5, {0: 3})}\n{fetch_line(6, {0: 4})}\n"
+    (tmp_path / "request-1.log").write_text(text)
+    copy = fetch_line(5, {0: 3}).encode()
+    (tmp_path / name).write_bytes(gzip.compress(copy) if name.endswith("gz") else copy)
+    (tmp_path / "request-2.log").write_text(fetch_line(7, {0: 3}))
+    assert main.status(["--from", "request-log", str(tmp_path), "--out", str(tmp_path / "out")], open_local) == 2
+    assert capsys.readouterr().err.endswith(
+        f"ingest: {tmp_path}/request-1.log and {tmp_path}/{name}: begin with the same line, so one is a copy of the "
+        "other; import only one\n"
+    )
 
 
 @contextmanager

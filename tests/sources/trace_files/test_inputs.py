@@ -72,7 +72,7 @@ def test_linked_file_is_read_once(folder: Path) -> None:
     for name in ("loop 1", "loop 2"):
         (folder / "day 2" / name).symlink_to(folder, target_is_directory=True)
     (folder / "z.jsonl").hardlink_to(folder / "a.jsonl")
-    links = ["a link.jsonl", "z.jsonl", "day 0", "day 2/loop 1", "day 2/loop 2"]
+    links = ["a link.jsonl", "z.jsonl", "day 0", "day 2/loop 1", "day 2/loop 2", "lost.jsonl"]
     for given in (str(folder), f"{folder}/../{folder.name}"):
         skipped: list[str] = []
         found = find_files([given], JSON_LINES, skipped)
@@ -80,7 +80,11 @@ def test_linked_file_is_read_once(folder: Path) -> None:
             f"{given}/{name}" for name in ("a.jsonl", "b.json.gz", "c.ndjson.zst", "day 1/x.jsonl", "day 2/x.jsonl")
         ]
         assert sorted(skipped) == sorted(f"{given}/{name}" for name in links)
-    assert skipped_links(["one", "two"]) == ["skipped   links to files that were read already: one, two"]
+    lost = f"{folder}/lost.jsonl"
+    assert skipped_links(["one", lost, "two"]) == [
+        "skipped   links to files that were read already: one, two",
+        f"skipped   links to missing files: {lost}",
+    ]
     # A link that is given by its path or pattern, and whose target is not.
     assert names(f"{folder}/day 0", f"{folder}/a l*") == [f"{folder}/day 0/x.jsonl"]
     assert names(f"{folder}/**/x.jsonl") == [f"{folder}/{name}" for name in ("day 1/x.jsonl", "day 2/x.jsonl")]

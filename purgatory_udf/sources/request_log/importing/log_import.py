@@ -66,7 +66,7 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     with_lines,
 )
 from purgatory_udf.sources.request_log.importing.import_tables import NAMES, FinishedEvents, require_room, write_tables
-from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
+from purgatory_udf.sources.request_log.log_files import find_logs, require_distinct, zone_of
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.replica_lag import replica_lag_shown
 from purgatory_udf.sources.request_log.shown_settings import (
@@ -112,6 +112,7 @@ def ingest_request_log(
     require_room(backend, layout, options.overwrite, STAGING)
     skipped: list[str] = []
     files = logs or find_logs(options.paths, skipped)
+    require_distinct(files)
     given = given_by(options)
     # A path may identify the owner of the log: pseudonymous imports number the files.
     sources = [f"log-{number}" if options.anonymise else file.name for number, file in enumerate(files)]
