@@ -29,6 +29,7 @@ _PLACES = pa.schema(
         ("started_us", pa.int64()),
         ("ended_us", pa.int64()),
         ("trigger", pa.string()),
+        ("by_watermark", pa.bool_()),
     ]
 )
 
@@ -122,6 +123,7 @@ def _add_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None
             # An operation expires before the events of its deadline's microsecond.
             "ended_us": each.end["ended_us"] - bool(each.end["expired"]),
             "trigger": each.end["trigger"],
+            "by_watermark": _needs_watermark(each),
         }
         for each in by_id.values()
         if each.end
@@ -136,6 +138,14 @@ def _add_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None
     if any(each.end and each.end["kind"] in ("remote_fetch", "list_offsets") for each in by_id.values()):
         for row in tables.rows("explain/remote_reads"):
             by_id[row["operation_id"]].reads_ended[row["topic"], row["partition"]] = row["ended_us"]
+
+
+def _needs_watermark(evidence: Evidence) -> bool:
+    """Return whether a high watermark ends the operation: a produce or the fetch of a consumer."""
+    request = evidence.request
+    return request is not None and (
+        request["type"] == "produce" or (request["type"] == "fetch" and (request["replica_id"] or 0) < 0)
+    )
 
 
 def _add_pauses(tables: RunTables, by_id: dict[int, Evidence]) -> None:

@@ -57,6 +57,7 @@ PARAMETERS: dict[str, Any] = {
     "large_bytes": 10,
     "slack_ms": 0,
     "longest_ms": 1,
+    "expected": 1,
     "replica": 3,
     "broker": 1,
 }

@@ -15,7 +15,12 @@
 WITH parts AS (
     SELECT c.*,
         coalesce(
-            lag(met_us) OVER (PARTITION BY c.operation_id ORDER BY met_us, later DESC, topic, partition, replica, member_id),
+            lag(met_us) OVER (
+                PARTITION BY c.operation_id
+                ORDER BY met_us, later DESC,
+                    CASE WHEN topic || '-' || CAST(partition AS STRING) = w.trigger THEN 0 ELSE 1 END,
+                    topic, partition, replica, member_id
+            ),
             w.start_us
         ) AS from_us,
         w.kind, w.broker, w.client_id, w.key, w.start_us, w.end_us, w.expired, w.after_end
