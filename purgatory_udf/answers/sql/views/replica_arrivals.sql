@@ -6,10 +6,10 @@
 --           most its end; reached_us, when it reached the offset, also after the end; null if never
 
 WITH needed AS (
-    SELECT n.*, m.replica, m.until_us AS left_us
+    SELECT n.*, m.replica, m.since_us AS joined_us, m.until_us AS left_us
     FROM replica_needs n
     JOIN in_sync_members m ON m.broker = n.broker AND m.topic = n.topic AND m.partition = n.partition
-        AND m.since_us <= n.from_us AND (m.until_us IS NULL OR m.until_us > n.from_us)
+        AND m.since_us < n.until_us AND (m.until_us IS NULL OR m.until_us > n.from_us)
 ),
 marks AS (
     SELECT broker, topic, partition, replica, reached, time_us, CAST(NULL AS BIGINT) AS operation_id
@@ -29,3 +29,5 @@ SELECT n.operation_id, n.broker, n.topic, n.partition, n.replica, n.from_us, f.r
 FROM needed n
 JOIN found f ON f.operation_id = n.operation_id AND f.topic = n.topic AND f.partition = n.partition
     AND f.replica = n.replica
+-- A follower that joined the in-sync set later counts if it still had to reach the offset then.
+WHERE n.joined_us <= n.from_us OR coalesce(f.reached_us, n.until_us) > n.joined_us
