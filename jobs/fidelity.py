@@ -63,7 +63,7 @@ def main(
     json: job.JsonFile = None,
 ) -> None:
     """Compare recorded and replayed operations: outcomes, waits, and the causes of differences."""
-    from purgatory_udf.answers.fidelity.fidelity_run import FidelityOptions, run_fidelity
+    from purgatory_udf.answers.fidelity_run import FidelityOptions, run_fidelity
     from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.sources.request_log.log_files import zone_of
 

@@ -7,5 +7,6 @@
 - `report`, `charts`, `page_template`: the report as a page with charts
 - `what_if`, `variants`, `variant_comparison`: a trace replayed under several configurations
 - `diagnosis`: the causes of unusual waits
-- `fidelity`: a replay compared with the recorded brokers
+- `fidelity_run`: a replay compared with the recorded brokers, and a cause for each operation that ended differently;
+  `outcome_comparison`: its rows; `broker_readings`, `coordinator_comparison`: JMX readings and server logs
 """

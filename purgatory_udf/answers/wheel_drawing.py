@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 import pandas as pd
 
-from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperation
-from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer, TimerTask
 
 if TYPE_CHECKING:

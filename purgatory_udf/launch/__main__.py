@@ -16,13 +16,13 @@ import purgatory_udf
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.common.installation import COMMAND, PROGRAM, ROOT, job_module
 from purgatory_udf.common.local_files import pipes_read
-from purgatory_udf.launch import command_line, jvm_process, runtimes, submission
+from purgatory_udf.launch import command_line, jvm, runtimes, submission
 from purgatory_udf.launch import command_line as command_line_module
 from purgatory_udf.launch.backend_choice import TINY, open_local, runs_in_process
-from purgatory_udf.launch.class_archive import ClassArchive, create_in_background
 from purgatory_udf.launch.command_line import CommandLine
+from purgatory_udf.launch.jvm import ClassArchive, create_in_background
+from purgatory_udf.launch.runtimes import VirtualEnvironment, report_progress
 from purgatory_udf.launch.submission import Submission
-from purgatory_udf.launch.virtual_environment import VirtualEnvironment, report_progress
 
 if TYPE_CHECKING:
     from purgatory_udf.launch.job import Job
@@ -122,7 +122,7 @@ def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
     if call.class_archive and call.class_archive.should_create():
         _create_archive_in_background(call.class_archive)
     if call.separate_jvm:
-        jvm_process.start(call.jvm_command, call.environ)
+        jvm.start(call.jvm_command, call.environ)
         return job.status(line.arguments)
     for pipe in pipes_read():
         raise UserError(f"{pipe}: is a pipe, which Spark's processes cannot read; write its contents to a file first")

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from purgatory_udf.backend import spark_workers
 from purgatory_udf.common.installation import conf_folder
 from purgatory_udf.launch import jars as jars_module
-from purgatory_udf.launch import jvm_process, runtimes
+from purgatory_udf.launch import jvm, runtimes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +75,7 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
     """
     from pyspark.sql import SparkSession
 
-    jvm_process.wait_until_ready()
+    jvm.wait_until_ready()
     submitted = _submitted_conf()
     settings = {**submitted, **(conf or {})}
     if not submitted:

@@ -9,19 +9,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from purgatory_udf.prediction.arrival_model import (
+from purgatory_udf.prediction.fit_check import FOLLOWER, recorded_figures
+from purgatory_udf.prediction.fitted_models import (
     DEFAULT_LINGER_MS,
+    TimedSteps,
     estimate_linger_ms,
     fit_appends,
     fit_producer,
+    measure_steps,
+    quantiles,
+    quantiles_by_size,
     record_arrivals,
 )
-from purgatory_udf.prediction.fit_check import FOLLOWER, recorded_figures
 from purgatory_udf.prediction.recording import Recording, RecordingWindow, steady_window
-from purgatory_udf.prediction.service_times import TimedSteps, measure_steps, quantiles, quantiles_by_size
 from purgatory_udf.prediction.simulation_plan import assignment_by_topic
-from purgatory_udf.simulation.fitted_scenario import Fitted, FittedFigures, FittedHost, FittedPartition, FittedReader
 from purgatory_udf.simulation.scenario import Brokers, Consumers, Producers, Scenario, Topic
+from purgatory_udf.simulation.scenario_sections import Fitted, FittedFigures, FittedHost, FittedPartition, FittedReader
 
 BATCH_BYTES = 16_384
 # If more than this share of a client's fetches overlap at a broker, several clients share its name.

@@ -24,9 +24,9 @@ import numpy as np
 import pandas as pd
 
 from purgatory_udf.common.console import Cell, Table, printable
-from purgatory_udf.prediction.model_host import FETCH, PRODUCE, Measurements
+from purgatory_udf.prediction.model_broker import FETCH, PRODUCE, Measurements
 from purgatory_udf.prediction.recording import Recording, RecordingWindow
-from purgatory_udf.simulation.fitted_scenario import Fitted
+from purgatory_udf.simulation.scenario_sections import Fitted
 
 FOLLOWER = "follower"
 FIGURE_NAMES = ("per_s", "waited", "expired", "p50_ms", "p95_ms", "p99_ms", "kb")

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from purgatory_udf.prediction.model_broker import ModelBroker, ModelPartition
-from purgatory_udf.prediction.model_host import PRODUCE, AnsweredRequest, Sampler, SamplerBySize
+from purgatory_udf.prediction.model_broker import (
+    PRODUCE,
+    AnsweredRequest,
+    ModelBroker,
+    ModelPartition,
+    Sampler,
+    SamplerBySize,
+)
 from purgatory_udf.prediction.simulation_plan import ProducerPlan
 
 # Bytes of a batch without records (Kafka: DefaultRecordBatch.RECORD_BATCH_OVERHEAD).

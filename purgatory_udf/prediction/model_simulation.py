@@ -9,8 +9,16 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from random import Random
 
-from purgatory_udf.prediction.model_broker import ModelBroker, ModelPartition
-from purgatory_udf.prediction.model_host import FETCH, AnsweredRequest, Measurements, ModelHost, Sampler, SamplerBySize
+from purgatory_udf.prediction.model_broker import (
+    FETCH,
+    AnsweredRequest,
+    Measurements,
+    ModelBroker,
+    ModelHost,
+    ModelPartition,
+    Sampler,
+    SamplerBySize,
+)
 from purgatory_udf.prediction.model_producer import ModelProducer
 from purgatory_udf.prediction.simulation_plan import AppendsPlan, BySize, ClusterPlan, PurgePlan, ReaderPlan
 

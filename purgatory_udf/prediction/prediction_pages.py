@@ -15,7 +15,7 @@ from purgatory_udf.answers.page_template import Section, facts, figure, page, se
 from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.prediction.fit_check import FitCheck
-from purgatory_udf.prediction.model_host import FETCH, PRODUCE
+from purgatory_udf.prediction.model_broker import FETCH, PRODUCE
 from purgatory_udf.prediction.prediction_runs import Prediction
 from purgatory_udf.prediction.tuning import TuningResult
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.outcome import TopicPartition
-from purgatory_udf.simulation.fitted_scenario import Fitted, FittedPartition, FittedReader, WorkBySize
 from purgatory_udf.simulation.scenario import Consumers, Producers, Scenario
+from purgatory_udf.simulation.scenario_sections import Fitted, FittedPartition, FittedReader, WorkBySize
 
 Quantiles = Sequence[float]
 # The settings that the model supports. Others would have no effect, so they are rejected.
@@ -128,8 +128,8 @@ class ClusterPlan:
         producers: The producers.
         appends: The appends without a producer.
         lateness: Quantiles of the reaper's delay, in milliseconds.
-        stall_ms: See `model_host`.
-        stretch: See `model_host`.
+        stall_ms: See `model_broker`.
+        stretch: See `model_broker`.
         purges: Purge intervals by broker; other brokers have Kafka's defaults.
     """
 

@@ -5,10 +5,11 @@ brokers of `rules.reference`. Clients react to responses, and the outcomes of th
 for the recorded trace. An open loop (`open_loop`) generates traces of any size with Spark; its clients follow a fixed
 schedule.
 
-- settings: `scenario`, `incidents`, `fitted_scenario`
+- settings: `scenario`, `scenario_sections`
 - clock, random numbers and trace: `environment`
 - network: `messages`, `client_network`
-- brokers: `broker_server`, `quotas`, `coordinators`, `cluster_partitions`, `controller`, `replica_fetcher`
-- clients: `producer`; `consumer` with `consumer_fetcher` and `consumer_membership`; workers: `share_groups`
+- brokers: `broker_server`, `quotas`, `coordinators`, `cluster_partitions`, `controller`
+- clients: `producer`; `consumer` with `consumer_membership`; workers: `share_groups`; fetch loops, also of followers:
+  `fetchers`
 - the whole simulation, with its incidents: `closed_loop`; output tables: `output`; the command: `simulation_run`
 """

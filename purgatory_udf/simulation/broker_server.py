@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from purgatory_udf.contract.outcome import TopicPartition
-from purgatory_udf.rules.reference.delayed_admin import DelayedCreateTopics
 from purgatory_udf.rules.reference.delayed_fetch import DelayedFetch
-from purgatory_udf.rules.reference.delayed_produce import DelayedProduce
+from purgatory_udf.rules.reference.delayed_produce import DelayedCreateTopics, DelayedProduce
 from purgatory_udf.rules.reference.delayed_remote import DelayedRemoteFetch
 from purgatory_udf.rules.reference.partition import Partition
 from purgatory_udf.simulation.client_network import Connection, Exchange, Reply

@@ -17,7 +17,19 @@ from purgatory_udf.simulation.consumer import Consumer, ConsumerInstance, Consum
 from purgatory_udf.simulation.controller import Controller
 from purgatory_udf.simulation.coordinators import GroupCoordinators, TransactionCoordinators
 from purgatory_udf.simulation.environment import START_US, Environment, ProcessGenerator
-from purgatory_udf.simulation.incidents import (
+from purgatory_udf.simulation.fetchers import ReplicaFetcher, ReplicaFetcherManager
+from purgatory_udf.simulation.messages import CreateTopicsRequest
+from purgatory_udf.simulation.producer import Producer
+from purgatory_udf.simulation.quotas import quota_entities
+from purgatory_udf.simulation.scenario import (
+    Consumers,
+    Scenario,
+    ShareGroupSettings,
+    ShareWorkers,
+    Topic,
+    TopicCreations,
+)
+from purgatory_udf.simulation.scenario_sections import (
     CrashBroker,
     CrashConsumer,
     FreezeBroker,
@@ -29,18 +41,6 @@ from purgatory_udf.simulation.incidents import (
     SlowRemoteReads,
     StallFollower,
     ThrottleReplica,
-)
-from purgatory_udf.simulation.messages import CreateTopicsRequest
-from purgatory_udf.simulation.producer import Producer
-from purgatory_udf.simulation.quotas import quota_entities
-from purgatory_udf.simulation.replica_fetcher import ReplicaFetcher, ReplicaFetcherManager
-from purgatory_udf.simulation.scenario import (
-    Consumers,
-    Scenario,
-    ShareGroupSettings,
-    ShareWorkers,
-    Topic,
-    TopicCreations,
 )
 from purgatory_udf.simulation.share_groups import ShareGroupMembers, ShareSessions, ShareWorker
 

@@ -19,9 +19,9 @@ import simpy
 
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
-from purgatory_udf.simulation.consumer_fetcher import ConsumerFetcher, Subscription
 from purgatory_udf.simulation.consumer_membership import COORDINATOR_CHANNEL, GroupMembership
 from purgatory_udf.simulation.environment import Environment, ProcessGenerator
+from purgatory_udf.simulation.fetchers import ConsumerFetcher, Subscription
 from purgatory_udf.simulation.messages import (
     NONE,
     GroupCoordinatorResponse,

@@ -11,8 +11,8 @@ import simpy
 
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
-from purgatory_udf.simulation.consumer_fetcher import ASSIGNORS, Subscription
 from purgatory_udf.simulation.environment import ProcessGenerator
+from purgatory_udf.simulation.fetchers import ASSIGNORS, Subscription
 from purgatory_udf.simulation.messages import (
     NONE,
     FindCoordinatorRequest,

@@ -24,6 +24,7 @@ from purgatory_udf.rules.reference.broker import Cluster
 from purgatory_udf.rules.reference.event_handlers import (
     REMOTE_STORAGE_EVENTS,
     SHARE_EVENTS,
+    Event,
     apply_change,
     create_topics,
     delete_records,
@@ -31,7 +32,7 @@ from purgatory_udf.rules.reference.event_handlers import (
     produce,
     share_fetch,
 )
-from purgatory_udf.rules.reference.reference_replay import FINISHED_BY_BROKER, Event, Replayer
+from purgatory_udf.rules.reference.reference_replay import FINISHED_BY_BROKER, Replayer
 
 # The 75th percentile of the normal distribution.
 _Z75 = 0.6744897501960817

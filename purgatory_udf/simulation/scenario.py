@@ -16,8 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from purgatory_udf.common.configuration import read_mapping
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.installation import conf_folder
-from purgatory_udf.simulation.fitted_scenario import Fitted
-from purgatory_udf.simulation.incidents import Count, Incident, Millis, Name, Rate, Seconds, Size
+from purgatory_udf.simulation.scenario_sections import Count, Fitted, Incident, Millis, Name, Rate, Seconds, Size
 
 
 class _Section(BaseModel):

@@ -26,10 +26,9 @@ from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.rules.engine.loop.state_codec import add_header, strip_header
 from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch
 from purgatory_udf.rules.reference.event_handlers import SHARE_EVENTS
-from purgatory_udf.rules.reference.reference_replay import FINISHED_BY_BROKER
+from purgatory_udf.rules.reference.reference_replay import FINISHED_BY_BROKER, VERSION, ShareReplay, ShareResults
 from purgatory_udf.rules.reference.share_partition import SharePartition
 from purgatory_udf.rules.reference.share_records import RecordState
-from purgatory_udf.rules.reference.share_replay import VERSION, ShareReplay, ShareResults
 from purgatory_udf.streaming.stateful_adapter import STATUS, InputChunk, OutputChunk, Plan, Rules, Scalars
 from purgatory_udf.streaming.status_file import EXPIRATION_SECONDS
 

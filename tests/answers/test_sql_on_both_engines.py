@@ -13,8 +13,8 @@ import pytest
 
 from purgatory_udf.answers import run_tables
 from purgatory_udf.answers.evidence import collect
-from purgatory_udf.answers.fidelity.outcome_comparison import PARTS
 from purgatory_udf.answers.metrics import Metrics, read_metrics
+from purgatory_udf.answers.outcome_comparison import PARTS
 from purgatory_udf.answers.run_tables import RunTables, sql_file
 from purgatory_udf.answers.variant_comparison import VariantChanges
 from purgatory_udf.backend.backend import LocalBackend, Session

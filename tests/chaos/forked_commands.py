@@ -23,7 +23,7 @@ from tests.chaos.trial import Trial
 
 # Modules to load before the first fork; loading them takes longer than a command.
 _MODULES = (
-    *("answers.audit", "answers.fidelity.fidelity_run", "answers.metrics", "answers.report"),
+    *("answers.audit", "answers.fidelity_run", "answers.metrics", "answers.report"),
     *("answers.replay_summary", "backend.sql_database", "rules.engine.partition_engine", "streaming.replay_run"),
     *("sources.request_log.importing.log_import", "sources.trace_files.trace_import"),
 )

@@ -26,8 +26,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from purgatory_udf.contract import as_text, read_line
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata, build_context
-from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata, build_context
+from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.import_passes import UNORDERED
 from purgatory_udf.sources.trace_files.input_files import InputFile

@@ -12,7 +12,7 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract import read_line
 from purgatory_udf.contract.outcome import Outcome
-from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory_udf.rules.reference.broker import Cluster
 from purgatory_udf.rules.reference.event_handlers import CHANGES, apply_change
 from purgatory_udf.rules.reference.reference_replay import Replay, replay

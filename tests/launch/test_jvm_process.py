@@ -15,8 +15,8 @@ STARTED = f"""
 import os, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.launch import jvm_process
-jvm_process.start(["sh", "-c", sys.argv[1]], dict(os.environ))
+from purgatory_udf.launch import jvm
+jvm.start(["sh", "-c", sys.argv[1]], dict(os.environ))
 """
 # Write the connection file as Spark's gateway does.
 WRITES_ADDRESS = r"""printf '\0\0\1\2\0\0\0\6secret' > there; mv there "$_PYSPARK_DRIVER_CONN_INFO_PATH"; """
@@ -32,17 +32,14 @@ def _job(jvm: str, then: str, tmp_path: Path) -> subprocess.Popen[str]:
 
 
 def test_job_connects_to_jvm_and_stops_it(tmp_path: Path) -> None:
-    then = (
-        "jvm_process.wait_until_ready()\n"
-        "print(os.environ[jvm_process.GATEWAY_PORT], os.environ[jvm_process.GATEWAY_SECRET], flush=True)"
-    )
+    then = "jvm.wait_until_ready()\nprint(os.environ[jvm.GATEWAY_PORT], os.environ[jvm.GATEWAY_SECRET], flush=True)"
     job = _job(WRITES_ADDRESS + WAITS_FOR_STDIN, then, tmp_path)
     assert job.communicate() == ("258 secret\nended\n", "")
     assert job.returncode == 0
 
 
 def test_jvm_that_fails_to_start_is_user_error(tmp_path: Path) -> None:
-    then = "\ntry:\n    jvm_process.wait_until_ready()\nexcept UserError as error:\n    print(error)"
+    then = "\ntry:\n    jvm.wait_until_ready()\nexcept UserError as error:\n    print(error)"
     error = "Spark's JVM did not start; its exit status is 7, and its messages are above\n"
     assert _job("exit 7", then, tmp_path).communicate()[0] == error
 
@@ -58,7 +55,7 @@ def test_killed_job_kills_its_jvm(number: signal.Signals, tmp_path: Path) -> Non
 
 
 def test_job_without_jvm_is_unaffected() -> None:
-    then = "from purgatory_udf.launch import jvm_process as jvm; jvm.wait_until_ready()"
+    then = "from purgatory_udf.launch import jvm; jvm.wait_until_ready()"
     code = f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); {then}; print(jvm.GATEWAY_PORT in os.environ)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from purgatory_udf.launch.virtual_environment import BUILD_REQUIREMENTS, REQUIREMENT_GROUPS
+from purgatory_udf.launch.runtimes import BUILD_REQUIREMENTS, REQUIREMENT_GROUPS
 
 ROOT = Path(__file__).resolve().parents[2]
 

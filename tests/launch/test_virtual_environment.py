@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.launch.virtual_environment import BUILD_REQUIREMENTS, REQUIREMENT_GROUPS, VirtualEnvironment
+from purgatory_udf.launch.runtimes import BUILD_REQUIREMENTS, REQUIREMENT_GROUPS, VirtualEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +42,7 @@ def set_up(tmp_path_factory: pytest.TempPathFactory) -> SetUp:
     for file in (leftover, folder / ".venv" / "unfinished"):  # As a kill during pip leaves them.
         file.touch()
     assert not VirtualEnvironment(folder).ready("run")
-    code = "import sys; from pathlib import Path; from purgatory_udf.launch import virtual_environment as it; "
+    code = "import sys; from pathlib import Path; from purgatory_udf.launch import runtimes as it; "
     command = [sys.executable, "-c", f"{code}it.set_up(Path(sys.argv[1]), 'run')", str(folder)]
     both = [
         subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True) for _ in range(2)

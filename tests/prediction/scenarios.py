@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from purgatory_udf.simulation.fitted_scenario import (
+from purgatory_udf.simulation.scenario import Brokers, Consumers, Producers, Scenario, Topic
+from purgatory_udf.simulation.scenario_sections import (
     Fitted,
     FittedFigures,
     FittedHost,
@@ -11,7 +12,6 @@ from purgatory_udf.simulation.fitted_scenario import (
     FittedReader,
     WorkBySize,
 )
-from purgatory_udf.simulation.scenario import Brokers, Consumers, Producers, Scenario, Topic
 
 SMALL = WorkBySize(quantiles=[[0.2, 0.5, 0.9]])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from purgatory_udf.prediction.arrival_model import estimate_linger_ms, record_arrivals
+from purgatory_udf.prediction.fitted_models import estimate_linger_ms, record_arrivals
 
 
 def _requests(tried: list[float], waited: float = 1.0, broker: int = 1) -> pd.DataFrame:

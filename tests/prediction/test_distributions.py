@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from purgatory_udf.prediction.model_host import Sampler
-from purgatory_udf.prediction.service_times import QUANTILE_COUNT, quantiles
+from purgatory_udf.prediction.fitted_models import QUANTILE_COUNT, quantiles
+from purgatory_udf.prediction.model_broker import Sampler
 
 
 def _drawn(fitted: list[float]) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory_udf.prediction.model_host import ModelHost
+from purgatory_udf.prediction.model_broker import ModelHost
 
 
 class _Log(list[tuple[str, float]]):

@@ -8,7 +8,7 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.prediction.fit_check import effects
-from purgatory_udf.prediction.model_host import Measurements
+from purgatory_udf.prediction.model_broker import Measurements
 from purgatory_udf.prediction.model_simulation import simulate
 from purgatory_udf.prediction.simulation_plan import PartitionPlan
 from purgatory_udf.rules.reference.reference_replay import replay

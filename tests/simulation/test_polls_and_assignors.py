@@ -13,7 +13,7 @@ import pytest
 
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
-from purgatory_udf.simulation.consumer_fetcher import assign_ranges, assign_round_robin
+from purgatory_udf.simulation.fetchers import assign_ranges, assign_round_robin
 from purgatory_udf.simulation.scenario import Scenario
 from tests.simulation.test_clients import events, run_scenario
 

@@ -13,9 +13,8 @@ from purgatory_udf.contract import read_row
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
-from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.rules.reference.share_replay import ShareReplay
-from purgatory_udf.simulation.replica_fetcher import PARTITION_MAX_BYTES
+from purgatory_udf.rules.reference.reference_replay import ShareReplay, replay
+from purgatory_udf.simulation.fetchers import PARTITION_MAX_BYTES
 from purgatory_udf.simulation.scenario import load_scenario, scenario_names, scenarios_folder
 from tests.simulation.bundled_scenarios import SMALL, outcomes_of_kind, seconds_since_start, simulated_scenario
 from tests.support.oracle_groups import removals

@@ -23,8 +23,7 @@ from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference import reference_replay
-from purgatory_udf.rules.reference.reference_replay import Replay
-from purgatory_udf.rules.reference.share_replay import ShareReplay
+from purgatory_udf.rules.reference.reference_replay import Replay, ShareReplay
 from purgatory_udf.streaming.share_rules import DELIVERIES, ShareRules, pending_reason
 from purgatory_udf.streaming.stateful_adapter import CLOCK, Plan, input_chunk_function, state_function
 from tests.streaming.stateful_operator import StatefulOperator

@@ -12,8 +12,7 @@ from purgatory_udf.rules.coordinator.coordinator_timer import CoordinatorTimer
 from purgatory_udf.rules.coordinator.group_metadata import Group, Member
 from purgatory_udf.rules.coordinator.group_operations import GroupOperation, MemberKey, OperationStart
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, JoinGroup
-from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
-from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import Timer, TimerTask
 
 

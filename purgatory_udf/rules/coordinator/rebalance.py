@@ -21,8 +21,7 @@ from purgatory_udf.rules.coordinator.group_operations import (
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, SyncGroup
 from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat, MemberSessions, PendingHeartbeat
 from purgatory_udf.rules.purgatory.clock import Clock
-from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
-from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import TimerTask
 
 # The group became a group of the other protocol.

@@ -25,8 +25,7 @@ from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout
 from purgatory_udf.rules.groups.group_rows import FOREVER, KIND_OF, RULE_OF
 from purgatory_udf.rules.purgatory.clock import Clock, Pauses
-from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
-from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory, Watchers
+from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedOperationPurgatory, Watchers
 from purgatory_udf.rules.purgatory.timing_wheel import Alarm, Timer, TimerTask
 
 # The `seq` of what the clock causes, as opposed to an event. It sorts before all events of its millisecond.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from purgatory_udf.contract.outcome import Gauge
-from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import Alarm, SystemTimer, Timer
 
 # Longest sleep of a reaper, in milliseconds.

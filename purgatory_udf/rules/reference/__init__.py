@@ -3,14 +3,13 @@
 In reading order:
 
 - `partition`: a replica's log, high watermark, leadership and in-sync replicas
-- `delayed_produce`, `delayed_fetch`, `delayed_admin`: the delayed operations of produce, fetch, delete-records and
-  create-topics requests
+- `delayed_produce`, `delayed_fetch`: the delayed operations of produces, delete-records and create-topics requests, and
+  of fetches
 - `delayed_remote`: the delayed operations of fetches and list-offsets requests that wait for remote storage
 - `share_records`, `share_partition`, `share_acquisition`: the records of a partition in flight for a share group
 - `delayed_share_fetch`: the delayed operation of share fetches
 - `share_broker`: the share partitions of a broker, and the events that check waiting share fetches
 - `broker`: a broker's replicas and purgatories, and the cluster
 - `event_handlers`: turns each event of a trace into a delayed operation, or into a change that triggers checks
-- `reference_replay`: the replay of a whole trace, with outcomes and gauges
-- `share_replay`: the replay of share groups in steps, with serialized state
+- `reference_replay`: the replay of a whole trace, with outcomes and gauges, and of share groups in steps
 """

@@ -7,14 +7,15 @@ from typing import cast
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.purgatory.clock import Clock, Pauses
-from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
-from purgatory_udf.rules.reference.delayed_admin import DelayedCreateTopics, DelayedDeleteRecords
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory_udf.rules.reference.delayed_fetch import DelayedFetch, read_from_log
 from purgatory_udf.rules.reference.delayed_produce import (
     ALL_IN_SYNC,
     INVALID_REQUIRED_ACKS,
     NONE,
     VALID_ACKS,
+    DelayedCreateTopics,
+    DelayedDeleteRecords,
     DelayedProduce,
 )
 from purgatory_udf.rules.reference.delayed_remote import (

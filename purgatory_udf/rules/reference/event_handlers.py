@@ -29,20 +29,22 @@ from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.contract.overrides import RequestContext, apply_override
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
 from purgatory_udf.rules.reference.broker import Cluster, ReplicaBroker, ReplicaCluster
-from purgatory_udf.rules.reference.delayed_admin import (
-    HIGH_WATERMARK,
-    CreateTopicStatus,
-    DelayedCreateTopics,
-    DelayedDeleteRecords,
-    DeleteRecordsPartitionStatus,
-)
 from purgatory_udf.rules.reference.delayed_fetch import (
     DelayedFetch,
     FetchPartitionStatus,
     ReadLimits,
     start_offset_metadata,
 )
-from purgatory_udf.rules.reference.delayed_produce import NONE, DelayedProduce, ProducePartitionStatus
+from purgatory_udf.rules.reference.delayed_produce import (
+    HIGH_WATERMARK,
+    NONE,
+    CreateTopicStatus,
+    DelayedCreateTopics,
+    DelayedDeleteRecords,
+    DelayedProduce,
+    DeleteRecordsPartitionStatus,
+    ProducePartitionStatus,
+)
 from purgatory_udf.rules.reference.delayed_remote import (
     DelayedRemoteFetch,
     DelayedRemoteListOffsets,

@@ -23,7 +23,7 @@ from purgatory_udf.common.configuration import ShareSettings
 from purgatory_udf.contract.outcome import ShareDelivery, TopicPartition
 from purgatory_udf.contract.overrides import apply_override
 from purgatory_udf.rules.purgatory.clock import Clock
-from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer, Timer, TimerTask
 from purgatory_udf.rules.reference.delayed_fetch import OFFSET_OUT_OF_RANGE, start_offset_metadata
 from purgatory_udf.rules.reference.delayed_produce import NONE

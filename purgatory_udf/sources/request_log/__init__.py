@@ -8,9 +8,15 @@ In reading order:
 - `log_files`: finds and opens log files, and reads timestamps
 - `log_line`: parses any line to a request; `fast_parser`: parses lines in Kafka's own layout with compiled decoders
 - `request_bodies`, `error_codes`: decodes the bodies of fetches and produces; Kafka's error codes
-- `cluster`: facts about the cluster that all brokers share, from requests or from files of the operator
-- `requests`: each request becomes operations, which are events, and facts about partitions
-- `partitions`: the facts of a partition become the events of its log, high watermark and leadership
+- facts about the cluster that the import of every broker's log needs: `cluster_metadata` (leaders, in-sync sets, broker
+  lifecycle), `internal_topics` (appends of coordinators), `cluster_facts` (collects them from requests),
+  `cluster_context` (combines them with files of the operator)
+- each request becomes operations, which are events, and facts about partitions: `request_conversion`, with
+  `produce_conversion`, `fetch_conversion`, `group_conversion` and `share_conversion`; `fetch_sessions`: sessions
+  rebuilt; `recorded_operation`: an operation with its recorded outcome; `partition_facts`: the facts
+- the facts of a partition become the events of its log, high watermark and leadership: `partition_timeline`, with
+  `append_offsets`, `leadership_changes`, `partition_status`, `tiered_reads`, `time_correction` and
+  `high_watermark_events`, which processes all of this in time order
 - `shown_settings`, `replica_lag`: settings of the brokers that requests reveal
 - `assumptions`: timing assumptions, and counts of everything that the log did not show
 - `importing`: the import of a whole log, or of a growing log step by step

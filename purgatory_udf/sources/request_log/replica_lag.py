@@ -23,8 +23,8 @@ import pyarrow as pa
 from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.contract.value_types import INT32
 from purgatory_udf.sources.request_log import error_codes as errors
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, GRANTED, PartitionChange
+from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, GRANTED, PartitionChange
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, from_json, request_rows_in
 from purgatory_udf.sources.request_log.log_line import MALFORMED

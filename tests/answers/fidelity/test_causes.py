@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from purgatory_udf.answers.fidelity.outcome_comparison import AT_ONCE, CAUSES, COMPLETED, EXPIRED, NONE
+from purgatory_udf.answers.outcome_comparison import AT_ONCE, CAUSES, COMPLETED, EXPIRED, NONE
 from tests.answers.fidelity.conftest import RunQuery
 
 DISAGREEMENT: dict[str, Any] = {

@@ -10,14 +10,14 @@ from statistics import median
 
 import pytest
 
-from purgatory_udf.answers.fidelity.broker_readings import (
+from purgatory_udf.answers.broker_readings import (
     KINDS,
     SESSION,
     LoggedGroupEvent,
     group_events_in,
     group_events_in_logs,
 )
-from purgatory_udf.answers.fidelity.coordinator_comparison import (
+from purgatory_udf.answers.coordinator_comparison import (
     ComparedGroup,
     ExpiredGroupOperation,
     Span,
@@ -30,9 +30,9 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import read_row
 from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, StateChange
+from purgatory_udf.sources.request_log.group_conversion import GROUP_APIS
 from purgatory_udf.sources.request_log.log_line import Place, Request, read_line
-from purgatory_udf.sources.request_log.requests.group_conversion import GROUP_APIS
-from purgatory_udf.sources.request_log.requests.recorded_operation import RecordedOutcome
+from purgatory_udf.sources.request_log.recorded_operation import RecordedOutcome
 from tests.rules.groups.batches import Batches
 from tests.sources.request_log.translate import translate
 from tests.support import recorded

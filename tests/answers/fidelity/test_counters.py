@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from purgatory_udf.answers.fidelity.broker_readings import (
+from purgatory_udf.answers.broker_readings import (
     CONSUMERS,
     FOLLOWERS,
     PRODUCES,

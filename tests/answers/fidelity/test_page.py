@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.answers.fidelity.fidelity_run import page
+from purgatory_udf.answers.fidelity_run import page
 from purgatory_udf.common.console import Table
 
 

@@ -8,7 +8,7 @@ from statistics import stdev
 import pyarrow as pa
 import pytest
 
-from purgatory_udf.answers.fidelity.outcome_comparison import FEWEST, PARTS, phase_of, timer_phases
+from purgatory_udf.answers.outcome_comparison import FEWEST, PARTS, phase_of, timer_phases
 from tests.answers.fidelity.conftest import RunQuery
 
 PHASE = 0.3

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperation
-from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer
 
 

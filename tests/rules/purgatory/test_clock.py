@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory_udf.rules.purgatory.clock import ExpiredOperationReaper, Pauses, Reapers
-from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer
 from tests.rules.purgatory.mock_operation import Operation, purgatory
 

@@ -8,7 +8,7 @@ import pytest
 
 from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.contract import read_row
-from purgatory_udf.rules.reference.share_replay import ShareReplay, ShareResults
+from purgatory_udf.rules.reference.reference_replay import ShareReplay, ShareResults
 
 Event = dict[str, Any]
 

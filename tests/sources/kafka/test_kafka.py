@@ -21,8 +21,8 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.follow_topic import follow
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages, connect
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_facts import topic_names_in_file
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.log_reader import is_relevant
 from purgatory_udf.sources.request_log.log_line import Place, Request, read_line

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from itertools import islice
 
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import read_metadata_dump
-from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_facts import topic_names_in_file
+from purgatory_udf.sources.request_log.cluster_metadata import read_metadata_dump
+from purgatory_udf.sources.request_log.internal_topics import batches_in_file
 from purgatory_udf.sources.request_log.log_line import Place, Request, read_line
 from tests.support import recorded
 

@@ -13,7 +13,7 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.purgatory.clock import PAUSE_EVENTS
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import T, fetch_line, parse, produce_line, us
 from tests.sources.request_log.translate import Event, Translation, translate

@@ -13,8 +13,8 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_metadata import (
     FENCED,
     GIVEN,
     MAY_STOP,

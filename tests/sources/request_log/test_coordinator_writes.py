@@ -16,11 +16,10 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
-from purgatory_udf.sources.request_log.cluster.internal_topics import has_classic_coordinator, partition_for
-from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
+from purgatory_udf.sources.request_log.internal_topics import StoredBatch, has_classic_coordinator, partition_for
 from tests.sources.request_log import recordings
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, us
 from tests.sources.request_log.translate import Translation, translate

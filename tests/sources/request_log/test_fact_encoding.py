@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from purgatory_udf.sources.request_log.fetch_sessions import AttemptRun, FetchAttempt
 from purgatory_udf.sources.request_log.importing.import_rows import copied, facts_in, packed_facts
-from purgatory_udf.sources.request_log.requests.fetch_sessions import AttemptRun, FetchAttempt
-from purgatory_udf.sources.request_log.requests.partition_facts import (
+from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     Fact,
     FollowerCopy,

@@ -13,9 +13,9 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
-from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
+from purgatory_udf.sources.request_log.internal_topics import StoredBatch
 from purgatory_udf.sources.request_log.log_line import Request
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog

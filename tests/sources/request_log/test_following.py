@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.log_line import Request
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog

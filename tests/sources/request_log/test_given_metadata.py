@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file, topic_sizes_in_file
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
+from purgatory_udf.sources.request_log.cluster_facts import topic_names_in_file, topic_sizes_in_file
+from purgatory_udf.sources.request_log.cluster_metadata import (
     GIVEN,
     BrokerUnfenced,
     PartitionChange,
     read_metadata_dump,
 )
-from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch, batches_in_file
+from purgatory_udf.sources.request_log.internal_topics import BatchIndex, StoredBatch, batches_in_file
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"
 

@@ -10,10 +10,10 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.sources.request_log import error_codes as errors
-from purgatory_udf.sources.request_log.cluster.cluster_facts import GroupHistory
-from purgatory_udf.sources.request_log.partitions.partition_status import LeadershipState
-from purgatory_udf.sources.request_log.partitions.partition_timeline import coordinator_moves
-from purgatory_udf.sources.request_log.requests.partition_facts import CoordinatorAnswer
+from purgatory_udf.sources.request_log.cluster_facts import GroupHistory
+from purgatory_udf.sources.request_log.partition_facts import CoordinatorAnswer
+from purgatory_udf.sources.request_log.partition_status import LeadershipState
+from purgatory_udf.sources.request_log.partition_timeline import coordinator_moves
 from tests.sources.request_log import recordings
 from tests.sources.request_log.log_lines import START_US, log_line, message, parse, us
 from tests.sources.request_log.translate import Translation, translate

@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 
 from jobs.ingest import main
 from purgatory_udf.contract import read_row
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import read_metadata_dump
-from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_facts import topic_names_in_file
+from purgatory_udf.sources.request_log.cluster_metadata import read_metadata_dump
 from purgatory_udf.sources.request_log.importing.import_options import OWN_PROTOCOLS
+from purgatory_udf.sources.request_log.internal_topics import batches_in_file
 from purgatory_udf.sources.request_log.log_files import open_text
 from purgatory_udf.sources.request_log.log_line import Place, Request, read_line
 from tests.sources.request_log.conftest import LINES, Piece, Replayed

@@ -14,14 +14,14 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log import error_codes as errors
-from purgatory_udf.sources.request_log.partitions.leadership_changes import with_inferred_leadership
-from purgatory_udf.sources.request_log.partitions.partition_status import InSyncSet, LeadershipState
-from purgatory_udf.sources.request_log.requests.partition_facts import (
+from purgatory_udf.sources.request_log.leadership_changes import with_inferred_leadership
+from purgatory_udf.sources.request_log.partition_facts import (
     Fact,
     PartitionError,
     PartitionFacts,
     ReaderPosition,
 )
+from purgatory_udf.sources.request_log.partition_status import InSyncSet, LeadershipState
 from tests.sources.request_log import recordings
 from tests.sources.request_log.translate import translate
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.importing.carried_state import CarriedState
 from purgatory_udf.sources.request_log.importing.import_options import anonymised, pseudonyms
 from purgatory_udf.sources.request_log.importing.log_reader import Tally

@@ -21,8 +21,8 @@ from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.sources.follow_topic import LogSteps
 from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic, Messages
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GRANTED, REPORTED, PartitionChange
+from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.cluster_metadata import GRANTED, REPORTED, PartitionChange
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, request_batch, request_row

@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
+from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.cluster_metadata import (
     GIVEN,
     REPORTED,
     BrokerUnfenced,
     ClusterMetadata,
     PartitionChange,
 )
-from purgatory_udf.sources.request_log.partitions.partition_timeline import build_timeline
-from purgatory_udf.sources.request_log.requests.fetch_sessions import FetchAttempt
-from purgatory_udf.sources.request_log.requests.partition_facts import (
+from purgatory_udf.sources.request_log.fetch_sessions import FetchAttempt
+from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     Fact,
     HighWatermarkReading,
@@ -30,6 +29,7 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     ReaderPosition,
     RecordDeletion,
 )
+from purgatory_udf.sources.request_log.partition_timeline import build_timeline
 from tests.sources.request_log.log_lines import START_US, us
 
 NOT_LEADER, UNKNOWN_TOPIC, TIMED_OUT = 6, 3, 7

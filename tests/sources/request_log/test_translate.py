@@ -10,11 +10,11 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
-from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
-from purgatory_udf.sources.request_log.requests.fetch_conversion import SessionConverter
-from purgatory_udf.sources.request_log.requests.partition_facts import PartitionError
+from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
+from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
+from purgatory_udf.sources.request_log.fetch_conversion import SessionConverter
+from purgatory_udf.sources.request_log.internal_topics import StoredBatch
+from purgatory_udf.sources.request_log.partition_facts import PartitionError
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us
 from tests.sources.request_log.translate import Translation, translate
 

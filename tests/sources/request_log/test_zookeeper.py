@@ -16,7 +16,7 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts
+from purgatory_udf.sources.request_log.cluster_facts import ClusterFacts
 from purgatory_udf.sources.request_log.importing.import_options import pseudonyms
 from purgatory_udf.sources.request_log.importing.import_tasks import finish_events
 from purgatory_udf.sources.request_log.log_line import Request

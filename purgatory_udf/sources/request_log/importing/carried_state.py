@@ -13,7 +13,7 @@ from purgatory_udf.backend.backend import Backend
 from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import (
+from purgatory_udf.sources.request_log.cluster_context import (
     NO_REMOTE_WAITS,
     Context,
     GivenMetadata,
@@ -21,15 +21,14 @@ from purgatory_udf.sources.request_log.cluster.cluster_context import (
     context_from_facts,
     unnamed_topics,
 )
-from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER, TopicSize
+from purgatory_udf.sources.request_log.cluster_facts import ClusterFacts
+from purgatory_udf.sources.request_log.cluster_metadata import NEVER, TopicSize
+from purgatory_udf.sources.request_log.fetch_sessions import AttemptRun, FetchAttempt
 from purgatory_udf.sources.request_log.importing.broker_pauses import FollowedPauses
 from purgatory_udf.sources.request_log.importing.followed_settings import FollowedSettings
 from purgatory_udf.sources.request_log.importing.import_rows import CHANGES, PARTS, REQUESTS
 from purgatory_udf.sources.request_log.log_line import Request
-from purgatory_udf.sources.request_log.partitions.partition_status import TimeRange
-from purgatory_udf.sources.request_log.requests.fetch_sessions import AttemptRun, FetchAttempt
-from purgatory_udf.sources.request_log.requests.partition_facts import (
+from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     ConsumerRead,
     CoordinatorAnswer,
@@ -43,6 +42,7 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     RecordDeletion,
     RemoteLookup,
 )
+from purgatory_udf.sources.request_log.partition_status import TimeRange
 
 # Format of the state between steps. Increase it with every change of `CarriedState` or of the rows.
 FORMAT = 6

@@ -13,9 +13,10 @@ import pyarrow as pa
 from purgatory_udf.backend.backend import Backend
 from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.sources.request_log.assumptions import SESSION_IDLE_US, Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
-from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER
+from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
+from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
+from purgatory_udf.sources.request_log.cluster_metadata import NEVER
+from purgatory_udf.sources.request_log.fetch_conversion import SessionConverter
 from purgatory_udf.sources.request_log.importing import import_rows, log_reader
 from purgatory_udf.sources.request_log.importing.broker_pauses import silences
 from purgatory_udf.sources.request_log.importing.carried_state import (
@@ -64,17 +65,16 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     rows_of_timeline,
 )
 from purgatory_udf.sources.request_log.log_line import MALFORMED, Request, malformed_line
-from purgatory_udf.sources.request_log.partitions.partition_status import TimeRange
-from purgatory_udf.sources.request_log.partitions.partition_timeline import build_timeline
-from purgatory_udf.sources.request_log.requests.fetch_conversion import SessionConverter
-from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, PartitionFacts
-from purgatory_udf.sources.request_log.requests.request_conversion import (
+from purgatory_udf.sources.request_log.partition_facts import Append, Fact, PartitionFacts
+from purgatory_udf.sources.request_log.partition_status import TimeRange
+from purgatory_udf.sources.request_log.partition_timeline import build_timeline
+from purgatory_udf.sources.request_log.request_conversion import (
     ConvertedRequest,
     convert_requests,
     convert_share_request,
     follower_facts,
 )
-from purgatory_udf.sources.request_log.requests.share_conversion import ShareGroupConverter
+from purgatory_udf.sources.request_log.share_conversion import ShareGroupConverter
 
 # The tasks of a step do the same as `importing.import_tasks`, but start from the state of the previous step.
 

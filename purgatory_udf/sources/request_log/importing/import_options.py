@@ -13,8 +13,8 @@ from purgatory_udf.common import secrets
 from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.internal_topics import has_classic_coordinator
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
+from purgatory_udf.sources.request_log.internal_topics import has_classic_coordinator
 from purgatory_udf.sources.request_log.log_files import open_text, zone_of
 from purgatory_udf.sources.trace_files.import_report import EVENTS_PER_FILE
 from purgatory_udf.sources.trace_files.input_files import InputFile, skipped_links

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from purgatory_udf.contract import Rejection, read_row
 from purgatory_udf.contract.value_types import INT32
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context
+from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.high_watermark_events import PROGRESS_RANK, TimedEvent
 from purgatory_udf.sources.request_log.importing.broker_pauses import overdue_operation
 from purgatory_udf.sources.request_log.importing.import_options import Rename, anonymised
 from purgatory_udf.sources.request_log.importing.import_rows import (
@@ -46,15 +47,13 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     to_json,
 )
 from purgatory_udf.sources.request_log.log_line import Place
-from purgatory_udf.sources.request_log.partitions.high_watermark_events import PROGRESS_RANK, TimedEvent
-from purgatory_udf.sources.request_log.partitions.partition_timeline import (
+from purgatory_udf.sources.request_log.partition_facts import Fact, Key, PartitionFacts
+from purgatory_udf.sources.request_log.partition_timeline import (
     PartitionTimeline,
     ProducedOffsets,
     build_timeline,
 )
-from purgatory_udf.sources.request_log.partitions.tiered_reads import end_of_read_us, is_open, remote_read_event
-from purgatory_udf.sources.request_log.requests.partition_facts import Fact, Key, PartitionFacts
-from purgatory_udf.sources.request_log.requests.recorded_operation import (
+from purgatory_udf.sources.request_log.recorded_operation import (
     AT_ONCE,
     COMPLETED,
     EXPIRED,
@@ -62,12 +61,13 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
     LoggedOperation,
     first_slot,
 )
-from purgatory_udf.sources.request_log.requests.request_conversion import (
+from purgatory_udf.sources.request_log.request_conversion import (
     ConvertedRequest,
     convert_requests,
     convert_sessions,
     convert_share_groups,
 )
+from purgatory_udf.sources.request_log.tiered_reads import end_of_read_us, is_open, remote_read_event
 from purgatory_udf.sources.trace_files.typed_columns import DecodedLines, decode_lines
 
 _outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -27,21 +27,20 @@ from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract import Rejection, read_line
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import (
+from purgatory_udf.sources.request_log.cluster_context import (
     Context,
     GivenMetadata,
     build_context,
     count_tiered,
     unnamed_topics,
 )
-from purgatory_udf.sources.request_log.cluster.cluster_facts import (
+from purgatory_udf.sources.request_log.cluster_facts import (
     CLUSTER_APIS,
     tiered_topics_in_file,
     topic_names_in_file,
     topic_sizes_in_file,
 )
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import ClusterMetadata, read_metadata_dump
-from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
+from purgatory_udf.sources.request_log.cluster_metadata import ClusterMetadata, read_metadata_dump
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause, pauses_in, silences
 from purgatory_udf.sources.request_log.importing.import_options import (
@@ -66,6 +65,7 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     with_lines,
 )
 from purgatory_udf.sources.request_log.importing.import_tables import NAMES, FinishedEvents, require_room, write_tables
+from purgatory_udf.sources.request_log.internal_topics import batches_in_file
 from purgatory_udf.sources.request_log.log_files import find_logs, require_distinct, zone_of
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.replica_lag import replica_lag_shown

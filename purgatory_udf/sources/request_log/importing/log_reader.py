@@ -17,10 +17,13 @@ import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
 from purgatory_udf.sources.request_log import error_codes as errors
-from purgatory_udf.sources.request_log.cluster.cluster_context import NO_REMOTE_WAITS, RemoteWaits
-from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import HEARTBEAT, permits_shutdown
+from purgatory_udf.sources.request_log.cluster_context import NO_REMOTE_WAITS, RemoteWaits
+from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
+from purgatory_udf.sources.request_log.cluster_metadata import HEARTBEAT, permits_shutdown
 from purgatory_udf.sources.request_log.fast_parser import UnparsedRequest, parse_fetch, parse_line
+from purgatory_udf.sources.request_log.fetch_conversion import READ_COMMITTED
+from purgatory_udf.sources.request_log.fetch_sessions import session_key
+from purgatory_udf.sources.request_log.group_conversion import CONSUMER_HEARTBEAT, LEFT_OUT_HEARTBEATS
 from purgatory_udf.sources.request_log.importing.import_rows import (
     REQUESTS,
     RequestRow,
@@ -46,10 +49,7 @@ from purgatory_udf.sources.request_log.request_bodies import (
     decode_fetch_request,
     decode_fetch_response,
 )
-from purgatory_udf.sources.request_log.requests.fetch_conversion import READ_COMMITTED
-from purgatory_udf.sources.request_log.requests.fetch_sessions import session_key
-from purgatory_udf.sources.request_log.requests.group_conversion import CONSUMER_HEARTBEAT, LEFT_OUT_HEARTBEATS
-from purgatory_udf.sources.request_log.requests.request_conversion import (
+from purgatory_udf.sources.request_log.request_conversion import (
     CONVERTED_APIS,
     LIST_OFFSETS,
     is_controller_request,
@@ -57,7 +57,7 @@ from purgatory_udf.sources.request_log.requests.request_conversion import (
     looks_up,
     skip_cause,
 )
-from purgatory_udf.sources.request_log.requests.share_conversion import SHARE_APIS, share_session_key
+from purgatory_udf.sources.request_log.share_conversion import SHARE_APIS, share_session_key
 from purgatory_udf.sources.trace_files.text_lines import Piece, lines_of
 
 Row = dict[str, Any]

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from purgatory_udf.sources.request_log import partition_status
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.log_line import Place
-from purgatory_udf.sources.request_log.partitions import partition_status
-from purgatory_udf.sources.request_log.partitions.partition_status import ALL_TIME, LeadershipState, TimeRange
-from purgatory_udf.sources.request_log.requests.partition_facts import (
+from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     FollowerCopy,
     PartitionFacts,
     ReaderPosition,
     RecordDeletion,
 )
+from purgatory_udf.sources.request_log.partition_status import ALL_TIME, LeadershipState, TimeRange
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import COMPLETION_SPREAD_US, READ_TO_RESPONSE_US, Report
-from purgatory_udf.sources.request_log.requests.partition_facts import (
+from purgatory_udf.sources.request_log.partition_facts import (
     ConsumerRead,
     HighWatermarkReading,
     LocalStart,

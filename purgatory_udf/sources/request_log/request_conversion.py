@@ -15,9 +15,16 @@ from typing import Any, NamedTuple
 
 from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context
-from purgatory_udf.sources.request_log.cluster.cluster_facts import TOPIC_CREATION_APIS
-from purgatory_udf.sources.request_log.cluster.internal_topics import (
+from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.cluster_facts import TOPIC_CREATION_APIS
+from purgatory_udf.sources.request_log.fetch_conversion import READ_COMMITTED, SessionConverter
+from purgatory_udf.sources.request_log.group_conversion import (
+    GROUP_APIS,
+    LEFT_OUT_HEARTBEATS,
+    coordinator_answers,
+    group_operations,
+)
+from purgatory_udf.sources.request_log.internal_topics import (
     COORDINATOR_APIS,
     DEFAULT_PARTITIONS,
     OFFSETS_TOPIC,
@@ -27,20 +34,7 @@ from purgatory_udf.sources.request_log.cluster.internal_topics import (
     partition_for,
 )
 from purgatory_udf.sources.request_log.log_line import MALFORMED, BadLine, Request, malformed_line
-from purgatory_udf.sources.request_log.request_bodies import (
-    METADATA_TOPIC,
-    METADATA_TOPIC_ID,
-    is_metadata_fetch,
-    topic_of,
-)
-from purgatory_udf.sources.request_log.requests.fetch_conversion import READ_COMMITTED, SessionConverter
-from purgatory_udf.sources.request_log.requests.group_conversion import (
-    GROUP_APIS,
-    LEFT_OUT_HEARTBEATS,
-    coordinator_answers,
-    group_operations,
-)
-from purgatory_udf.sources.request_log.requests.partition_facts import (
+from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     Fact,
     Key,
@@ -48,12 +42,12 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     RecordDeletion,
     RemoteLookup,
 )
-from purgatory_udf.sources.request_log.requests.produce_conversion import (
+from purgatory_udf.sources.request_log.produce_conversion import (
     WRITE_TXN_MARKERS,
     convert_markers,
     convert_produce,
 )
-from purgatory_udf.sources.request_log.requests.recorded_operation import (
+from purgatory_udf.sources.request_log.recorded_operation import (
     LoggedOperation,
     append_times,
     logged_operation,
@@ -61,7 +55,13 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
     recorded_delete_records,
     recorded_list_offsets,
 )
-from purgatory_udf.sources.request_log.requests.share_conversion import ShareGroupConverter
+from purgatory_udf.sources.request_log.request_bodies import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    is_metadata_fetch,
+    topic_of,
+)
+from purgatory_udf.sources.request_log.share_conversion import ShareGroupConverter
 
 # Errors of topics that were created nevertheless.
 _CREATED_CODES = (errors.NONE, errors.REQUEST_TIMED_OUT)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from purgatory_udf.answers.fidelity.broker_readings import (
+from purgatory_udf.answers.broker_readings import (
     GENERATION,
     JOIN,
     KINDS,

@@ -16,17 +16,11 @@ from typing import Any
 
 from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log.assumptions import TXN_JOIN_TO_APPEND_US, Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context
-from purgatory_udf.sources.request_log.cluster.internal_topics import OFFSETS_TOPIC
+from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.internal_topics import OFFSETS_TOPIC
 from purgatory_udf.sources.request_log.log_line import Request
-from purgatory_udf.sources.request_log.request_bodies import (
-    ProducedPartition,
-    decode_produce,
-    partition_keys,
-    topic_of,
-)
-from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, Key, PartitionError
-from purgatory_udf.sources.request_log.requests.recorded_operation import (
+from purgatory_udf.sources.request_log.partition_facts import Append, Fact, Key, PartitionError
+from purgatory_udf.sources.request_log.recorded_operation import (
     AT_ONCE,
     LoggedOperation,
     append_times,
@@ -34,6 +28,12 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
     logged_operation,
     recorded_markers,
     recorded_produce,
+)
+from purgatory_udf.sources.request_log.request_bodies import (
+    ProducedPartition,
+    decode_produce,
+    partition_keys,
+    topic_of,
 )
 
 ACKS_ALL = -1

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from purgatory_udf.answers.fidelity.broker_readings import (
+from purgatory_udf.answers.broker_readings import (
     ExpirationCount,
     LoggedGroupEvent,
     count_expirations,
     group_events_in_logs,
 )
-from purgatory_udf.answers.fidelity.coordinator_comparison import logged_groups
-from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, WORST, figures, settings_table, write_comparison
+from purgatory_udf.answers.coordinator_comparison import logged_groups
+from purgatory_udf.answers.outcome_comparison import BY_ID, WORST, figures, settings_table, write_comparison
 from purgatory_udf.answers.page_template import POLICY_TAG
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.backend import backend_of

@@ -24,18 +24,10 @@ from purgatory_udf.sources.request_log.assumptions import (
     READ_TO_RESPONSE_US,
     Report,
 )
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context
+from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.fetch_sessions import FetchSession, OpenRun, ResolvedFetch
 from purgatory_udf.sources.request_log.log_line import Request
-from purgatory_udf.sources.request_log.request_bodies import (
-    FetchPartitionData,
-    FetchRequestBody,
-    FetchRequestPartition,
-    FetchResponseBody,
-    decode_fetch_request,
-    decode_fetch_response,
-)
-from purgatory_udf.sources.request_log.requests.fetch_sessions import FetchSession, OpenRun, ResolvedFetch
-from purgatory_udf.sources.request_log.requests.partition_facts import (
+from purgatory_udf.sources.request_log.partition_facts import (
     ConsumerRead,
     Fact,
     FollowerCopy,
@@ -46,11 +38,19 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     PartitionError,
     ReaderPosition,
 )
-from purgatory_udf.sources.request_log.requests.recorded_operation import (
+from purgatory_udf.sources.request_log.recorded_operation import (
     LoggedOperation,
     follower_read_times,
     logged_operation,
     recorded_fetch,
+)
+from purgatory_udf.sources.request_log.request_bodies import (
+    FetchPartitionData,
+    FetchRequestBody,
+    FetchRequestPartition,
+    FetchResponseBody,
+    decode_fetch_request,
+    decode_fetch_response,
 )
 
 READ_COMMITTED = 1

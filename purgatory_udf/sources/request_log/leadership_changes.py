@@ -27,9 +27,9 @@ from purgatory_udf.sources.request_log.assumptions import (
     METADATA_PROPAGATION_US,
     Report,
 )
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, GRANTED, ClusterMetadata, PartitionChange
-from purgatory_udf.sources.request_log.partitions.partition_status import InSyncSet, LeadershipState, rejoining_replicas
-from purgatory_udf.sources.request_log.requests.partition_facts import PartitionFacts, ReaderPosition
+from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, GRANTED, ClusterMetadata, PartitionChange
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts, ReaderPosition
+from purgatory_udf.sources.request_log.partition_status import InSyncSet, LeadershipState, rejoining_replicas
 
 # Whether the broker is the leader after a change; other changes do not matter for it.
 LEADS_AFTER = {"leader": True, "online": True, "not_leader": False, "offline": False, "deleted": False}

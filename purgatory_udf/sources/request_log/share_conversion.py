@@ -33,17 +33,17 @@ from purgatory_udf.sources.request_log.assumptions import (
     SHARE_RELEASE_BEFORE_LOCK_US,
     Report,
 )
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context
+from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from purgatory_udf.sources.request_log.log_line import MALFORMED, Request
-from purgatory_udf.sources.request_log.request_bodies import Key, topic_of
-from purgatory_udf.sources.request_log.requests.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
-from purgatory_udf.sources.request_log.requests.partition_facts import Fact, ReaderPosition
-from purgatory_udf.sources.request_log.requests.recorded_operation import (
+from purgatory_udf.sources.request_log.partition_facts import Fact, ReaderPosition
+from purgatory_udf.sources.request_log.recorded_operation import (
     LoggedOperation,
     RecordedOutcome,
     logged_operation,
     recorded_share_fetch,
 )
+from purgatory_udf.sources.request_log.request_bodies import Key, topic_of
 
 SHARE_FETCH, SHARE_ACKNOWLEDGE = "SHARE_FETCH", "SHARE_ACKNOWLEDGE"
 READ_STATE, WRITE_STATE = "READ_SHARE_GROUP_STATE", "WRITE_SHARE_GROUP_STATE"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.request_log.cluster import cluster_metadata as clusters
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
+from purgatory_udf.sources.request_log import cluster_metadata as clusters
+from purgatory_udf.sources.request_log.cluster_metadata import (
     HEARTBEAT,
     REGISTRATION,
     GroupSession,
@@ -27,7 +27,7 @@ from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     TopicSize,
     lifecycle_events_in,
 )
-from purgatory_udf.sources.request_log.cluster.internal_topics import TransactionFacts
+from purgatory_udf.sources.request_log.internal_topics import TransactionFacts
 from purgatory_udf.sources.request_log.log_files import read_text
 from purgatory_udf.sources.request_log.log_line import MALFORMED, Request
 from purgatory_udf.sources.request_log.request_bodies import NO_TOPIC_ID

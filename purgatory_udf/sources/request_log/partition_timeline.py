@@ -14,39 +14,38 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log.append_offsets import appends_from_batches, appends_from_offsets
 from purgatory_udf.sources.request_log.assumptions import MAX_LATE_MOVE_US, Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context
-from purgatory_udf.sources.request_log.cluster.internal_topics import OFFSETS_TOPIC, TransactionFacts
-from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch
-from purgatory_udf.sources.request_log.log_line import Place
-from purgatory_udf.sources.request_log.partitions.append_offsets import appends_from_batches, appends_from_offsets
-from purgatory_udf.sources.request_log.partitions.high_watermark_events import (
+from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.high_watermark_events import (
     PROGRESS_RANK,
     STATE_RANK,
     EventSweep,
     TimedEvent,
 )
-from purgatory_udf.sources.request_log.partitions.leadership_changes import leadership_states
-from purgatory_udf.sources.request_log.partitions.partition_status import (
-    ALL_TIME,
-    STOPPED,
-    LeadershipState,
-    TimeRange,
-    with_broker_stops,
-)
-from purgatory_udf.sources.request_log.partitions.tiered_reads import TieredReads, tiered_reads
-from purgatory_udf.sources.request_log.partitions.time_correction import (
-    apply_high_watermark_readings,
-    correct_append_times,
-    correct_position_times,
-)
-from purgatory_udf.sources.request_log.requests.partition_facts import (
+from purgatory_udf.sources.request_log.internal_topics import OFFSETS_TOPIC, BatchIndex, StoredBatch, TransactionFacts
+from purgatory_udf.sources.request_log.leadership_changes import leadership_states
+from purgatory_udf.sources.request_log.log_line import Place
+from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     ConsumerRead,
     CoordinatorAnswer,
     FollowerCopy,
     HighWatermarkReading,
     PartitionFacts,
+)
+from purgatory_udf.sources.request_log.partition_status import (
+    ALL_TIME,
+    STOPPED,
+    LeadershipState,
+    TimeRange,
+    with_broker_stops,
+)
+from purgatory_udf.sources.request_log.tiered_reads import TieredReads, tiered_reads
+from purgatory_udf.sources.request_log.time_correction import (
+    apply_high_watermark_readings,
+    correct_append_times,
+    correct_position_times,
 )
 
 NEVER = 2**62

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from purgatory_udf.sources.request_log.requests.fetch_sessions import (
+from purgatory_udf.sources.request_log.fetch_sessions import (
     NO_ATTEMPTS,
     AttemptColumns,
     AttemptRun,

@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Any
 
 from purgatory_udf.sources.request_log.assumptions import METADATA_PROPAGATION_US, Report
-from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts, GroupHistory
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
+from purgatory_udf.sources.request_log.cluster_facts import ClusterFacts, GroupHistory
+from purgatory_udf.sources.request_log.cluster_metadata import (
     GIVEN,
     BrokerStop,
     ClusterMetadata,
@@ -23,13 +23,13 @@ from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     TopicSize,
     broker_stops,
 )
-from purgatory_udf.sources.request_log.cluster.internal_topics import (
+from purgatory_udf.sources.request_log.internal_topics import (
     DEFAULT_PARTITIONS,
     OFFSETS_TOPIC,
+    StoredBatch,
     TransactionFacts,
     partition_for,
 )
-from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
 from purgatory_udf.sources.request_log.log_line import Request
 
 Key = tuple[str, int]

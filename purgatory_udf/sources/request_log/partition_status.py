@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from purgatory_udf.sources.request_log.assumptions import REPLICA_LAG_TIME_MAX_US, SHUTDOWN_GRACE_US
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER, BrokerStop, BrokerUnfenced
-from purgatory_udf.sources.request_log.requests.partition_facts import PartitionFacts
+from purgatory_udf.sources.request_log.cluster_metadata import NEVER, BrokerStop, BrokerUnfenced
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 
 # Status after each kind of change; all other changes leave the status as it was.
 _STATUS = {

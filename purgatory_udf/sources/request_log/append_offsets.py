@@ -24,9 +24,13 @@ from purgatory_udf.sources.request_log.assumptions import (
     MAX_HANDLING_US,
     Report,
 )
-from purgatory_udf.sources.request_log.cluster.internal_topics import TransactionFacts, replication_wait_ms
-from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch
-from purgatory_udf.sources.request_log.requests.partition_facts import Append, PartitionFacts, ReaderPosition
+from purgatory_udf.sources.request_log.internal_topics import (
+    BatchIndex,
+    StoredBatch,
+    TransactionFacts,
+    replication_wait_ms,
+)
+from purgatory_udf.sources.request_log.partition_facts import Append, PartitionFacts, ReaderPosition
 
 
 def unlogged_appends_from_batches(
