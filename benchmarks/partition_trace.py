@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.contract.tables import EVENT_PARTITION, EVENTS, TIMESTAMP
-from purgatory_udf.rules.groups.frames import Array
+from purgatory_udf.rules.groups.column_frames import Array
 
 BEGIN_US = 1_700_000_000_000_000
 

@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 from purgatory_udf.answers.diagnosis.finding import Finding
-from purgatory_udf.simulation.environment import START_US
 from purgatory_udf.simulation.scenario import Scenario
+from purgatory_udf.simulation.simpy_environment import START_US
 
 BROKERS = 3
 # Incidents start once clients and groups have started.

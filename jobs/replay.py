@@ -116,7 +116,7 @@ def main(
     from purgatory_udf.answers.replay_summary import as_json, summary
     from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
-    from purgatory_udf.streaming.group_answer_check import explained
+    from purgatory_udf.streaming.group_disagreements import explained
     from purgatory_udf.streaming.replay_run import replay_recording
     from purgatory_udf.streaming.run_resumption import ReplayOptions
 

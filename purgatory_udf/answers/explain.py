@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.answers.evidence import Evidence, collect
+from purgatory_udf.answers.operation_story import delivery_text, moment, story
 from purgatory_udf.answers.run_tables import RunTables
-from purgatory_udf.answers.story import delivery_text, moment, story
 from purgatory_udf.common.console import counted, request_label
 from purgatory_udf.common.errors import UserError
 

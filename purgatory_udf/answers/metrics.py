@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from purgatory_udf.answers.operation_story import LATE_MS
 from purgatory_udf.answers.run_tables import RunTables
-from purgatory_udf.answers.story import LATE_MS
 from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.common.console import Cell, Table, counted
 from purgatory_udf.common.errors import UserError

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from purgatory_udf.answers.broker_readings import ExpirationCount
-from purgatory_udf.answers.story import moment
+from purgatory_udf.answers.operation_story import moment
 from purgatory_udf.common.console import Table, request_label
 from purgatory_udf.contract.tables import COMMENTED_TABLES, FIDELITY, TABLES
 from purgatory_udf.storage.run_records import (

@@ -13,8 +13,8 @@ from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose, e
 from purgatory_udf.answers.diagnosis.diagnosis_run import title as title_of
 from purgatory_udf.answers.evidence import collect
 from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, warnings, write_metrics
+from purgatory_udf.answers.operation_story import story
 from purgatory_udf.answers.page_template import Section
-from purgatory_udf.answers.story import story
 from purgatory_udf.backend.file_system import replace_file
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The event contract and the table schemas. No module imports Spark.
 
 - `value_types`: types of single values, such as integers in a range, and `Rejection`
-- `event_fields`: every event type with its fields, their checks and defaults
+- `event_checks`: every event type with its fields, their checks and defaults
 - `event_reader`: reads an event from a line or a row, or raises a `Rejection`
 - `tables`, `metrics_tables`: the columns of every table, as Arrow schemas with comments
 - `outcome`: the result of one operation, and the key of a partition

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Optional, Union
 
 import msgspec
 
-from purgatory_udf.contract import event_fields
-from purgatory_udf.contract.event_fields import FIELDS, REQUIRED, TYPES, Field, Row, object_reader
+from purgatory_udf.contract import event_checks
+from purgatory_udf.contract.event_checks import FIELDS, REQUIRED, TYPES, Field, Row, object_reader
 from purgatory_udf.contract.value_types import LIST_ITEMS, MSGSPEC_TYPES, Check, Rejection, label, one_of
 
 
@@ -135,15 +135,15 @@ def _struct(name: str, fields: Sequence[Field], tag: str | None = None, lenient:
 
 def _event_structs() -> tuple[dict[type[msgspec.Struct], StructFields], dict[str, StructFields]]:
     shapes: dict[type[msgspec.Struct], StructFields] = {}
-    for kind, read in event_fields.TYPES.items():
+    for kind, read in event_checks.TYPES.items():
         # A produce that was appended requires more fields, which are checked afterwards.
-        fields = event_fields.PRODUCE_FIELDS if read is event_fields.produce else FIELDS.get(read)
+        fields = event_checks.PRODUCE_FIELDS if read is event_checks.produce else FIELDS.get(read)
         if fields is not None:
             try:
                 shapes[_struct(kind, fields, kind)] = _shape(kind, fields)
             except KeyError:
                 continue
-    return shapes, {change: _shape("partition", fields) for change, fields in event_fields.CHANGED_FIELDS.items()}
+    return shapes, {change: _shape("partition", fields) for change, fields in event_checks.CHANGED_FIELDS.items()}
 
 
 def _change_struct() -> type[msgspec.Struct] | None:

@@ -136,7 +136,7 @@ def create_archive(root: Path, file: Path) -> Path:
 
 
 def copy_environment(root: Path, environment: Path) -> None:
-    """Copy the archive's files to the folder `environment`: the packages that workers need, and those of `root`.
+    """Copy the archive's files to the folder `simpy_environment`: the packages that workers need, and those of `root`.
 
     The launcher for Python and the manifest are written there, too.
     """

@@ -6,7 +6,7 @@ for the recorded trace. An open loop (`open_loop`) generates traces of any size 
 schedule.
 
 - settings: `scenario`, `scenario_sections`
-- clock, random numbers and trace: `environment`
+- clock, random numbers and trace: `simpy_environment`
 - network: `messages`, `client_network`
 - brokers: `broker_server`, `quotas`, `coordinators`, `cluster_partitions`, `controller`
 - clients: `producer`; `consumer` with `consumer_membership`; workers: `share_groups`; fetch loops, also of followers:

@@ -14,7 +14,6 @@ from purgatory_udf.rules.reference.partition import Partition
 from purgatory_udf.simulation.client_network import Connection, Exchange, Reply
 from purgatory_udf.simulation.controller import Controller
 from purgatory_udf.simulation.coordinators import GroupCoordinators, TransactionCoordinators
-from purgatory_udf.simulation.environment import Environment, ProcessGenerator
 from purgatory_udf.simulation.messages import (
     FETCH_SESSION_NOT_FOUND,
     NO_SESSION,
@@ -43,6 +42,7 @@ from purgatory_udf.simulation.messages import (
 from purgatory_udf.simulation.quotas import BrokerQuotas, LeaderQuota, QuotaEntity
 from purgatory_udf.simulation.scenario import Brokers
 from purgatory_udf.simulation.share_groups import ShareSessions
+from purgatory_udf.simulation.simpy_environment import Environment, ProcessGenerator
 
 ACKS_ALL = -1
 

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import simpy
 
-from purgatory_udf.simulation.environment import Environment, LatencyDistribution, ProcessGenerator
 from purgatory_udf.simulation.messages import ClientRequest, Disconnected, Metadata, MetadataRequest, ProduceResponse
+from purgatory_udf.simulation.simpy_environment import Environment, LatencyDistribution, ProcessGenerator
 
 Reply = Callable[[Any, int], None]
 

@@ -16,7 +16,6 @@ from purgatory_udf.simulation.client_network import Client, Exchange
 from purgatory_udf.simulation.consumer import Consumer, ConsumerInstance, ConsumerRun
 from purgatory_udf.simulation.controller import Controller
 from purgatory_udf.simulation.coordinators import GroupCoordinators, TransactionCoordinators
-from purgatory_udf.simulation.environment import START_US, Environment, ProcessGenerator
 from purgatory_udf.simulation.fetchers import ReplicaFetcher, ReplicaFetcherManager
 from purgatory_udf.simulation.messages import CreateTopicsRequest
 from purgatory_udf.simulation.producer import Producer
@@ -43,6 +42,7 @@ from purgatory_udf.simulation.scenario_sections import (
     ThrottleReplica,
 )
 from purgatory_udf.simulation.share_groups import ShareGroupMembers, ShareSessions, ShareWorker
+from purgatory_udf.simulation.simpy_environment import START_US, Environment, ProcessGenerator
 
 
 class Administrator:

@@ -20,7 +20,6 @@ import simpy
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
 from purgatory_udf.simulation.consumer_membership import COORDINATOR_CHANNEL, GroupMembership
-from purgatory_udf.simulation.environment import Environment, ProcessGenerator
 from purgatory_udf.simulation.fetchers import ConsumerFetcher, Subscription
 from purgatory_udf.simulation.messages import (
     NONE,
@@ -30,6 +29,7 @@ from purgatory_udf.simulation.messages import (
     OffsetsResponse,
 )
 from purgatory_udf.simulation.scenario import Consumers
+from purgatory_udf.simulation.simpy_environment import Environment, ProcessGenerator
 
 # Kafka's `default.api.timeout.ms`: how long a synchronous commit is retried.
 COMMIT_SYNC_TIMEOUT_MS = 60_000

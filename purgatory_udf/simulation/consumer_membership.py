@@ -11,7 +11,6 @@ import simpy
 
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
-from purgatory_udf.simulation.environment import ProcessGenerator
 from purgatory_udf.simulation.fetchers import ASSIGNORS, Subscription
 from purgatory_udf.simulation.messages import (
     NONE,
@@ -21,6 +20,7 @@ from purgatory_udf.simulation.messages import (
     GroupCoordinatorResponse,
 )
 from purgatory_udf.simulation.scenario import Consumers
+from purgatory_udf.simulation.simpy_environment import ProcessGenerator
 
 NO_GENERATION = -1
 COORDINATOR_CHANNEL = "coordinator"

@@ -7,9 +7,9 @@ from typing import Any
 
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.cluster_partitions import InSyncReplicas, PartitionState, ReplicaLog, high_watermark_after
-from purgatory_udf.simulation.environment import Environment, ProcessGenerator
 from purgatory_udf.simulation.messages import Metadata
 from purgatory_udf.simulation.scenario import Brokers, Delay, Topic
+from purgatory_udf.simulation.simpy_environment import Environment, ProcessGenerator
 
 
 class Controller:

@@ -20,7 +20,6 @@ from purgatory_udf.rules.coordinator.coordinator_journal import Answer
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client, Reply
 from purgatory_udf.simulation.controller import Controller
-from purgatory_udf.simulation.environment import Environment, ProcessGenerator
 from purgatory_udf.simulation.messages import (
     NONE,
     Batch,
@@ -35,6 +34,7 @@ from purgatory_udf.simulation.messages import (
     ProduceResponse,
 )
 from purgatory_udf.simulation.scenario import Brokers
+from purgatory_udf.simulation.simpy_environment import Environment, ProcessGenerator
 
 IsUp = Callable[[int], bool]
 

@@ -15,7 +15,6 @@ from enum import Enum
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import Client
 from purgatory_udf.simulation.controller import Controller
-from purgatory_udf.simulation.environment import ProcessGenerator
 from purgatory_udf.simulation.messages import (
     NONE,
     FetchPartition,
@@ -27,6 +26,7 @@ from purgatory_udf.simulation.messages import (
     Metadata,
 )
 from purgatory_udf.simulation.scenario import Brokers, Consumers
+from purgatory_udf.simulation.simpy_environment import ProcessGenerator
 
 
 class SubscriptionType(Enum):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
-from purgatory_udf.simulation.environment import ProcessGenerator, cumulative_zipf
 from purgatory_udf.simulation.messages import (
     NONE,
     Batch,
@@ -21,6 +20,7 @@ from purgatory_udf.simulation.messages import (
     ProduceResponse,
 )
 from purgatory_udf.simulation.scenario import Producers
+from purgatory_udf.simulation.simpy_environment import ProcessGenerator, cumulative_zipf
 
 
 class RecordAccumulator:

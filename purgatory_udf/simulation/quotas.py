@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.simulation.client_network import Reply
-from purgatory_udf.simulation.environment import Environment
 from purgatory_udf.simulation.scenario import Consumers, Producers
 from purgatory_udf.simulation.scenario import ReplicationQuotaSettings as Settings
+from purgatory_udf.simulation.simpy_environment import Environment
 
 # quota.window.num and quota.window.size.seconds
 SAMPLES = 11

@@ -29,7 +29,6 @@ from purgatory_udf.rules.reference.share_records import (
     AcquiredRange,
 )
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client, Connection, Reply
-from purgatory_udf.simulation.environment import Environment, ProcessGenerator
 from purgatory_udf.simulation.messages import (
     NONE,
     Acknowledgements,
@@ -39,6 +38,7 @@ from purgatory_udf.simulation.messages import (
     ShareResponse,
 )
 from purgatory_udf.simulation.scenario import ShareGroupSettings, ShareWorkers
+from purgatory_udf.simulation.simpy_environment import Environment, ProcessGenerator
 
 SHARE_SESSION_NOT_FOUND = "SHARE_SESSION_NOT_FOUND"
 INVALID_SHARE_SESSION_EPOCH = "INVALID_SHARE_SESSION_EPOCH"

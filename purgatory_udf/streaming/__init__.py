@@ -6,7 +6,7 @@
 - `stateful_adapter`: connects Spark's group state with the rules, and defines the interface of the rules
 - `partition_rules`, `group_rules`, `share_rules`: the implementations of that interface
 - `batch_sink`: writes results to tables
-- `group_answer_check`: comparison with recorded responses to group members
+- `group_disagreements`: comparison with recorded responses to group members
 - `state_inspection`: the watches in a checkpoint
 - `query_monitor`: the progress of running queries
 - `status_update`, `status_file`, `top_screen`: what `top` shows; `metrics_server`: the same for Prometheus

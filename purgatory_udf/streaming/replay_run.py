@@ -32,7 +32,7 @@ from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
-from purgatory_udf.streaming.group_answer_check import disagreement_counts, write_disagreements
+from purgatory_udf.streaming.group_disagreements import disagreement_counts, write_disagreements
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
 from purgatory_udf.streaming.run_resumption import ReplayOptions, is_one_batch, start_or_resume, with_recorded_settings

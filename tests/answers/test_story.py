@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.answers.evidence import Evidence, PartitionEvents
-from purgatory_udf.answers.story import meaning, story
+from purgatory_udf.answers.operation_story import meaning, story
 from purgatory_udf.common.console import request_label
 from purgatory_udf.rules.engine.loop.codes import Rule
 from purgatory_udf.rules.groups.group_rows import RULES

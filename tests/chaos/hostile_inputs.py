@@ -31,7 +31,7 @@ from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.import_passes import UNORDERED
 from purgatory_udf.sources.trace_files.input_files import InputFile
-from purgatory_udf.sources.trace_files.line_validation import unpack, validate_piece
+from purgatory_udf.sources.trace_files.piece_validation import unpack, validate_piece
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, FileLimits, Piece, byte_pieces, lines_of
 from tests.chaos.whole_import import run_all_jobs
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.contract import Rejection, read_line, read_row
-from purgatory_udf.contract.event_fields import CHANGES, TYPES
+from purgatory_udf.contract.event_checks import CHANGES, TYPES
 from purgatory_udf.contract.tables import EVENTS
 from tests.contract.examples import DEFAULTS, NEEDS, PARTITION_DEFAULTS, WHOLE, Event
 from tests.support import oracle_groups

@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from purgatory_udf.contract.event_fields import COMMON, TYPES, Field, object_reader
+from purgatory_udf.contract.event_checks import COMMON, TYPES, Field, object_reader
 from purgatory_udf.contract.value_types import Schema, if_field, one_of, schema_of
 
 _DESCRIPTION = (

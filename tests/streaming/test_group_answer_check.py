@@ -12,7 +12,7 @@ from purgatory_udf.rules.groups.group_outcome_tables import GroupTables, group_o
 from purgatory_udf.rules.groups.group_rows import FOREVER, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.group_step import step
-from purgatory_udf.streaming.group_answer_check import COMPARED, disagreements
+from purgatory_udf.streaming.group_disagreements import COMPARED, disagreements
 from tests.support.group_timeline import GroupTimeline
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group

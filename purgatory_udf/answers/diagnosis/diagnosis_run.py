@@ -28,8 +28,8 @@ from purgatory_udf.answers.diagnosis.cluster_incidents import (
     with_leader_moves,
 )
 from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, culprit_of, ranked
+from purgatory_udf.answers.diagnosis.follower_incidents import replica_incidents
 from purgatory_udf.answers.diagnosis.group_incidents import failed_members, rebalance_storms, slow_members
-from purgatory_udf.answers.diagnosis.replica_incidents import replica_incidents
 from purgatory_udf.answers.diagnosis.trace_facts import TraceFacts
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.contract.tables import COMMENTED_TABLES, TABLES

@@ -14,7 +14,7 @@ Consumer groups (KIP-848), in which the new coordinator assigns the partitions:
 
 - `consumer_group`: a group with its members, epochs, target assignment and state, also as JSON; the reconciliation of
   a member's assignment with its target
-- `consumer_coordinator`: heartbeats, leaves and fencing
-- `assignors`, `hash_order`: the server-side assignors, and the order of Java's hash tables that they depend on
+- `consumer_group_coordinator`: heartbeats, leaves and fencing
+- `assignors`, `java_hash_order`: the server-side assignors, and the order of Java's hash tables that they depend on
 - `online_migration`: conversion of classic groups to consumer groups and back; classic members of consumer groups
 """

@@ -1,6 +1,6 @@
 """The server-side assignors `uniform` and `range`, and the topics that they assign.
 
-If a choice in Kafka depends on the order of hash tables, the assignors reproduce that order (`hash_order`).
+If a choice in Kafka depends on the order of hash tables, the assignors reproduce that order (`java_hash_order`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from purgatory_udf.rules.coordinator.consumer_group import NO_PARTITIONS, Partitions
-from purgatory_udf.rules.coordinator.hash_order import integer_order, map_order, string_hash, uuid_bits, uuid_hash
+from purgatory_udf.rules.coordinator.java_hash_order import integer_order, map_order, string_hash, uuid_bits, uuid_hash
 
 UNIFORM, RANGE = "uniform", "range"
 ASSIGNORS = (UNIFORM, RANGE)

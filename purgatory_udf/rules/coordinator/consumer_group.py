@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from purgatory_udf.rules.coordinator.group_metadata import derived_operation_id
-from purgatory_udf.rules.coordinator.hash_order import TimelineOrder
+from purgatory_udf.rules.coordinator.java_hash_order import TimelineOrder
 
 # A set of topic-partitions.
 Partitions = frozenset[tuple[str, int]]

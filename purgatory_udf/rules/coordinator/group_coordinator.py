@@ -54,8 +54,8 @@ from typing import Any
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
-from purgatory_udf.rules.coordinator.consumer_coordinator import ConsumerCoordinator, invalid_heartbeat
 from purgatory_udf.rules.coordinator.consumer_group import ConsumerGroup, ConsumerMember
+from purgatory_udf.rules.coordinator.consumer_group_coordinator import ConsumerCoordinator, invalid_heartbeat
 from purgatory_udf.rules.coordinator.coordinator_journal import NONE, Answer, GroupJournal
 from purgatory_udf.rules.coordinator.coordinator_timer import CoordinatorTimer
 from purgatory_udf.rules.coordinator.group_loading import NOT_COORDINATOR, GroupLoader

@@ -25,7 +25,7 @@ from purgatory_udf.rules.coordinator.coordinator_timer import JOIN, SESSION, SYN
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_operations import OperationStart
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, Heartbeat, JoinGroup, LeaveGroup, SyncGroup
-from purgatory_udf.rules.coordinator.hash_order import TimelineOrder, map_order
+from purgatory_udf.rules.coordinator.java_hash_order import TimelineOrder, map_order
 
 # Updates a member by a request; see `ConsumerCoordinator.advance`.
 Advance = Callable[[JoinGroup, ConsumerGroup, ConsumerMember, ConsumerMember, Partitions | None], ConsumerMember]

@@ -2,7 +2,7 @@
 
 In reading order:
 
-- `group_rows`, `frames`: events of groups as columns of numbers and texts
+- `group_rows`, `column_frames`: events of groups as columns of numbers and texts
 - `group_step`: one call for one group, which uses the next three modules
 - `heartbeat_fast_path`: heartbeats and offset commits of a stable group, on columns
 - `group_machine`: the coordinator for one group, restored from a snapshot

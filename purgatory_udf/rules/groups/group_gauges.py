@@ -37,7 +37,7 @@ from purgatory_udf.rules.engine.loop.clock_advance import GAUGE_INTERVAL_MS
 from purgatory_udf.rules.engine.loop.codes import FOREVER, PURGATORIES, UNKNOWN, Code
 from purgatory_udf.rules.engine.loop.engine_state import pause_records
 from purgatory_udf.rules.engine.loop.state_layout import init_rings, rebuild_links
-from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
+from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_waits import PurgatoryWaits, by_purgatory
 from purgatory_udf.rules.groups.scripted_purgatory import BEGIN, END, LIST, MOMENT, RESET_ESTIMATE, WALK, run_script
 from purgatory_udf.rules.purgatory.clock import Pauses

@@ -25,7 +25,7 @@ from purgatory_udf.rules.coordinator.group_operations import (
 )
 from purgatory_udf.rules.coordinator.group_requests import ConsumerHeartbeat, GroupRequest, JoinGroup, group_request
 from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
-from purgatory_udf.rules.groups.frames import Frame, FrameLayout
+from purgatory_udf.rules.groups.column_frames import Frame, FrameLayout
 from purgatory_udf.rules.groups.group_rows import API_OF, ERROR_OF, LAST_LIVENESS_API, NONE, split_group_key
 from purgatory_udf.rules.groups.group_state_store import PENDING, SESSIONS, GroupSnapshot, RebalanceSnapshot
 from purgatory_udf.rules.groups.operation_timeline import GroupClock, Moment, OperationTimeline

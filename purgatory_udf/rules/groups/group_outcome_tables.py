@@ -21,7 +21,7 @@ from purgatory_udf.contract.tables import (
     TIMESTAMP,
 )
 from purgatory_udf.rules.coordinator.coordinator_journal import MemberChange
-from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
+from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_machine import ANSWERS
 from purgatory_udf.rules.groups.group_rows import ERRORS, FOREVER, KINDS, RULES, Api, split_group_key
 from purgatory_udf.rules.groups.group_step import StepResult

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.rules.coordinator.rebalance import CONVERTED
-from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
+from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
 
 

@@ -18,7 +18,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.coordinator.consumer_group import ConsumerGroup, from_document, to_document
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, JoinGroup, SyncGroup
-from purgatory_udf.rules.groups.frames import Frame, FrameLayout, pack, unpack
+from purgatory_udf.rules.groups.column_frames import Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_rows import FOREVER, split_group_key
 
 # Open sessions in the order in which they started. `t`, `seq` and `sub` are the `Moment` of the start; `owner` is an

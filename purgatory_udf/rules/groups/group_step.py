@@ -21,7 +21,7 @@ from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Entry, MemberChange, StateChange
 from purgatory_udf.rules.coordinator.group_coordinator import has_new_coordinator
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
-from purgatory_udf.rules.groups.frames import Frame
+from purgatory_udf.rules.groups.column_frames import Frame
 from purgatory_udf.rules.groups.group_machine import ANSWERS, GroupMachine, answer_frame
 from purgatory_udf.rules.groups.group_rows import ERRORS, LAST_LIVENESS_API, Api, GroupEvents, split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from purgatory_udf.rules.engine.loop.codes import Code
-from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
+from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_rows import KINDS, split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, RebalanceSnapshot
 from purgatory_udf.rules.groups.group_step import StepResult

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from purgatory_udf.rules.coordinator.group_metadata import Group
-from purgatory_udf.rules.groups.frames import Array, Frame
+from purgatory_udf.rules.groups.column_frames import Array, Frame
 from purgatory_udf.rules.groups.group_rows import ERROR_OF, FOREVER, KIND_OF, NONE
 from purgatory_udf.rules.groups.group_state_store import SESSIONS, GroupSnapshot
 from purgatory_udf.rules.groups.operation_timeline import ENDED

@@ -22,7 +22,7 @@ from purgatory_udf.rules.coordinator.group_operations import GroupOperation, Joi
 from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat
 from purgatory_udf.rules.coordinator.rebalance import CONVERTED
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
-from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout
+from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout
 from purgatory_udf.rules.groups.group_rows import FOREVER, KIND_OF, RULE_OF
 from purgatory_udf.rules.purgatory.clock import Clock, Pauses
 from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedOperationPurgatory, Watchers

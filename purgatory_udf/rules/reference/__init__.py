@@ -6,7 +6,7 @@ In reading order:
 - `delayed_produce`, `delayed_fetch`: the delayed operations of produces, delete-records and create-topics requests, and
   of fetches
 - `delayed_remote`: the delayed operations of fetches and list-offsets requests that wait for remote storage
-- `share_records`, `share_partition`, `share_acquisition`: the records of a partition in flight for a share group
+- `share_records`, `share_partition`, `share_delivery`: the records of a partition in flight for a share group
 - `delayed_share_fetch`: the delayed operation of share fetches
 - `share_broker`: the share partitions of a broker, and the events that check waiting share fetches
 - `broker`: a broker's replicas and purgatories, and the cluster

@@ -14,7 +14,7 @@ from purgatory_udf.rules.reference.partition import (
     LogBatch,
     OffsetMetadata,
 )
-from purgatory_udf.rules.reference.share_acquisition import acquire
+from purgatory_udf.rules.reference.share_delivery import acquire
 from purgatory_udf.rules.reference.share_partition import SharePartition
 from purgatory_udf.rules.reference.share_records import (
     AcquiredRange,

@@ -17,7 +17,7 @@ In reading order:
 - the facts of a partition become the events of its log, high watermark and leadership: `partition_timeline`, with
   `append_offsets`, `leadership_changes`, `partition_status`, `tiered_reads`, `time_correction` and
   `high_watermark_events`, which processes all of this in time order
-- `shown_settings`, `replica_lag`: settings of the brokers that requests reveal
+- `inferred_settings`, `replica_lag`: settings of the brokers that requests reveal
 - `assumptions`: timing assumptions, and counts of everything that the log did not show
 - `importing`: the import of a whole log, or of a growing log step by step
 """

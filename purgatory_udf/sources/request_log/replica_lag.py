@@ -27,9 +27,9 @@ from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, GRANTED, PartitionChange
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, from_json, request_rows_in
+from purgatory_udf.sources.request_log.inferred_settings import roundest
 from purgatory_udf.sources.request_log.log_line import MALFORMED
 from purgatory_udf.sources.request_log.request_bodies import topic_of
-from purgatory_udf.sources.request_log.shown_settings import roundest
 from purgatory_udf.storage.run_records import REPLICA_LAG, RecordedSetting
 
 # A leader checks its followers in intervals of half of `replica.lag.time.max.ms`.

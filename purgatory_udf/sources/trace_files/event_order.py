@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.backend.dataset import Dataset, SparkDataset
 from purgatory_udf.contract.tables import EVENTS, REJECTED_EVENTS, TIMESTAMP
-from purgatory_udf.sources.trace_files.line_validation import VALIDATED_EVENTS, PieceTotals, pack, unpack
+from purgatory_udf.sources.trace_files.piece_validation import VALIDATED_EVENTS, PieceTotals, pack, unpack
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS
 
 if TYPE_CHECKING:

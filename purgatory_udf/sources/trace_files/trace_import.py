@@ -37,7 +37,7 @@ from purgatory_udf.sources.trace_files.event_order import (
 )
 from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, InputFile, find_files
-from purgatory_udf.sources.trace_files.line_validation import PLACE, PieceTotals
+from purgatory_udf.sources.trace_files.piece_validation import PLACE, PieceTotals
 from purgatory_udf.sources.trace_files.text_lines import FileLimits
 from purgatory_udf.sources.trace_files.trace_reader import Source, make_source
 from purgatory_udf.storage import run_records

@@ -16,7 +16,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import Rejection, as_text, read_line, read_row
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, InputFile, find_files
-from purgatory_udf.sources.trace_files.line_validation import SAMPLE_INTERVAL, VALIDATED, validate_piece
+from purgatory_udf.sources.trace_files.piece_validation import SAMPLE_INTERVAL, VALIDATED, validate_piece
 from purgatory_udf.sources.trace_files.text_lines import Chunk, Piece, byte_pieces, in_tasks, lines_of
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS
 

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.contract.event_fields import FIELDS as FIELDS_OF
-from purgatory_udf.contract.event_fields import KNOWN_ACKS, NO_ERROR, REQUIRED, Field
+from purgatory_udf.contract.event_checks import FIELDS as FIELDS_OF
+from purgatory_udf.contract.event_checks import KNOWN_ACKS, NO_ERROR, REQUIRED, Field
 from purgatory_udf.contract.event_reader import CHANGE_FIELDS, CHANGE_STRUCT, EVENT_STRUCTS, StructFields, decode_struct
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.contract.value_types import LIST_ITEMS, Items, label

@@ -12,8 +12,8 @@ import pytest
 
 from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose
 from purgatory_udf.answers.evidence import Evidence, collect
+from purgatory_udf.answers.operation_story import story
 from purgatory_udf.answers.run_tables import RunTables
-from purgatory_udf.answers.story import story
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.simulation.closed_loop import ClosedLoop

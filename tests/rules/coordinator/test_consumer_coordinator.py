@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, MemberChange
-from purgatory_udf.rules.coordinator.hash_order import TimelineOrder, map_order
+from purgatory_udf.rules.coordinator.java_hash_order import TimelineOrder, map_order
 from tests.support.group_timeline import GroupTimeline
 
 TOPIC = {"type": "topic", "time_us": 1, "seq": 1, "topic": "orders", "partition_count": 2}

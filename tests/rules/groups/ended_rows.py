@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.coordinator.rebalance import CONVERTED
-from purgatory_udf.rules.groups.frames import Frame
+from purgatory_udf.rules.groups.column_frames import Frame
 from purgatory_udf.rules.groups.group_rows import KINDS, RULES
 from purgatory_udf.rules.groups.operation_timeline import ENDED
 from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory_udf.rules.groups.frames import Array, Frame
+from purgatory_udf.rules.groups.column_frames import Array, Frame
 from tests.support.examples import examples
 
 Rows = list[tuple[int, str]]

@@ -26,7 +26,7 @@ from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming import batch_sink, streaming_query
 from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
-from purgatory_udf.streaming.group_answer_check import explained, write_disagreements
+from purgatory_udf.streaming.group_disagreements import explained, write_disagreements
 from purgatory_udf.streaming.replay_run import create_tables, group_counts, run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
 from purgatory_udf.streaming.stateful_adapter import Plan

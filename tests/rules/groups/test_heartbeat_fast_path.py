@@ -8,7 +8,7 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.rules.groups.frames import Frame
+from purgatory_udf.rules.groups.column_frames import Frame
 from purgatory_udf.rules.groups.group_rows import ERRORS, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import VERSION, GroupSnapshot, GroupStateStore
 from purgatory_udf.rules.groups.group_step import step

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from purgatory_udf.sources.trace_files.line_validation import PieceTotals
+from purgatory_udf.sources.trace_files.piece_validation import PieceTotals
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks
 from tests.sources.trace_files.traces import START, as_lines, clock, high_watermark, input_file, validated_rows, write
 
@@ -116,5 +116,5 @@ def test_executor_modules_need_only_arrow() -> None:
         check=True,
         cwd=Path(__file__).resolve().parents[3],
     ).stdout.split()
-    assert {"purgatory_udf.contract.event_fields", "pyarrow"} <= set(loaded)
+    assert {"purgatory_udf.contract.event_checks", "pyarrow"} <= set(loaded)
     assert not {"pydantic", "yaml", "typer", "rich", "pyspark", "delta"} & set(loaded)

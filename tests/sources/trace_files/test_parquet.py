@@ -12,7 +12,7 @@ from pyarrow import parquet as pq
 
 from purgatory_udf.contract import read_row
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.sources.trace_files.line_validation import validate_piece
+from purgatory_udf.sources.trace_files.piece_validation import validate_piece
 from purgatory_udf.sources.trace_files.text_lines import Piece
 from purgatory_udf.sources.trace_files.trace_reader import footer_of, row_as_text, rows_of, schema_problem
 from tests.contract.examples import WHOLE

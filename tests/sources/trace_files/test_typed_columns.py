@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory_udf.contract.event_fields import TYPES
+from purgatory_udf.contract.event_checks import TYPES
 from purgatory_udf.contract.event_reader import CHANGE_FIELDS, EVENT_STRUCTS
 from purgatory_udf.sources.trace_files.typed_columns import decode_lines
 from tests.contract.examples import NEEDS, WHOLE

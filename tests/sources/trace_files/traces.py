@@ -12,7 +12,7 @@ from pyarrow import fs
 
 from purgatory_udf.contract import as_text, read_line
 from purgatory_udf.sources.trace_files.input_files import InputFile
-from purgatory_udf.sources.trace_files.line_validation import unpack, validate_piece
+from purgatory_udf.sources.trace_files.piece_validation import unpack, validate_piece
 from purgatory_udf.sources.trace_files.text_lines import Piece, byte_pieces, lines_of
 
 Event = dict[str, Any]

@@ -12,7 +12,7 @@ fingerprint of the sources: the first usable one of
 A complete folder (`mark_complete`) is also read by processes that may not write to it, and can be copied to another
 machine with the sources. If no folder is usable, each process compiles for itself.
 
-The code also depends on the pipeline that compiles helpers: the one of `helper_pipeline`, or numba's default. The
+The code also depends on the pipeline that compiles helpers: the one of `numba_pipeline`, or numba's default. The
 former uses internals of one version of numba. If another version is installed, or the internals are missing, the engine
 still works: it takes about three times as long to compile and up to a fifth longer to run.
 """
@@ -45,7 +45,7 @@ PINNED_NUMBA = "0.68.1"
 def _helper_pipeline() -> type | None:
     if numba.__version__ == PINNED_NUMBA:
         try:
-            from purgatory_udf.rules.engine.jit.helper_pipeline import HelperCompiler
+            from purgatory_udf.rules.engine.jit.numba_pipeline import HelperCompiler
         except (ImportError, AttributeError, TypeError) as error:
             reason = f"lacks expected internals ({error})"
         else:

@@ -1,6 +1,6 @@
 """Decorators of compiled functions: entry points, which Python calls, and helpers, which only compiled code calls.
 
-Helpers have their own pipeline (`helper_pipeline`). It relies on internals of numba, which is therefore pinned to one
+Helpers have their own pipeline (`numba_pipeline`). It relies on internals of numba, which is therefore pinned to one
 version. With another version, helpers are compiled as numba does by default (`code_cache`), with the same results.
 
 Helpers get records as pointers, without reference counts, copies or allocations (see `records`). With

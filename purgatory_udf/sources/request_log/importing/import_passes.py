@@ -24,9 +24,9 @@ from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.broker_pauses import OverdueOperation
 from purgatory_udf.sources.request_log.importing.import_options import Rename
+from purgatory_udf.sources.request_log.inferred_settings import remote_fetch_wait
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.share_conversion import SHARE_APIS
-from purgatory_udf.sources.request_log.shown_settings import remote_fetch_wait
 from purgatory_udf.storage.run_records import RecordedSetting
 
 PARTITION = ("broker", "topic", "partition")

@@ -65,16 +65,16 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     with_lines,
 )
 from purgatory_udf.sources.request_log.importing.import_tables import NAMES, FinishedEvents, require_room, write_tables
-from purgatory_udf.sources.request_log.internal_topics import batches_in_file
-from purgatory_udf.sources.request_log.log_files import find_logs, require_distinct, zone_of
-from purgatory_udf.sources.request_log.log_line import Request
-from purgatory_udf.sources.request_log.replica_lag import replica_lag_shown
-from purgatory_udf.sources.request_log.shown_settings import (
+from purgatory_udf.sources.request_log.inferred_settings import (
     evidence_in,
     follower_settings,
     settings_of_evidence,
     settings_of_joins,
 )
+from purgatory_udf.sources.request_log.internal_topics import batches_in_file
+from purgatory_udf.sources.request_log.log_files import find_logs, require_distinct, zone_of
+from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.replica_lag import replica_lag_shown
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks, lines_of
 from purgatory_udf.storage import run_records

@@ -13,7 +13,7 @@ import pytest
 
 from purgatory_udf.rules.engine.jit import code_cache
 from purgatory_udf.rules.engine.jit.code_cache import HELPER_PIPELINE, PINNED_NUMBA
-from purgatory_udf.rules.engine.jit.helper_pipeline import HelperCompiler
+from purgatory_udf.rules.engine.jit.numba_pipeline import HelperCompiler
 
 ROOT = Path(__file__).resolve().parents[4]
 

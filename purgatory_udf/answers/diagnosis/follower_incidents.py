@@ -9,7 +9,7 @@ decides the kind of incident:
 - otherwise (it fetched with interruptions or too slowly): `follower_slow`
 
 If it left the in-sync set, and a partition then had fewer in-sync replicas than its minimum, the incident is
-`below_min_isr`; see `in_sync_incidents`.
+`below_min_isr`; see `min_isr_incidents`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.answers.diagnosis.cluster_incidents import START_US
 from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, join_names, seconds
-from purgatory_udf.answers.diagnosis.in_sync_incidents import (
+from purgatory_udf.answers.diagnosis.min_isr_incidents import (
     below_minimum_clause,
     is_affected,
     periods_below_minimum,

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.sources.request_log import error_codes as errors
-from purgatory_udf.sources.request_log import shown_settings as shown
+from purgatory_udf.sources.request_log import inferred_settings as shown
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow, request_rows_in
+from purgatory_udf.sources.request_log.inferred_settings import JoinEvidence, SessionEvidence
 from purgatory_udf.sources.request_log.log_line import MALFORMED, Request
 from purgatory_udf.sources.request_log.partition_status import TimeRange
-from purgatory_udf.sources.request_log.shown_settings import JoinEvidence, SessionEvidence
 from purgatory_udf.storage import run_records as names
 from purgatory_udf.storage.run_records import RecordedSetting
 

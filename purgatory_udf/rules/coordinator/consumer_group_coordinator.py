@@ -57,7 +57,7 @@ from purgatory_udf.rules.coordinator.group_requests import (
     SyncGroup,
     partitions_text,
 )
-from purgatory_udf.rules.coordinator.hash_order import map_order
+from purgatory_udf.rules.coordinator.java_hash_order import map_order
 from purgatory_udf.rules.coordinator.online_migration import ClassicMembers
 
 Value = TypeVar("Value")
