@@ -104,7 +104,7 @@ def test_pieces_cover_files_and_share_tasks(tmp_path: Path) -> None:
 
 
 def test_executor_modules_need_only_arrow() -> None:
-    modules = "line_validation, text_lines"
+    modules = "piece_validation, text_lines"
     loaded = subprocess.run(
         [
             sys.executable,
