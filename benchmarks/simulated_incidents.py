@@ -276,9 +276,9 @@ def _member_slow(cluster: Cluster) -> Trace:
 
 
 def _rebalance_storm(cluster: Cluster) -> Trace:
-    """Return a trace in which members are restarted one by one, or fail one after the other."""
+    """Return a trace in which members are restarted one by one. Each restart is a rebalance, and five are a storm."""
     cluster.duration_s = 40
-    cluster.consumers[0]["count"] = count = cluster.random.randint(4, 6)
+    cluster.consumers[0]["count"] = count = cluster.random.randint(5, 7)
     at_s = cluster.random.uniform(FIRST_S, 8)
     down_s, gap_s = cluster.random.uniform(1, 2.5), cluster.random.uniform(1, 2.5)
     cluster.add("rolling-restart", at_s, consumer="billing", down_s=down_s, gap_s=gap_s)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.answers import page_template
 from purgatory_udf.answers.charts import Spec, chart_data, charts, draw_incidents
-from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose, explained_share
+from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose, explained
 from purgatory_udf.answers.diagnosis.diagnosis_run import title as title_of
 from purgatory_udf.answers.evidence import collect
 from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, warnings, write_metrics
@@ -104,8 +104,8 @@ def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
             lines += ["", "For example:", *story(example)]
         entries.append((f"{rank}. {finding.summary}", lines, finding.share >= _HEAVY_SHARE))
     caption = (
-        f"These incidents explain {explained_share(diagnosis):.0%} of {diagnosis.excess_wait_s:,.1f} s of excess "
-        "waiting. Click a bar or a line to read what to do, and the story of an operation."
+        f"These incidents explain {explained(diagnosis)}. Click a bar or a line to read what to do, and the story of "
+        "an operation."
     )
     body = f"{page_template.figure('incidents')}\n{page_template.stories(entries, 'incident')}"
     return Section("What went wrong", caption, body)

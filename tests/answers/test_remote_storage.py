@@ -110,6 +110,6 @@ def test_diagnosis_blames_slow_remote_reads(tmp_path: Path) -> None:
         *(6, 6, 3.0),
     )
     assert finding.summary == (
-        "6 of 6 fetches of tiered data at broker 0 waited unusually long for remote storage from 00:00:00.0 for 10.5 s,"
-        " up to 500 ms; 6 expired before their reads ended."
+        "From 00:00:00.0 for 10.5 s, 6 of 6 fetches of tiered data at broker 0 expired before their reads of remote "
+        "storage ended; the longest wait was 500 ms."
     )

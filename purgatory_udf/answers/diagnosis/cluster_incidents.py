@@ -120,12 +120,13 @@ def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
             partition=places[0][1] if len(places) == 1 else None,
             operations=count,
             confidence=0.95,
-            summary=f"The leaders of {join_names(names)} moved from broker {former} to "
-            f"{join_names(sorted({row['leader'] for row in group} - {former}))} from {clock_time(start_us)}{why}"
-            f"{', and back' if back else ''}. {counted(count, 'request')} of "
-            f"{join_names(clients)} {how}.",
+            summary=f"{'The leaders' if len(names) > 1 else 'The leader'} of {join_names(names)} moved from broker "
+            f"{former} to {join_names(sorted({row['leader'] for row in group} - {former}))} at {clock_time(start_us)}"
+            f"{why}{', and back' if back else ''}. {counted(count, 'request')} of {join_names(clients)} {how}.",
             suggestions=(
-                "Clients retry these errors; look for the reason of the move: a restart, a reassignment, an election.",
+                f"Clients retry these requests. If the stop was not planned, look at the log of broker {former}."
+                if stopped
+                else "Clients retry these requests; look for the reason of the move: a reassignment, an election.",
             ),
             clients=tuple(clients),
             evidence=tuple(row["first_id"] for row in ended[:_MOST_EVIDENCE]),
@@ -182,7 +183,8 @@ def busy_hosts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]
                 excess_wait_s=excess_ms / 1000,
                 confidence=0.5,
                 summary=f"Everything at broker {broker} was slower from {clock_time(period.start_us)} for "
-                f"{seconds(period.length_us)}, as leader and as follower, but nothing stood still: its host was busy.",
+                f"{seconds(period.length_us)}, as leader and as follower, but nothing stood still: its host was "
+                "probably busy.",
                 suggestions=(
                     f"Look at the CPU of broker {broker} and at its request handler idle ratio (num.io.threads).",
                 ),
@@ -190,16 +192,18 @@ def busy_hosts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]
 
 
 def _is_busy(rows: Sequence[Row], usual: dict[tuple[int, int], float], broker: int) -> bool:
-    """Return whether produces are slow at every pair of leader and follower that includes the broker, and only there.
+    """Return whether produces are slow with the broker as leader and as follower, and only there.
 
     `rows` are the waits of one second by pair, and `usual` their usual length.
     """
     with_it: list[float] = []
     without_it: list[float] = []
+    if len({row["broker"] == broker for row in rows if broker in (row["broker"], row["replica"])}) < 2:
+        return False
     for row in rows:
         pair = (row["broker"], row["replica"])
         (with_it if broker in pair else without_it).append(row["p90_ms"] / usual[pair])
-    if len(with_it) < 2 or median(with_it) < _BUSY_FACTOR:
+    if median(with_it) < _BUSY_FACTOR:
         return False
     return not without_it or median(without_it) < _QUIET_FACTOR
 
@@ -231,9 +235,9 @@ def slow_remote_reads(facts: TraceFacts) -> Iterator[Finding]:
                 expired=expired,
                 excess_wait_s=sum(row["wait_ms"] - row["slow"] * usual_ms for row in group) / 1000,
                 confidence=0.8,
-                summary=f"{slow:,} of {fetches:,} fetches of tiered data at broker {broker} waited unusually long for "
-                f"remote storage from {clock_time(start_us)} for {seconds(end_us - start_us)}, up to "
-                f"{seconds(worst['longest_ms'] * 1000)}; {expired:,} expired before their reads ended.",
+                summary=f"From {clock_time(start_us)} for {seconds(end_us - start_us)}, "
+                f"{_slow_reads(broker, fetches, slow, expired)}; the longest wait was "
+                f"{seconds(worst['longest_ms'] * 1000)}.",
                 suggestions=(
                     "Look at the latency of the remote storage and at RemoteLogReaderTaskQueueSize; "
                     "remote.log.reader.threads is the maximum number of concurrent reads.",
@@ -242,6 +246,14 @@ def slow_remote_reads(facts: TraceFacts) -> Iterator[Finding]:
                 ),
                 evidence=(worst["longest_id"],),
             )
+
+
+def _slow_reads(broker: int, fetches: int, slow: int, expired: int) -> str:
+    of_all = f"of {fetches:,} fetches of tiered data at broker {broker}"
+    if expired == slow:
+        return f"{expired:,} {of_all} expired before their reads of remote storage ended"
+    more = f", and {expired:,} of these expired before their reads ended" if expired else ""
+    return f"{slow:,} {of_all} waited much longer than usual for remote storage{more}"
 
 
 def _has_slow_reads(row: Row) -> bool:

@@ -161,13 +161,14 @@ def find_incidents(tables: RunTables) -> Diagnosis:
     """Return the findings of a replay; its table `blame` must have been written."""
     facts = TraceFacts(tables)
     found = with_leader_moves(facts, replica_incidents(facts))
+    failed = list(failed_members(facts))
     found += [
         *purge_backlogs(facts),
         *slow_remote_reads(facts),
         *short_timeouts(facts, found),
         *unreachable_minimums(facts),
-        *failed_members(facts),
-        *slow_members(facts, found),
+        *failed,
+        *slow_members(facts, [*found, *failed]),
         *rebalance_storms(facts, found),
         *slow_workers(facts, found),
     ]
@@ -220,17 +221,28 @@ def sentences(diagnosis: Diagnosis, out: str, top: int) -> list[str]:
             f"No incident found in {diagnosis.run_id}: {diagnosis.waited:,} operations waited, none of them unusually "
             "long because of a broker, a client or a setting."
         ]
-    explained = f"{explained_share(diagnosis):.0%} of {diagnosis.excess_wait_s:,.1f} s of excess waiting"
-    counts = f"{len(findings)} findings" if len(findings) > 1 else "1 finding"
-    lines = [f"{counts} in {diagnosis.run_id}: {explained}"]
+    counts = f"{len(findings)} findings explain" if len(findings) > 1 else "1 finding explains"
+    lines = [f"{counts} {explained(diagnosis)} in {diagnosis.run_id}."]
+    printed: dict[str, int] = {}
     for rank, finding in enumerate(findings[:top], 1):
         lines += ["", f"{rank}. {title(finding)}", f"   {finding.summary}"]
-        lines += [f"   - {suggestion}" for suggestion in finding.suggestions]
+        again = sorted({printed[each] for each in finding.suggestions if each in printed})
+        lines += [f"   - {each}" for each in finding.suggestions if each not in printed]
+        lines += [f"   - Further suggestions: see finding {number}." for number in again]
+        printed = dict.fromkeys(finding.suggestions, rank) | printed
         if finding.evidence:
             lines.append(f"   explain --out {out} --operation {finding.evidence[0]}")
     if len(findings) > top:
         lines += ["", f"… and {len(findings) - top} more; --top shows more"]
     return lines
+
+
+def explained(diagnosis: Diagnosis) -> str:
+    """Return how much of the excess waiting the findings explain together, as the end of a sentence."""
+    return (
+        f"{explained_share(diagnosis):.0%} of the {diagnosis.excess_wait_s:,.1f} s for which operations waited longer "
+        "than usual"
+    )
 
 
 def explained_share(diagnosis: Diagnosis) -> float:

@@ -14,13 +14,28 @@ if TYPE_CHECKING:
 
 # A member that leaves and comes back within this time was too slow to poll, or was restarted.
 _COMES_BACK_US = 120_000_000
-# A shorter absence is part of an ordinary rejoin.
-_SHORT_ABSENCE_US = 1_000_000
+# A shorter absence is part of an ordinary rejoin, unless a member is absent so often within a minute.
+_SHORT_ABSENCE_US, _OFTEN_ABSENT, _OFTEN_US = 1_000_000, 3, 60_000_000
 # A join that a member delays by this much is slow: members learn of a rebalance from their next heartbeat, by default
 # up to 3 s later.
 _SLOW_JOIN_MS = 4_000
 # This many rebalances of a group within a minute are a storm.
 _STORM, _STORM_US = 5, 60_000_000
+# What a late member did not do, and what to do about it.
+_LATE = {
+    "join": (
+        "did not rejoin {}, and a rebalance waited for it",
+        "A member rejoins at its next poll: let it poll more often, with a lower max.poll.records.",
+    ),
+    "sync": (
+        "did not request its assignment {}, and a rebalance waited for it",
+        "A member requests its assignment as soon as it has joined: look at its process at that time.",
+    ),
+    "reconciliation": (
+        "did not give up its partitions {}",
+        "A member gives partitions up at its next poll: let it poll more often, with a lower max.poll.records.",
+    ),
+}
 # Incidents of brokers that delay the replication of a group's assignment.
 _BROKERS_AT_FAULT = ("broker_frozen", "follower_stalled", "follower_slow", "below_min_isr", "replication_throttled")
 
@@ -49,7 +64,8 @@ def failed_members(facts: TraceFacts) -> Iterator[Finding]:
             excess_wait_s=silence_us / 1_000_000,
             confidence=0.95,
             summary=f"Member {client} of group {row['group']} sent nothing after {clock_time(row['start_us'])}; its "
-            f"session expired {seconds(silence_us)} later, and its partitions were not read until then.{waited}",
+            f"session expired {seconds(silence_us)} later. Until then no other member could read its partitions."
+            f"{waited}",
             suggestions=(
                 f"Look at {client} at that time: a crash, a kill, a long garbage collection.",
                 "A shorter session.timeout.ms detects a failed member earlier; "
@@ -67,6 +83,7 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
     """
     changes = facts.tables.rows("diagnosis/membership")
     seen: list[Finding] = []
+    short: dict[tuple[str, str], list[tuple[Row, Row]]] = {}
     for place, row in enumerate(changes):
         if row["type"] != "leave_group" or row["time_us"] >= facts.shutdown_us - 5_000_000:
             continue
@@ -75,6 +92,7 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
             continue
         away_us = back["time_us"] - row["time_us"]
         if away_us < _SHORT_ABSENCE_US:
+            short.setdefault((row["group"], row["client_id"]), []).append((row, back))
             continue
         last = seen[-1] if seen else None
         if last and last.group == row["group"] and last.client_id == row["client_id"] and last.end_us > row["time_us"]:
@@ -101,8 +119,37 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
                 clients=(row["client_id"],) if row["client_id"] else (),
             )
         )
+    seen += [finding for absences in short.values() for finding in _often_absent(absences)]
     yield from seen
     yield from _late_joins(facts, [*found, *seen])
+
+
+def _often_absent(absences: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
+    """Yield a finding if a member left and rejoined its group often within a minute.
+
+    `absences` are its departures, each with its return.
+    """
+    pairs = zip(absences, absences[_OFTEN_ABSENT - 1 :], strict=False)
+    if not any(last[0]["time_us"] - first[0]["time_us"] <= _OFTEN_US for first, last in pairs):
+        return
+    left, (_, back) = absences[0][0], absences[-1]
+    client = left["client_id"]
+    yield Finding(
+        kind="member_slow_to_rejoin",
+        start_us=left["time_us"],
+        end_us=back["time_us"],
+        client_id=client,
+        group=left["group"],
+        member=left["member"],
+        operations=2 * len(absences),
+        excess_wait_s=sum(back["time_us"] - left["time_us"] for left, back in absences) / 1_000_000,
+        confidence=0.85,
+        summary=f"Member {client} left group {left['group']} and rejoined {len(absences)} times from "
+        f"{clock_time(left['time_us'])} for {seconds(back['time_us'] - left['time_us'])}: it does not poll within "
+        "max.poll.interval.ms, or was restarted. Each time the group rebalanced.",
+        suggestions=(f"Lower max.poll.records of {client}, or raise max.poll.interval.ms above its processing time.",),
+        clients=(client,),
+    )
 
 
 def _return_of(left: Row, later: Sequence[Row], earlier: Sequence[Row]) -> Row | None:
@@ -139,8 +186,8 @@ def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding
         if any(each.group == row["group"] and each.overlap_us(row["start_us"], row["end_us"]) for each in found):
             continue
         who = f"Member {row['client_id'] or row['member']}" if row["member"] else "A member"
-        is_revoking = row["kind"] == "reconciliation"
-        what = "did not give up its partitions for" if is_revoking else "kept a rebalance waiting for"
+        what, suggestion = _LATE[row["kind"]]
+        when = f"for {seconds(row['end_us'] - row['start_us'])} from {clock_time(row['start_us'])}"
         yield Finding(
             kind="member_slow_to_rejoin",
             start_us=row["start_us"],
@@ -152,9 +199,8 @@ def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding
             expired=row["expired"],
             excess_wait_s=row["wait_ms"] / 1000,
             confidence=0.85,
-            summary=f"{who} of group {row['group']} {what} {seconds(row['end_us'] - row['start_us'])} "
-            f"from {clock_time(row['start_us'])}.",
-            suggestions=("A member rejoins at its next poll: lower max.poll.records or max.poll.interval.ms.",),
+            summary=f"{who} of group {row['group']} {what.format(when)}.",
+            suggestions=(suggestion,),
             clients=(row["client_id"],) if row["client_id"] else (),
             evidence=(row["operation_id"],),
         )

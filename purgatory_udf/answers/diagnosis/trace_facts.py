@@ -84,17 +84,17 @@ class TraceFacts:
 
     @cached_property
     def replication(self) -> list[Row]:
-        """The waits of produces by leader, follower and second."""
-        return self.tables.rows("diagnosis/replication")
+        """The waits of produces by leader, follower and second, without those that were open at the end."""
+        return self.tables.rows("diagnosis/replication", last_us=self.end_us)
 
     @cached_property
     def slow_ms(self) -> int:
         """The shortest wait for a follower that counts as slow, in milliseconds.
 
-        It is based on the 95th percentile of a typical second, so incidents of less than half of the trace do not
-        change it.
+        It is based on the 95th percentile of a typical second of a leader and a follower, so incidents of less than
+        half of the trace do not change it.
         """
-        usual = [median(row["p95_ms"] for row in rows) for _, rows in _grouped(self.replication, "broker", "replica")]
+        usual = [row["p95_ms"] for row in self.replication]
         return max(SLOW_MS, round(SLOW_FACTOR * median(usual))) if usual else SLOW_MS
 
     @cached_property

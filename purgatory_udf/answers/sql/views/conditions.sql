@@ -61,5 +61,5 @@ FROM waited w
 LEFT JOIN data d ON d.operation_id = w.operation_id
 LEFT JOIN (SELECT seq, replica_id, isolation FROM events WHERE type = 'fetch') e ON e.seq = w.operation_id
 -- The members that never came.
-LEFT JOIN rebalances r ON w.kind = 'join' AND w.expired AND r.broker = w.broker AND r.group = w.key
-    AND unix_micros(r.joined_at) = w.end_us
+LEFT JOIN rebalances r ON w.expired AND r.broker = w.broker AND r.group = w.key
+    AND w.end_us = unix_micros(CASE WHEN w.kind = 'join' THEN r.joined_at WHEN w.kind = 'sync' THEN r.started_at END)
