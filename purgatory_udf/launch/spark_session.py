@@ -119,11 +119,13 @@ def _handle_interrupts() -> None:
 
 
 def _is_not_interrupt(record: logging.LogRecord) -> bool:
-    """Return whether a log record is not about a KeyboardInterrupt; a filter that drops records of interrupts.
+    """Return whether a log record is not about an interrupt; a filter that drops records of interrupts.
 
-    PySpark logs an interrupt in every thread that waits for the JVM, and raises it as well.
+    PySpark logs an interrupt in every thread that waits for the JVM, and raises it as well. Py4J does the same if an
+    interrupt has ended the JVM.
     """
-    return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, KeyboardInterrupt) and type(error).__name__ != "Py4JNetworkError"
 
 
 def _submitted_conf() -> dict[str, str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 import pytest
 import typer
+from py4j.protocol import Py4JNetworkError
 
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.launch import job as job_module
+from purgatory_udf.launch.spark_session import _is_not_interrupt
 
 
 def _job(error: BaseException | None = None, checks: job_module.Run | None = None) -> job_module.Job:
@@ -217,3 +220,12 @@ def test_decorated_function_is_named_after_module() -> None:
     with pytest.raises(SystemExit) as ended:
         main([])
     assert (main.name, ended.value.code) == ("test-job", 0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Py4JNetworkError("Answer from Java side is empty")])
+def test_interrupt_is_logged_without_traceback(error: BaseException) -> None:
+    """Py4J logs the call that was cut off by the end of the JVM at the root logger."""
+    record = logging.LogRecord("root", logging.ERROR, "", 0, "Exception", (), (type(error), error, None))
+    assert not _is_not_interrupt(record)
+    record.exc_info = (OSError, OSError("another"), None)
+    assert _is_not_interrupt(record)
