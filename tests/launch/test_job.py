@@ -8,7 +8,7 @@ from typing import Annotated
 
 import pytest
 import typer
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.launch import job as job_module
