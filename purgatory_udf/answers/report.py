@@ -92,7 +92,11 @@ def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
     """Return the section about incidents: a timeline, and each finding with the story of one of its operations."""
     findings = diagnosis.findings[:MAX_FINDINGS]
     if not findings:
-        return Section("What went wrong", "No incident found: no operation waited unusually long.", "")
+        return Section(
+            "What went wrong",
+            "No incident found: no broker, client or setting made operations wait unusually long.",
+            "",
+        )
     evidence = {
         each.operation_id: each for each in collect(tables, [each.evidence[0] for each in findings if each.evidence])
     }
