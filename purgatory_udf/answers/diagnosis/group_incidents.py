@@ -46,7 +46,7 @@ def failed_members(facts: TraceFacts) -> Iterator[Finding]:
     for row in facts.tables.rows("diagnosis/lost_sessions"):
         silence_us = row["end_us"] - row["start_us"]
         is_blocked = facts.stood_still(row["broker"], Period(row["start_us"], row["end_us"]))
-        if is_blocked or row["end_us"] >= facts.shutdown_us:
+        if is_blocked or row["end_us"] >= min(facts.shutdown_us, facts.end_us):
             continue
         after = [each for each in rebalances if each["group"] == row["group"] and _begins_at(each, row["end_us"])]
         end_us = max([row["end_us"], *(each["ended_us"] for each in after if each["ended_us"])])
@@ -158,16 +158,18 @@ def _return_of(left: Row, later: Sequence[Row], earlier: Sequence[Row]) -> Row |
     Args:
         left: The departure of the member.
         later: Joins after the departure.
-        earlier: Joins before it, which show the other members.
+        earlier: Joins before it.
     """
-    others = {row["client_id"] for row in earlier if row["group"] == left["group"]} - {left["client_id"]}
-    if not others or not left["client_id"]:
-        return None
-    for row in later:
+    clients = {row["client_id"] for row in earlier if row["group"] == left["group"]}
+    for row in later if left["client_id"] else ():
         if row["time_us"] > left["time_us"] + _COMES_BACK_US:
             return None
-        if row["group"] == left["group"] and row["client_id"] == left["client_id"] and row["type"] == "join_group":
-            return row
+        if row["group"] != left["group"] or row["type"] != "join_group":
+            continue
+        # Other members have joined before, or rejoin because this one left.
+        if row["client_id"] == left["client_id"]:
+            return row if clients - {left["client_id"]} else None
+        clients.add(row["client_id"])
     return None
 
 

@@ -12,7 +12,7 @@ from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.contract import read_row
-from tests.support.outcome_folder import write_folder
+from tests.support.outcome_folder import sample_with_group, write_folder
 
 MS = 1_000
 BEGIN_US = 1_772_442_000_000_000
@@ -213,6 +213,18 @@ def test_broker_froze_if_it_was_busy_before(every_ms: int, serves: bool, kind: s
     assert (finding.kind, finding.broker) == (kind, 2)
     assert (finding.start_us - BEGIN_US) / MS == pytest.approx(begin, abs=100)
     assert (finding.end_us - BEGIN_US) / MS == pytest.approx(end, abs=100)
+
+
+def test_dump_after_recording_adds_no_finding(diagnosis: Diagnosis, out: Path) -> None:
+    """The metadata log was dumped a minute after the last request: nothing is known of members in between."""
+    events = sample_with_group()
+    at_us = events[-1]["time_us"] + 60_000_000
+    change = {"type": "partition", "broker": 1, "topic": "orders", "partition": 0, "change": "isr", "isr": [1, 2, 3]}
+    write_folder(out, [*events, read_row(change | {"time_us": at_us}) | {"seq": len(events)}])
+    found = diagnose(LocalBackend(), str(out)).findings
+    assert [(each.kind, each.broker, each.member) for each in found] == [
+        (each.kind, each.broker, each.member) for each in diagnosis.findings
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
