@@ -209,6 +209,10 @@ class LocalDataset(Dataset):
     def count(self) -> int:
         return self.collect().num_rows
 
+    def readers(self) -> list[Part]:
+        """Return functions that together read all rows, in their order: one per row, or one per file of rows."""
+        return [partial(list, [batch]) for batch in self.collect().to_batches(max_chunksize=1)]
+
     def save(self, path: str, schema: pa.Schema, transaction: Transaction | None = None) -> None:
         from purgatory_udf.backend.local_delta import LocalDelta
 

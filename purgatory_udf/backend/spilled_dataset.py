@@ -89,6 +89,9 @@ class SpilledDataset(LocalDataset):
                 return None
         return LocalDataset.of(pa.Table.from_batches(batches, self.schema))
 
+    def readers(self) -> list[Part]:
+        return list(self._parts)
+
     def count(self) -> int:
         return sum(batch.num_rows for batch in self._batches())
 

@@ -12,14 +12,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.dataset import Dataset, SparkDataset
+from purgatory_udf.backend.dataset import Dataset, LocalDataset, Part, SparkDataset
 from purgatory_udf.contract.tables import EVENTS, REJECTED_EVENTS, TIMESTAMP
 from purgatory_udf.sources.trace_files.piece_validation import VALIDATED_EVENTS, PieceTotals, pack, unpack
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS
@@ -223,34 +223,43 @@ def parts_in_order(
         run_id: Name of the import.
         cuts: Start times of the files after the first, as `file_start_times` returns them.
     """
-    packed = [piece.as_buffer() for piece in _packed(staged).collect().column("packed")]
-    spans = list(map(_span, packed))
+    packed = _packed(staged)
+    assert isinstance(packed, LocalDataset)
+    spans = [(read, *span) for read in packed.readers() if (span := _span(_buffers(read))) is not None]
     placement = _RowPlacement.of(totals, sources, run_id)
     parts: list[Callable[[], pa.Table]] = []
     for begin, end in pairwise([0, *cuts, NEVER]):
-        overlapping = [
-            piece for piece, (first, last) in zip(packed, spans, strict=True) if first < end and last >= begin
-        ]
+        overlapping = [read for read, first, last in spans if first < end and last >= begin]
         parts.append(partial(_part, overlapping, begin, end, placement))
     return parts
+
+
+def _buffers(read: Part) -> Iterator[pa.Buffer]:
+    for batch in read():
+        for packed in batch.column("packed"):
+            yield packed.as_buffer()
 
 
 def _packed(staged: Dataset) -> Dataset:
     return staged.where_null("packed", null=False).select("packed")
 
 
-def _span(packed: pa.Buffer) -> tuple[int, int]:
-    """Return the least and the greatest `time_us` of serialized events (see `pack`)."""
+def _span(packed: Iterable[pa.Buffer]) -> tuple[int, int] | None:
+    """Return the least and the greatest `time_us` of serialized events (see `pack`); None without events."""
     only = pa.ipc.IpcReadOptions(included_fields=[VALIDATED_EVENTS.get_field_index("time_us")])
-    with pa.ipc.open_stream(packed, options=only) as reader:
-        span = pc.min_max(reader.read_next_batch().column(0))
-    return span["min"].as_py(), span["max"].as_py()
+    spans = []
+    for buffer in packed:
+        with pa.ipc.open_stream(buffer, options=only) as reader:
+            spans.append(pc.min_max(reader.read_next_batch().column(0)))
+    if not spans:
+        return None
+    return min(span["min"].as_py() for span in spans), max(span["max"].as_py() for span in spans)
 
 
-def _part(packed: Iterable[pa.Buffer], begin: int, end: int, placement: _RowPlacement) -> pa.Table:
+def _part(readers: Iterable[Part], begin: int, end: int, placement: _RowPlacement) -> pa.Table:
     """Return the rows of one file of `events` in time order: the events with `begin` <= `time_us` < `end`."""
     batches = []
-    for piece in packed:
+    for piece in chain.from_iterable(map(_buffers, readers)):
         events = unpack(piece)
         times = events.column("time_us").to_numpy()
         within = (times >= begin) & (times < end)

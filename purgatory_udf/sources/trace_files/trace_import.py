@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, SparkDataset
 from purgatory_udf.backend.file_system import require_no_file
+from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import NeedsSparkError, UserError
@@ -209,6 +210,8 @@ def _with_text(backend: Backend, compared: DataFrame, totals: Sequence[PieceTota
 log = logging.getLogger(__name__)
 
 STAGING = "_ingest"
+# Bytes of validated lines up to which an import without Spark has them in memory.
+IN_MEMORY_BYTES = 128 << 20
 
 
 def ingest(
@@ -238,7 +241,7 @@ def ingest(
     size = sum(file.size for file in source.files)
     shown = f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     report_phase(f"reading {counted(len(source.files), 'file')}, {shown}")
-    with _staged(backend, source.validate(backend, options.events_per_file), layout.table(STAGING)) as staged:
+    with _staged(backend, source, options.events_per_file, layout.table(STAGING)) as staged:
         totals = piece_totals(staged)
         lines = sum(piece.rows for piece in totals)
         if not lines:
@@ -279,15 +282,23 @@ def _require_room(backend: Backend, layout: Layout, overwrite: bool) -> None:
 
 
 @contextmanager
-def _staged(backend: Backend, rows: Dataset, path: str) -> Iterator[Dataset]:
+def _staged(backend: Backend, source: Source, per_file: int, path: str) -> Iterator[Dataset]:
     """Stage rows in files, so that each line is validated once and later passes read only the columns they need.
+
+    Without Spark, few rows are then read into memory. How many there are shows only when compressed files are read.
 
     If the import fails with an error other than `UserError`, the staging folder stays. It tells the next import that
     the tables are incomplete.
     """
     backend.files.make_folder(path)
+    for name in backend.files.names(path):
+        # Rows of an interrupted import.
+        backend.files.remove(f"{path}/{name}")
+    if isinstance(backend, LocalBackend):
+        backend = LocalBackend(spill_to=path)
     try:
-        yield rows.keep(path)
+        staged = source.validate(backend, per_file).keep(f"{path}/lines")
+        yield (staged.loaded(IN_MEMORY_BYTES) or staged) if isinstance(staged, SpilledDataset) else staged
     except UserError:
         backend.files.remove(path)
         raise

@@ -12,8 +12,10 @@ import zstandard
 from deltalake import DeltaTable
 
 from jobs import ingest
+from purgatory_udf.backend import spilled_dataset
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch.backend_choice import ANY_BYTES, IMPORTED_BYTES, open_local, runs_in_process
+from purgatory_udf.sources.trace_files import trace_import
 from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.support.outcome_folder import SAMPLE
 
@@ -75,3 +77,24 @@ def test_unsupported_inputs_need_spark(tmp_path: Path) -> None:
     with pytest.raises(NeedsSparkError):
         ingest.main.status([str(tmp_path / "trace.jsonl"), *out], open_local)
     assert not (tmp_path / "out" / "events").exists()
+
+
+def test_spilled_import_equals_import_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines are in memory, and in small files; some are rejected, and a step left rows when it was interrupted."""
+    monkeypatch.setattr(spilled_dataset, "_FILE_BYTES", 1 << 14)
+    lines = SAMPLE.read_text(encoding="utf-8").splitlines()
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines[:900], "no event"]), encoding="utf-8")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(lines[900:]).encode()))
+    tables = []
+    for most in (1 << 40, -1):
+        monkeypatch.setattr(trace_import, "IN_MEMORY_BYTES", most)
+        out = tmp_path / str(most)
+        (out / "_ingest" / "lines").mkdir(parents=True)
+        words = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl.gz")]
+        words += ["--events-per-file", "100", "--max-rejected", "100", "--out", str(out)]
+        assert ingest.main.status(words, open_local) == 0
+        assert not (out / "_ingest").exists()
+        assert len(DeltaTable(str(out / "events")).file_uris()) > 10
+        tables.append([_comparable_rows(out, name) for name in ("events", "rejected_events")])
+    assert tables[0] == tables[1]
+    assert [len(table) for table in tables[0]] == [len(lines), 1]

@@ -380,8 +380,10 @@ def _staging(backend: Backend, path: str) -> Iterator[Keep]:
     If the import fails for another reason than invalid input, the staging folder stays. It shows the next import that
     the tables are incomplete.
     """
-    backend.files.remove(path)
     backend.files.make_folder(path)
+    for name in backend.files.names(path):
+        # Rows of an interrupted import.
+        backend.files.remove(f"{path}/{name}")
     try:
         yield lambda name, rows: rows.keep(f"{path}/{name}")
     except (UserError, CheckFailedError):
