@@ -35,8 +35,10 @@ from purgatory_udf.common.console import counted
 if TYPE_CHECKING:
     from purgatory_udf.answers.diagnosis.trace_facts import TraceFacts
 
-# An incident has at least this many slow waits and this much excess waiting; or one wait of several seconds.
+# An incident has at least this many slow waits and this much excess waiting. If it has few waits, they must be long: a
+# single slow append delays as many produces as are in flight.
 _LEAST_PARTS, _LEAST_EXCESS_S = 3, 3.0
+_FEW_PARTS, _EXCESS_OF_FEW_S = 5, 10.0
 # A silent broker without slow produces is reported from this length on.
 _LEAST_SILENCE_US = 2_000_000
 # A pause counts as the whole incident if it covers this share of it, or lasts this long.
@@ -118,7 +120,8 @@ def _clusters(facts: TraceFacts) -> list[_Cluster]:
 
 
 def _is_large(cluster: _Cluster) -> bool:
-    return cluster.parts >= _LEAST_PARTS and cluster.excess_ms >= _LEAST_EXCESS_S * 1000
+    least_s = _EXCESS_OF_FEW_S if cluster.parts < _FEW_PARTS else _LEAST_EXCESS_S
+    return cluster.parts >= _LEAST_PARTS and cluster.excess_ms >= least_s * 1000
 
 
 def _finding(facts: TraceFacts, cluster: _Cluster) -> Finding:
@@ -255,7 +258,8 @@ def _summary(
         case "broker_frozen":
             text = _silence_sentence(facts, broker, pauses)
         case "follower_stalled":
-            text = f"Broker {broker} did not fetch from the leaders {_lengths(pauses)} from {when}."
+            leaders = _stalled_leaders(facts, broker, period)
+            text = f"Broker {broker} did not fetch from {leaders} {_lengths(pauses)} from {when}."
         case "replication_throttled":
             text = f"A replication quota throttled broker {broker} from {when} for {seconds(period.length_us)}."
         case _ if pauses:
@@ -270,6 +274,22 @@ def _summary(
                 "fetching, but lagged behind the leaders."
             )
     return text + _effect_sentence(effect) + _delay_sentence(facts, kind, broker, pauses)
+
+
+def _stalled_leaders(facts: TraceFacts, replica: int, period: Period) -> str:
+    """Return the leaders from which a replica did not fetch; it may have fetched from others meanwhile."""
+    around = Period(period.start_us - 5_000_000, period.end_us)
+    every = {
+        row["broker"]
+        for row in facts.replication
+        if row["replica"] == replica and around.start_us <= row["second"] * 1_000_000 <= around.end_us
+    }
+    stalled = {
+        leader
+        for (follower, leader), stalls in facts.stalls.items()
+        if follower == replica and any(stall.overlap_us(period.start_us, period.end_us) for stall in stalls)
+    }
+    return f"leader {min(stalled)}" if len(stalled) == 1 and every - stalled else "the leaders"
 
 
 def _silence_sentence(facts: TraceFacts, broker: int, silences: Sequence[Period]) -> str:
