@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
@@ -16,12 +17,27 @@ from hypothesis import strategies as st
 from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import ENDS
+from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import event_table, purge_intervals
 from purgatory_udf.rules.purgatory.clock import Pauses
 from purgatory_udf.streaming.batch_sink import table_unpacker
+from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
-from purgatory_udf.streaming.stateful_adapter import CLOCK, RELAY, STATUS, Plan, input_chunk_function, state_function
+from purgatory_udf.streaming.stateful_adapter import (
+    CLOCK,
+    RELAY,
+    STATUS,
+    TICK_FORMAT,
+    WAITS,
+    Plan,
+    Scalars,
+    closing_ms,
+    decode_ticks,
+    input_chunk_function,
+    rows_until,
+    state_function,
+)
 from tests.rules.engine.loop.loop_gauges import loop_gauges
 from tests.rules.engine.loop.test_against_reference import Event, reference
 from tests.streaming.stateful_operator import StatefulOperator
@@ -174,6 +190,7 @@ def test_followed_gauges_are_read_without_new_events(events: list[Event], config
         for gauge, moment in zip(expected, moments, strict=True)
     )
     updates = [json.loads(payload) for table, _, _, _, payload in rows if table == STATUS]
+    assert {count for table, _, _, count, _ in rows if table == STATUS} == {0}
     assert sum(update.get("events", 0) for update in updates) == len(events) + 2
 
 
@@ -189,8 +206,129 @@ def test_clock_event_expires_split_operation(allowed_ms: int, clocks: list[int])
     limits = EngineSettings(purge_intervals(config), trace_start_ms=1000)
     rules = PartitionRules(Plan("run", allowed_ms > 0, None, is_followed=True), config, limits)
     rows = _follow([_input_rows(batch, rules) for batch in ([fetch], *([clock] for clock in ticks))], rules)
+    assert {count for table, _, _, count, _ in rows if table in (RELAY, STATUS)} == {0}
     ended = _table(rules, "expirations", rows)
     assert list(zip(ended["operation_id"].to_pylist(), ended["wait_ms"].to_pylist(), strict=True)) == [(1, 100)]
+
+
+def test_clock_group_reports_horizon_twice() -> None:
+    """In the batch with events, and by a timeout when the watermark has passed the last of them."""
+    tick = (CLOCK, 5_000_000, struct.pack(TICK_FORMAT, 3, 5_000_000))
+    operator = StatefulOperator(state_function(GroupRules(Plan("run", False, None), Config())), delay_ms=1)
+    first = operator.batch([tick])
+    assert (operator.values, operator.timers) == ({CLOCK: (0, None, None, 0, b"", None)}, {CLOCK: 1})
+    operator.advance()
+    assert [first, operator.batch([])] == [[(WAITS, CLOCK, us, 0, b"")] for us in (0, 4_999_000)]
+    assert (operator.values, operator.timers) == ({}, {})
+
+
+def test_single_batch_needs_no_clock_timer() -> None:
+    tick = (CLOCK, 5_000_000, struct.pack(TICK_FORMAT, 3, 5_000_000))
+    plan = Plan("run", False, 5_000_000, is_one_batch=True)
+    operator = StatefulOperator(state_function(GroupRules(plan, Config())), delay_ms=1)
+    assert operator.batch([tick]) == [(WAITS, CLOCK, FOREVER // 1000 * 1000, 0, b"")]
+    assert (operator.values, operator.timers) == ({}, {})
+
+
+def test_groups_share_a_shard_unless_grouped_by_partition() -> None:
+    beat = {"type": "heartbeat", "broker": 1, "member_id": "m", "generation": 1}
+    events = event_table([beat | {"time_us": seq * 1000, "seq": seq, "group": f"g{seq}"} for seq in (1, 2, 3)])
+    names = {
+        by: [chunk.group for chunk in rules.split_by_group(events)]
+        for by in ("partition", "broker")
+        for rules in [GroupRules(Plan("run", False, None), Config(grouping=by, grouping_shards=1))]
+    }
+    assert (len(names["partition"]), len(names["broker"])) == (3, 1)
+
+
+def test_stored_figures_describe_open_operations() -> None:
+    limits = EngineSettings(purge_intervals(BY_BROKER), 1000)
+    rules = PartitionRules(Plan("run", False, None), BY_BROKER, limits)
+    state = rules.decode_state(None)
+    assert rules.scalars(state) == Scalars(0, None, None, 0, FOREVER)
+    (chunk,) = rules.split_by_group(event_table([_fetch(1, 1_000_900, 500)]))
+    state, _ = rules.step(chunk.group, state, rules.decode_rows([chunk.payload]), 1001)
+    assert rules.scalars(state) == Scalars(1, 1000, 1500, 1, 1500)
+    followed = replace(rules, plan=Plan("run", False, None, is_followed=True))
+    assert followed.scalars(state) == Scalars(1, 1000, 1500, 1, 1200), "the next reading of the gauges"
+    groups = GroupRules(Plan("run", False, None), Config())
+    assert groups.scalars(groups.decode_state(None)) == Scalars(0, None, None, 0, FOREVER)
+
+
+@pytest.mark.parametrize(
+    ("has_disorder", "trace_end_us", "watermark_ms", "expires"),
+    [
+        (False, None, 0, False),  # decided up to the event
+        (True, None, 5_000, False),  # the event waits for the watermark
+        (False, 4_999_999, 4_999, False),
+        (False, 4_998_999, 4_999, True),  # the trace is complete
+    ],
+)
+def test_call_decides_up_to_horizon(
+    has_disorder: bool, trace_end_us: int | None, watermark_ms: int, expires: bool
+) -> None:
+    """A fetch at 5 s waits for 100 ms."""
+    rules = PartitionRules(
+        Plan("run", has_disorder, trace_end_us), BY_BROKER, EngineSettings(purge_intervals(BY_BROKER), 1000)
+    )
+    operator = StatefulOperator(state_function(rules), delay_ms=1, watermark_ms=watermark_ms)
+    rows = [row for row in _input_rows([_fetch(1, 5_000_900, 100)], rules) if row[0] != CLOCK]
+    assert [row[0] for row in operator.batch(rows) if row[0] in ENDS] == (["expirations"] if expires else [])
+    ((open_, *_, waiting),) = operator.values.values()
+    assert (open_, waiting is not None) == (0 if expires or has_disorder else 1, has_disorder)
+
+
+@pytest.mark.parametrize(
+    ("last_us", "latest_us", "closing"),
+    [
+        (0, None, 200),
+        (199_999, None, 200),
+        (200_000, None, 400),
+        (0, 400_999, 400),
+        (0, 401_000, 600),
+    ],
+)
+def test_last_reading_follows_last_end(last_us: int, latest_us: int | None, closing: int) -> None:
+    assert closing_ms(last_us, latest_us) == closing
+
+
+def test_rows_end_with_trace_except_ended_watches() -> None:
+    """At 5.001 s. What would have expired later is still open at the end of a trace."""
+    at = pa.array([5_001_999, 5_002_000, 5_002_000], pa.timestamp("us", "UTC"))
+    watches = pa.RecordBatch.from_pydict({"ended_at": at, "status": ["expired", "expired", "satisfied"]})
+    assert rows_until(watches, "watches", 5_001)["status"].to_pylist() == ["expired", "satisfied"]
+    ends = pa.RecordBatch.from_pydict({"completed_at": at})
+    assert len(rows_until(ends, "completions", 5_001)) == 1
+
+
+def test_ticks_of_a_batch_are_added() -> None:
+    assert decode_ticks([]) == (0, 0)
+    assert decode_ticks([struct.pack(TICK_FORMAT, *tick) for tick in ((3, 9), (2, 7))]) == (5, 9)
+
+
+def test_waits_are_reported_without_status_unless_followed() -> None:
+    join = {"type": "join_group", "broker": 1, "group": "g", "client_id": "c", "session_timeout_ms": 6000}
+    more = {"rebalance_timeout_ms": 6000, "protocols": ["range"], "time_us": 1000, "seq": 1, "member_id": ""}
+    for is_followed in (False, True):
+        rules = GroupRules(Plan("run", False, None, is_followed=is_followed), Config())
+        (chunk,) = rules.split_by_group(event_table([join | more]))
+        _, chunks = rules.step(chunk.group, rules.decode_state(None), rules.decode_rows([chunk.payload]), 2)
+        reports = {
+            each.table: (each.group, each.time_us, each.rows) for each in chunks if each.table in (WAITS, STATUS)
+        }
+        assert reports == {WAITS: ("", 0, 0)} | ({STATUS: ("", 0, 0)} if is_followed else {})
+
+
+@pytest.mark.parametrize("scope", [OperationScope.ALL, OperationScope.WHOLE, OperationScope.SPLIT])
+def test_status_of_followed_group_has_its_horizon(scope: OperationScope) -> None:
+    """The first of two queries sees only some keys of a broker, so it reports no purgatories."""
+    limits = EngineSettings(purge_intervals(BY_BROKER), 1000)
+    rules = PartitionRules(Plan("run", False, None, is_followed=True), BY_BROKER, limits, scope)
+    (chunk,) = rules.split_by_group(event_table([_fetch(1, 1_000_900, 100)]))
+    _, chunks = rules.step(chunk.group, rules.decode_state(None), rules.decode_rows([chunk.payload]), 1001)
+    (status,) = (chunk for chunk in chunks if chunk.table == STATUS)
+    assert (status.group, status.time_us, status.rows) == (chunk.group, 1_001_000, 0)
+    assert ("purgatories" in json.loads(status.payload)) == (scope is not OperationScope.WHOLE)
 
 
 def _follow(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:

@@ -83,28 +83,72 @@ def test_command_writes_all_tables(trace: ShareTrace, expected: Replay, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("locks", "lacks"),
+    ("locks", "waits_for", "lacks"),
     [
-        (100, "t-1: no records, 20 held by m1 (and 1 more)"),
-        (20, "t-1: 20 of 20 records in flight, 20 held by m1 (and 1 more)"),
+        (100, [0, 1], "t-1: no records, 12 held by m1 (and 1 more)"),
+        (20, [0, 1], "t-1: 20 of 20 records in flight, 12 held by m1 (and 1 more)"),
+        (100, [1], "t-1: no records, 12 held by m1"),
     ],
 )
-def test_status_names_holder_of_records(locks: int, lacks: str) -> None:
-    """m1 holds all records of partition 1, and none are in partition 0; m2 waits for both."""
+def test_status_names_holder_of_records(locks: int, waits_for: list[int], lacks: str) -> None:
+    """m0 and m1 hold all records of partition 1, and none are in partition 0; m2 waits."""
     settings = {"group": "g", "auto_offset_reset": "earliest", "partition_max_record_locks": locks}
     place = {"topic": "t", "partition": 1, "type": "partition"}
     end = {**place, "change": "log_end", "offset": 20, "bytes": 2000, "batches": 1}
     events = [
         {"type": "share_group", **settings},
-        *(end, end | {"change": "high_watermark"}, end | {"partition": 0, "change": "high_watermark", "offset": 0}),
+        *(end | {"offset": 8}, end, end | {"change": "high_watermark"}),
+        end | {"partition": 0, "change": "high_watermark", "offset": 0},
     ]
-    for member, numbers in (("m1", [1]), ("m2", [0, 1])):
-        limits = {"max_wait_ms": 5000, "min_bytes": 1, "max_bytes": 9999, "max_records": 100}
+    for member, numbers, most in (("m0", [1], 8), ("m1", [1], 100), ("m2", waits_for, 100)):
+        limits = {"max_wait_ms": 5000, "min_bytes": 1, "max_bytes": 9999, "max_records": most}
         places = [{"topic": "t", "partition": number} for number in numbers]
         events.append({"type": "share_fetch", "group": "g", "member_id": member, **limits, "partitions": places})
     replay = ShareReplay(Config(), 0)
     replay.step((event | {"time_us": 1000 * seq, "seq": seq} for seq, event in enumerate(events, 1)), 10)
     assert [pending_reason(operation) for operation in replay.open.values()] == [lacks]
+
+
+def test_fetch_of_follower_0_is_kept() -> None:
+    """Of requests that change no share group, only time and broker are kept."""
+    fetch = {"type": "fetch", "broker": 1, "max_wait_ms": 5, "min_bytes": 1, "max_bytes": 10, "partitions": []}
+    events = [fetch | {"replica_id": number, "time_us": seq, "seq": seq} for seq, number in enumerate((0, -1), 1)]
+    rules = ShareRules(Plan("run", False, None), Config(), 0)
+    (chunk,) = rules.split_by_group(event_table(events))
+    rows = rules.decode_rows([chunk.payload])
+    assert (chunk.time_us, rows["seq"].to_pylist(), rows["replica_id"].to_pylist()) == (2, [1, 2], [0, None])
+
+
+@pytest.mark.parametrize(
+    ("ended_us", "trace_end_us", "after"),
+    [(5_000_000, 5_000_999, False), (5_000_001, 5_000_999, True), (5_000_001, None, False)],
+)
+def test_lock_that_outlasts_trace_is_marked(ended_us: int, trace_end_us: int | None, after: bool) -> None:
+    place = {"topic": "t", "partition": 0, "type": "partition", "offset": 1}
+    limits = {"max_wait_ms": 50, "min_bytes": 1, "max_bytes": 9999, "max_records": 100}
+    fetch = {"type": "share_fetch", "group": "g", "member_id": "m", **limits}
+    events: list[Event] = [
+        {"type": "share_group", "group": "g", "auto_offset_reset": "earliest", "record_lock_duration_ms": 1000},
+        place | {"change": "log_end", "bytes": 100, "batches": 1},
+        place | {"change": "high_watermark"},
+        fetch | {"partitions": [{"topic": "t", "partition": 0}]},
+        {
+            "type": "share_acknowledge",
+            "group": "g",
+            "member_id": "m",
+            "request_id": "a",
+            "acknowledgements": [{"topic": "t", "partition": 0, "first_offset": 0, "last_offset": 0, "types": [1]}],
+        },
+    ]
+    times = (4_999_000,) * 4 + (ended_us,)
+    rules = ShareRules(Plan("run", False, trace_end_us), Config(), 4_999)
+    timed = [event | {"time_us": at, "seq": seq} for seq, (event, at) in enumerate(zip(events, times, strict=True), 1)]
+    replay = ShareReplay(Config(), 4_999)
+    _, chunks = rules.step("", replay, _typed(timed), 6_000)
+    (chunk,) = (chunk for chunk in chunks if chunk.table == DELIVERIES)
+    (row,) = pa.Table.from_batches(rules.decode_table(DELIVERIES, [pa.py_buffer(chunk.payload)])).to_pylist()
+    assert (chunk.time_us, chunk.rows) == (0, 1)
+    assert (row["ended_by"], row["held_ms"], row["after_end"]) == ("accepted", 1, after)
 
 
 def _batches(events: list[Event], cuts: int) -> list[list[Event]]:

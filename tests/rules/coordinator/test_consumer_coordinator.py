@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from purgatory_udf.rules.coordinator.consumer_group import ConsumerMember, assignor_counts
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, MemberChange
-from purgatory_udf.rules.coordinator.java_hash_order import TimelineOrder, map_order
+from purgatory_udf.rules.coordinator.coordinator_timer import wheel_order
+from purgatory_udf.rules.coordinator.java_hash_order import TimelineOrder, map_order, string_hash, uuid_bits
 from tests.support.group_timeline import GroupTimeline
 
 TOPIC = {"type": "topic", "time_us": 1, "seq": 1, "topic": "orders", "partition_count": 2}
@@ -108,6 +110,62 @@ def test_deleted_topic_raises_group_epoch() -> None:
     group.events.append({**TOPIC, "time_us": 2_000_000, "seq": len(group.events) + 1, "partition_count": 0})
     group.consumer_heartbeat(3000, "a", 2, owned=[])
     assert answers(group)[-1] == "3000 a NONE 3 "
+
+
+def test_hash_table_grows_with_its_thirteenth_key() -> None:
+    """A `HashMap` has 16 slots at first, and doubles when more than three quarters of these many keys are in it."""
+    keys = [f"k{number}" for number in range(9, 22)]
+    assert " ".join(map_order(keys[:-1])) == "k17 k16 k19 k18 k20 k11 k10 k13 k12 k9 k15 k14"
+    assert " ".join(map_order(keys)) == "k20 k11 k10 k21 k13 k12 k9 k15 k14 k17 k16 k19 k18"
+
+
+def test_expired_member_leaves_its_partitions() -> None:
+    """The group epoch rises, so that the next heartbeat computes a new target."""
+    group = two_members()
+    kept = int(answers(group)[-1].rpartition("orders:")[2])
+    for ms, member, epoch in ((4000, "a", 2), (4500, "b", 3), (40_000, "a", 3), (50_000, "a", 3)):
+        owned = [{"topic": "orders", "partitions": [kept if member == "a" else 1 - kept]}]
+        group.consumer_heartbeat(ms, member, epoch, owned=owned)
+    assert answers(group)[-1] == "50000 a NONE 4 orders:0,1"
+
+
+@pytest.mark.parametrize("missing", JOIN)
+def test_join_requires_every_field(missing: str) -> None:
+    group = GroupTimeline()
+    group.events.append(dict(TOPIC))
+    group.consumer_heartbeat(1000, "a", 0, **{name: value for name, value in JOIN.items() if name != missing})
+    assert answers(group) == ["1000 a INVALID_REQUEST None None"]
+
+
+def test_least_hash_code_is_negative() -> None:
+    least = "polygenelubricants"
+    assert string_hash(least) == 1 << 31
+    assert TimelineOrder([least, "a"], 2).in_order() == [least, "a"]
+
+
+def test_timeline_table_grows_at_three_quarters() -> None:
+    table, sizes = TimelineOrder(), []
+    for key in "abcdef":
+        table.put(key)
+        sizes.append(table.size)
+    assert sizes == [2, 2, 4, 4, 4, 8]
+
+
+def test_assignors_are_counted_by_members() -> None:
+    uniform, ranges = ConsumerMember("a", assignor="uniform"), ConsumerMember("b", assignor="range")
+    assert assignor_counts({"uniform": 2}, uniform, ranges) == {"range": 1, "uniform": 1}
+    assert assignor_counts({"uniform": 2}, None, uniform) == {"uniform": 3}
+    assert assignor_counts({"uniform": 1}, uniform, None) == {}
+
+
+def test_wheels_order_tasks_of_one_millisecond() -> None:
+    """The last wheel counts first: when the task was put into it, after or with the tasks started then."""
+    assert [wheel_order(0, at) for at in (5, 25, 500)] == [(1,), (40, 1), (1000, 800, 1)]
+
+
+def test_topic_id_has_two_signed_halves() -> None:
+    assert uuid_bits("AAAAAAAAAAH__________w") == (1, -1)
+    assert uuid_bits("gAAAAAAAAAAAAAAAAAACAA") == (-(1 << 63), 512)
 
 
 def test_keys_of_one_slot_are_in_reverse_order() -> None:

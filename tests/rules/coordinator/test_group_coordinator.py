@@ -280,6 +280,8 @@ def test_stored_offset_commit_renews_session(state: str, answer: str) -> None:
     assert group.log(since=10_000) == [f"10000 offset_commit b: {answer}"]
     renewed = "heartbeat g-b: 10000 to" in "\n".join(group.operations(drain=True))
     assert renewed == (answer == "NONE")
+    (committed,) = (each for each in group.replay().groups.entries if getattr(each, "api", "") == "offset_commit")
+    assert getattr(committed, "awaits_commits", None) == (answer == "NONE"), "stored offsets are records"
 
 
 def test_offset_commit_without_member_is_rejected() -> None:

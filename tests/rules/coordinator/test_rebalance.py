@@ -34,6 +34,20 @@ def test_join_lasts_greatest_rebalance_timeout() -> None:
     assert "10000 b out: rejoin" in group.log(), "6000 + 4000: the new timeout of a counts from the next rebalance on"
 
 
+def test_initial_delay_ends_at_rebalance_timeout() -> None:
+    """3 s + 3 s + 3 s + 1 s: the last member of the fourth part extends the wait no more."""
+    group = GroupTimeline(initial_rebalance_delay_ms=3000)
+    for ms, member in ((1000, "a"), (2000, "b"), (5000, "c"), (8000, "d"), (10_500, "e")):
+        group.join(ms, member, rebalance_timeout_ms=10_000)
+    group.until(11_000)
+    assert [line for line in group.operations() if line.startswith("initial_join")] == [
+        "initial_join g: 1000 to 4000 of 4000, expired",
+        "initial_join g: 4000 to 7000 of 7000, expired",
+        "initial_join g: 7000 to 10000 of 10000, expired",
+        "initial_join g: 10000 to 11000 of 11000, expired",
+    ]
+
+
 def test_older_rule_uses_session_timeouts() -> None:
     """Before Kafka 0.10.1 a rebalance lasted the greatest session timeout."""
     group = GroupTimeline(rebalance_timeout="session", initial_rebalance_delay_ms=10_000)
