@@ -7,7 +7,7 @@ In reading order:
 
 - `log_files`: finds and opens log files, and reads timestamps
 - `log_line`: parses any line to a request; `fast_parser`: parses lines in Kafka's own layout with compiled decoders
-- `request_bodies`, `error_codes`: decodes the bodies of fetches and produces; Kafka's error codes
+- `kafka_protocol`: Kafka's error codes, and decoders of the bodies of fetches and produces
 - facts about the cluster that the import of every broker's log needs: `cluster_metadata` (leaders, in-sync sets, broker
   lifecycle), `internal_topics` (appends of coordinators), `cluster_facts` (collects them from requests),
   `cluster_context` (combines them with files of the operator)

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.sources.request_log.kafka_protocol import NO_TOPIC_ID, topic_of
 from purgatory_udf.sources.request_log.log_files import open_text
 from purgatory_udf.sources.request_log.log_line import Request
-from purgatory_udf.sources.request_log.request_bodies import NO_TOPIC_ID, topic_of
 
 REGISTERED, REGISTERED_AGAIN, MAY_STOP, STOPPING, FENCED, UNFENCED = (
     "registered", "registered again", "may stop", "stopping", "fenced", "unfenced",

@@ -2,7 +2,7 @@
 
 Only the fields that all requests share are decoded; body and response stay text. Each function returns None for input
 that it does not handle, which is then left to the complete parser (`log_line.read_line`,
-`request_bodies.decode_fetch_request`). It never accepts input that the complete parser rejects, and otherwise returns
+`kafka_protocol.decode_fetch_request`). It never accepts input that the complete parser rejects, and otherwise returns
 the same values.
 """
 
@@ -15,6 +15,14 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from purgatory_udf.sources.request_log.kafka_protocol import (
+    MAX_NUMBER,
+    NO_TOPIC_ID,
+    FetchPartitionData,
+    FetchRequestBody,
+    FetchRequestPartition,
+    FetchResponseBody,
+)
 from purgatory_udf.sources.request_log.log_files import timestamp_us
 from purgatory_udf.sources.request_log.log_line import (
     API_NAMES,
@@ -26,14 +34,6 @@ from purgatory_udf.sources.request_log.log_line import (
     RENAMED_APIS,
     Place,
     Request,
-)
-from purgatory_udf.sources.request_log.request_bodies import (
-    MAX_NUMBER,
-    NO_TOPIC_ID,
-    FetchPartitionData,
-    FetchRequestBody,
-    FetchRequestPartition,
-    FetchResponseBody,
 )
 
 _MARKER = MARKER.encode()
@@ -255,7 +255,7 @@ _decode_response = msgspec.json.Decoder(_FetchResponse).decode
 def parse_fetch(body: str, answer: str | None) -> tuple[FetchRequestBody, FetchResponseBody] | None:
     """Decode a fetch and its response from JSON text, or return None if they need the complete decoders.
 
-    `answer` is None if the log has no response. The result equals that of `request_bodies.decode_fetch_request` and
+    `answer` is None if the log has no response. The result equals that of `kafka_protocol.decode_fetch_request` and
     `decode_fetch_response`.
     """
     if answer is not None and ("recordSet" in answer or "partitionHeader" in answer):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import (
     COMPLETION_SPREAD_US,
     FOLLOWER_APPEND_FRACTION,
@@ -26,6 +26,14 @@ from purgatory_udf.sources.request_log.assumptions import (
 )
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.fetch_sessions import FetchSession, OpenRun, ResolvedFetch
+from purgatory_udf.sources.request_log.kafka_protocol import (
+    FetchPartitionData,
+    FetchRequestBody,
+    FetchRequestPartition,
+    FetchResponseBody,
+    decode_fetch_request,
+    decode_fetch_response,
+)
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.partition_facts import (
     ConsumerRead,
@@ -43,14 +51,6 @@ from purgatory_udf.sources.request_log.recorded_operation import (
     follower_read_times,
     logged_operation,
     recorded_fetch,
-)
-from purgatory_udf.sources.request_log.request_bodies import (
-    FetchPartitionData,
-    FetchRequestBody,
-    FetchRequestPartition,
-    FetchResponseBody,
-    decode_fetch_request,
-    decode_fetch_response,
 )
 
 READ_COMMITTED = 1

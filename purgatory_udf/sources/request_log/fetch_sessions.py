@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from purgatory_udf.sources.request_log.request_bodies import (
+from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchRequestBody,
     FetchRequestPartition,
     FetchResponseBody,

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.contract.value_types import INT32
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_facts import leaving_members
 from purgatory_udf.sources.request_log.importing.import_rows import RequestRow, from_json, request_rows_in
 from purgatory_udf.sources.request_log.log_line import MALFORMED, Request

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import (
     ALTER_PARTITION_WINDOW_US,
     COMPLETION_TO_RESPONSE_US,

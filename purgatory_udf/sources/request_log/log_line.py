@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from purgatory_udf.contract.value_types import abbreviated_json
+from purgatory_udf.sources.request_log.kafka_protocol import FetchRequestBody, FetchResponseBody
 from purgatory_udf.sources.request_log.log_files import timestamp_us
-from purgatory_udf.sources.request_log.request_bodies import FetchRequestBody, FetchResponseBody
 
 
 class Place(NamedTuple):

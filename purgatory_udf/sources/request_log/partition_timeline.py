@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.append_offsets import appends_from_batches, appends_from_offsets
 from purgatory_udf.sources.request_log.assumptions import MAX_LATE_MOVE_US, Report
 from purgatory_udf.sources.request_log.cluster_context import Context

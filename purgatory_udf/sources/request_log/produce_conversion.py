@@ -14,10 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import TXN_JOIN_TO_APPEND_US, Report
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.internal_topics import OFFSETS_TOPIC
+from purgatory_udf.sources.request_log.kafka_protocol import (
+    ProducedPartition,
+    decode_produce,
+    partition_keys,
+    topic_of,
+)
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.partition_facts import Append, Fact, Key, PartitionError
 from purgatory_udf.sources.request_log.recorded_operation import (
@@ -28,12 +34,6 @@ from purgatory_udf.sources.request_log.recorded_operation import (
     logged_operation,
     recorded_markers,
     recorded_produce,
-)
-from purgatory_udf.sources.request_log.request_bodies import (
-    ProducedPartition,
-    decode_produce,
-    partition_keys,
-    topic_of,
 )
 
 ACKS_ALL = -1

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import (
     APPEND_FRACTION,
     APPEND_FRACTION_NO_WAIT,
@@ -30,8 +30,8 @@ from purgatory_udf.sources.request_log.assumptions import (
     TIMER_EARLY_US,
     WAKE_FRACTION,
 )
+from purgatory_udf.sources.request_log.kafka_protocol import DecodedProduce, FetchRequestBody, FetchResponseBody
 from purgatory_udf.sources.request_log.log_line import Place, Request
-from purgatory_udf.sources.request_log.request_bodies import DecodedProduce, FetchRequestBody, FetchResponseBody
 
 Event = dict[str, Any]
 

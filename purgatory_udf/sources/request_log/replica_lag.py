@@ -22,14 +22,14 @@ import pyarrow as pa
 
 from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.contract.value_types import INT32
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, GRANTED, PartitionChange
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, from_json, request_rows_in
 from purgatory_udf.sources.request_log.inferred_settings import roundest
+from purgatory_udf.sources.request_log.kafka_protocol import topic_of
 from purgatory_udf.sources.request_log.log_line import MALFORMED
-from purgatory_udf.sources.request_log.request_bodies import topic_of
 from purgatory_udf.storage.run_records import REPLICA_LAG, RecordedSetting
 
 # A leader checks its followers in intervals of half of `replica.lag.time.max.ms`.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster_facts import TOPIC_CREATION_APIS
@@ -32,6 +32,12 @@ from purgatory_udf.sources.request_log.internal_topics import (
     TRANSACTIONS_TOPIC,
     coordinator_appends,
     partition_for,
+)
+from purgatory_udf.sources.request_log.kafka_protocol import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    is_metadata_fetch,
+    topic_of,
 )
 from purgatory_udf.sources.request_log.log_line import MALFORMED, BadLine, Request, malformed_line
 from purgatory_udf.sources.request_log.partition_facts import (
@@ -54,12 +60,6 @@ from purgatory_udf.sources.request_log.recorded_operation import (
     recorded_creation,
     recorded_delete_records,
     recorded_list_offsets,
-)
-from purgatory_udf.sources.request_log.request_bodies import (
-    METADATA_TOPIC,
-    METADATA_TOPIC_ID,
-    is_metadata_fetch,
-    topic_of,
 )
 from purgatory_udf.sources.request_log.share_conversion import ShareGroupConverter
 

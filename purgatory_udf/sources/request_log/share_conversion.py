@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import (
     APPEND_FRACTION,
     SHARE_READ_EARLY_US,
@@ -35,6 +35,7 @@ from purgatory_udf.sources.request_log.assumptions import (
 )
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from purgatory_udf.sources.request_log.kafka_protocol import Key, topic_of
 from purgatory_udf.sources.request_log.log_line import MALFORMED, Request
 from purgatory_udf.sources.request_log.partition_facts import Fact, ReaderPosition
 from purgatory_udf.sources.request_log.recorded_operation import (
@@ -43,7 +44,6 @@ from purgatory_udf.sources.request_log.recorded_operation import (
     logged_operation,
     recorded_share_fetch,
 )
-from purgatory_udf.sources.request_log.request_bodies import Key, topic_of
 
 SHARE_FETCH, SHARE_ACKNOWLEDGE = "SHARE_FETCH", "SHARE_ACKNOWLEDGE"
 READ_STATE, WRITE_STATE = "READ_SHARE_GROUP_STATE", "WRITE_SHARE_GROUP_STATE"

@@ -23,7 +23,7 @@ from enum import Enum, auto
 from itertools import accumulate
 from typing import Any
 
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import COMPLETION_SPREAD_US, READ_TO_RESPONSE_US, Report
 from purgatory_udf.sources.request_log.partition_facts import (
     ConsumerRead,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.sources.request_log.request_bodies import (
+from purgatory_udf.sources.request_log.kafka_protocol import (
     DecodedProduce,
     FetchPartitionData,
     FetchRequestBody,

@@ -16,9 +16,9 @@ import pytest
 from purgatory_udf.sources.request_log.fast_parser import parse_fetch, parse_line
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow
+from purgatory_udf.sources.request_log.kafka_protocol import decode_fetch_request, decode_fetch_response
 from purgatory_udf.sources.request_log.log_files import zone_of
 from purgatory_udf.sources.request_log.log_line import Place
-from purgatory_udf.sources.request_log.request_bodies import decode_fetch_request, decode_fetch_response
 from tests.chaos import hostile_inputs
 from tests.support import recorded
 

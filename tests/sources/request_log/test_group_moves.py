@@ -9,7 +9,7 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_facts import GroupHistory
 from purgatory_udf.sources.request_log.partition_facts import CoordinatorAnswer
 from purgatory_udf.sources.request_log.partition_status import LeadershipState

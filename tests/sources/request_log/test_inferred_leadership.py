@@ -13,7 +13,7 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.leadership_changes import with_inferred_leadership
 from purgatory_udf.sources.request_log.partition_facts import (
     Fact,

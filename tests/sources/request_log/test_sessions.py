@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory_udf.sources.request_log.fetch_sessions import FetchSession, session_key
-from purgatory_udf.sources.request_log.request_bodies import decode_fetch_request, decode_fetch_response
+from purgatory_udf.sources.request_log.kafka_protocol import decode_fetch_request, decode_fetch_response
 from tests.sources.request_log.log_lines import fetch_line, parse
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange

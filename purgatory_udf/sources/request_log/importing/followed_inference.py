@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from purgatory_udf.backend.dataset import Dataset
-from purgatory_udf.sources.request_log import error_codes as errors
 from purgatory_udf.sources.request_log import inferred_settings as shown
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow, request_rows_in
 from purgatory_udf.sources.request_log.inferred_settings import JoinEvidence, SessionEvidence

@@ -16,11 +16,11 @@ from purgatory_udf.sources.request_log.cluster_metadata import TopicSize
 from purgatory_udf.sources.request_log.fast_parser import parse_fetch
 from purgatory_udf.sources.request_log.high_watermark_events import REQUEST_RANK, STATE_RANK, TimedEvent
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
+from purgatory_udf.sources.request_log.kafka_protocol import decode_fetch, encode_fetch
 from purgatory_udf.sources.request_log.log_line import Place, Request
 from purgatory_udf.sources.request_log.partition_facts import Append, Fact, FollowerCopy, ReaderPosition
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.recorded_operation import LoggedOperation
-from purgatory_udf.sources.request_log.request_bodies import decode_fetch, encode_fetch
 
 # Sort key of a change that no single request caused.
 NO_REQUEST = Place(-1, -1)

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
-from purgatory_udf.sources.request_log import error_codes as errors
+from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_context import NO_REMOTE_WAITS, RemoteWaits
 from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster_metadata import HEARTBEAT, permits_shutdown
@@ -32,6 +32,12 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     request_row,
     row_of_texts,
 )
+from purgatory_udf.sources.request_log.kafka_protocol import (
+    FetchRequestBody,
+    FetchResponseBody,
+    decode_fetch_request,
+    decode_fetch_response,
+)
 from purgatory_udf.sources.request_log.log_files import broker_of
 from purgatory_udf.sources.request_log.log_line import (
     MALFORMED,
@@ -42,12 +48,6 @@ from purgatory_udf.sources.request_log.log_line import (
     Request,
     malformed_line,
     read_line,
-)
-from purgatory_udf.sources.request_log.request_bodies import (
-    FetchRequestBody,
-    FetchResponseBody,
-    decode_fetch_request,
-    decode_fetch_response,
 )
 from purgatory_udf.sources.request_log.request_conversion import (
     CONVERTED_APIS,

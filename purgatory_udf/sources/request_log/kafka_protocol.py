@@ -1,6 +1,8 @@
-"""Bodies and responses of fetches and produces, decoded to types that are the same for Kafka 2.8 to 4.x.
+"""Kafka's error codes that occur in the requests of the import, and decoders of the bodies of fetches and produces.
 
-A topic is identified as in the body: by its id if it has one (fetch 13+, produce 13+), else by its name.
+The codes are those of `org.apache.kafka.common.protocol.Errors`. Bodies and responses are decoded to types that are the
+same for Kafka 2.8 to 4.x. A topic is identified as in the body: by its id if it has one (fetch 13+, produce 13+), else
+by its name.
 """
 
 from __future__ import annotations
@@ -12,6 +14,104 @@ from typing import Any, NamedTuple
 import msgspec
 
 from purgatory_udf.contract.value_types import abbreviated_json
+
+NAMES = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    0: "NONE",
+    1: "OFFSET_OUT_OF_RANGE",
+    2: "CORRUPT_MESSAGE",
+    3: "UNKNOWN_TOPIC_OR_PARTITION",
+    5: "LEADER_NOT_AVAILABLE",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    7: "REQUEST_TIMED_OUT",
+    9: "REPLICA_NOT_AVAILABLE",
+    10: "MESSAGE_TOO_LARGE",
+    14: "COORDINATOR_LOAD_IN_PROGRESS",
+    15: "COORDINATOR_NOT_AVAILABLE",
+    16: "NOT_COORDINATOR",
+    17: "INVALID_TOPIC_EXCEPTION",
+    18: "RECORD_LIST_TOO_LARGE",
+    19: "NOT_ENOUGH_REPLICAS",
+    20: "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    21: "INVALID_REQUIRED_ACKS",
+    22: "ILLEGAL_GENERATION",
+    23: "INCONSISTENT_GROUP_PROTOCOL",
+    25: "UNKNOWN_MEMBER_ID",
+    26: "INVALID_SESSION_TIMEOUT",
+    27: "REBALANCE_IN_PROGRESS",
+    29: "TOPIC_AUTHORIZATION_FAILED",
+    30: "GROUP_AUTHORIZATION_FAILED",
+    35: "UNSUPPORTED_VERSION",
+    36: "TOPIC_ALREADY_EXISTS",
+    41: "NOT_CONTROLLER",
+    42: "INVALID_REQUEST",
+    45: "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    46: "DUPLICATE_SEQUENCE_NUMBER",
+    47: "INVALID_PRODUCER_EPOCH",
+    48: "INVALID_TXN_STATE",
+    49: "INVALID_PRODUCER_ID_MAPPING",
+    51: "CONCURRENT_TRANSACTIONS",
+    56: "KAFKA_STORAGE_ERROR",
+    59: "UNKNOWN_PRODUCER_ID",
+    69: "GROUP_ID_NOT_FOUND",
+    70: "FETCH_SESSION_ID_NOT_FOUND",
+    71: "INVALID_FETCH_SESSION_EPOCH",
+    74: "FENCED_LEADER_EPOCH",
+    75: "UNKNOWN_LEADER_EPOCH",
+    78: "OFFSET_NOT_AVAILABLE",
+    79: "MEMBER_ID_REQUIRED",
+    81: "GROUP_MAX_SIZE_REACHED",
+    82: "FENCED_INSTANCE_ID",
+    87: "INVALID_RECORD",
+    90: "PRODUCER_FENCED",
+    100: "UNKNOWN_TOPIC_ID",
+    103: "INCONSISTENT_TOPIC_ID",
+    106: "FETCH_SESSION_TOPIC_ID_ERROR",
+    109: "OFFSET_MOVED_TO_TIERED_STORAGE",
+    110: "FENCED_MEMBER_EPOCH",
+    111: "UNRELEASED_INSTANCE_ID",
+    112: "UNSUPPORTED_ASSIGNOR",
+    113: "STALE_MEMBER_EPOCH",
+    120: "TRANSACTION_ABORTABLE",
+    128: "INVALID_REGULAR_EXPRESSION",
+}
+
+UNKNOWN_SERVER_ERROR = -1
+NONE = 0
+OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+NOT_LEADER_OR_FOLLOWER = 6
+REQUEST_TIMED_OUT = 7
+COORDINATOR_LOAD_IN_PROGRESS = 14
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+TOPIC_AUTHORIZATION_FAILED = 29
+GROUP_AUTHORIZATION_FAILED = 30
+KAFKA_STORAGE_ERROR = 56
+FENCED_LEADER_EPOCH = 74
+UNKNOWN_LEADER_EPOCH = 75
+UNKNOWN_TOPIC_ID = 100
+UNKNOWN_MEMBER_ID = 25
+INVALID_SESSION_TIMEOUT = 26
+UNSUPPORTED_VERSION = 35
+MEMBER_ID_REQUIRED = 79
+OFFSET_MOVED_TO_TIERED_STORAGE = 109
+
+# Errors with which a broker refuses a group's request before the group sees it: it is not the coordinator, or not yet,
+# or the client is not authorized.
+REFUSED_BY_COORDINATOR = frozenset(
+    {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, GROUP_AUTHORIZATION_FAILED}
+)
+
+# Errors of partitions that a broker excludes from a fetch before it reads: they neither delay nor complete the fetch.
+EXCLUDED_FROM_FETCH = frozenset({TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, 103, 106})
+
+
+def name_of(code: int) -> str:
+    """Return the name of an error code, or the number as text if the code is not in `NAMES`."""
+    return NAMES.get(code, str(code))
+
 
 NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
