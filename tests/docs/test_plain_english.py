@@ -57,16 +57,18 @@ MOST_COLUMNS = 120
 def _python_texts(source: str) -> Iterator[tuple[str, str]]:
     tree = ast.parse(source)
     docstrings = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree):  # A definition comes before its docstring.
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node)
             if docstring and isinstance(node.body[0], ast.Expr):
                 yield "docstrings", docstring
                 docstrings.add(id(node.body[0].value))
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in docstrings:
-            continue
-        if node.value.count(" ") >= 3:
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.count(" ") >= 3
+            and id(node) not in docstrings
+        ):
             yield "messages", node.value
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
