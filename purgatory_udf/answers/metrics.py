@@ -246,16 +246,19 @@ def _recorded(kinds: list[Row]) -> Table:
 
 
 def warnings(totals: Totals) -> list[str]:
-    """Return a sentence for each broker that answered late, so that clients waited longer than the replay shows."""
+    """Return a sentence for each broker that answered late: clients may have waited longer than the replay shows."""
     brokers = sorted({row["broker"] for row in totals.recorded if row["late"]})
     return [_warning(broker, [row for row in totals.recorded if row["broker"] == broker]) for broker in brokers]
 
 
 def _warning(broker: int, rows: list[Row]) -> str:
-    late, latest_s = sum(row["late"] for row in rows), max(row["latest_ms"] or 0 for row in rows) / 1000
+    late, shown = sum(row["late"] for row in rows), sum(row["shown"] for row in rows)
+    latest_s = max(row["latest_ms"] or 0 for row in rows) / 1000
+    rest = "them" if not shown else f"{late - shown:,} of them"
+    at_deadline = f"A replay ends {rest} at their deadlines, so clients waited longer than it shows."
     return (
         f"Warning: broker {broker} was late: {counted(late, 'operation')} waited up to {latest_s:,.1f} s longer than "
-        "their deadlines allow. A replay ends them at their deadlines, so clients waited longer than it shows."
+        f"their deadlines allow. {at_deadline if shown < late else 'The replay shows these waits as well.'}"
     )
 
 

@@ -49,6 +49,7 @@ details { background: var(--card); border: 1px solid var(--line); border-radius:
   padding: 6px 12px; }
 summary { cursor: pointer; overflow-wrap: anywhere; }
 pre { margin: 8px 0 4px; font: 13px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
+@media (max-width: 960px) { table { font-size: 12px; } th, td { padding: 3px 6px 3px 0; } }
 """
 
 # Draws every chart into the figure with its name, and again when the browser switches between light and dark mode.
@@ -104,7 +105,7 @@ def page(title: str, caption: str, top: str, sections: Iterable[Section], specs:
 
     Args:
         title: Title of the page, as text.
-        caption: Sentence below the title, as text.
+        caption: Sentence below the title, as text; may be empty.
         top: Markup above the sections.
         sections: Sections in the order of the page.
         specs: Vega-Lite specification of each chart, by the name of its figure.
@@ -122,7 +123,7 @@ def page(title: str, caption: str, top: str, sections: Iterable[Section], specs:
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<p class=soft>{escape(caption)}</p>
+{_soft(caption)}
 <noscript><p class=expired>The charts need JavaScript, which this browser does not run.</p></noscript>
 {top}
 {parts}
@@ -135,7 +136,7 @@ def page(title: str, caption: str, top: str, sections: Iterable[Section], specs:
 
 
 def _section(section: Section) -> str:
-    caption = f"<p class=soft>{escape(section.caption)}</p>" if section.caption else ""
+    caption = _soft(section.caption)
     return f"<section><h2>{escape(section.title)}</h2>\n{caption}\n{section.body}</section>"
 
 
@@ -145,9 +146,13 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     return f"<div class=facts>{cards}</div>"
 
 
-def sentences(texts: Iterable[str]) -> str:
-    """Return the markup of one paragraph for each text."""
-    return "\n".join(f"<p>{escape(text)}</p>" for text in texts)
+def sentences(texts: Iterable[str], note: str = "") -> str:
+    """Return the markup of one paragraph for each text, and of one in a softer colour for the note."""
+    return "\n".join([*(f"<p>{escape(text)}</p>" for text in texts), _soft(note)])
+
+
+def _soft(text: str) -> str:
+    return f"<p class=soft>{escape(text)}</p>" if text else ""
 
 
 def warning(text: str) -> str:

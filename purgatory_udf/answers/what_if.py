@@ -296,8 +296,8 @@ def _compare(
 
 def _write_page(comparison: WhatIf, runs: dict[str, RunTables], html: Path) -> None:
     specs = what_if_charts(runs)
-    top = page_template.sentences(comparison.headlines)
+    top = page_template.sentences(comparison.headlines, comparison.assumptions)
     tables = [Section(table.title, "", page_template.table(table) if table.rows else "") for table in comparison.ends]
     drawn = [Section(*_FIGURES[name], page_template.figure(name)) for name in specs]
     of_all = [Section(table.title, "", page_template.table(table)) for table in comparison.together]
-    replace_file(html, page_template.page("What if", comparison.assumptions, top, [*tables, *drawn, *of_all], specs))
+    replace_file(html, page_template.page("What if", "", top, [*tables, *drawn, *of_all], specs))

@@ -158,13 +158,18 @@ def test_summary_has_meters_and_largest_values(without_spark: SparkSession, metr
 def test_late_broker_is_named() -> None:
     row = {"kind": "consumer fetch", "operations": 3, "replayed_ms": 900.0, "replayed_max_ms": 500.0}
     recorded = [
-        row | {"broker": 1, "recorded_ms": 901.0, "recorded_max_ms": 501.0, "late": 0, "latest_ms": 0.7},
-        row | {"broker": 2, "recorded_ms": 19_800.0, "recorded_max_ms": 19_400.5, "late": 1, "latest_ms": 18_900.5},
+        row | {"broker": 1, "recorded_ms": 901.0, "recorded_max_ms": 501.0, "late": 0, "shown": 0, "latest_ms": 0.7},
+        row | {"broker": 2, "recorded_ms": 19_800.0, "recorded_max_ms": 19_400.5, "late": 5, "shown": 0},
     ]
-    assert warnings(Totals([], recorded, "", "", 1.0, 0)) == [
-        "Warning: broker 2 was late: 1 operation waited up to 18.9 s longer than their deadlines allow. A replay ends "
-        "them at their deadlines, so clients waited longer than it shows."
-    ]
+    recorded[1]["latest_ms"] = 18_900.5
+    longer = "Warning: broker 2 was late: 5 operations waited up to 18.9 s longer than their deadlines allow."
+    for shown, rest in [
+        (0, "A replay ends them at their deadlines, so clients waited longer than it shows."),
+        (2, "A replay ends 3 of them at their deadlines, so clients waited longer than it shows."),
+        (5, "The replay shows these waits as well."),
+    ]:
+        recorded[1]["shown"] = shown
+        assert warnings(Totals([], recorded, "", "", 1.0, 0)) == [f"{longer} {rest}"]
 
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -157,6 +157,11 @@ def test_certain_outcomes_precede_changed_responses(comparison: WhatIf, story_fo
 
 def test_page_has_charts_of_variants(comparison: WhatIf, story_folder: Path) -> None:
     page = Page((story_folder / "what-if.html").read_text(encoding="utf-8"))
+    above = [text.strip() for text in page.texts[: page.texts.index(comparison.ends[0].title)]]
+    assert [text for text in above if text in (HELD_FIXED, *comparison.headlines)] == [
+        *comparison.headlines,
+        HELD_FIXED,
+    ]
     assert page.figures == list(page.specs) == ["expired", "waits", "sizes"]
     assert {name: marks(spec) > 5 for name, spec in page.specs.items()} == dict.fromkeys(page.specs, True)
     assert any(HELD_FIXED in text for text in page.texts)

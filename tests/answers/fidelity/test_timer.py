@@ -92,24 +92,24 @@ def test_log_without_written_times_gives_no_phase(run_query: RunQuery) -> None:
 
 
 def test_late_operations_exceed_their_deadlines(run_query: RunQuery) -> None:
-    """A fetch that the broker answered 18,900 ms late, one on time, and a produce that completed."""
+    """Fetches that the broker answered 18,900 ms late, of which one is late in the replay as well, and others."""
     time = pa.timestamp("us", "UTC")
-    numbers, start = pa.array([1, 2, 3], pa.int64()), 1_772_442_000_000_000
+    numbers, start = pa.array([1, 2, 3, 4], pa.int64()), 1_772_442_000_000_000
     pairs = {
         "operation_id": numbers,
-        "broker": pa.array([2, 2, 2], pa.int32()),
-        "kind": ["consumer fetch", "consumer fetch", "produce acks=-1"],
-        "recorded_ms": [19_400.0, 501.0, 40.0],
-        "replayed_ms": [500.0, 500.0, 40.0],
+        "broker": pa.array([2] * 4, pa.int32()),
+        "kind": ["consumer fetch", "consumer fetch", "produce acks=-1", "consumer fetch"],
+        "recorded_ms": [19_400.0, 501.0, 40.0, 7_370.0],
+        "replayed_ms": [500.0, 500.0, 40.0, 7_371.0],
     }
     ended = {
         "operation_id": numbers,
-        "started_at": pa.array([start] * 3, time),
-        "deadline": pa.array([start + 500_000, start + 500_000, start + 30_000_000], time),
+        "started_at": pa.array([start] * 4, time),
+        "deadline": pa.array([start + ms * 1000 for ms in (500, 500, 30_000, 500)], time),
     }
     given = {"operation_pairs": pa.table(pairs), "ended": pa.table(ended)}
-    names = ("kind", "operations", "recorded_max_ms", "replayed_max_ms", "late", "latest_ms")
+    names = ("kind", "operations", "recorded_max_ms", "replayed_max_ms", "late", "shown", "latest_ms")
     assert [tuple(row[name] for name in names) for row in run_query("overview/recorded", given, late_ms=250)] == [
-        ("consumer fetch", 2, 19_400.0, 500.0, 1, 18_900.0),
-        ("produce acks=-1", 1, 40.0, 40.0, 0, -29_960.0),
+        ("consumer fetch", 3, 19_400.0, 7_371.0, 2, 1, 18_900.0),
+        ("produce acks=-1", 1, 40.0, 40.0, 0, 0, -29_960.0),
     ]
