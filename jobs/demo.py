@@ -95,12 +95,13 @@ def main(
         events, ingested = importing.result()
 
         from purgatory_udf.answers.audit import audit, report, require_all
-        from purgatory_udf.answers.replay_summary import summary
+        from purgatory_udf.answers.replay_summary import save_waits, summary
         from purgatory_udf.streaming.replay_run import run_replay
         from purgatory_udf.streaming.run_resumption import ReplayOptions
 
         run = run_replay(chosen, ReplayOptions(events, place, Config(), ingested=ingested))
         backend = open_local()
+        drawing = executor.submit(save_waits, open_local(), place, out.absolute() / "waits.svg")
         print("\n".join(summary(backend, place, run)))
         findings = audit(backend, place)
         print("\n".join(["", *report(findings)]))
@@ -110,9 +111,7 @@ def main(
 
         print("\n".join(["", "Diagnosis", *sentences(diagnose(backend, place), str(out), MOST_FINDINGS)]))
 
-        from purgatory_udf.answers.replay_summary import save_waits
-
-        print(f"\nChart: {save_waits(backend, place, out.absolute() / 'waits.svg')}")
+        print(f"\nChart: {drawing.result()}")
         print(NEXT)
 
 
