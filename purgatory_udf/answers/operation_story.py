@@ -68,6 +68,8 @@ _RULES = {
         "no_partitions": "the request had no partitions",
         "no_records": "the request wanted no records",
         "partition_errors": "each of its partitions had an error",
+        "session_error": "its share session was unknown, or had another epoch",
+        "session_limit": "the broker had too many share sessions, which it answers after the maximum wait",
     },
     "delete_records": {"low_watermark": "the low watermark had reached the requested offset"},
     "create_topics": {

@@ -218,7 +218,8 @@ class ShareSettings(_Section):
 
     The settings of groups replace or scale the reported values, or Kafka's defaults if none are reported. `reads` is
     `batches` for traces in which a read returns complete batches, at least one of each partition. Kafka cuts a read at
-    its limit, and only the first partition returns at least one batch.
+    its limit, and only the first partition returns at least one batch. With `max_sessions`, share sessions and their
+    epochs are checked; otherwise the replay rejects a request only if the trace has its error.
     """
 
     max_wait_ms: Override = None
@@ -227,6 +228,7 @@ class ShareSettings(_Section):
     delivery_count_limit: Override = None
     partition_max_record_locks: Override = None
     auto_offset_reset: Literal["earliest", "latest"] | None = None
+    max_sessions: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     version: Annotated[Literal["4.1", "4.2", "4.3", "4.4"], BeforeValidator(_version)] = "4.3"
     reads: Literal["bytes", "batches"] = "bytes"
     state_write_ms: Millis = 5

@@ -261,7 +261,14 @@ _ACKNOWLEDGEMENTS = list_of(
 )
 
 _SHARE_MEMBER = (Field("group", name), Field("member_id", text))
-_STATE_WRITE = Field("state_write_ms", count32, None)
+_STATE_WRITE = (
+    Field("state_write_ms", count32, None),
+    Field(
+        "state_write_errors",
+        distinct(object_reader(*TOPIC_PARTITION, Field("error", name)), "topic", "partition"),
+        None,
+    ),
+)
 
 share_fetch = object_reader(
     *REQUEST,
@@ -275,13 +282,20 @@ share_fetch = object_reader(
     Field("acquire_mode", integer(0, 1), 0),
     per_partition(Field("state_read_ms", count32, None)),
     Field("acknowledgements", _ACKNOWLEDGEMENTS, None),
-    _STATE_WRITE,
+    *_STATE_WRITE,
+    Field("error", name, NO_ERROR),
 )
 
-share_acknowledge = object_reader(*REQUEST, *_SHARE_MEMBER, Field("acknowledgements", _ACKNOWLEDGEMENTS), _STATE_WRITE)
+share_acknowledge = object_reader(
+    *REQUEST,
+    *_SHARE_MEMBER,
+    Field("session_epoch", integer(-1, INT32), None),
+    Field("acknowledgements", _ACKNOWLEDGEMENTS),
+    *_STATE_WRITE,
+)
 
 share_release = object_reader(
-    *COMMON, Field("request_id", label, None), Field("client_id", text, None), *_SHARE_MEMBER, _STATE_WRITE
+    *COMMON, Field("request_id", label, None), Field("client_id", text, None), *_SHARE_MEMBER, *_STATE_WRITE
 )
 
 share_group = object_reader(

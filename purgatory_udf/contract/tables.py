@@ -111,6 +111,14 @@ _EVENT_ACKNOWLEDGEMENT = pa.struct(
     ]
 )
 
+_EVENT_WRITE_ERROR = pa.struct(
+    [
+        column("topic", TEXT, "Topic name"),
+        column("partition", INT, "Partition number"),
+        column("error", TEXT, "Kafka error name"),
+    ]
+)
+
 _EVENT_RECORD_STATE = pa.struct(
     [
         column("first_offset", LONG, "First offset"),
@@ -198,7 +206,11 @@ _EVENTS = table(
         BOOL,
         "`online`, `follower`, `not_leader`, `offline`, `deleted`, `none`: whether the broker checks its purgatories",
     ),
-    column("error", TEXT, "`remote_read`, `remote_lookup`: Kafka error name, or NONE"),
+    column(
+        "error",
+        TEXT,
+        "`remote_read`, `remote_lookup`: Kafka error name, or NONE; `share_fetch`: error of the share session",
+    ),
     column("exhausted", BOOL, "`remote_quota`: whether the quota of remote reads is exhausted"),
     column("full", BOOL, "`reader_queue`: whether the queue of remote reads is full"),
     column("coordinator", TEXT, "Group events: `new` for the group coordinator of Kafka 4.0, `old` for the one before"),
@@ -232,7 +244,7 @@ _EVENTS = table(
     ),
     column("topic_id", TEXT, "`topic`: topic ID, in the form that Kafka prints"),
     column("partition_count", INT, "`topic`: number of partitions"),
-    column("session_epoch", INT, "`share_fetch`: epoch of the share session"),
+    column("session_epoch", INT, "`share_fetch`, `share_acknowledge`: epoch of the share session"),
     column("max_records", LONG, "`share_fetch`: maximum records of the response"),
     column("batch_size", LONG, "`share_fetch`: records from which on the response is divided into batches"),
     column("acquire_mode", INT, "`share_fetch`: 0 acquires whole batches of the log, 1 at most `max_records`"),
@@ -253,6 +265,11 @@ _EVENTS = table(
     column("auto_offset_reset", TEXT, "`share_group`: `share.auto.offset.reset`, `latest` or `earliest`"),
     column("start_offset", LONG, "`share_state`: first offset that is not done; -1 if the state is not initialized"),
     column("states", pa.list_(_EVENT_RECORD_STATE), "`share_state`: states of records from the start offset on"),
+    column(
+        "state_write_errors",
+        pa.list_(_EVENT_WRITE_ERROR),
+        "`share_acknowledge`, `share_fetch`, `share_release`: partitions of which the state could not be written",
+    ),
 )
 
 _REJECTED_EVENTS = table(

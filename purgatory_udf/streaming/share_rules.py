@@ -44,7 +44,7 @@ _COLUMNS = (
     "max_bytes", "partitions", "topic", "partition", "change", "offset", "bytes", "leader_epoch", "isr", "min_isr",
     "batches", "wake", "group", "member_id", "session_epoch", "max_records", "batch_size", "acquire_mode",
     "acknowledgements", "state_write_ms", "record_lock_duration_ms", "delivery_count_limit",
-    "partition_max_record_locks", "auto_offset_reset", "start_offset", "states",
+    "partition_max_record_locks", "auto_offset_reset", "start_offset", "states", "state_write_errors", "error",
 )  # fmt: skip
 _TICK_COLUMNS = ("time_us", "seq", "broker", "type")
 _EFFECTIVE_TYPES = ("produce", "partition", "share_fetch", *SHARE_EVENTS)

@@ -14,6 +14,7 @@ OWNED: list[Event] = [{"topic": "orders", "partitions": [3, 4]}]
 ASSIGNMENTS: list[Event] = [{"member_id": "m-1", "assigned": OWNED}]
 PLACE: Event = {"topic": "orders", "partition": 3}
 OFFSET: Event = {**PLACE, "offset": 40}
+WRITE_ERRORS = [{**PLACE, "error": "COORDINATOR_NOT_AVAILABLE"}]
 ACKNOWLEDGEMENTS: list[Event] = [{**PLACE, "first_offset": 40, "last_offset": 42, "types": [1, 1, 2], "accepted": True}]
 
 PRODUCED: Event = {**PLACE, "base_offset": 10, "last_offset": 19, "bytes": 1000, "error": "NONE"}
@@ -163,16 +164,27 @@ WHOLE: dict[str, Event] = {
         "partitions": [{**PLACE, "state_read_ms": 12}],
         "acknowledgements": ACKNOWLEDGEMENTS,
         "state_write_ms": 5,
+        "state_write_errors": WRITE_ERRORS,
+        "error": "INVALID_SHARE_SESSION_EPOCH",
     },
     "share_acknowledge": {
         **REQUEST,
         "type": "share_acknowledge",
         "group": "g",
         "member_id": "m-1",
+        "session_epoch": 4,
         "acknowledgements": ACKNOWLEDGEMENTS,
         "state_write_ms": 5,
+        "state_write_errors": WRITE_ERRORS,
     },
-    "share_release": {**REQUEST, "type": "share_release", "group": "g", "member_id": "m-1", "state_write_ms": 5},
+    "share_release": {
+        **REQUEST,
+        "type": "share_release",
+        "group": "g",
+        "member_id": "m-1",
+        "state_write_ms": 5,
+        "state_write_errors": WRITE_ERRORS,
+    },
     "share_group": {
         **HEAD,
         "type": "share_group",
@@ -317,9 +329,11 @@ DEFAULTS: dict[str, Event] = {
         "acquire_mode": 0,
         "acknowledgements": None,
         "state_write_ms": None,
+        "state_write_errors": None,
+        "error": "NONE",
     },
-    "share_acknowledge": {"state_write_ms": None},
-    "share_release": {"request_id": None, "state_write_ms": None},
+    "share_acknowledge": {"session_epoch": None, "state_write_ms": None, "state_write_errors": None},
+    "share_release": {"request_id": None, "state_write_ms": None, "state_write_errors": None},
     "share_group": {
         "record_lock_duration_ms": None,
         "delivery_count_limit": None,

@@ -16,7 +16,7 @@ from jobs import replay
 from purgatory_udf.answers.audit import audit
 from purgatory_udf.answers.metrics import MetricsOptions, write_metrics
 from purgatory_udf.backend.backend import LocalBackend
-from purgatory_udf.common.configuration import INT32_MAX, Config
+from purgatory_udf.common.configuration import INT32_MAX, Config, load_config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.launch.backend_choice import open_local
@@ -29,6 +29,7 @@ from purgatory_udf.streaming.stateful_adapter import CLOCK, Plan, input_chunk_fu
 from tests.streaming.stateful_operator import StatefulOperator
 from tests.support import share_traces
 from tests.support.outcome_rows import outcomes_of
+from tests.support.share_timeline import error_timeline
 from tests.support.share_traces import Event, ShareTrace
 
 Row = dict[str, Any]
@@ -51,6 +52,17 @@ def expected(trace: ShareTrace) -> Replay:
 def test_tables_do_not_depend_on_batches(trace: ShareTrace, expected: Replay, cuts: int) -> None:
     tables = _stream(trace, _batches(trace.events, cuts))
     _assert_equal(tables, expected)
+
+
+@pytest.mark.parametrize("cuts", [1, 7])
+def test_errors_do_not_depend_on_batches(cuts: int) -> None:
+    """Failed writes, refused sessions and session limits."""
+    config = load_config(None, ["share.record_lock_duration_ms=1000", "share.max_sessions=3"])
+    events = error_timeline().events
+    trace = ShareTrace(events, config, [], [], {}, 0)
+    expected = reference_replay.replay(events, config)
+    assert {outcome.completed_by for outcome in expected.outcomes} >= {"session_error", "session_limit", "min_bytes"}
+    _assert_equal(_stream(trace, _batches(events, cuts)), expected)
 
 
 def test_disordered_events_are_decided_in_order(trace: ShareTrace, expected: Replay) -> None:

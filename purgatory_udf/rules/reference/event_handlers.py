@@ -173,8 +173,6 @@ def list_offsets(cluster: Cluster, event: Event, respond: Respond | None = None)
 def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None = None) -> DelayedShareFetch:
     """Apply a fetch of a share group. Its acknowledgements are processed first."""
     broker = cluster.broker(_broker_id(event))
-    if event.get("acknowledgements"):
-        share_acknowledge(cluster, event)
     request = _request(event, "share_fetch", _first_partition(event))
     max_bytes = min(_number(event, "max_bytes", INT32_MAX), cluster.config.fetch.max_bytes)
     min_bytes = _number(event, "min_bytes", 1)
@@ -192,6 +190,14 @@ def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None =
     delay_ms = _overridden(cluster, event, "max_wait_ms", "share.max_wait_ms")
     operation = DelayedShareFetch(request, delay_ms, fetch, broker.shares)
     operation.respond = respond
+    error = event.get("error") or NONE
+    if error == NONE:
+        error = broker.shares.fetch_session_error(fetch)
+    if error != NONE:
+        broker.shares.refuse(operation, error, event["time_us"])
+        return operation
+    if event.get("acknowledgements"):
+        _acknowledge(cluster, event)
     read_ms = {_key(entry): _number(entry, "state_read_ms", 0) for entry in event["partitions"]}
     broker.shares.fetch_messages(operation, event["time_us"], read_ms)
     return operation
@@ -207,7 +213,18 @@ REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
 }
 
 
-def share_acknowledge(cluster: ReplicaCluster, event: Event) -> None:
+def _share_acknowledge(cluster: ReplicaCluster, event: Event) -> None:
+    shares = cluster.broker(_broker_id(event)).shares
+    error = shares.acknowledge_session_error(event["group"], event["member_id"], event.get("session_epoch"))
+    if error == NONE:
+        _acknowledge(cluster, event)
+        return
+    answer = _share_answer(event)
+    answer.errors, answer.written_us = {_key(each): error for each in event["acknowledgements"]}, event["time_us"]
+    shares.answers.append(answer)
+
+
+def _acknowledge(cluster: ReplicaCluster, event: Event) -> None:
     """Apply the event's acknowledgements by a member of a share group, each partition's ranges in their order.
 
     With what-if settings for the group, the recorded fact that a range was `accepted` does not hold for records whose
@@ -245,11 +262,13 @@ def _share_state(cluster: ReplicaCluster, event: Event) -> None:
 
 
 def _share_answer(event: Event) -> ShareAnswer:
-    return ShareAnswer(event["seq"], event.get("request_id"), event["type"], event.get("state_write_ms"))
+    answer = ShareAnswer(event["seq"], event.get("request_id"), event["type"], event.get("state_write_ms"))
+    answer.write_errors = {_key(each): each["error"] for each in event.get("state_write_errors") or ()}
+    return answer
 
 
 SHARE_EVENTS: dict[str, Callable[[ReplicaCluster, Event], None]] = {
-    "share_acknowledge": share_acknowledge,
+    "share_acknowledge": _share_acknowledge,
     "share_release": _share_release,
     "share_group": _share_group,
     "share_state": _share_state,

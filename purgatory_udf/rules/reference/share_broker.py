@@ -8,6 +8,7 @@ A waiting fetch is watched on two keys per partition: G, the group's share parti
 | a share fetch was answered and released its partitions | G, then P, when the broker next finishes a request |
 | acknowledgements, the end of a session | G at once, while the records are in transition |
 | a state write was answered, and the start offset moved | G |
+| a state write failed | none, unless the error fences the share partition: then G |
 | an acquisition lock ended | G, before the state is written |
 | the persisted state was read | G |
 | the leadership was lost | G, P; the fetch finds nothing and continues to wait |
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from purgatory_udf.common.configuration import ShareSettings
+from purgatory_udf.common.configuration import INT32_MAX, ShareSettings
 from purgatory_udf.contract.outcome import ShareDelivery, TopicPartition
 from purgatory_udf.contract.overrides import apply_override
 from purgatory_udf.rules.purgatory.clock import Clock
@@ -27,7 +28,8 @@ from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperationPurg
 from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer, Timer, TimerTask
 from purgatory_udf.rules.reference.delayed_fetch import OFFSET_OUT_OF_RANGE, start_offset_metadata
 from purgatory_udf.rules.reference.delayed_produce import NONE
-from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, ShareRead
+from purgatory_udf.rules.reference.delayed_remote import UNKNOWN_SERVER_ERROR
+from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, ShareFetch, ShareRead
 from purgatory_udf.rules.reference.partition import (
     FetchIsolation,
     OffsetMetadata,
@@ -43,6 +45,23 @@ from purgatory_udf.rules.reference.share_records import (
 )
 
 UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
+NOT_LEADER_OR_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
+# The errors of the share coordinator as members get them (`fetchPersisterError`). Any other is UNKNOWN_SERVER_ERROR.
+_WRITE_ERRORS = {
+    **dict.fromkeys(
+        ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"), "COORDINATOR_NOT_AVAILABLE"
+    ),
+    **dict.fromkeys(("FENCED_LEADER_EPOCH", "FENCED_STATE_EPOCH", NOT_LEADER_OR_FOLLOWER), NOT_LEADER_OR_FOLLOWER),
+    "GROUP_ID_NOT_FOUND": "GROUP_ID_NOT_FOUND",
+    UNKNOWN_TOPIC_OR_PARTITION: UNKNOWN_TOPIC_OR_PARTITION,
+}
+# Errors with which the broker drops the share partition (`fencedSharePartitionHandler`).
+_FENCING_ERRORS = {NOT_LEADER_OR_FOLLOWER, "GROUP_ID_NOT_FOUND", UNKNOWN_TOPIC_OR_PARTITION}
+SHARE_SESSION_NOT_FOUND = "SHARE_SESSION_NOT_FOUND"
+INVALID_SHARE_SESSION_EPOCH = "INVALID_SHARE_SESSION_EPOCH"
+SHARE_SESSION_LIMIT_REACHED = "SHARE_SESSION_LIMIT_REACHED"
+# Epochs of the requests that start and end a session.
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 NO_READS: Mapping[TopicPartition, int] = {}
 
 
@@ -97,11 +116,23 @@ class ShareGroups:
 
 
 @dataclass
+class CachedShareSession:
+    """The share session of a member at a broker: the partitions it has had, and the epoch of its next request.
+
+    `epoch` is None while the trace does not show it.
+    """
+
+    partitions: dict[TopicPartition, None] = field(default_factory=dict)
+    epoch: int | None = None
+
+
+@dataclass
 class ShareAnswer:
     """The answer to a request that waits for the states of share partitions to be written.
 
     `pending` is the number of writes without an answer. `written_us` is the time of the last answer, None until then.
-    `errors` has the error of each partition. `respond` is called at that time, unless it is None.
+    `errors` has the error of each partition. `respond` is called at that time, unless it is None. `write_errors` has
+    the errors with which the share coordinator answers the writes, by partition.
     """
 
     operation_id: int
@@ -112,6 +143,7 @@ class ShareAnswer:
     written_us: int | None = None
     waited: bool = False
     errors: dict[TopicPartition, str] = field(default_factory=dict)
+    write_errors: Mapping[TopicPartition, str] = field(default_factory=dict)
     respond: Callable[[], None] | None = None
 
     def settle(self, now_us: int) -> None:
@@ -142,6 +174,17 @@ class _StateRead(TimerTask):
 
     def run(self, now_ms: int) -> None:
         self._broker.initialize(self._partition, now_ms * 1000)
+
+
+class _IdleShareFetch(TimerTask):
+    """Timer task: answers a share fetch that got no session, after its maximum wait (`IdleShareFetchTimerTask`)."""
+
+    def __init__(self, operation: DelayedShareFetch) -> None:
+        super().__init__(operation.deadline_ms)
+        self._operation = operation
+
+    def run(self, now_ms: int) -> None:
+        self._operation.complete_by("session_limit", now_ms * 1000)
 
 
 class ReplicaHost(Protocol):
@@ -177,7 +220,10 @@ class ShareBroker:
             broker_id, "share-group-lock-timeout", 0, SystemTimer(clock.start_ms)
         ).timer
         self.partitions: dict[GroupKey, SharePartition] = {}
-        self._sessions: dict[tuple[str, str], dict[TopicPartition, None]] = {}
+        self._sessions: dict[tuple[str, str], CachedShareSession] = {}
+        # Groups and members that have had a session, or have been refused one.
+        self._members: set[tuple[str, str]] = set()
+        self._idle: dict[DelayedShareFetch, _IdleShareFetch] = {}
         self._actions: list[tuple[str, tuple[TopicPartition, ...]] | TopicPartition] = []
         self._groups, self._host = groups, host
 
@@ -199,6 +245,62 @@ class ShareBroker:
     def limits(self, group: str) -> ShareGroupLimits:
         return self._groups.limits(group)
 
+    # Sessions
+
+    def fetch_session_error(self, fetch: ShareFetch) -> str:
+        """Create, continue or refuse the share session of a fetch (`SharePartitionManager.newContext`).
+
+        Sessions are only checked if the settings limit their number. A session from before the trace may have any
+        epoch. Returns the error, or NONE.
+        """
+        member, limit = (fetch.group, fetch.acquirer.member_id), self._groups.settings.max_sessions
+        if limit is not None and fetch.session_epoch == INITIAL_EPOCH:
+            self._members.add(member)
+            self._sessions.pop(member, None)
+            if len(self._sessions) >= limit:
+                return SHARE_SESSION_LIMIT_REACHED
+            self._sessions[member] = CachedShareSession(epoch=INITIAL_EPOCH)
+        elif member not in self._sessions and (limit is None or member not in self._members):
+            self._members.add(member)
+            self._sessions[member] = CachedShareSession()
+        error = self._use_session(member, fetch.session_epoch)
+        if error == NONE:
+            self._sessions[member].partitions.update(dict.fromkeys(fetch.partitions))
+        return error
+
+    def acknowledge_session_error(self, group: str, member_id: str, epoch: int | None) -> str:
+        """Return the error of the session epoch of a request that acknowledges records, or NONE."""
+        member = group, member_id
+        if member not in self._sessions and member not in self._members:
+            return NONE
+        return self._use_session(member, epoch)
+
+    def _use_session(self, member: tuple[str, str], epoch: int | None) -> str:
+        """Check the epoch of a request, and advance that of the session. An epoch of None matches any session."""
+        if self._groups.settings.max_sessions is None:
+            return NONE
+        session = self._sessions.get(member)
+        if session is None:
+            return SHARE_SESSION_NOT_FOUND
+        if epoch is None:
+            session.epoch = None
+        elif epoch != FINAL_EPOCH:
+            if session.epoch not in (None, epoch):
+                return INVALID_SHARE_SESSION_EPOCH
+            session.epoch = epoch + 1 if epoch < INT32_MAX else 1
+        return NONE
+
+    def refuse(self, operation: DelayedShareFetch, error: str, now_us: int) -> None:
+        """Answer a share fetch with an error of its session: after its maximum wait if there are too many sessions."""
+        operation.erroneous = dict.fromkeys(operation.fetch.partitions, error)
+        if error != SHARE_SESSION_LIMIT_REACHED:
+            operation.complete_by("session_error", now_us)
+            return
+        self._idle = {each: task for each, task in self._idle.items() if not each.completed}
+        task = self._idle[operation] = _IdleShareFetch(operation)
+        operation.watched = self.purgatory.used = True
+        self.purgatory.timer.add(task)
+
     # Requests
 
     def fetch_messages(
@@ -212,8 +314,6 @@ class ShareBroker:
             read_ms: How long reading the state takes, of partitions that the group uses here for the first time.
         """
         fetch = operation.fetch
-        session = self._sessions.setdefault((fetch.group, fetch.acquirer.member_id), {})
-        session.update(dict.fromkeys(fetch.partitions))
         if not fetch.partitions or fetch.max_records == 0 or fetch.max_bytes == 0:
             operation.complete_by("no_partitions" if not fetch.partitions else "no_records", now_us)
             return
@@ -285,8 +385,8 @@ class ShareBroker:
             partition.release(member_id, now_us, answer)
             return NONE
 
-        keys = self._sessions.pop((group, member_id), None)
-        self._end_deliveries(answer, group, keys or (), apply, "session_end", now_us)
+        session = self._sessions.pop((group, member_id), None)
+        self._end_deliveries(answer, group, session.partitions if session else (), apply, "session_end", now_us)
 
     def _end_deliveries(
         self,
@@ -305,7 +405,9 @@ class ShareBroker:
                 answer.errors[key] = UNKNOWN_TOPIC_OR_PARTITION
                 continue
             self.cause = cause
-            answer.errors[key] = apply(partition)
+            error = apply(partition)
+            # A write that fails at once has set its error.
+            answer.errors.setdefault(key, error)
             self.cause = None
             self._check(GroupKey(group, key), cause, now_us)
         answer.waited = answer.pending > 1
@@ -326,12 +428,22 @@ class ShareBroker:
             self._writes.add(_WriteAnswer(now_us // 1000 + delay_ms, write, self))
 
     def apply_write(self, write: StateWrite, now_us: int) -> None:
-        """Store a write at the share coordinator, and pass its answer to the share partition."""
+        """Store a write at the share coordinator unless it fails, and pass its answer to the share partition."""
         partition = write.partition
-        self._groups.state(GroupKey(partition.group, partition.key)).write(write.start, write.batches)
-        self._caused_by("state_write", lambda: partition.on_written(write, now_us))
-        if isinstance(write.request, ShareAnswer):
-            write.request.settle(now_us)
+        answer = write.request if isinstance(write.request, ShareAnswer) else None
+        group_key = GroupKey(partition.group, partition.key)
+        error = None if answer is None else answer.write_errors.get(partition.key)
+        if answer is None or error is None:
+            self._groups.state(group_key).write(write.start, write.batches)
+            self._caused_by("state_write", lambda: partition.on_written(write, now_us))
+        else:
+            partition.roll_back(write, now_us)
+            answered = answer.errors[partition.key] = _WRITE_ERRORS.get(error, UNKNOWN_SERVER_ERROR)
+            if answered in _FENCING_ERRORS and (fenced := self.partitions.pop(group_key, None)):
+                fenced.fence(now_us)
+                self._check(group_key, "state_write", now_us)
+        if answer is not None:
+            answer.settle(now_us)
 
     # Checks
 
@@ -384,6 +496,12 @@ class ShareBroker:
     def stop(self, key: TopicPartition, now_us: int) -> None:
         """Abandon fetches that wait for the partition, and drop its share partitions, because the broker stopped."""
         self.purgatory.abandon(lambda watched: key in (watched, watched[1]), now_us)
+        for operation, task in self._idle.items():
+            if key in operation.fetch.partitions and not operation.completed:
+                task.cancel()
+                operation.abandon(now_us)
+                operation.trigger = str(key)
+        self._sessions = {member: each for member, each in self._sessions.items() if key not in each.partitions}
         for group_key in [each for each in self.partitions if each.key == key]:
             self.partitions.pop(group_key).fence(now_us)
 

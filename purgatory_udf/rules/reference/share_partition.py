@@ -423,6 +423,9 @@ class SharePartition:
     def fence(self, now_us: int) -> None:
         """End all deliveries, because the broker no longer leads the partition. Acquisition locks continue to run."""
         self.is_active, self.is_fenced = False, True
+        self._record_fenced(now_us)
+
+    def _record_fenced(self, now_us: int) -> None:
         for batch in self.batches:
             for first, last, state in batch.states():
                 if state.state is RecordState.ACQUIRED and state.former is None:
@@ -442,6 +445,15 @@ class SharePartition:
         moved = self._move_start()
         if moved and write.transitions:
             self._server.check_group_key(self, now_us)
+
+    def roll_back(self, write: StateWrite, now_us: int) -> None:
+        """Handle the failure of a state write: the member holds the records again, unless their lock has expired.
+
+        No fetch is checked. Records whose lock has expired are available from now on.
+        """
+        self._complete(write.transitions, commit=False)
+        if self.is_fenced:
+            self._record_fenced(now_us)
 
     def _complete(self, transitions: Sequence[StateTransition], commit: bool) -> None:
         limit = self.limits.delivery_count_limit

@@ -39,6 +39,8 @@ from purgatory_udf.sources.request_log.kafka_protocol import Key, topic_of
 from purgatory_udf.sources.request_log.log_line import MALFORMED, Request
 from purgatory_udf.sources.request_log.partition_facts import Fact, ReaderPosition
 from purgatory_udf.sources.request_log.recorded_operation import (
+    COMPLETED,
+    EXPIRED,
     LoggedOperation,
     RecordedOutcome,
     logged_operation,
@@ -53,6 +55,10 @@ RENEW = 4
 # States of records in the requests of the share coordinator.
 AVAILABLE, ARCHIVED = 0, 4
 _STATE_NAMES = {0: "AVAILABLE", 2: "ACKNOWLEDGED", 4: "ARCHIVED"}
+# Errors of acknowledgements of which the state could not be written. The broker had accepted them.
+_WRITE_FAILURES = frozenset({-1, 6, 15, 69})
+# Errors of share fetches without the right session.
+_SESSION_ERRORS = frozenset({122, 123, errors.SHARE_SESSION_LIMIT_REACHED})
 # Defaults of `share.record.lock.duration.ms`.
 DEFAULT_LOCK_MS = 30_000
 
@@ -169,9 +175,8 @@ class ShareGroupConverter:
             return list(self._ended_sessions(request)), []
         if request.api == READ_STATE:
             return [], []
-        if (request.answer or {}).get("errorCode"):
-            self.report.count("share_error")
-            return [], []
+        if code := (request.answer or {}).get("errorCode"):
+            return list(self._refused(request, int(code))), []
         events = list(self._setting_events(request))
         acknowledged = self._acknowledged(request)
         facts: list[tuple[Key, Fact]] = []
@@ -195,6 +200,23 @@ class ShareGroupConverter:
         operations = [_operation(request, event, number, recorded) for number, event in enumerate(events)]
         return operations, facts
 
+    def _refused(self, request: Request, code: int) -> Iterator[LoggedOperation]:
+        """Yield a fetch that was refused because of its session. Other requests with an error are left out."""
+        if request.api != SHARE_FETCH or code not in _SESSION_ERRORS:
+            self.report.count("share_error")
+            return
+        self.report.count("share_session_error")
+        session = _Session(complete=False)
+        if code == errors.SHARE_SESSION_LIMIT_REACHED:
+            self._sessions.pop((request.broker, str(request.body["memberId"])), None)
+        session.partitions.update(dict.fromkeys(key for key, _ in self._partitions(request.body.get("topics"))))
+        event = self._fetch_event(request, int(request.body["shareSessionEpoch"]), session, [])
+        recorded = recorded_share_fetch(request, [code], acquired=False)
+        if recorded.outcome == EXPIRED:
+            # Kafka does not count it as expired.
+            recorded.outcome = COMPLETED
+        yield _operation(request, event | {"error": errors.name_of(code)}, 0, recorded)
+
     def _member(self, request: Request) -> dict[str, Any]:
         return {"group": str(request.body["groupId"]), "member_id": str(request.body["memberId"])}
 
@@ -205,7 +227,7 @@ class ShareGroupConverter:
         partitions = []
         for topic, partition in session.partitions:
             entry: dict[str, Any] = {"topic": topic, "partition": partition}
-            read_us = self._served[request.broker, (topic, partition)]
+            read_us = self._served.get((request.broker, (topic, partition)), 0)
             if read_us > request.local_us:
                 # Another fetch may have caused the read, but be tried later.
                 entry["state_read_ms"] = (read_us - request.local_us) // 1000
@@ -231,6 +253,7 @@ class ShareGroupConverter:
         if acknowledged:
             event["acknowledgements"] = acknowledged
             event["state_write_ms"] = self._write_ms(request, request.local_us, acknowledged)
+            event |= self._write_errors(request)
         return event
 
     def _acknowledge_event(self, request: Request, acknowledged: list[dict[str, Any]]) -> dict[str, Any]:
@@ -240,8 +263,10 @@ class ShareGroupConverter:
             "time_us": at_us,
             "type": "share_acknowledge",
             **self._member(request),
+            "session_epoch": int(request.body["shareSessionEpoch"]),
             "acknowledgements": acknowledged,
             "state_write_ms": write_ms,
+            **self._write_errors(request),
         }
 
     def _release_event(self, request: Request) -> dict[str, Any]:
@@ -269,8 +294,9 @@ class ShareGroupConverter:
     def _acknowledged(self, request: Request) -> list[dict[str, Any]]:
         """Return the acknowledgements of a request, and remove their offsets from those that the member holds."""
         member, acknowledged = str(request.body["memberId"]), []
-        refusal = "acknowledgeErrorCode" if request.api == SHARE_FETCH else "errorCode"
-        refused = {key for key, partition in self._answers(request) if partition.get(refusal)}
+        failures = self._write_errors(request).get("state_write_errors", ())
+        unwritten = {(each["topic"], each["partition"]) for each in failures}
+        refused = set(self._refusals(request)) - unwritten
         for (topic, partition), entry in self._partitions(request.body.get("topics")):
             for batch in entry.get("acknowledgementBatches") or ():
                 first, last = int(batch["firstOffset"]), int(batch["lastOffset"])
@@ -279,8 +305,19 @@ class ShareGroupConverter:
                 accepted = (topic, partition) not in refused
                 fields = {"first_offset": first, "last_offset": last, "types": types, "accepted": accepted}
                 acknowledged.append({**place, **fields})
-                self._let_go(request, (topic, partition), first, last, member, set(types) == {RENEW})
+                if (topic, partition) not in unwritten:
+                    self._let_go(request, (topic, partition), first, last, member, set(types) == {RENEW})
         return acknowledged
+
+    def _refusals(self, request: Request) -> dict[Key, int]:
+        """Return the error of each partition of which the acknowledgements failed."""
+        refusal = "acknowledgeErrorCode" if request.api == SHARE_FETCH else "errorCode"
+        return {key: int(partition[refusal]) for key, partition in self._answers(request) if partition.get(refusal)}
+
+    def _write_errors(self, request: Request) -> dict[str, Any]:
+        """Return the field `state_write_errors` for acknowledgements that waited, or nothing without such errors."""
+        refusals = self._refusals(request) if request.remote_us else {}
+        return _write_errors((key, code) for key, code in refusals.items() if code in _WRITE_FAILURES)
 
     def _let_go(self, request: Request, key: Key, first: int, last: int, member: str, renewed: bool) -> None:
         kept = []
@@ -378,6 +415,11 @@ class ShareGroupConverter:
             "member_id": held.member,
             "broker": held.broker,
             "state_write_ms": max(0, request.answered_us - request.arrival_us) // 1000,
+            **_write_errors(
+                (key, int(partition["errorCode"]))
+                for key, partition in self._partitions((request.answer or {}).get("results"))
+                if partition.get("errorCode")
+            ),
         }
         return LoggedOperation(held.broker, request.place, event, None)
 
@@ -492,6 +534,11 @@ def _operation(
     if event["type"] in ("share_group", "share_state"):
         return LoggedOperation(request.broker, request.place, {**event, "broker": request.broker}, None, number)
     return logged_operation(request, event, of_fetch, number)
+
+
+def _write_errors(codes: Iterable[tuple[Key, int]]) -> dict[str, Any]:
+    listed = [{"topic": key[0], "partition": key[1], "error": errors.name_of(code)} for key, code in codes]
+    return {"state_write_errors": listed} if listed else {}
 
 
 def _codes(request: Request) -> list[int]:

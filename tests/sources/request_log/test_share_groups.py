@@ -195,8 +195,34 @@ def test_records_that_nobody_acknowledged(written: float, later: list[str], rele
 
 
 def test_error_is_counted_and_left_out() -> None:
-    translation = translate(parse([_share(10, 4, error=123)]), NAMED)
-    assert (translation.events, translation.report.counts["share_error"]) == ([], 1)
+    translation = translate(parse([_share(10, 4, error=42), _share(20, 4, api=ACKNOWLEDGE, error=123)]), NAMED)
+    assert (translation.events, translation.report.counts["share_error"]) == ([], 2)
+
+
+def test_session_errors_are_events() -> None:
+    """A fetch that got no session waited for its maximum wait, and did not expire."""
+    refused = _share(20, 4, acknowledged=[(0, 0, 1)], error=123)
+    limited = _share(600, 0, partitions=[1], member="n", error=133, remote=500)
+    translation = translate(parse([_share(10, 0, partitions=[0]), refused, limited]), NAMED)
+    _, *fetches = (_shown(event) for event in translation.events if event["type"] == "share_fetch")
+    assert [(event["at"], event["error"], event.get("acknowledgements")) for event in fetches] == [
+        (20, "INVALID_SHARE_SESSION_EPOCH", None),
+        (100, "SHARE_SESSION_LIMIT_REACHED", None),
+    ]
+    assert translation.report.counts["share_session_error"] == 2
+    assert [each.outcome for each in translation.recorded.values()] == ["at_once", "at_once", "completed"]
+
+
+@pytest.mark.parametrize(("code", "accepted", "failed"), [(15, True, ["COORDINATOR_NOT_AVAILABLE"]), (121, False, [])])
+def test_failed_state_writes(code: int, accepted: bool, failed: list[str]) -> None:
+    """The member still holds the records, so that the end of its session releases them."""
+    given = _share(10, 0, partitions=[0], acquired=[(5, 9, 1)])
+    refused = _share(50, 1, api=ACKNOWLEDGE, acknowledged=[(5, 9, 1)], refused=code, remote=30)
+    events = _events(given, refused, _write(900, 5, (5, 9, 0, 1)))
+    (event,) = (event for event in events if event["type"] == "share_acknowledge")
+    assert event["acknowledgements"][0]["accepted"] == accepted
+    assert [each["error"] for each in event.get("state_write_errors", ())] == failed
+    assert [event["type"] for event in events][-1] == ("share_release" if failed else "share_acknowledge")
 
 
 def test_acknowledged_topics_have_pseudonyms() -> None:

@@ -78,7 +78,7 @@ def anonymised(event: dict[str, Any], rename: Rename) -> dict[str, Any]:
         field: rename(FIELDS[field], value) if field in FIELDS and value is not None else value
         for field, value in event.items()
     }
-    for places in ("partitions", "topics", "owned", "assigned", "acknowledgements"):
+    for places in ("partitions", "topics", "owned", "assigned", "acknowledgements", "state_write_errors"):
         named = changed.get(places)
         if isinstance(named, list):
             changed[places] = [{**place, "topic": rename("topic", place["topic"])} for place in named]

@@ -1,0 +1,181 @@
+"""Share groups: failed state writes, rejected sessions, isolation, and reads of remote storage."""
+
+from __future__ import annotations
+
+import pytest
+
+from purgatory_udf.common.configuration import load_config
+from purgatory_udf.contract.outcome import TopicPartition
+from purgatory_udf.rules.reference.reference_replay import Replay, Replayer
+from purgatory_udf.rules.reference.share_broker import GroupKey
+from tests.support.share_timeline import ShareTimeline
+
+PARTITION = GroupKey("g", TopicPartition("t", 0))
+
+
+def _run(timeline: ShareTimeline, *settings: str) -> tuple[Replayer, Replay]:
+    replayer = Replayer(load_config(None, ["share.record_lock_duration_ms=1000", *settings]), 0)
+    for event in timeline.events:
+        replayer.apply(event)
+    return replayer, replayer.finish()
+
+
+def _ends(replay: Replay) -> list[str]:
+    """Return the deliveries as text: offsets, member, how and when they ended, and the state."""
+    return [
+        f"{each.first_offset}-{each.last_offset} {each.member_id} {each.ended_by} {each.ended_us // 1000} {each.state}"
+        for _, each in replay.deliveries
+    ]
+
+
+def _fetches(replay: Replay) -> list[str]:
+    """Return the share fetches as text: id, how and when they ended, and bytes or error of each partition."""
+    return [
+        f"{each.request_id} {'expired' if each.expired else each.completed_by} {each.ended_us // 1000} "
+        + ",".join(f"{part.partition}:{part.bytes if part.error == 'NONE' else part.error}" for part in each.partitions)
+        for each in replay.outcomes
+    ]
+
+
+def _acquired() -> ShareTimeline:
+    """m1 holds offsets 0 to 9 from 10 ms on; a fetch of m2 waits from 20 ms to 520 ms."""
+    timeline = ShareTimeline().settings().append(1, 0, 10)
+    return timeline.fetch(10, "f1", "m1", [0]).fetch(20, "f2", "m2", [0])
+
+
+def test_failed_write_keeps_records_with_member() -> None:
+    """The member can acknowledge the records again; the fetch gets none, because nothing becomes available."""
+    timeline = _acquired()
+    timeline.acknowledge(30, "a1", "m1", 0, (0, 9), 2, state_write_ms=50, fails="COORDINATOR_NOT_AVAILABLE")
+    timeline.acknowledge(100, "a2", "m1", 0, (0, 9), 1, state_write_ms=5)
+    replayer, replay = _run(timeline)
+    answers = {each.request_id: each for each in replayer.cluster.broker(0).shares.answers}
+    assert answers["a1"].errors == {PARTITION.key: "COORDINATOR_NOT_AVAILABLE"}
+    assert answers["a1"].written_us == 80_000
+    assert _ends(replay) == ["0-9 m1 accepted 100 ACKNOWLEDGED"]
+    assert _fetches(replay) == ["f1 min_bytes 10 0:1000", "f2 expired 520 0:0"]
+    state = replayer.cluster.share_groups.state(PARTITION)
+    assert (state.start, [(each.first, each.last) for each in state.batches]) == (0, [(0, 9)])
+
+
+def test_failed_write_after_lock_expiry_releases() -> None:
+    """The lock expires during the write. The failure makes the records available, but wakes no waiting fetch."""
+    timeline = _acquired()
+    timeline.acknowledge(1000, "a1", "m1", 0, (0, 9), 1, state_write_ms=100, fails="UNKNOWN_SERVER_ERROR")
+    timeline.fetch(1050, "f3", "m2", [0]).fetch(1200, "f4", "m3", [0])
+    _, replay = _run(timeline)
+    assert _ends(replay)[:1] == ["0-9 m1 lock_expired 1010 AVAILABLE"]
+    # The answer to f4 wakes no one either: f3 is checked when the broker finishes f4, and finds nothing.
+    assert _fetches(replay)[1:] == ["f2 expired 520 0:0", "f3 expired 1550 0:0", "f4 min_bytes 1200 0:1000"]
+
+
+def test_failed_write_at_limit_archives() -> None:
+    timeline = _acquired()
+    timeline.acknowledge(1000, "a1", "m1", 0, (0, 9), 1, state_write_ms=100, fails="UNKNOWN_SERVER_ERROR")
+    replayer, replay = _run(timeline, "share.delivery_count_limit=1")
+    assert _ends(replay) == ["0-9 m1 lock_expired 1010 ARCHIVED"]
+    (batch,) = replayer.cluster.broker(0).shares.partitions[PARTITION].batches
+    assert batch.whole is not None and batch.whole.state.name == "ARCHIVED"
+
+
+@pytest.mark.parametrize(
+    ("error", "answered"),
+    [
+        ("FENCED_STATE_EPOCH", "NOT_LEADER_OR_FOLLOWER"),
+        ("GROUP_ID_NOT_FOUND", "GROUP_ID_NOT_FOUND"),
+        ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+def test_fencing_write_drops_share_partition(error: str, answered: str) -> None:
+    """The next fetch reads the state again, from which the records are missing, and acquires them."""
+    timeline = _acquired()
+    timeline.acknowledge(30, "a1", "m1", 0, (0, 4), 1, state_write_ms=10, fails=error)
+    timeline.fetch(100, "f3", "m3", [0])
+    replayer, replay = _run(timeline)
+    (answer,) = replayer.cluster.broker(0).shares.answers
+    assert answer.errors == {PARTITION.key: answered}
+    assert _ends(replay)[:1] == ["0-9 m1 fenced 40 ACQUIRED"]
+    assert _fetches(replay) == ["f1 min_bytes 10 0:1000", "f2 expired 520 ", "f3 min_bytes 100 0:1000"]
+
+
+def test_failed_write_of_session_end_keeps_records() -> None:
+    timeline = _acquired()
+    timeline.release(30, "m1", state_write_ms=20, fails={0: "COORDINATOR_LOAD_IN_PROGRESS"})
+    _, replay = _run(timeline)
+    assert _ends(replay) == ["0-9 m1 lock_expired 1010 AVAILABLE"]
+    assert _fetches(replay) == ["f1 min_bytes 10 0:1000", "f2 expired 520 0:0"]
+
+
+@pytest.mark.parametrize("error", ["SHARE_SESSION_NOT_FOUND", "INVALID_SHARE_SESSION_EPOCH"])
+def test_recorded_session_error_answers_at_once(error: str) -> None:
+    """Neither the acknowledgements nor the fetch of the request take effect."""
+    timeline = _acquired().append(30, 0, 20, 10)
+    given = [{"topic": "t", "partition": 0, "first_offset": 0, "last_offset": 9, "types": [1]}]
+    timeline.fetch(40, "f3", "m1", [0], session_epoch=4, acknowledgements=given, error=error)
+    replayer, replay = _run(timeline)
+    assert _fetches(replay)[2] == f"f3 session_error 40 0:{error}"
+    assert replayer.cluster.broker(0).shares.answers == []
+    assert _ends(replay)[0] == "0-9 m1 lock_expired 1010 AVAILABLE"
+
+
+def test_session_limit_is_answered_after_maximum_wait() -> None:
+    """The timer of the purgatory has the request; no list of watchers has it, and no meter counts it."""
+    timeline = ShareTimeline().settings().append(1, 0, 10)
+    timeline.fetch(10, "f1", "m1", [0], error="SHARE_SESSION_LIMIT_REACHED").add(400, "clock")
+    _, replay = _run(timeline)
+    assert _fetches(replay) == ["f1 session_limit 510 0:SHARE_SESSION_LIMIT_REACHED"]
+    (gauge,) = (each for each in replay.gauges if each.purgatory == "ShareFetch" and each.at_ms == 400)
+    assert (gauge.watched, gauge.delayed) == (0, 1)
+    assert not any(each.expired for each in replay.outcomes)
+
+
+def test_sessions_are_checked_with_a_limit() -> None:
+    """One session at most. Epochs rise by one with each request; a session from before the trace may have any."""
+    timeline = ShareTimeline().settings().append(1, 0, 0)
+    timeline.fetch(10, "old", "m0", [0], session_epoch=7, max_wait_ms=1)
+    timeline.fetch(20, "full", "m1", [0], session_epoch=0, max_wait_ms=5)
+    timeline.fetch(30, "unknown", "m1", [0], session_epoch=1, max_wait_ms=1)
+    timeline.fetch(40, "repeated", "m0", [0], session_epoch=7, max_wait_ms=1)
+    timeline.acknowledge(45, "a1", "m0", 0, (0, 0), 1, session_epoch=8)
+    timeline.acknowledge(46, "a2", "m0", 0, (0, 0), 1, session_epoch=8)
+    timeline.fetch(50, "next", "m0", [0], session_epoch=9, max_wait_ms=1)
+    timeline.release(60, "m0").fetch(70, "ended", "m0", [0], session_epoch=10, max_wait_ms=1)
+    timeline.acknowledge(75, "a3", "m0", 0, (0, 0), 1, session_epoch=10)
+    timeline.fetch(80, "new", "m1", [0], session_epoch=0, max_wait_ms=1)
+    timeline.fetch(90, "again", "m1", [0], session_epoch=0, max_wait_ms=1)
+    timeline.acknowledge(95, "a4", "m1", 0, (0, 0), 1).fetch(96, "after", "m1", [0], session_epoch=5, max_wait_ms=1)
+    replayer, replay = _run(timeline, "share.max_sessions=1")
+    assert _fetches(replay) == [
+        "old expired 11 0:0",
+        "full session_limit 25 0:SHARE_SESSION_LIMIT_REACHED",
+        "unknown session_error 30 0:SHARE_SESSION_NOT_FOUND",
+        "repeated session_error 40 0:INVALID_SHARE_SESSION_EPOCH",
+        "next expired 51 0:0",
+        "ended session_error 70 0:SHARE_SESSION_NOT_FOUND",
+        "new expired 81 0:0",
+        "again expired 91 0:0",
+        "after expired 97 0:0",
+    ]
+    answers = {each.request_id: each.errors[PARTITION.key] for each in replayer.cluster.broker(0).shares.answers
+               if each.request_id}  # fmt: skip
+    assert answers == {
+        "a1": "INVALID_RECORD_STATE",
+        "a2": "INVALID_SHARE_SESSION_EPOCH",
+        "a3": "SHARE_SESSION_NOT_FOUND",
+        "a4": "INVALID_RECORD_STATE",
+    }
+
+
+def test_sessions_are_not_checked_by_default() -> None:
+    timeline = ShareTimeline().settings().append(1, 0, 0)
+    timeline.fetch(10, "f1", "m", [0], session_epoch=3, max_wait_ms=1).release(20, "m")
+    timeline.fetch(30, "f2", "m", [0], session_epoch=9, max_wait_ms=1)
+    _, replay = _run(timeline)
+    assert _fetches(replay) == ["f1 expired 11 0:0", "f2 expired 31 0:0"]
+
+
+def test_stopped_broker_abandons_rejected_session() -> None:
+    timeline = ShareTimeline().settings().append(1, 0, 0)
+    timeline.fetch(10, "f1", "m1", [0], error="SHARE_SESSION_LIMIT_REACHED").change(100, 0, "stopped")
+    _, replay = _run(timeline)
+    assert [(each.cancelled, each.ended_us) for each in replay.outcomes] == [(True, 100_000)]

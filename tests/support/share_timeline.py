@@ -1,0 +1,80 @@
+"""Events of share groups, written as a timeline. The group is `g`, the topic `t`; records have 100 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Event = dict[str, Any]
+
+
+class ShareTimeline:
+    """Events in the order of the calls. Times are in milliseconds, partitions are numbers."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def add(self, ms: float, kind: str, **fields: Any) -> ShareTimeline:
+        common = {"time_us": round(ms * 1000), "seq": len(self.events) + 1, "broker": 0, "type": kind}
+        self.events.append(common | {name: value for name, value in fields.items() if value is not None})
+        return self
+
+    def settings(self, ms: float = 0, **settings: Any) -> ShareTimeline:
+        return self.add(ms, "share_group", group="g", auto_offset_reset="earliest", **settings)
+
+    def change(self, ms: float, partition: int, change: str, **fields: Any) -> ShareTimeline:
+        return self.add(ms, "partition", topic="t", partition=partition, change=change, **fields)
+
+    def append(self, ms: float, partition: int, end: int, count: int | None = None) -> ShareTimeline:
+        """Append one batch of `count` records, by default `end`, up to the log end `end`, and replicate it."""
+        size = 100 * (end if count is None else count)
+        self.change(ms, partition, "log_end", offset=end, bytes=size, batches=1)
+        return self.change(ms, partition, "high_watermark", offset=end)
+
+    def fetch(self, ms: float, name: str, member: str, partitions: Sequence[int], **fields: Any) -> ShareTimeline:
+        fields = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1_000_000, "max_records": 500, **fields}
+        places = [{"topic": "t", "partition": partition} for partition in partitions]
+        return self.add(
+            ms, "share_fetch", request_id=name, client_id=member, group="g", member_id=member, partitions=places,
+            **fields,
+        )  # fmt: skip
+
+    def acknowledge(
+        self, ms: float, name: str, member: str, partition: int, offsets: tuple[int, int], kind: int, *,
+        fails: str | None = None, **fields: Any,
+    ) -> ShareTimeline:  # fmt: skip
+        """Acknowledge a range with one type. `fails` is the error of the state write."""
+        place = {"topic": "t", "partition": partition}
+        ranges = [{**place, "first_offset": offsets[0], "last_offset": offsets[1], "types": [kind]}]
+        return self.add(
+            ms, "share_acknowledge", request_id=name, client_id=member, group="g", member_id=member,
+            acknowledgements=ranges, state_write_errors=_errors({} if fails is None else {partition: fails}), **fields,
+        )  # fmt: skip
+
+    def release(self, ms: float, member: str, fails: dict[int, str] | None = None, **fields: Any) -> ShareTimeline:
+        """End a session. `fails` has the errors of state writes by partition."""
+        errors = _errors(fails or {})
+        return self.add(ms, "share_release", group="g", member_id=member, state_write_errors=errors, **fields)
+
+
+def _errors(fails: dict[int, str]) -> list[Event] | None:
+    return [{"topic": "t", "partition": partition, "error": error} for partition, error in fails.items()] or None
+
+
+def error_timeline() -> ShareTimeline:
+    """Return a timeline in which state writes fail, requests have wrong epochs, and there are too many sessions."""
+    timeline = ShareTimeline().settings().append(1, 0, 10).append(1, 1, 10)
+    epochs = [0, 0, 0]
+    for step in range(40):
+        at, member = 10 + 60 * step, step % 3
+        wrong = step % 11 == 10
+        timeline.fetch(at, f"f{step}", f"m{member}", [0, 1], session_epoch=epochs[member] + 5 * wrong, max_records=5)
+        epochs[member] += not wrong
+        fails = ("COORDINATOR_NOT_AVAILABLE", "FENCED_STATE_EPOCH", None, None)[step % 4]
+        timeline.acknowledge(at + 20, f"a{step}", f"m{member}", step % 2, (step // 2, step // 2), 1 + step % 3,
+                             state_write_ms=30 * (step % 3), fails=fails, session_epoch=epochs[member])  # fmt: skip
+        epochs[member] += 1
+        if step % 5 == 4:
+            timeline.append(at + 30, step % 2, 10 + step, 2)
+            timeline.fetch(at + 35, f"x{step}", f"x{step}", [0], session_epoch=0, max_wait_ms=100)
+    return timeline
