@@ -61,14 +61,19 @@ PARTS = {
             "tests/streaming/test_share_rules.py",
         ),
     ),
-    # The tests of `.ci/branches`, which reach every branch; the others take too long without compilation.
+    # The tests of `.ci/branches`, which reach every branch, and other short ones; the rest takes too long without
+    # compilation.
     "engine": Part(
         ("purgatory_udf/rules/engine/loop",),
         tuple(
-            f"tests/rules/engine/loop/test_{name}.py" for name in ("every_branch", "against_oracle", "remote_oracle")
+            f"tests/rules/engine/loop/test_{name}.py"
+            for name in (
+                *("every_branch", "against_oracle", "remote_oracle", "watches", "gauges", "state", "trimmed_logs"),
+                "engine_call",
+            )
         ),
         (("NUMBA_DISABLE_JIT", "1"),),
-        "every_branch or corner or hand_made",
+        "every_branch or corner or hand_made or watches or gauges or state or short_logs or engine_call",
     ),
     "coordinator": Part(("purgatory_udf/rules/coordinator",), ("tests/rules/coordinator", "tests/rules/groups")),
     "import": Part(_REQUEST_LOG, ("tests/sources/request_log",)),

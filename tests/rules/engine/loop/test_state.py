@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -78,6 +79,22 @@ def test_drained_key_keeps_only_its_offsets() -> None:
     (state,) = engine.states.values()
     assert (len(state.operations), len(state.parts), len(state.request_ids)) == (0, 0, 0)
     assert (state.keys["end"][0], state.keys["hw"][0]) == (1, 1)
+
+
+@pytest.mark.parametrize("size", [1, 7, 30])
+def test_serialized_state_is_read_back(size: int) -> None:
+    """Records, and texts that are long, empty, not ASCII or missing."""
+    engine = Engine(Config())
+    requests = [
+        _fetch(n, 1, 50) | {"request_id": text, "client_id": client}
+        for n, (text, client) in enumerate(zip(("é" * 40, "", None, "r"), (None, "c", "", None), strict=True), 1)
+    ]
+    engine.feed(event_table([*_append(0), *(requests * 10)[:size]]))
+    (state,) = engine.states.values()
+    again = state_codec.decode_state(state_codec.encode_state(state))
+    for field in fields(State):
+        before, after = getattr(state, field.name), getattr(again, field.name)
+        assert after.tolist() == before.tolist() if hasattr(before, "tolist") else after == before, field.name
 
 
 def test_other_state_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

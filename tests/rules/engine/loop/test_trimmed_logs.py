@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,11 +55,11 @@ class _Log:
         return self._chance.choice((self.end, self.end, self._chance.randint(offset, self.end)))
 
 
-def far_behind(seed: int) -> list[Event]:
+def far_behind(seed: int, duration_ms: int = 150) -> list[Event]:
     """Return a trace of two growing logs, with fetches anywhere in them."""
     chance, timeline = Random(seed), Timeline()
     logs = {partition: _Log(chance, timeline, partition) for partition in _PARTITIONS}
-    for ms in range(1, 150):
+    for ms in range(1, duration_ms):
         logs[chance.choice(_PARTITIONS)].grow(ms)
         for number in range(chance.randint(0, 3)):
             parts = {
@@ -103,6 +104,13 @@ def _reference(events: list[Event]) -> list[Outcome]:
 def test_trimming_changes_no_answer(seed: int, size: int, smallest_limit: int) -> None:
     events = far_behind(seed)
     assert _in_calls(events, size, _trimming(Config(), smallest_limit)) == _reference(events)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_trimming_of_short_logs_changes_no_answer(seed: int) -> None:
+    """Short enough for a run without compilation."""
+    events = far_behind(seed, duration_ms=60)
+    assert _in_calls(events, 10, _trimming(Config())) == _reference(events)
 
 
 def test_state_keeps_segments_above_log_start() -> None:
