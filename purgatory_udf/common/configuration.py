@@ -228,6 +228,7 @@ class ShareSettings(_Section):
     delivery_count_limit: Override = None
     partition_max_record_locks: Override = None
     auto_offset_reset: Literal["earliest", "latest"] | None = None
+    isolation: Literal["read_committed", "read_uncommitted"] | None = None
     max_sessions: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     version: Annotated[Literal["4.1", "4.2", "4.3", "4.4"], BeforeValidator(_version)] = "4.3"
     reads: Literal["bytes", "batches"] = "bytes"

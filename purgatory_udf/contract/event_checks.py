@@ -305,6 +305,7 @@ share_group = object_reader(
     Field("delivery_count_limit", integer(1, INT32), None),
     Field("partition_max_record_locks", integer(1, INT32), None),
     Field("auto_offset_reset", one_of("latest", "earliest"), None),
+    Field("isolation", one_of("read_uncommitted", "read_committed"), None),
 )
 
 RECORD_STATES = ("AVAILABLE", "ACKNOWLEDGED", "ARCHIVED")
@@ -335,7 +336,10 @@ _WAKE = (Field("wake", boolean, True),)
 CHANGES: dict[str, tuple[Field, ...]] = {
     "log_end": (*_AT_OFFSET, Field("bytes", count64, 0), Field("batches", integer(1, INT32), None)),
     "high_watermark": _AT_OFFSET,
-    "last_stable": _AT_OFFSET,
+    "last_stable": (
+        *_AT_OFFSET,
+        Field("aborted", list_of(object_reader(Field("first_offset", offset), Field("last_offset", offset))), None),
+    ),
     "log_start": _AT_OFFSET,
     "segment_roll": _AT_OFFSET,
     "truncate": _AT_OFFSET,

@@ -132,6 +132,7 @@ _KAFKA_NAMES = {
     "share.delivery.count.limit": "share.delivery_count_limit",
     "share.partition.max.record.locks": "share.partition_max_record_locks",
     "share.auto.offset.reset": "share.auto_offset_reset",
+    "share.isolation.level": "share.isolation",
     "share.max.share.sessions": "share.max_sessions",
     "linger.ms": "producer.linger_ms",
     "batch.size": "producer.batch_size",

@@ -119,6 +119,8 @@ _EVENT_WRITE_ERROR = pa.struct(
     ]
 )
 
+_EVENT_RANGE = pa.struct([column("first_offset", LONG, "First offset"), column("last_offset", LONG, "Last offset")])
+
 _EVENT_RECORD_STATE = pa.struct(
     [
         column("first_offset", LONG, "First offset"),
@@ -153,7 +155,7 @@ _EVENTS = table(
     column("max_wait_ms", LONG, "`fetch`, `share_fetch`: maximum wait in milliseconds"),
     column("min_bytes", LONG, "`fetch`, `share_fetch`: minimum bytes of the response"),
     column("max_bytes", LONG, "`fetch`, `share_fetch`: maximum bytes of the response"),
-    column("isolation", TEXT, "`fetch`, `list_offsets`: `read_uncommitted` or `read_committed`"),
+    column("isolation", TEXT, "`fetch`, `list_offsets`, `share_group`: `read_uncommitted` or `read_committed`"),
     column(
         "partitions",
         pa.list_(_EVENT_PARTITION),
@@ -270,6 +272,7 @@ _EVENTS = table(
         pa.list_(_EVENT_WRITE_ERROR),
         "`share_acknowledge`, `share_fetch`, `share_release`: partitions of which the state could not be written",
     ),
+    column("aborted", pa.list_(_EVENT_RANGE), "`last_stable`: records of aborted transactions below the offset"),
 )
 
 _REJECTED_EVENTS = table(

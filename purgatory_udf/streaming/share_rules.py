@@ -45,6 +45,7 @@ _COLUMNS = (
     "batches", "wake", "group", "member_id", "session_epoch", "max_records", "batch_size", "acquire_mode",
     "acknowledgements", "state_write_ms", "record_lock_duration_ms", "delivery_count_limit",
     "partition_max_record_locks", "auto_offset_reset", "start_offset", "states", "state_write_errors", "error",
+    "isolation", "aborted",
 )  # fmt: skip
 _TICK_COLUMNS = ("time_us", "seq", "broker", "type")
 _EFFECTIVE_TYPES = ("produce", "partition", "share_fetch", *SHARE_EVENTS)

@@ -121,7 +121,7 @@ WHOLE: dict[str, Event] = {
     "resumed": {**HEAD, "type": "resumed"},
     "log_end": change(change="log_end", offset=40, bytes=100, batches=1),
     "high_watermark": change(change="high_watermark", offset=40),
-    "last_stable": change(change="last_stable", offset=40),
+    "last_stable": change(change="last_stable", offset=40, aborted=[{"first_offset": 38, "last_offset": 39}]),
     "log_start": change(change="log_start", offset=40),
     "segment_roll": change(change="segment_roll", offset=40),
     "truncate": change(change="truncate", offset=40),
@@ -193,6 +193,7 @@ WHOLE: dict[str, Event] = {
         "delivery_count_limit": 5,
         "partition_max_record_locks": 2000,
         "auto_offset_reset": "earliest",
+        "isolation": "read_committed",
     },
     "share_state": {
         **HEAD,
@@ -316,6 +317,7 @@ DEFAULTS: dict[str, Event] = {
     "leave_group": {"generation": None},
     "offset_commit": {"generation": -1, "member_epoch": None},
     "log_end": {"bytes": 0, "batches": None},
+    "last_stable": {"aborted": None},
     "leader": {"leader_epoch": None, "replicas": None, "isr": None, "min_isr": None},
     **{change: {"wake": True} for change in ("online", "not_leader", "offline", "deleted", "follower", "none")},
     "list_offsets": {"timeout_ms": 0, "isolation": "read_uncommitted"},
@@ -339,6 +341,7 @@ DEFAULTS: dict[str, Event] = {
         "delivery_count_limit": None,
         "partition_max_record_locks": None,
         "auto_offset_reset": None,
+        "isolation": None,
     },
     "share_state": {"states": None},
 }

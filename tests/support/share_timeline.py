@@ -62,8 +62,8 @@ def _errors(fails: dict[int, str]) -> list[Event] | None:
 
 
 def error_timeline() -> ShareTimeline:
-    """Return a timeline in which state writes fail, requests have wrong epochs, and there are too many sessions."""
-    timeline = ShareTimeline().settings().append(1, 0, 10).append(1, 1, 10)
+    """Return a timeline with failed state writes, wrong epochs, too many sessions, and aborted transactions."""
+    timeline = ShareTimeline().settings(isolation="read_committed").append(1, 0, 10).append(1, 1, 10)
     epochs = [0, 0, 0]
     for step in range(40):
         at, member = 10 + 60 * step, step % 3
@@ -76,5 +76,8 @@ def error_timeline() -> ShareTimeline:
         epochs[member] += 1
         if step % 5 == 4:
             timeline.append(at + 30, step % 2, 10 + step, 2)
+            aborted = [{"first_offset": 8 + step, "last_offset": 8 + step}]
+            timeline.change(at + 31, step % 2, "last_stable", offset=10 + step, aborted=aborted)
+            timeline.change(at + 32, step % 2, "high_watermark", offset=10 + step)
             timeline.fetch(at + 35, f"x{step}", f"x{step}", [0], session_epoch=0, max_wait_ms=100)
     return timeline

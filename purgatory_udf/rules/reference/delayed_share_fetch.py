@@ -11,6 +11,7 @@ from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, Dela
 from purgatory_udf.rules.reference.delayed_fetch import OFFSET_OUT_OF_RANGE
 from purgatory_udf.rules.reference.delayed_produce import NONE
 from purgatory_udf.rules.reference.partition import (
+    FetchIsolation,
     LogBatch,
     OffsetMetadata,
 )
@@ -38,6 +39,12 @@ class ShareFetch:
     batch_size: int
     is_exact: bool
     session_epoch: int
+    reads_committed: bool
+
+    @property
+    def isolation(self) -> FetchIsolation:
+        """The end up to which the group reads, as it was set when the fetch arrived."""
+        return FetchIsolation.TXN_COMMITTED if self.reads_committed else FetchIsolation.HIGH_WATERMARK
 
     @property
     def rotated(self) -> tuple[TopicPartition, ...]:
@@ -51,12 +58,16 @@ class ShareFetch:
 
 
 class ShareRead(NamedTuple):
-    """A read for a share fetch: the error, the number of bytes including incomplete batches, the complete batches."""
+    """A read for a share fetch: the error, the number of bytes including incomplete batches, the complete batches.
+
+    `aborted` has the first and last offsets of aborted records in the batches, if the group reads committed records.
+    """
 
     error: str
     metadata: OffsetMetadata | None = None
     bytes: int = 0
     batches: tuple[LogBatch, ...] = ()
+    aborted: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -85,18 +96,21 @@ class ShareLog(Protocol):
     @property
     def checks_only_with_data(self) -> bool: ...
 
-    def read(self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool) -> ShareRead:
-        """Read from a partition's log, up to the high watermark.
+    def read(
+        self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool, isolation: FetchIsolation
+    ) -> ShareRead:
+        """Read from a partition's log, up to the high watermark or the last stable offset.
 
         Args:
             key: The partition.
             offset: The first offset to read; the result has an error if the log does not have it.
             max_bytes: The limit in bytes.
             min_one_message: Whether the first batch is returned even if it exceeds `max_bytes`.
+            isolation: Whether the group reads committed records only.
         """
 
-    def end(self, key: TopicPartition) -> OffsetMetadata | None:
-        """Return the end of a partition up to which share groups read, the high watermark; None while it is unknown."""
+    def end(self, key: TopicPartition, isolation: FetchIsolation) -> OffsetMetadata | None:
+        """Return the end of a partition up to which groups with this isolation read; None while it is unknown."""
 
     def log_start(self, key: TopicPartition) -> int:
         """Return the log start offset of a partition."""
@@ -196,7 +210,7 @@ class DelayedShareFetch(DelayedRequest):
         for key, max_bytes in _partition_max_bytes(self.fetch.max_bytes, keys, locked).items():
             if key in self.erroneous:
                 continue
-            read = self._log.read(key, offsets[key], min(max_bytes, limit), min_one_message)
+            read = self._log.read(key, offsets[key], min(max_bytes, limit), min_one_message, self.fetch.isolation)
             if self._log.cuts_reads:
                 min_one_message = min_one_message and not read.bytes
                 limit = max(0, limit - read.bytes)
@@ -216,7 +230,7 @@ class DelayedShareFetch(DelayedRequest):
         accumulated = 0
         max_bytes = _partition_max_bytes(self.fetch.max_bytes, list(offsets), len(offsets))
         for key, offset in offsets.items():
-            end = self._log.end(key)
+            end = self._log.end(key, self.fetch.isolation)
             start = self.share_partitions[key].fetch_metadata(offset)
             if end is None or start is None:
                 continue
@@ -250,6 +264,9 @@ class DelayedShareFetch(DelayedRequest):
                     fetch.is_exact,
                     now_us,
                 )
+                if read.aborted and answer.acquired:
+                    answer.acquired = partition.archive_aborted(answer.acquired, read.aborted)
+                    count = sum(each.last + 1 - each.first for each in answer.acquired)
                 acquired_count += count
                 answer.bytes = _sliced_bytes(read, answer.acquired)
 

@@ -186,6 +186,7 @@ def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None =
         batch_size=_number(event, "batch_size", INT32_MAX),
         is_exact=_number(event, "acquire_mode", 0) == RECORD_LIMIT and cluster.config.share.limits_failing_deliveries,
         session_epoch=_number(event, "session_epoch", 0),
+        reads_committed=cluster.share_groups.limits(event["group"]).isolation == "read_committed",
     )
     delay_ms = _overridden(cluster, event, "max_wait_ms", "share.max_wait_ms")
     operation = DelayedShareFetch(request, delay_ms, fetch, broker.shares)
@@ -394,6 +395,7 @@ def _high_watermark(broker: ReplicaBroker, replica: Partition, event: Event) -> 
 
 def _last_stable(broker: ReplicaBroker, replica: Partition, event: Event) -> None:
     replica.set_last_stable_offset(event["offset"])
+    replica.aborted += [(each["first_offset"], each["last_offset"]) for each in event.get("aborted") or ()]
 
 
 def _log_start(broker: ReplicaBroker, replica: Partition, event: Event) -> None:

@@ -256,6 +256,8 @@ class Partition:
         self.throttled_followers: dict[int, bool] = {}
         self.high_watermark: OffsetMetadata | None = None
         self._reported_last_stable_offset: OffsetMetadata | None = None
+        # First and last offsets of the records of aborted transactions, in order, as the trace reports them.
+        self.aborted: list[tuple[int, int]] = []
         self._broker_id = broker_id
 
     @property

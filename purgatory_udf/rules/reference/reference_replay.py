@@ -172,7 +172,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 # The version of the serialized form, which contains the names of modules and classes.
-VERSION = 5
+VERSION = 6
 
 # Batches of a log that are remembered although no share group needs them. Older ones become one batch.
 RETAINED_BATCHES = 1000
@@ -316,13 +316,16 @@ _HANDLERS: dict[str, Callable[[ReplicaCluster, Event], None]] = {
 
 def _trim_log(cluster: ReplicaCluster, broker: ReplicaBroker, key: TopicPartition) -> None:
     """Merge old batches of a log that no share group needs, each time the log has grown by `RETAINED_BATCHES`."""
-    log = broker.replica(key).log
+    replica = broker.replica(key)
+    log = replica.log
     if len(log) % RETAINED_BATCHES or not len(log):
         return
     needed = cluster.share_groups.start_offsets(key)
     if broker.has_shares:
         needed += [share.start_offset for (_, of), share in broker.shares.partitions.items() if of == key]
-    log.merge_oldest(len(log) - RETAINED_BATCHES, min(needed, default=None))
+    oldest = min(needed, default=None)
+    log.merge_oldest(len(log) - RETAINED_BATCHES, oldest)
+    replica.aborted = [each for each in replica.aborted if oldest is None or each[1] >= oldest]
 
 
 _FOREIGN = {("collections", "deque"), ("builtins", "set"), ("builtins", "object")}

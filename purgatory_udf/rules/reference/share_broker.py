@@ -99,7 +99,11 @@ class ShareGroups:
             field: max(1, apply_override(getattr(limits, field), self.settings.of_group(field, group)))
             for field in ("record_lock_duration_ms", "delivery_count_limit", "partition_max_record_locks")
         }
-        return limits._replace(**numbers, auto_offset_reset=self.settings.auto_offset_reset or limits.auto_offset_reset)
+        return limits._replace(
+            **numbers,
+            auto_offset_reset=self.settings.auto_offset_reset or limits.auto_offset_reset,
+            isolation=self.settings.isolation or limits.isolation,
+        )
 
     def state(self, key: GroupKey) -> PersistedState:
         """Return the persisted state of a share partition."""
@@ -505,26 +509,32 @@ class ShareBroker:
         for group_key in [each for each in self.partitions if each.key == key]:
             self.partitions.pop(group_key).fence(now_us)
 
-    def end(self, key: TopicPartition) -> OffsetMetadata | None:
+    def end(self, key: TopicPartition, isolation: FetchIsolation) -> OffsetMetadata | None:
         """Return the end of a partition up to which share groups read; see `ShareLog.end`."""
-        return self._host.replica(key).high_watermark
+        return isolation.end(self._host.replica(key))
 
     def log_start(self, key: TopicPartition) -> int:
         return self._host.replica(key).log.start or 0
 
-    def read(self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool) -> ShareRead:
+    def read(
+        self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool, isolation: FetchIsolation
+    ) -> ShareRead:
         """Read from a partition's log; see `ShareLog.read`."""
         replica = self._host.replica(key)
-        log, end = replica.log, replica.high_watermark
+        log, end = replica.log, isolation.end(replica)
         if replica.status is not ReplicaStatus.ONLINE:
             return ShareRead(replica.status.error)
         if (log.start is not None and offset < log.start) or (log.end is not None and offset > log.end.offset):
             return ShareRead(OFFSET_OUT_OF_RANGE)
-        metadata = start_offset_metadata(replica, offset, FetchIsolation.HIGH_WATERMARK)
+        metadata = start_offset_metadata(replica, offset, isolation)
         if end is None or offset >= end.offset:
             return ShareRead(NONE, metadata)
         size, _ = log.read(offset, end, max_bytes, min_one_message)
         batches = tuple(log.batches_from(offset, size))
         if not self.cuts_reads:
             size = sum(batch.size for batch in batches)
-        return ShareRead(NONE, metadata, size, batches)
+        aborted: tuple[tuple[int, int], ...] = ()
+        if isolation is FetchIsolation.TXN_COMMITTED and replica.aborted and batches:
+            first, last = batches[0].base, batches[-1].last
+            aborted = tuple(each for each in replica.aborted if each[0] <= last and each[1] >= first)
+        return ShareRead(NONE, metadata, size, batches, aborted)

@@ -23,6 +23,7 @@ from purgatory_udf.rules.reference.share_records import (
     RENEW,
     STATE_OF_TYPE,
     Acknowledgement,
+    AcquiredRange,
     Acquirer,
     AcquisitionLock,
     InFlightBatch,
@@ -206,22 +207,48 @@ class SharePartition:
             return
         floor = self.floor(fetch_offset)
         begin = floor.first if floor is not None and floor.last >= fetch_offset else fetch_offset
-        if self._archive_available(fetch_offset, base, self.between(begin, base - 1)):
+        if self._archive(fetch_offset, base, self.between(begin, base - 1), RecordState.AVAILABLE):
             self.has_gap_or_release = True
 
-    def _archive_available(self, first: int, end: int, batches: Sequence[InFlightBatch]) -> bool:
-        """Archive the available records of these batches from `first` to before `end`. Return True if there are any."""
+    def archive_aborted(
+        self, acquired: Sequence[AcquiredRange], aborted: Sequence[tuple[int, int]]
+    ) -> list[AcquiredRange]:
+        """Archive acquired records of aborted transactions, and return the other acquired records.
+
+        `aborted` has their first and last offsets, in order. No state is written.
+        """
+        remaining = list(acquired)
+        for first, last in aborted:
+            floor = self.floor(first)
+            begin = first if floor is None else floor.first
+            self._archive(first, last + 1, self.between(begin, last), RecordState.ACQUIRED)
+            remaining = [
+                part
+                for each in remaining
+                for part in (
+                    each._replace(last=min(each.last, first - 1)),
+                    each._replace(first=max(each.first, last + 1)),
+                )
+                if part.first <= part.last
+            ]
+        return remaining
+
+    def _archive(self, first: int, end: int, batches: Sequence[InFlightBatch], former: RecordState) -> bool:
+        """Archive the records in the state `former` of these batches from `first` to before `end`.
+
+        Returns True if there are any.
+        """
         archived = False
         for batch in batches:
             if batch.first >= end:
                 break
-            if batch.whole is not None and batch.whole.state is not RecordState.AVAILABLE:
+            if batch.whole is not None and batch.whole.state is not former:
                 continue
             if batch.first < first or batch.last >= end:
                 batch.split(self.lock)
             for begin, _, state in batch.states():
                 in_range = batch.whole is not None or first <= begin < end
-                if in_range and state.state is RecordState.AVAILABLE:
+                if in_range and state.state is former:
                     state.archive()
                     archived = True
         return archived
@@ -233,7 +260,7 @@ class SharePartition:
         if not self.firsts:
             self.start_offset = self.end_offset = log_start
             return
-        if self._archive_available(self.start_offset, log_start, self.batches):
+        if self._archive(self.start_offset, log_start, self.batches, RecordState.AVAILABLE):
             self.has_gap_or_release = True
         self.start_offset = log_start
         self.end_offset = max(self.end_offset, log_start)

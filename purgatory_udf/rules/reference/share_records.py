@@ -51,12 +51,14 @@ class ShareGroupLimits(NamedTuple):
         delivery_count_limit: Maximum number of deliveries of a record (`share.delivery.count.limit`).
         partition_max_record_locks: Maximum number of records in flight (`share.partition.max.record.locks`).
         auto_offset_reset: Where a group without persisted state starts: `earliest` or `latest`.
+        isolation: `read_committed` or `read_uncommitted` (`share.isolation.level`).
     """
 
     record_lock_duration_ms: int = 30_000
     delivery_count_limit: int = 5
     partition_max_record_locks: int = 2000
     auto_offset_reset: str = "latest"
+    isolation: str = "read_uncommitted"
 
     @property
     def throttle_limit(self) -> int:

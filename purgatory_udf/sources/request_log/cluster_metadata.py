@@ -122,6 +122,7 @@ SHARE_SETTINGS = {
     "share.delivery.count.limit": "delivery_count_limit",
     "share.partition.max.record.locks": "partition_max_record_locks",
     "share.auto.offset.reset": "auto_offset_reset",
+    "share.isolation.level": "isolation",
 }
 # The topic setting of tiered storage, and APIs that show or change settings.
 REMOTE_STORAGE = "remote.storage.enable"
@@ -441,6 +442,8 @@ def _share_settings(settings: Iterable[_GroupSetting]) -> Iterator[ShareSetting]
         if field == "auto_offset_reset":
             # Other values are durations; the first acquired offset shows where the group began.
             yield ShareSetting(at_us, group, field, value if value in ("earliest", "latest") else None)
+        elif field == "isolation":
+            yield ShareSetting(at_us, group, field, value)
         elif field is not None:
             yield ShareSetting(at_us, group, field, None if value is None else int(value))
 

@@ -6,9 +6,10 @@ import pytest
 
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.contract.outcome import TopicPartition
+from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch
 from purgatory_udf.rules.reference.reference_replay import Replay, Replayer
 from purgatory_udf.rules.reference.share_broker import GroupKey
-from tests.support.share_timeline import ShareTimeline
+from tests.support.share_timeline import Event, ShareTimeline
 
 PARTITION = GroupKey("g", TopicPartition("t", 0))
 
@@ -179,3 +180,59 @@ def test_stopped_broker_abandons_rejected_session() -> None:
     timeline.fetch(10, "f1", "m1", [0], error="SHARE_SESSION_LIMIT_REACHED").change(100, 0, "stopped")
     _, replay = _run(timeline)
     assert [(each.cancelled, each.ended_us) for each in replay.outcomes] == [(True, 100_000)]
+
+
+def _transactions() -> ShareTimeline:
+    """Offsets 0 to 9 are committed, 10 to 14 aborted and 15 to 19 committed; each transaction ends at its last offset.
+
+    The last stable offset moves to 10 at 2 ms, and to 20 at 100 ms.
+    """
+    timeline = ShareTimeline().append(1, 0, 10).append(1, 0, 15, 5).append(1, 0, 20, 5)
+    timeline.change(2, 0, "last_stable", offset=10)
+    timeline.change(100, 0, "last_stable", offset=20, aborted=[{"first_offset": 10, "last_offset": 14}])
+    return timeline.change(100, 0, "high_watermark", offset=20)
+
+
+def _acquired_at(replayer: Replayer, name: str) -> list[tuple[int, ...]]:
+    """Return the offsets and delivery counts in the response to a share fetch."""
+    (fetch,) = (each for each in replayer.operations if isinstance(each, DelayedShareFetch)
+                and each.request.request_id == name)  # fmt: skip
+    return [tuple(each) for each in fetch.response[PARTITION.key].acquired]
+
+
+@pytest.mark.parametrize(("setting", "override"), [("read_committed", None), (None, "read_committed")])
+def test_read_committed_ends_at_last_stable_offset(setting: str | None, override: str | None) -> None:
+    """Aborted records are archived and not delivered; they count as in flight until the next state is written."""
+    timeline = ShareTimeline().settings(isolation=setting)
+    timeline.events += _transactions().events
+    timeline.fetch(10, "f1", "m1", [0], max_records=100).fetch(20, "f2", "m2", [0])
+    timeline.acknowledge(200, "a1", "m1", 0, (0, 9), 1, state_write_ms=1)
+    timeline.events = [event | {"seq": seq} for seq, event in enumerate(sorted(timeline.events, key=_time), 1)]
+    replayer, replay = _run(timeline, *([f"share.isolation={override}"] if override else []))
+    assert _acquired_at(replayer, "f1") == [(0, 9, 1)]
+    assert _acquired_at(replayer, "f2") == [(15, 19, 1)]
+    assert _fetches(replay) == ["f1 min_bytes 10 0:1000", "f2 min_bytes 100 0:500"]
+    assert _ends(replay) == ["0-9 m1 accepted 200 ACKNOWLEDGED", "15-19 m2 lock_expired 1100 AVAILABLE"]
+    assert replayer.cluster.broker(0).shares.partitions[PARTITION].start_offset == 15
+
+
+def test_read_uncommitted_delivers_aborted_records() -> None:
+    timeline = ShareTimeline().settings()
+    timeline.events += _transactions().events
+    timeline.fetch(10, "f1", "m1", [0]).events.sort(key=_time)
+    replayer, _ = _run(timeline)
+    assert _acquired_at(replayer, "f1") == [(0, 19, 1)]
+
+
+def test_waiting_fetch_keeps_its_isolation() -> None:
+    """A changed setting holds for later fetches; the end of the transaction wakes the waiting one."""
+    timeline = ShareTimeline().settings(isolation="read_committed")
+    timeline.change(1, 0, "last_stable", offset=0).append(2, 0, 10).fetch(10, "f1", "m1", [0])
+    timeline.settings(20).change(30, 0, "high_watermark", offset=10)
+    timeline.change(40, 0, "last_stable", offset=10).change(40, 0, "high_watermark", offset=10)
+    _, replay = _run(timeline)
+    assert _fetches(replay) == ["f1 min_bytes 40 0:1000"]
+
+
+def _time(event: Event) -> int:
+    return int(event["time_us"])
