@@ -239,9 +239,11 @@ def with_lines(batch: pa.RecordBatch, lines_before: LinesBefore) -> pa.RecordBat
 
 def sources_of(files: pa.Array, source: SourceName) -> pa.Array:
     """Return the file names for an array of file numbers; null for a negative number or null."""
-    numbers = files.to_pylist()
-    names = {number: source(number) for number in set(numbers) if number is not None and number >= 0}
-    return pa.array([names.get(number) for number in numbers], pa.string())
+    encoded = files.dictionary_encode()
+    names = [
+        source(number) if number is not None and number >= 0 else None for number in encoded.dictionary.to_pylist()
+    ]
+    return pa.array(names, pa.string()).take(encoded.indices)
 
 
 def counts(*datasets: Dataset) -> Counter[str]:

@@ -39,6 +39,8 @@ _RECORD = pa.schema(
         ("complete", pa.bool_()),
     ]
 )
+# Columns of a finished event that `recorded` takes over; nested ones are costly to filter.
+_RECORDED_COLUMNS = ["broker", "request_id", "time_us", "file", "at_line", "recorded"]
 _TASKS = pa.schema([("task", pa.int32()), ("last", pa.int64()), ("refused", pa.int64())])
 
 
@@ -158,7 +160,8 @@ def recorded_rows(tasks: Sequence[TaskSize], run_id: str, source: SourceName, fi
 
     def rows(batch: pa.RecordBatch, seq: pa.Array) -> pa.RecordBatch:
         is_recorded = batch.column("recorded").is_valid()
-        return _recorded_rows(batch.filter(is_recorded), seq.filter(is_recorded), run_id, source)
+        few = batch.select(_RECORDED_COLUMNS).filter(is_recorded)
+        return _recorded_rows(few, seq.filter(is_recorded), run_id, source)
 
     return _numbered(tasks, first, rows)
 
@@ -183,26 +186,29 @@ def _numbered(
 
 
 def _event_rows(batch: pa.RecordBatch, seq: pa.Array, run_id: str, source: SourceName) -> pa.RecordBatch:
-    # No line caused this change.
-    placed = pc.greater_equal(batch.column("at_line"), 0)
-    given = {
-        "seq": seq,
-        "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows),
-        "event_time": _time(batch.column("time_us")),
-        "source": pc.if_else(placed, sources_of(batch.column("file"), source), None),
-        "line": pc.if_else(placed, batch.column("at_line"), None),
-    }
+    given = {"seq": seq, "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows), **_placed(batch, source)}
+    given["event_time"] = _time(batch.column("time_us"))
     columns = [given[name] if name in given else batch.column(name) for name in EVENTS.names]
     return pa.RecordBatch.from_arrays(columns, schema=EVENTS)
 
 
+def _placed(batch: pa.RecordBatch, source: SourceName) -> dict[str, pa.Array]:
+    """Return the columns `source` and `line`, null for a change without a line."""
+    has_line = pc.greater_equal(batch.column("at_line"), 0)
+    return {
+        "source": pc.if_else(has_line, sources_of(batch.column("file"), source), None),
+        "line": pc.if_else(has_line, batch.column("at_line"), None),
+    }
+
+
 def _recorded_rows(batch: pa.RecordBatch, seq: pa.Array, run_id: str, source: SourceName) -> pa.RecordBatch:
     records = _parsed(batch.column("recorded"))
-    events = _event_rows(batch, seq, run_id, source)
     given = {
+        "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows),
         "operation_id": seq,
-        "started_at": events.column("event_time"),
+        "started_at": _time(batch.column("time_us")),
         "written_at": _time(records.column("written_us")),
+        **_placed(batch, source),
     }
     columns = []
     for field in RECORDED:
@@ -212,7 +218,7 @@ def _recorded_rows(batch: pa.RecordBatch, seq: pa.Array, run_id: str, source: So
         elif field.name.startswith("recorded_") or field.name in ("api", "kind"):
             columns.append(records.column(name))
         else:
-            columns.append(events.column(field.name))
+            columns.append(batch.column(field.name))
     return pa.RecordBatch.from_arrays(columns, schema=RECORDED)
 
 
