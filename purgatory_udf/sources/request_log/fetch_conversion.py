@@ -1,4 +1,12 @@
-"""Conversion of fetches, session by session: each is an operation, and shows the reader's position in each partition.
+"""Conversion of fetches: each is an operation, and shows the reader's position in each partition.
+
+Many fetches of many sessions are converted at once, as columns. Only the sessions' partitions, which each fetch
+changes, are resolved one fetch after the other; what a fetch shows of each of its partitions is one row of the columns:
+
+    fetches          start, end of handling, wait, …                     one row per fetch
+    entries          topic, partition, offset, …                         one row per partition listed in a line
+    places           fetch, entry                                        one row per partition of each fetch
+    data             fetch, topic, partition, high watermark, …          one row per partition in a response
 
 A consumer that reads from a follower (KIP-392) may read up to the follower's own high watermark. The follower learns it
 from its leader's responses (`ReplicaFetcherThread.processPartitionData`), and it is at most the end of the follower's
@@ -11,53 +19,52 @@ log. So the offsets for which the follower's consumers wait are shown by the lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import (
     COMPLETION_SPREAD_US,
-    FOLLOWER_APPEND_FRACTION,
     MIN_TURNAROUND_US,
     READ_TO_RESPONSE_US,
+    TIMER_EARLY_US,
     Report,
 )
 from purgatory_udf.sources.request_log.cluster_context import Context
-from purgatory_udf.sources.request_log.fetch_sessions import FetchSession, OpenRun, ResolvedFetch
+from purgatory_udf.sources.request_log.fetch_sessions import NEVER, FetchSession, FollowerTracker, SessionState
 from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchPartitionData,
     FetchRequestBody,
     FetchRequestPartition,
     FetchResponseBody,
-    decode_fetch_request,
-    decode_fetch_response,
 )
-from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.partition_facts import (
+    AttemptRun,
+    Booleans,
     ConsumerRead,
     Fact,
-    FollowerCopy,
     FollowerDelivery,
     HighWatermarkReading,
+    Integers,
     Key,
     LocalStart,
+    OpenRun,
     PartitionError,
     ReaderPosition,
 )
-from purgatory_udf.sources.request_log.recorded_operation import (
-    LoggedOperation,
-    follower_read_times,
-    logged_operation,
-    recorded_fetch,
-)
+from purgatory_udf.sources.request_log.recorded_operation import AT_ONCE, COMPLETED, EXPIRED, follower_read_times
 
 READ_COMMITTED = 1
-NEVER = 2**62
-
-# Largest number of encoded partitions that a session caches.
-MAX_CACHED_PARTITIONS = 10_000
 
 # Largest number of attempts in one fact.
 MAX_ATTEMPTS = 10_000
@@ -65,398 +72,659 @@ MAX_ATTEMPTS = 10_000
 # Up to this version of FETCH, a batch larger than `max_bytes` is not returned.
 LAST_HARD_LIMIT_VERSION = 2
 
+# No wait is longer; products with this number of milliseconds still fit into 64 bits.
+_LONGEST_MS = 2**50
+
 _NO_DATA = FetchPartitionData("", -1, errors.NONE, -1, 0)
 
-KeyedCopy = tuple[Key, FollowerCopy]
+# Broker, and the key by which the fetches of a session are grouped.
+SessionName = tuple[int, str]
+# Facts by broker and partition.
+FactsOfPartitions = dict[tuple[int, Key], list[Fact]]
+
+Numbered = TypeVar("Numbered")
 
 _to_json = msgspec.json.Encoder().encode
+_place_of = itemgetter(0, 1)
 
 
-class FetchedPartition(NamedTuple):
-    """The part of a response to a follower for one partition: records from `base` on, and the high watermark."""
+@dataclass(frozen=True, slots=True)
+class Fetches:
+    """Fetches as columns, those of a session one after the other and in order of handling.
 
-    topic: str
-    partition: int
-    base: int
-    bytes: int
-    high_watermark: int
-
-
-class FollowerTracker:
-    """Derives a follower's own log from its fetches at the leader.
-
-    Each fetch shows how far the follower has appended the records of the previous response.
+    `requests` and `responses` are their bodies; see `Request` for the other columns.
     """
 
-    def __init__(self, at_us: int = 0, sent: Iterable[FetchedPartition] = ()) -> None:
-        self._at_us = at_us
-        self._sent = list(sent)
+    sessions: Sequence[SessionName]
+    broker: Integers
+    file: Integers
+    line: Integers
+    version: Integers
+    client_id: pa.Array
+    arrival_us: Integers
+    start_us: Integers
+    local_us: Integers
+    remote_us: Integers
+    answered_us: Integers
+    written_us: Integers
+    requests: Sequence[FetchRequestBody]
+    responses: Sequence[FetchResponseBody]
 
-    def advance(
-        self, request: Request, partitions: Iterable[FetchRequestPartition], response: FetchResponseBody
-    ) -> Iterator[tuple[tuple[str, int], FollowerCopy]]:
-        """Yield ((topic, partition), copy) for the records that the follower has appended since its previous fetch.
-
-        Args:
-            request: The next fetch of the follower, in order of handling.
-            partitions: The partitions of the fetch. Their offsets show what the follower has appended.
-            response: Its response. The next fetch shows which of its records the follower has appended.
-        """
-        ends = {(partition.topic, partition.partition): partition.offset for partition in partitions}
-        at = self._at_us + round((request.arrival_us - self._at_us) * FOLLOWER_APPEND_FRACTION)
-        for sent in self._sent:
-            end = ends.get((sent.topic, sent.partition))
-            if end is not None:
-                yield (
-                    (sent.topic, sent.partition),
-                    FollowerCopy(at, sent.base, end, sent.bytes, min(end, sent.high_watermark)),
-                )
-        self._at_us = request.answered_us
-        self._sent = [
-            FetchedPartition(
-                partition.topic,
-                partition.partition,
-                ends[partition.topic, partition.partition],
-                partition.bytes,
-                partition.high_watermark,
-            )
-            for partition in response.partitions
-            if not partition.error
-            and partition.high_watermark >= 0
-            and partition.diverging_end_offset < 0
-            and (partition.topic, partition.partition) in ends
-        ]
-
-    def snapshot(self) -> list[Any]:
-        """Return the state as JSON values, from which `resumed` restores it."""
-        return [self._at_us, list(map(list, self._sent))]
-
-    @classmethod
-    def resumed(cls, state: list[Any]) -> FollowerTracker:
-        """Restore the state from a `snapshot`."""
-        at_us, sent = state
-        return cls(at_us, (FetchedPartition(*fields) for fields in sent))
+    def __len__(self) -> int:
+        return len(self.sessions)
 
 
-class SessionConverter:
-    """Converts the fetches of one session, which must come in order of handling.
+@dataclass(frozen=True, slots=True)
+class ConvertedFetches:
+    """Operations and facts of fetches.
+
+    `operations` has a row for each operation: `time_us`, `broker`, `file`, `line`, and JSON texts `event` and
+    `recorded`. `limit_ms` are their maximum waits, `waited_us` the recorded ones, and `expired` whether they expired.
+    """
+
+    operations: dict[str, pa.Array]
+    limit_ms: Integers
+    waited_us: Integers
+    expired: Booleans
+    facts: FactsOfPartitions
+
+
+class FetchConverter:
+    """Converts fetches of sessions; each session's fetches must come in order of handling.
 
     Attempts to fetch from an offset are held back until the reader fetches from another one, because only the next
-    fetch shows whether an attempt found records. `take_empty_attempts` returns the attempts that are known to be empty,
-    and `finish` the others.
+    fetch shows whether an attempt found records. `take_empty_attempts` returns the attempts of a session that are known
+    to be empty, and `finish` the others.
 
-    `snapshot` and `resumed` carry the session to the next step of a followed log; call `take_empty_attempts` before
-    `snapshot`. `report` may be replaced between two fetches.
+    `snapshot` and `resume` carry a session to the next step of a followed log; call `take_empty_attempts` before
+    `snapshot`.
     """
 
-    def __init__(self, context: Context, report: Report) -> None:
-        self.report = report
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._names = context.names
-        # Encoded partitions of events: most fetches of a session request most partitions with the same fields.
-        self._encoded: dict[FetchRequestPartition, msgspec.Raw] = {}
-        self._session = FetchSession()
-        self._runs: dict[Key, OpenRun] = {}
-        # When the log was read for the previous response, from which a follower has all its records.
-        self._read_us = NEVER
-        self._follower = FollowerTracker()
-        self._follower_copies: list[tuple[int, KeyedCopy]] = []
+        self._states: dict[SessionName, SessionState] = defaultdict(SessionState)
+        self._keys: _Numbers[Key] = _Numbers()
 
-    def convert(self, request: Request) -> tuple[LoggedOperation | None, list[tuple[Key, Fact]]]:
-        """Convert the next fetch into its operation and facts; no operation if no partition is known."""
-        fetch, response = request.fetch or (decode_fetch_request(request.body), decode_fetch_response(request.answer))
-        resolved = self._session.resolve(fetch, response)
-        if not resolved.complete and not resolved.partitions and not response.error:
-            self.report.count("session_unknown")
-            return None, []
-        self.report.count("session_partial", int(not resolved.complete))
-        self.report.count("session_error", int(response.error != 0))
-        failed = {
-            (partition.topic, partition.partition): partition.error
-            for partition in response.partitions
-            if partition.error
-        }
-        excluded = {key for key, error in failed.items() if self._is_excluded(error, key, request)}
-        self.report.count("left_out_partition", len(excluded))
-        diverging = {
-            (partition.topic, partition.partition): partition.diverging_end_offset
-            for partition in response.partitions
-            if partition.diverging_end_offset >= 0
-        }
-        # The broker answers such a fetch at once, even without data. No event has epochs, so none of its bytes are
-        # required in the replay.
-        at_once = bool(diverging) and not request.remote_us
-        self.report.count("diverging", int(at_once))
-        read = checked = resolved.partitions
-        if excluded or diverging:
-            # A follower with a diverging log has the leader's records below the point of divergence only.
-            read = [
-                partition._replace(
-                    offset=min(
-                        partition.offset, diverging.get((partition.topic, partition.partition), partition.offset)
-                    )
-                )
-                for partition in resolved.partitions
-                if (partition.topic, partition.partition) not in excluded
-            ]
-            checked = [partition for partition in read if (partition.topic, partition.partition) not in diverging]
-        facts: list[tuple[Key, Fact]] = [
-            *self._attempts(request, fetch, checked),
-            *self._errors(request, fetch.max_wait_ms, failed, excluded),
-            *self._positions(request, fetch, read, resolved, failed),
-            *self._deliveries(request, fetch, response),
-            *self._high_watermarks(request, fetch, response),
-        ]
-        if self._context.tiered:
-            facts += self._tiered_facts(request, fetch, read, response)
-        self._read_us = request.answered_us if request.remote_us else request.local_us
-        if fetch.replica_id >= 0 and self._context.follower_reads:
-            for (topic, partition), copied in self._follower.advance(request, read, response):
-                self._follower_copies.append((fetch.replica_id, ((self._context.name(topic), partition), copied)))
-        recorded = recorded_fetch(request, fetch, response)
-        recorded.complete = resolved.complete
-        replicas = {} if request.remote_us else _preferred_replicas(response)
-        event = {
-            "time_us": request.local_us,
-            "type": "fetch",
-            "replica_id": fetch.replica_id,
-            "max_wait_ms": fetch.max_wait_ms,
-            "min_bytes": 0 if at_once else max(0, fetch.min_bytes),
-            "max_bytes": max(0, fetch.max_bytes),
-            "isolation": "read_committed" if fetch.isolation == READ_COMMITTED else "read_uncommitted",
-            "partitions": self._event_partitions(read, replicas),
-            "hard_max_bytes": request.version <= LAST_HARD_LIMIT_VERSION,
-        }
-        return logged_operation(request, event, recorded), facts
+    def convert(self, fetches: Fetches, report: Report) -> ConvertedFetches:
+        """Convert the next fetches of one or more sessions. `report` counts what could not be derived."""
+        resolved = self._resolved(fetches)
+        return _Conversion(self._context, fetches, resolved, self._states, self._keys, report).result()
 
-    def take_follower_copies(self) -> Iterator[tuple[int, KeyedCopy]]:
-        """Yield the facts about the follower's own log that fetches since the last call showed, as (follower, fact)."""
-        copied, self._follower_copies = self._follower_copies, []
-        yield from copied
+    def take_empty_attempts(self, name: SessionName) -> FactsOfPartitions:
+        """Remove and return all attempts of a session but the latest of each partition. They are known to be empty."""
+        earlier = ((key, run.take_all_but_last()) for key, run in self._states[name].runs.items())
+        return {(name[0], key): [attempts] for key, attempts in earlier if attempts is not None}
 
-    def take_empty_attempts(self) -> list[tuple[Key, Fact]]:
-        """Remove and return all attempts except the latest of each partition. They are known to be empty."""
-        earlier = ((key, run.take_all_but_last()) for key, run in self._runs.items())
-        return [(key, attempts) for key, attempts in earlier if attempts is not None]
+    def finish(self, name: SessionName) -> FactsOfPartitions:
+        """End a session and return its attempts that are still held back."""
+        state = self._states.pop(name, None)
+        return {(name[0], key): [run.to_run()] for key, run in state.runs.items()} if state else {}
 
-    def finish(self) -> list[tuple[Key, Fact]]:
-        """Return the attempts that are still held back, as (partition, facts), at the end of the session."""
-        last, self._runs = self._runs, {}
-        return [(key, run.to_run()) for key, run in last.items()]
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the state as JSON values, from which `resumed` restores it."""
+    def snapshot(self, name: SessionName) -> dict[str, Any]:
+        """Return the state of a session as JSON values, from which `resume` restores it."""
+        state = self._states[name]
         return {
-            "partitions": list(map(list, self._session.partitions.values())),
-            "complete": self._session.complete,
-            "tries": [[*key, *msgspec.structs.astuple(run.last)] for key, run in self._runs.items()],
-            "read_us": self._read_us,
-            "copies": self._follower.snapshot(),
+            "partitions": list(map(list, state.session.partitions.values())),
+            "complete": state.session.complete,
+            "tries": [[*key, *msgspec.structs.astuple(run.last)] for key, run in state.runs.items()],
+            "read_us": state.read_us,
+            "copies": state.follower.snapshot(),
         }
 
-    @classmethod
-    def resumed(cls, context: Context, report: Report, state: dict[str, Any]) -> SessionConverter:
-        """Restore the state of a session from a `snapshot`. `report` counts what this step converts."""
-        converter = cls(context, report)
+    def resume(self, name: SessionName, state: dict[str, Any]) -> None:
+        """Restore the state of a session from a `snapshot`."""
         listed = (FetchRequestPartition(*fields) for fields in state["partitions"])
-        converter._session = FetchSession(
-            {(partition.topic, partition.partition): partition for partition in listed}, state["complete"]
+        session = FetchSession({_place_of(partition): partition for partition in listed}, state["complete"])
+        runs = {(topic, partition): OpenRun(*run) for topic, partition, *run in state["tries"]}
+        self._states[name] = SessionState(session, runs, state["read_us"], FollowerTracker.resumed(state["copies"]))
+
+    def _resolved(self, fetches: Fetches) -> _Resolved:
+        """Find the partitions of each fetch, and update the sessions."""
+        names = list(dict.fromkeys(fetches.sessions))
+        entries: list[FetchRequestPartition] = []
+        sessions: dict[SessionName, FetchSession[int, int]] = {}
+        for name in names:
+            known = self._states[name].session
+            sessions[name] = FetchSession(
+                dict(zip(map(self._keys.__getitem__, known.partitions), range(len(entries), NEVER), strict=False)),
+                known.complete,
+            )
+            entries += known.partitions.values()
+        listed = [request.partitions for request in fetches.requests]
+        bounds = list(accumulate(map(len, listed), initial=len(entries)))
+        entries += chain.from_iterable(listed)
+        entry_keys = list(map(self._keys.__getitem__, map(_place_of, entries)))
+        places: list[int] = []
+        lengths: list[int] = []
+        complete: list[bool] = []
+        for number, (name, request, response) in enumerate(
+            zip(fetches.sessions, fetches.requests, fetches.responses, strict=True)
+        ):
+            first, last = bounds[number], bounds[number + 1]
+            session = sessions[name]
+            places += session.resolve(
+                request.session_epoch,
+                zip(entry_keys[first:last], range(first, last), strict=True),
+                [self._keys[key] for key in request.forgotten],
+                response.error,
+                [self._keys[_place_of(data)] for data in response.partitions if data.bytes],
+            )
+            lengths.append(len(places))
+            complete.append(session.was_complete)
+        for name, session in sessions.items():
+            after = ((_place_of(entries[entry]), entries[entry]) for entry in session.partitions.values())
+            self._states[name].session = FetchSession(dict(after), session.complete)
+        return _Resolved(
+            entries,
+            np.array(entry_keys, np.int64),
+            np.array(bounds, np.int64),
+            np.array(places, np.int64),
+            np.array([0, *lengths], np.int64),
+            np.array(complete, bool),
         )
-        converter._runs = {(topic, partition): OpenRun(*run) for topic, partition, *run in state["tries"]}
-        converter._read_us = state["read_us"]
-        converter._follower = FollowerTracker.resumed(state["copies"])
-        return converter
 
-    def _key(self, partition: FetchRequestPartition) -> Key:
-        return self._names.get(partition.topic, partition.topic), partition.partition
 
-    def _is_excluded(self, error: int, key: Key, request: Request) -> bool:
+class _Numbers(dict[Numbered, int]):
+    """Numbers values in the order in which they are first looked up."""
+
+    def __missing__(self, value: Numbered) -> int:
+        number = self[value] = len(self)
+        return number
+
+
+class _Resolved(NamedTuple):
+    """The partitions of fetches.
+
+    Attributes:
+        entries: Partitions as in the lines, each with a number.
+        entry_keys: The number of each entry's topic and partition.
+        listed: The bounds of the entries that each fetch lists.
+        places: The entries of all fetches, one fetch after the other.
+        bounds: The bounds of each fetch's places.
+        complete: Whether all partitions of the fetch are known.
+    """
+
+    entries: list[FetchRequestPartition]
+    entry_keys: Integers
+    listed: Integers
+    places: Integers
+    bounds: Integers
+    complete: Booleans
+
+
+class _Conversion:
+    """One call of `FetchConverter.convert`."""
+
+    def __init__(
+        self,
+        context: Context,
+        fetches: Fetches,
+        resolved: _Resolved,
+        states: Mapping[SessionName, SessionState],
+        keys: _Numbers[Key],
+        report: Report,
+    ) -> None:
+        self._context, self._fetches, self._resolved, self._states = context, fetches, resolved, states
+        self._report = report
+        self._facts: FactsOfPartitions = {}
+        requests, responses = fetches.requests, fetches.responses
+        self._sessions: _Numbers[SessionName] = _Numbers()
+        self._session = _integers(map(self._sessions.__getitem__, fetches.sessions))
+        self._brokers, self._broker = np.unique(fetches.broker, return_inverse=True)
+        of_request = attrgetter("replica_id", "max_wait_ms", "min_bytes", "max_bytes", "isolation")
+        self._replica, self._max_wait, self._min_bytes, self._max_bytes, isolation = _columns(
+            map(of_request, requests), 5
+        )
+        self._committed = isolation == READ_COMMITTED
+        self._error = _integers(response.error for response in responses)
+        self._waited = fetches.remote_us != 0
+        # Partitions of responses.
+        self._data = list(chain.from_iterable(response.partitions for response in responses))
+        self._data_fetch = np.repeat(
+            np.arange(len(fetches)), _integers(len(response.partitions) for response in responses)
+        )
+        columns = _columns((each[1:] for each in self._data), 7)
+        _, self._data_error, self._high_watermark, self._bytes, self._diverging, self._preferred, _ = columns
+        data_keys = _integers(map(keys.__getitem__, map(_place_of, self._data)))
+        # Partitions of fetches.
+        self._place_fetch = np.repeat(np.arange(len(fetches)), np.diff(resolved.bounds))
+        columns = _columns((each[2:] for each in resolved.entries), 4)
+        self._entry_offset, self._entry_bytes, self._entry_epoch, self._entry_log_start = columns
+        self._offset = self._entry_offset[resolved.places]
+        # Names: lines may have ids instead.
+        names = context.names
+        self._named: _Numbers[Key] = _Numbers()
+        self._raw_keys = list(keys)
+        self._name_of = _integers(self._named[names.get(topic, topic), partition] for topic, partition in keys)
+        self._data_key, self._place_key = data_keys, resolved.entry_keys[resolved.places]
+        self._converted = resolved.complete | (np.diff(resolved.bounds) > 0) | (self._error != 0)
+        self._data_converted = self._converted[self._data_fetch]
+        # The broker left these partitions out, their logs had diverged, or it answered with an error.
+        self._is_read = np.ones(len(resolved.places), bool)
+        self._has_diverged, self._has_failed = np.zeros((2, len(resolved.places)), bool)
+        self._at_once = np.zeros(len(fetches), bool)
+        self._redirected: dict[int, int] = {}
+
+    def result(self) -> ConvertedFetches:
+        fetches, report, converted = self._fetches, self._report, self._converted
+        complete, failed = self._resolved.complete, self._error != 0
+        report.count("session_unknown", int(np.sum(~converted)))
+        report.count("session_partial", int(np.sum(converted & ~complete)))
+        report.count("session_error", int(np.sum(converted & failed)))
+        self._apply_exceptions()
+        report.count("diverging", int(np.sum(self._at_once)))
+        self._add_attempts()
+        self._add_positions()
+        self._add_deliveries()
+        self._add_high_watermarks()
+        if self._context.tiered:
+            self._add_tiered_facts()
+        if self._context.follower_reads:
+            self._add_follower_copies()
+        expired, recorded = self._recorded()
+        rows = {
+            "time_us": fetches.local_us,
+            "broker": fetches.broker,
+            "file": fetches.file,
+            "line": fetches.line,
+            "event": self._events(),
+            "recorded": recorded,
+        }
+        mask = pa.array(converted)
+        return ConvertedFetches(
+            {name: pa.array(column).filter(mask) for name, column in rows.items()},
+            self._max_wait[converted],
+            fetches.remote_us[converted],
+            expired[converted],
+            self._facts,
+        )
+
+    def _add(self, kind: Callable[..., Fact], fetch: Integers, key: Integers, *columns: Any) -> None:
+        """Add facts about named partitions, one for each row of the columns, to those of the fetches' brokers."""
+        of_partition = self._broker[fetch] * len(self._named) + key
+        order = np.argsort(of_partition, kind="stable")
+        made = list(map(kind, *(column[order].tolist() for column in columns)))
+        self._add_sorted(of_partition[order], made)
+
+    def _add_sorted(self, of_partition: Integers, made: Sequence[Fact]) -> None:
+        names = list(self._named)
+        borders = [0, *(np.flatnonzero(np.diff(of_partition)) + 1).tolist(), len(made)]
+        for first, last in pairwise(borders) if made else ():
+            broker, name = divmod(int(of_partition[first]), len(names))
+            self._facts.setdefault((int(self._brokers[broker]), names[name]), []).extend(made[first:last])
+
+    def _apply_exceptions(self) -> None:
+        """Apply the errors, points of divergence and redirections in responses, and add the facts of the errors."""
+        is_special = (self._data_error != 0) | (self._diverging >= 0) | (self._preferred >= 0)
+        by_fetch: dict[int, list[int]] = {}
+        for number in np.flatnonzero(is_special & self._data_converted).tolist():
+            by_fetch.setdefault(int(self._data_fetch[number]), []).append(number)
+        failures: list[tuple[int, int, int, int]] = []
+        for fetch, numbers in by_fetch.items():
+            waited = bool(self._waited[fetch])
+            keyed = [(int(self._data_key[number]), self._data[number]) for number in numbers]
+            failed = {key: data.error for key, data in keyed if data.error}
+            diverging = {key: data.diverging_end_offset for key, data in keyed if data.diverging_end_offset >= 0}
+            preferred = {key: data.preferred_replica for key, data in keyed if data.preferred_replica >= 0}
+            excluded = {key for key, error in failed.items() if self._is_excluded(error, key, fetch)}
+            self._report.count("left_out_partition", len(excluded))
+            # The broker answers such a fetch at once, even without data. No event has epochs, so none of its bytes are
+            # required in the replay.
+            self._at_once[fetch] = bool(diverging) and not waited
+            for place in range(self._resolved.bounds[fetch], self._resolved.bounds[fetch + 1]):
+                key = int(self._place_key[place])
+                self._is_read[place] = key not in excluded
+                self._has_failed[place] = key in failed
+                if key in diverging:
+                    # A follower with a diverging log has the leader's records below the point of divergence only.
+                    self._has_diverged[place] = True
+                    self._offset[place] = min(self._offset[place], diverging[key])
+                if key in preferred and not waited:
+                    self._redirected[place] = preferred[key]
+            failures += (
+                (fetch, int(self._name_of[key]), *self._failure(error, fetch))
+                for key, error in failed.items()
+                if key not in excluded
+            )
+        if failures:
+            self._add(PartitionError, *_columns(failures, 4))
+
+    def _is_excluded(self, error: int, key: int, fetch: int) -> bool:
         """Return whether the broker excluded the partition before it read the log, so the fetch does not contain it."""
         if error in errors.EXCLUDED_FROM_FETCH:
             return True
         if error != errors.UNKNOWN_TOPIC_OR_PARTITION:
             return False
         # Excluded if the topic was deleted before the fetch was handled, but not if it was deleted during the wait.
-        changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
-        return any(change.deleted and change.at_us < request.start_us for change in changes)
+        topic, partition = self._raw_keys[key]
+        changes = self._context.changes.get((self._context.name(topic), partition), [])
+        return any(change.deleted and change.at_us < self._fetches.start_us[fetch] for change in changes)
 
-    def _event_partitions(self, read: Iterable[FetchRequestPartition], replicas: dict[Key, int]) -> list[msgspec.Raw]:
-        """Return the partitions as serialized objects of a fetch event; `replicas` are preferred read replicas."""
-        if len(self._encoded) > MAX_CACHED_PARTITIONS:
-            self._encoded.clear()
-        encoded = self._encoded
-        listed = []
-        for partition in read:
-            fetched = encoded.get(partition)
-            if fetched is None:
-                fetched = encoded[partition] = self._encode_partition(partition, None)
-            if replicas and (preferred := replicas.get((partition.topic, partition.partition))) is not None:
-                fetched = self._encode_partition(partition, preferred)
-            listed.append(fetched)
-        return listed
-
-    def _encode_partition(self, partition: FetchRequestPartition, preferred: int | None) -> msgspec.Raw:
-        event = {
-            "topic": self._context.name(partition.topic),
-            "partition": partition.partition,
-            "fetch_offset": max(0, partition.offset),
-            "max_bytes": max(0, partition.max_bytes),
-            "current_leader_epoch": max(-1, partition.leader_epoch),
-            "preferred_replica": preferred,
-        }
-        return msgspec.Raw(_to_json(event))
-
-    def _attempts(
-        self, request: Request, fetch: FetchRequestBody, read: list[FetchRequestPartition]
-    ) -> Iterator[tuple[Key, Fact]]:
-        """Add the fetch's attempts to the open runs of attempts, and yield (partition, run) for runs that end."""
-        # An open transaction hides records from read_committed consumers, so their attempts prove nothing.
-        proves = fetch.isolation != READ_COMMITTED
-        # A fetch that had to wait for the first byte found no record.
-        known_empty = request.remote_us > 0 and fetch.min_bytes <= 1 and proves
-        runs, names, at, replica = self._runs, self._names, request.local_us, fetch.replica_id
-        for requested in read:
-            topic, partition, offset = requested[:3]
-            key = names.get(topic, topic), partition
-            run = runs.get(key)
-            if run is not None:
-                if proves and run.offset == offset:
-                    if run.replica == replica and len(run.times) < MAX_ATTEMPTS:
-                        run.times.append(at)
-                        run.empty = known_empty
-                        continue
-                    run.empty = True
-                yield key, run.to_run()
-            runs[key] = OpenRun(at, replica, offset, known_empty)
-
-    def _errors(
-        self, request: Request, max_wait_ms: int, failed: dict[Key, int], excluded: set[Key]
-    ) -> Iterator[tuple[Key, Fact]]:
+    def _failure(self, error: int, fetch: int) -> tuple[int, int]:
+        """Return the time of an error, and its code."""
         # If an error completed the wait, it shows the time of the change; at the deadline the change may be older.
-        completed = 0 < request.remote_us < max_wait_ms * 1000
-        at = request.answered_us if request.remote_us else request.local_us
-        for (topic, partition), error in failed.items():
-            if (topic, partition) not in excluded:
-                if error == errors.FENCED_LEADER_EPOCH and completed:
-                    # The epoch was current on arrival, so the leadership has changed. Kafka checks the epoch before the
-                    # leader.
-                    error = errors.NOT_LEADER_OR_FOLLOWER
-                yield (self._context.name(topic), partition), PartitionError(at, error)
+        fetches = self._fetches
+        remote_us = int(fetches.remote_us[fetch])
+        if error == errors.FENCED_LEADER_EPOCH and 0 < remote_us < int(self._max_wait[fetch]) * 1000:
+            # The epoch was current on arrival, so the leadership has changed. Kafka checks the epoch before the leader.
+            error = errors.NOT_LEADER_OR_FOLLOWER
+        return int(fetches.answered_us[fetch] if remote_us else fetches.local_us[fetch]), error
 
-    def _positions(
-        self,
-        request: Request,
-        fetch: FetchRequestBody,
-        read: list[FetchRequestPartition],
-        resolved: ResolvedFetch,
-        failed: dict[Key, int],
-    ) -> Iterator[tuple[Key, Fact]]:
-        """Yield the reader's position in each listed partition. These are the partitions with a new offset.
+    def _add_attempts(self) -> None:
+        """Add the runs of attempts that have ended; those that may continue stay in the sessions' states."""
+        fetches = self._fetches
+        # An open transaction hides records from read_committed consumers, so their attempts prove nothing.
+        proves = ~self._committed
+        # A fetch that had to wait for the first byte found no record.
+        known_empty = (fetches.remote_us > 0) & (self._min_bytes <= 1) & proves
+        places = np.flatnonzero(self._is_read & ~self._has_diverged)
+        fetch = self._place_fetch[places]
+        open_runs = [
+            (self._sessions[name], self._named[key], run)
+            for name in self._sessions
+            for key, run in self._states[name].runs.items()
+        ]
+        lengths = [len(run.times) for *_, run in open_runs]
+
+        def column(of_runs: Iterable[int], of_places: Any) -> Any:
+            return np.concatenate([np.repeat(np.array(list(of_runs), of_places.dtype), lengths), of_places])
+
+        session = column((session for session, *_ in open_runs), self._session[fetch])
+        name = column((name for _, name, _ in open_runs), self._name_of[self._place_key[places]])
+        times = [np.frombuffer(run.times, np.int64) for *_, run in open_runs]
+        at_us = np.concatenate([*times, fetches.local_us[fetch]])
+        replica = column((run.replica for *_, run in open_runs), self._replica[fetch])
+        offset = column((run.offset for *_, run in open_runs), self._offset[places])
+        empty = column((run.empty for *_, run in open_runs), known_empty[fetch])
+        proves = column((True for _ in open_runs), proves[fetch])
+        if not len(at_us):
+            return
+        of_reader = session * len(self._named) + name
+        order = np.argsort(of_reader, kind="stable")
+        of_reader, at_us, replica, offset = of_reader[order], at_us[order], replica[order], offset[order]
+        empty, proves = empty[order], proves[order]
+        # The reader fetches from the same offset again, so the attempt before was empty.
+        again = np.zeros(len(order) + 1, bool)
+        again[1:-1] = (of_reader[1:] == of_reader[:-1]) & (offset[1:] == offset[:-1]) & proves[1:]
+        starts = ~again[:-1]
+        starts[1:] |= replica[1:] != replica[:-1]
+        first = np.flatnonzero(starts)
+        if np.max(np.diff([*first, len(order)])) > MAX_ATTEMPTS:
+            number = np.arange(len(order)) - np.repeat(first, np.diff([*first, len(order)]))
+            first = np.flatnonzero(number % MAX_ATTEMPTS == 0)
+        after = np.append(first[1:], len(order))
+        run_empty = empty[after - 1] | again[after]
+        is_last = np.append(of_reader[first][1:] != of_reader[first][:-1], True)
+        stored, size = at_us.tobytes(), at_us.itemsize
+        columns = replica[first], offset[first], run_empty, first * size, after * size
+        runs = zip(*(column.tolist() for column in columns), strict=True)
+        made = [AttemptRun(replica, offset, empty, stored[begin:end]) for replica, offset, empty, begin, end in runs]
+        self._keep_runs(of_reader[first[is_last]], [made[number] for number in np.flatnonzero(is_last).tolist()])
+        # The broker of each session, in place of the session.
+        session, name = np.divmod(of_reader[first], len(self._named))
+        brokers = np.searchsorted(self._brokers, _integers(broker for broker, _ in self._sessions))
+        of_partition = brokers[session] * len(self._named) + name
+        order = np.argsort(of_partition, kind="stable")
+        order = order[~is_last[order]]
+        self._add_sorted(of_partition[order], [made[number] for number in order.tolist()])
+
+    def _keep_runs(self, of_reader: Integers, runs: Sequence[AttemptRun]) -> None:
+        """Keep the latest run of attempts of each session and partition; `of_reader` are the numbers of both."""
+        names, sessions = list(self._named), list(self._sessions)
+        for session in sessions:
+            self._states[session].runs = {}
+        for reader, run in zip(of_reader.tolist(), runs, strict=True):
+            number, name = divmod(reader, len(names))
+            self._states[sessions[number]].runs[names[name]] = OpenRun.of(run)
+
+    def _add_positions(self) -> None:
+        """Add the reader's position in each listed partition. These are the partitions with a new offset.
 
         Partitions that were answered with an error at once are left out, because they prove nothing.
         """
-        if not resolved.listed:
-            return
-        moved = [partition for partition in read if (partition.topic, partition.partition) in resolved.listed]
-        for number, partition in enumerate(moved):
-            if (partition.topic, partition.partition) in failed and not request.remote_us:
-                continue
-            if fetch.replica_id >= 0:
-                at, wake = follower_read_times(request.start_us, request.local_us, number, len(moved))
-                yield (
-                    self._key(partition),
-                    ReaderPosition(
-                        at,
-                        wake,
-                        request.local_us,
-                        min(self._read_us, request.arrival_us - MIN_TURNAROUND_US),
-                        fetch.replica_id,
-                        partition.offset,
-                        partition.log_start,
-                        request.start_us,
-                        partition.leader_epoch,
-                    ),
-                )
-            else:
-                at = request.arrival_us
-                yield self._key(partition), ReaderPosition(at, at, at, at, -1, partition.offset)
+        fetches, places = self._fetches, self._resolved.places
+        first, after = self._resolved.listed[self._place_fetch], self._resolved.listed[self._place_fetch + 1]
+        moved = np.flatnonzero((places >= first) & (places < after) & self._is_read)
+        fetch = self._place_fetch[moved]
+        count = np.bincount(fetch, minlength=len(fetches))
+        number = np.arange(len(moved)) - (np.cumsum(count) - count)[fetch]
+        read_us = self._read_before()[fetch]
+        shown = ~self._has_failed[moved] | self._waited[fetch]
+        moved, fetch, number, read_us = moved[shown], fetch[shown], number[shown], read_us[shown]
+        arrival, start, local = fetches.arrival_us[fetch], fetches.start_us[fetch], fetches.local_us[fetch]
+        at, wake = follower_read_times(start, local, number, count[fetch])
+        replica, entry = self._replica[fetch], places[moved]
+        follows = replica >= 0
 
-    def _high_watermarks(
-        self, request: Request, fetch: FetchRequestBody, response: FetchResponseBody
-    ) -> Iterator[tuple[Key, Fact]]:
-        """Yield the high watermarks in the response, with the times between which the broker may have read them.
+        def of_followers(column: Integers, otherwise: Any) -> Integers:
+            return np.where(follows, column, otherwise)
+
+        self._add(
+            ReaderPosition,
+            fetch,
+            self._name_of[self._place_key[moved]],
+            of_followers(at, arrival),
+            of_followers(wake, arrival),
+            of_followers(local, arrival),
+            of_followers(np.minimum(read_us, arrival - MIN_TURNAROUND_US), arrival),
+            of_followers(replica, -1),
+            self._offset[moved],
+            of_followers(self._entry_log_start[entry], -1),
+            of_followers(start, -1),
+            of_followers(self._entry_epoch[entry], -1),
+        )
+
+    def _read_before(self) -> Integers:
+        """Return for each fetch when the log was read for the previous response of its session."""
+        fetches = self._fetches
+        before = np.full(len(fetches), NEVER, np.int64)
+        converted = np.flatnonzero(self._converted)
+        read_us = np.where(self._waited, fetches.answered_us, fetches.local_us)[converted]
+        session = self._session[converted]
+        starts = np.append(True, session[1:] != session[:-1])[: len(session)]
+        earlier = _integers(self._states[name].read_us for name in self._sessions)
+        before[converted] = np.where(starts, earlier[session], np.append(NEVER, read_us[:-1])[: len(session)])
+        for name, last_us in zip(self._sessions, _last_of_each(session, read_us, earlier).tolist(), strict=True):
+            self._states[name].read_us = last_us
+        return before
+
+    def _add_high_watermarks(self) -> None:
+        """Add the high watermarks in the responses, with the times between which the broker may have read them.
 
         A broker reads the log when a waiting fetch completes. If the fetch did not wait, it reads the log during the
         handling of the request; for a consumer, at the end of the handling.
         """
-        if request.remote_us:
-            since, until = request.answered_us - READ_TO_RESPONSE_US, request.answered_us + COMPLETION_SPREAD_US
-        else:
-            until = request.local_us
-            since = request.start_us if fetch.replica_id >= 0 else until - READ_TO_RESPONSE_US
-        # If a fetch waited for remote storage, it read the log on arrival: see `partitions.tiered_reads`.
-        tiered = self._context.tiered if request.remote_us and fetch.replica_id < 0 else ()
-        for partition in response.partitions:
-            if partition.high_watermark >= 0 and not partition.error:
-                topic = self._context.name(partition.topic)
-                if topic not in tiered:
-                    yield (topic, partition.partition), HighWatermarkReading(since, until, partition.high_watermark)
+        fetches = self._fetches
+        key = self._name_of[self._data_key]
+        shown = (self._high_watermark >= 0) & (self._data_error == 0) & self._data_converted
+        if self._context.tiered:
+            # If a fetch waited for remote storage, it read the log on arrival: see `partitions.tiered_reads`.
+            waits_apart = (self._waited & (self._replica < 0))[self._data_fetch]
+            shown &= ~(waits_apart & self._is_tiered()[key])
+        fetch = self._data_fetch[shown]
+        waited, answered, local = self._waited[fetch], fetches.answered_us[fetch], fetches.local_us[fetch]
+        since = np.where(self._replica[fetch] >= 0, fetches.start_us[fetch], local - READ_TO_RESPONSE_US)
+        self._add(
+            HighWatermarkReading,
+            fetch,
+            key[shown],
+            np.where(waited, answered - READ_TO_RESPONSE_US, since),
+            np.where(waited, answered + COMPLETION_SPREAD_US, local),
+            self._high_watermark[shown],
+        )
 
-    def _tiered_facts(
-        self,
-        request: Request,
-        fetch: FetchRequestBody,
-        read: list[FetchRequestPartition],
-        response: FetchResponseBody,
-    ) -> Iterator[tuple[Key, Fact]]:
-        """Yield facts about tiered partitions: consumers' reads, and local log starts from followers' fetches."""
-        answered = {(partition.topic, partition.partition): partition for partition in response.partitions}
-        for slot, partition in enumerate(read):
-            key = self._key(partition)
-            if key[0] not in self._context.tiered:
-                continue
-            data = answered.get((partition.topic, partition.partition), _NO_DATA)
-            if fetch.replica_id >= 0:
-                if data.error == errors.OFFSET_MOVED_TO_TIERED_STORAGE:
-                    yield key, LocalStart(request.local_us, partition.offset + 1, False)
-                continue
-            if request.remote_us or data.bytes or data.error == errors.UNKNOWN_SERVER_ERROR:
-                yield (
-                    key,
-                    ConsumerRead(
-                        request.local_us,
-                        request.start_us,
-                        request.answered_us if request.remote_us else request.local_us,
-                        request.remote_us,
-                        partition.offset,
-                        fetch.min_bytes,
-                        partition.max_bytes,
-                        data.bytes,
-                        data.error,
-                        data.high_watermark,
-                        data.last_stable,
-                        fetch.isolation == READ_COMMITTED,
-                        *request.place,
-                        slot,
-                    ),
+    def _add_deliveries(self) -> None:
+        sent = np.flatnonzero((self._bytes > 0) & self._data_converted & (self._replica >= 0)[self._data_fetch])
+        fetch = self._data_fetch[sent]
+        key = self._name_of[self._data_key[sent]]
+        self._add(FollowerDelivery, fetch, key, self._fetches.answered_us[fetch], self._bytes[sent])
+
+    def _is_tiered(self) -> Booleans:
+        """Return for each named partition whether its topic is tiered."""
+        return np.array([topic in self._context.tiered for topic, _ in self._named], bool)
+
+    def _add_tiered_facts(self) -> None:
+        """Add facts about tiered partitions: consumers' reads, and local log starts from followers' fetches."""
+        fetches = self._fetches
+        read = np.flatnonzero(self._is_read)
+        slots = np.arange(len(read)) - np.searchsorted(read, self._resolved.bounds[self._place_fetch[read]])
+        is_tiered = self._is_tiered()[self._name_of[self._place_key[read]]]
+        places = zip(self._data_fetch.tolist(), self._data_key.tolist(), strict=True)
+        answered = dict(zip(places, self._data, strict=True))
+        for place, slot in zip(read[is_tiered].tolist(), slots[is_tiered].tolist(), strict=True):
+            number, raw_key = int(self._place_fetch[place]), int(self._place_key[place])
+            data = answered.get((number, raw_key), _NO_DATA)
+            remote_us, local_us = int(fetches.remote_us[number]), int(fetches.local_us[number])
+            offset = int(self._offset[place])
+            fact: Fact
+            if self._replica[number] >= 0:
+                if data.error != errors.OFFSET_MOVED_TO_TIERED_STORAGE:
+                    continue
+                fact = LocalStart(local_us, offset + 1, False)
+            elif remote_us or data.bytes or data.error == errors.UNKNOWN_SERVER_ERROR:
+                fact = ConsumerRead(
+                    local_us,
+                    int(fetches.start_us[number]),
+                    int(fetches.answered_us[number]) if remote_us else local_us,
+                    remote_us,
+                    offset,
+                    int(self._min_bytes[number]),
+                    int(self._entry_bytes[self._resolved.places[place]]),
+                    data.bytes,
+                    data.error,
+                    data.high_watermark,
+                    data.last_stable,
+                    bool(self._committed[number]),
+                    int(fetches.file[number]),
+                    int(fetches.line[number]),
+                    slot,
                 )
+            else:
+                continue
+            self._facts.setdefault((int(fetches.broker[number]), self._name(raw_key)), []).append(fact)
 
-    def _deliveries(
-        self, request: Request, fetch: FetchRequestBody, response: FetchResponseBody
-    ) -> Iterator[tuple[Key, Fact]]:
-        if fetch.replica_id >= 0:
-            for partition in response.partitions:
-                if partition.bytes:
-                    yield (
-                        (self._context.name(partition.topic), partition.partition),
-                        FollowerDelivery(request.answered_us, partition.bytes),
-                    )
+    def _name(self, raw_key: int) -> Key:
+        topic, partition = self._raw_keys[raw_key]
+        return self._context.name(topic), partition
+
+    def _add_follower_copies(self) -> None:
+        """Add the facts about followers' own logs, which belong to the followers' brokers."""
+        fetches, bounds = self._fetches, self._resolved.bounds
+        for number in np.flatnonzero(self._converted & (self._replica >= 0)).tolist():
+            places = np.arange(bounds[number], bounds[number + 1])
+            places = places[self._is_read[places]]
+            raw_keys = (self._raw_keys[key] for key in self._place_key[places].tolist())
+            ends = dict(zip(raw_keys, self._offset[places].tolist(), strict=True))
+            follower = self._states[fetches.sessions[number]].follower
+            times = int(fetches.arrival_us[number]), int(fetches.answered_us[number])
+            for (topic, partition), copied in follower.advance(*times, ends, fetches.responses[number]):
+                key = int(self._replica[number]), (self._context.name(topic), partition)
+                self._facts.setdefault(key, []).append(copied)
+
+    def _recorded(self) -> tuple[Booleans, pa.Array]:
+        """Return whether each fetch expired, and its recorded outcome as JSON; see `RecordedOutcome`.
+
+        A fetch that waited has expired if it returned less than `min_bytes` and no error ended it before its timeout.
+        On every recording this agrees with the broker's own counter of expirations, to within two.
+        """
+        fetches = self._fetches
+        first_error, timed_out = self._error.copy(), (self._error == errors.REQUEST_TIMED_OUT).astype(np.int64)
+        for number in np.flatnonzero(self._data_error).tolist():
+            fetch, error = self._data_fetch[number], self._data_error[number]
+            first_error[fetch] = first_error[fetch] or error
+            timed_out[fetch] += error == errors.REQUEST_TIMED_OUT
+        bounds = np.searchsorted(self._data_fetch, np.arange(len(fetches) + 1))
+        size = np.diff(np.append(0, np.cumsum(self._bytes))[bounds])
+        in_time = fetches.remote_us < np.clip(self._max_wait, -_LONGEST_MS, _LONGEST_MS) * 1000 - TIMER_EARLY_US
+        expired = self._waited & (size < self._min_bytes) & ((first_error == 0) | ~in_time)
+        texts = _filled(
+            '{"api":"FETCH","kind":"%","outcome":"%","remote_ms":%,"local_ms":%,"written_us":%,"error":"%","bytes":%,'
+            '"timed_out":%,"generation":null,"complete":%}',
+            np.where(self._replica >= 0, "follower fetch", "consumer fetch"),
+            np.where(expired, EXPIRED, np.where(self._waited, COMPLETED, AT_ONCE)),
+            fetches.remote_us / 1000,
+            (fetches.local_us - fetches.start_us) / 1000,
+            fetches.written_us,
+            pa.array(map(errors.name_of, first_error.tolist()), pa.string()),
+            size,
+            timed_out,
+            _true_or_false(self._resolved.complete),
+        )
+        return expired, texts
+
+    def _events(self) -> pa.Array:
+        """Return the event of each fetch as JSON."""
+        fetches, clients = self._fetches, self._fetches.client_id.dictionary_encode()
+        fields = [name and f',"client_id":{_to_json(name).decode()}' for name in clients.dictionary.to_pylist()]
+        return _filled(
+            '{"time_us":%,"type":"fetch","replica_id":%,"max_wait_ms":%,"min_bytes":%,"max_bytes":%,"isolation":"%",'
+            '"partitions":[%],"hard_max_bytes":%,"broker":%%}',
+            fetches.local_us,
+            self._replica,
+            self._max_wait,
+            np.where(self._at_once, 0, np.maximum(0, self._min_bytes)),
+            np.maximum(0, self._max_bytes),
+            np.where(self._committed, "read_committed", "read_uncommitted"),
+            self._event_partitions(),
+            _true_or_false(fetches.version <= LAST_HARD_LIMIT_VERSION),
+            fetches.broker,
+            pa.array(fields, pa.string()).take(clients.indices).fill_null(""),
+        )
+
+    def _event_partitions(self) -> pa.Array:
+        """Return the partitions of each fetch as objects of its event, separated by commas."""
+        topics = {topic: _to_json(topic).decode() for topic, _ in self._named}
+        starts = [f'{{"topic":{topics[topic]},"partition":{partition}' for topic, partition in self._named]
+
+        def encoded(entries: Integers, offset: Integers, preferred: Sequence[str]) -> pa.Array:
+            return _filled(
+                '%,"fetch_offset":%,"max_bytes":%,"current_leader_epoch":%,"preferred_replica":%}',
+                pa.array(starts, pa.string()).take(pa.array(self._name_of[self._resolved.entry_keys[entries]])),
+                np.maximum(0, offset),
+                np.maximum(0, self._entry_bytes[entries]),
+                np.maximum(-1, self._entry_epoch[entries]),
+                pa.array(preferred, pa.string()),
+            )
+
+        # Most fetches of a session request most partitions with the same fields.
+        places, count = self._resolved.places, len(self._resolved.entries)
+        texts = encoded(np.arange(count), self._entry_offset, ["null"] * count).take(pa.array(places[self._is_read]))
+        differs = self._has_diverged.copy()
+        differs[list(self._redirected)] = True
+        if differs.any():
+            those = np.flatnonzero(differs & self._is_read)
+            preferred = [str(self._redirected.get(place, "null")) for place in those.tolist()]
+            other = encoded(places[those], self._offset[those], preferred)
+            texts = pc.replace_with_mask(texts, pa.array(differs[self._is_read]), other)
+        bounds = np.append(0, np.cumsum(self._is_read))[self._resolved.bounds]
+        return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), texts), ",")
 
 
-def _preferred_replicas(response: FetchResponseBody) -> dict[Key, int]:
-    """Return the preferred read replica of each partition that redirects the consumer; such fetches do not wait."""
-    return {
-        (partition.topic, partition.partition): partition.preferred_replica
-        for partition in response.partitions
-        if partition.preferred_replica >= 0
-    }
+def _integers(values: Iterable[int]) -> Integers:
+    return np.array(list(values), np.int64)
+
+
+def _columns(rows: Iterable[Sequence[int]], count: int) -> Sequence[Integers]:
+    """Return the columns of rows of numbers, of which there may be none."""
+    columns = list(zip(*rows, strict=True)) or [()] * count
+    return [np.array(column, np.int64) for column in columns]
+
+
+def _last_of_each(group: Integers, values: Integers, otherwise: Integers) -> Integers:
+    """Return the last value of each group, or its value of `otherwise` if it has none."""
+    last = otherwise.copy()
+    last[group] = values
+    return last
+
+
+def _true_or_false(values: Booleans) -> npt.NDArray[np.str_]:
+    return np.where(values, "true", "false")
+
+
+def _filled(template: str, *columns: Any) -> pa.Array:
+    """Return a text for each row: the template, with the values of the columns in place of each `%`."""
+    first, *others = template.split("%")
+    parts: list[Any] = [first]
+    for column, constant in zip(columns, others, strict=True):
+        parts += [pa.array(column).cast(pa.string()), constant]
+    return pc.binary_join_element_wise(*parts, "")

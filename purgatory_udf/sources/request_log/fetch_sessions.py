@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227), rebuilt from the log, and attempts of readers to fetch from an offset.
+"""Incremental fetch sessions (KIP-227), rebuilt from the log, and the followers' logs that they show.
 
 The line of an incremental fetch lists only partitions that are new or have a new offset; the session has the others.
 
@@ -7,30 +7,23 @@ The line of an incremental fetch lists only partitions that are new or have a ne
     epoch 1, 2, …      the list has new and changed partitions; forgotten ones are removed; all others are unchanged
 
 A broker serves the partitions of a session in a fixed order; those for which it returned records move to the end.
-
-A reader fetches from the same offset again until there are records, so a partition has far more fetch attempts than any
-other fact. They are therefore stored as runs of equal offset, and evaluated as columns:
-
-    fetches from   7  7  7  7  9  9 …      AttemptRun(offset=7, 4 times), AttemptRun(offset=9, …), …
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import msgspec
-import numpy as np
-import numpy.typing as npt
-
+from purgatory_udf.sources.request_log.assumptions import FOLLOWER_APPEND_FRACTION
 from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchRequestBody,
     FetchRequestPartition,
     FetchResponseBody,
-    Key,
 )
+from purgatory_udf.sources.request_log.partition_facts import FollowerCopy, Key, OpenRun
 
+NEVER = 2**62
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 
 
@@ -49,162 +42,137 @@ def session_key(request: FetchRequestBody, response: FetchResponseBody, connecti
     return connection
 
 
-class ResolvedFetch(msgspec.Struct, gc=False):
-    """A fetch with all its partitions.
-
-    `listed` are the partitions in its own line. `complete` is false while partitions may be missing, because the
-    session started before the log.
-    """
-
-    partitions: list[FetchRequestPartition]
-    listed: set[Key]
-    complete: bool = True
+AnyKey = TypeVar("AnyKey", bound=Hashable)
+Partition = TypeVar("Partition")
 
 
 @dataclass(slots=True)
-class FetchSession:
+class FetchSession(Generic[AnyKey, Partition]):
     """The partitions of one fetch session, in the broker's order.
 
-    `complete` is false until all partitions are certainly known, as after the start of a session.
+    `complete` is false until all partitions are certainly known, as after the start of a session; `was_complete` is
+    whether those of the latest fetch were known.
     """
 
-    partitions: dict[Key, FetchRequestPartition] = field(default_factory=dict)
+    partitions: dict[AnyKey, Partition] = field(default_factory=dict)
     complete: bool = False
+    was_complete: bool = False
 
-    def resolve(self, request: FetchRequestBody, response: FetchResponseBody) -> ResolvedFetch:
-        """Apply the next fetch of the session, in order of handling, and return it with all its partitions.
+    def resolve(
+        self,
+        epoch: int,
+        listed: Iterable[tuple[AnyKey, Partition]],
+        forgotten: Iterable[AnyKey],
+        error: int,
+        with_records: Iterable[AnyKey],
+    ) -> Iterable[Partition]:
+        """Apply the next fetch of the session, in order of handling, and return all its partitions.
 
-        After an error in `response` the broker has read nothing.
+        Args:
+            epoch: Session epoch of the fetch.
+            listed: Keys of the partitions in its own line, and the partitions.
+            forgotten: Keys of the partitions that the fetch removes.
+            error: Error of the whole response, after which the broker has read nothing.
+            with_records: Keys of the partitions in the response that have records.
         """
-        listed = {(partition.topic, partition.partition) for partition in request.partitions}
-        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             # As in the broker's map, a partition listed twice counts once.
-            self.partitions = {(partition.topic, partition.partition): partition for partition in request.partitions}
-            self.complete = True
-            return ResolvedFetch(list(self.partitions.values()), listed)
-        for partition in request.partitions:
-            self.partitions[partition.topic, partition.partition] = partition
-        for key in request.forgotten:
+            self.partitions = dict(listed)
+            self.complete = self.was_complete = True
+            return self.partitions.values()
+        self.partitions.update(listed)
+        for key in forgotten:
             self.partitions.pop(key, None)
-        resolved = list(self.partitions.values())
-        if response.error:
+        self.was_complete = self.complete
+        if error:
             # The broker evicted the session or did not know it: nothing was read.
-            self.partitions, complete = {}, self.complete
-            self.complete = False
-            return ResolvedFetch([], listed, complete)
-        for data in response.partitions:
-            if data.bytes and (moved := self.partitions.pop((data.topic, data.partition), None)):
-                self.partitions[data.topic, data.partition] = moved
-        return ResolvedFetch(resolved, listed, self.complete)
+            self.partitions, self.complete = {}, False
+            return ()
+        resolved = list(self.partitions.values())
+        for key in with_records:
+            if key in self.partitions:
+                self.partitions[key] = self.partitions.pop(key)
+        return resolved
 
 
-Integers = npt.NDArray[np.int64]
+class FetchedPartition(NamedTuple):
+    """The part of a response to a follower for one partition: records from `base` on, and the high watermark."""
+
+    topic: str
+    partition: int
+    base: int
+    bytes: int
+    high_watermark: int
 
 
-class FetchAttempt(msgspec.Struct, array_like=True, tag=3, gc=False):
-    """The first check of a fetch from `offset`, at `at_us`.
+class FollowerTracker:
+    """Derives a follower's own log from its fetches at the leader.
 
-    `empty` is whether there were no records, which is so if the reader fetched from that offset again.
+    Each fetch shows how far the follower has appended the records of the previous response.
     """
 
-    at_us: int
-    replica: int
-    offset: int
-    empty: bool = False
+    def __init__(self, at_us: int = 0, sent: Iterable[FetchedPartition] = ()) -> None:
+        self._at_us = at_us
+        self._sent = list(sent)
 
+    def advance(
+        self, arrival_us: int, answered_us: int, ends: Mapping[Key, int], response: FetchResponseBody
+    ) -> Iterator[tuple[Key, FollowerCopy]]:
+        """Yield ((topic, partition), copy) for the records that the follower has appended since its previous fetch.
 
-class AttemptRun(msgspec.Struct, array_like=True, tag=8, gc=False):
-    """Consecutive attempts of one reader from the same offset.
+        Args:
+            arrival_us: When the next fetch of the follower, in order of handling, arrived.
+            answered_us: When it was answered.
+            ends: The offsets of its partitions, which show what the follower has appended.
+            response: Its response. The next fetch shows which of its records the follower has appended.
+        """
+        at = self._at_us + round((arrival_us - self._at_us) * FOLLOWER_APPEND_FRACTION)
+        for sent in self._sent:
+            end = ends.get((sent.topic, sent.partition))
+            if end is not None:
+                yield (
+                    (sent.topic, sent.partition),
+                    FollowerCopy(at, sent.base, end, sent.bytes, min(end, sent.high_watermark)),
+                )
+        self._at_us = answered_us
+        self._sent = [
+            FetchedPartition(
+                partition.topic,
+                partition.partition,
+                ends[partition.topic, partition.partition],
+                partition.bytes,
+                partition.high_watermark,
+            )
+            for partition in response.partitions
+            if not partition.error
+            and partition.high_watermark >= 0
+            and partition.diverging_end_offset < 0
+            and (partition.topic, partition.partition) in ends
+        ]
 
-    All attempts but the last were empty. `empty` is whether the last one was empty, too. `times` are 64-bit integers,
-    in microseconds.
-    """
-
-    replica: int
-    offset: int
-    empty: bool
-    times: bytes
-
-    def since(self, since_us: int) -> Iterator[FetchAttempt | AttemptRun]:
-        """Yield the attempts from a time on, and the latest one before it."""
-        # Most runs are so short that numpy would be slower.
-        at = array("q", self.times)
-        if min(at) >= since_us:
-            yield self
-            return
-        last = len(at) - 1
-        _, latest = max((time, number) for number, time in enumerate(at) if time < since_us)
-        yield FetchAttempt(at[latest], self.replica, self.offset, self.empty or latest < last)
-        if later := array("q", (time for time in at if time >= since_us)):
-            yield AttemptRun(self.replica, self.offset, self.empty or at[last] < since_us, later.tobytes())
-
-
-class OpenRun:
-    """A run of attempts of one reader from the same offset, to which more may be added (see `AttemptRun`)."""
-
-    __slots__ = ("empty", "offset", "replica", "times")
-
-    def __init__(self, at_us: int, replica: int, offset: int, empty: bool) -> None:
-        self.times = array("q", (at_us,))
-        self.replica, self.offset, self.empty = replica, offset, empty
-
-    def to_run(self) -> AttemptRun:
-        """Return all attempts of the run as a fact."""
-        return AttemptRun(self.replica, self.offset, self.empty, self.times.tobytes())
-
-    def take_all_but_last(self) -> AttemptRun | None:
-        """Remove and return all attempts but the last, which are known to be empty; None if there is only one."""
-        before, self.times = self.times[:-1], self.times[-1:]
-        return AttemptRun(self.replica, self.offset, True, before.tobytes()) if before else None
-
-    @property
-    def last(self) -> FetchAttempt:
-        """The latest attempt."""
-        return FetchAttempt(self.times[-1], self.replica, self.offset, self.empty)
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptColumns:
-    """Attempts as columns, ordered by time, replica and offset."""
-
-    at_us: Integers
-    replica: Integers
-    offset: Integers
-    empty: npt.NDArray[np.bool_]
+    def snapshot(self) -> list[Any]:
+        """Return the state as JSON values, from which `resumed` restores it."""
+        return [self._at_us, list(map(list, self._sent))]
 
     @classmethod
-    def of(cls, attempts: Iterable[FetchAttempt | AttemptRun]) -> AttemptColumns:
-        """Build the columns from attempts and runs in any order."""
-        runs = [attempt if isinstance(attempt, AttemptRun) else _run_of_one(attempt) for attempt in attempts]
-        if not runs:
-            return NO_ATTEMPTS
-        at = np.frombuffer(b"".join([run.times for run in runs]), np.int64)
-        lengths = np.array([len(run.times) // at.itemsize for run in runs], np.int64)
-        replica, offset = (
-            np.repeat(np.array(values, np.int64), lengths)
-            for values in ([run.replica for run in runs], [run.offset for run in runs])
-        )
-        empty = np.ones(len(at), bool)
-        empty[np.cumsum(lengths) - 1] = [run.empty for run in runs]
-        order = np.lexsort((offset, replica, at))
-        return cls(at[order], replica[order], offset[order], empty[order])
-
-    def __len__(self) -> int:
-        return len(self.at_us)
-
-    def empty_attempts(self) -> tuple[Integers, Integers]:
-        """Return times (in microseconds) and offsets of the attempts that were empty, as two arrays in time order."""
-        return self.at_us[self.empty], self.offset[self.empty]
-
-    def last_us(self, replica: int, until_us: int) -> int:
-        """Return the time of a replica's latest attempt until `until_us`, or 0."""
-        times = self.at_us[(self.replica == replica) & (self.at_us <= until_us)]
-        return int(times[-1]) if len(times) else 0
+    def resumed(cls, state: list[Any]) -> FollowerTracker:
+        """Restore the state from a `snapshot`."""
+        at_us, sent = state
+        return cls(at_us, (FetchedPartition(*fields) for fields in sent))
 
 
-_NO_NUMBERS = np.zeros(0, np.int64)
-NO_ATTEMPTS = AttemptColumns(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.zeros(0, bool))
+@dataclass(slots=True)
+class SessionState:
+    """A session between two calls.
 
+    Attributes:
+        session: Its partitions, by (topic, partition) as in the lines.
+        runs: Attempts to fetch from the same offset, by (name, partition); more may follow.
+        read_us: When the log was read for the previous response, from which a follower has all its records.
+        follower: The follower's own log.
+    """
 
-def _run_of_one(attempt: FetchAttempt) -> AttemptRun:
-    return AttemptRun(attempt.replica, attempt.offset, attempt.empty, array("q", (attempt.at_us,)).tobytes())
+    session: FetchSession[Key, FetchRequestPartition] = field(default_factory=FetchSession)
+    runs: dict[Key, OpenRun] = field(default_factory=dict)
+    read_us: int = NEVER
+    follower: FollowerTracker = field(default_factory=FollowerTracker)

@@ -7,7 +7,7 @@ by its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -184,20 +184,20 @@ class FetchResponseBody(msgspec.Struct, array_like=True, gc=False):
 
 
 def encode_fetch(request: FetchRequestBody, response: FetchResponseBody) -> tuple[str, str]:
-    """Encode a fetch and its response as compact JSON text, for `decode_fetch`."""
+    """Encode a fetch and its response as compact JSON text, for `decode_fetches`."""
     return _encode_text(request).decode(), _encode_text(response).decode()
 
 
-def decode_fetch(request: str, response: str | None) -> tuple[FetchRequestBody, FetchResponseBody] | None:
-    """Decode texts made by `encode_fetch`; return None for the broker's own JSON, or without a response."""
-    if response is None or not request.startswith("["):
-        return None
-    return _decode_request_text(request), _decode_response_text(response)
+def decode_fetches(
+    requests: Sequence[str], responses: Sequence[str]
+) -> tuple[list[FetchRequestBody], list[FetchResponseBody]]:
+    """Decode the texts of many fetches that `encode_fetch` made."""
+    return _decode_requests(f"[{','.join(requests)}]"), _decode_responses(f"[{','.join(responses)}]")
 
 
 _encode_text = msgspec.json.Encoder().encode
-_decode_request_text = msgspec.json.Decoder(FetchRequestBody).decode
-_decode_response_text = msgspec.json.Decoder(FetchResponseBody).decode
+_decode_requests = msgspec.json.Decoder(list[FetchRequestBody]).decode
+_decode_responses = msgspec.json.Decoder(list[FetchResponseBody]).decode
 
 
 class ProducedPartition(NamedTuple):

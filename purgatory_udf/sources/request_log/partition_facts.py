@@ -5,24 +5,27 @@ Times are microseconds since the epoch. S is the time at which the handling of a
 
 Facts are serialized as their number (`tag`) and the list of their fields. This format is stored between the steps of a
 followed log, so numbers and fields must not change.
+
+A reader fetches from the same offset again until there are records, so a partition has far more fetch attempts than any
+other fact. They are therefore stored as runs of equal offset, and evaluated as columns:
+
+    fetches from   7  7  7  7  9  9 …      AttemptRun(offset=7, 4 times), AttemptRun(offset=9, …), …
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-
-from purgatory_udf.sources.request_log.fetch_sessions import (
-    NO_ATTEMPTS,
-    AttemptColumns,
-    AttemptRun,
-    FetchAttempt,
-)
+import numpy as np
+import numpy.typing as npt
 
 Key = tuple[str, int]
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
 
 
 class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
@@ -115,6 +118,75 @@ class HighWatermarkReading(msgspec.Struct, array_like=True, tag=2, gc=False):
     since_us: int
     until_us: int
     offset: int
+
+
+class FetchAttempt(msgspec.Struct, array_like=True, tag=3, gc=False):
+    """The first check of a fetch from `offset`, at `at_us`.
+
+    `empty` is whether there were no records, which is so if the reader fetched from that offset again.
+    """
+
+    at_us: int
+    replica: int
+    offset: int
+    empty: bool = False
+
+
+class AttemptRun(msgspec.Struct, array_like=True, tag=8, gc=False):
+    """Consecutive attempts of one reader from the same offset.
+
+    All attempts but the last were empty. `empty` is whether the last one was empty, too. `times` are 64-bit integers,
+    in microseconds.
+    """
+
+    replica: int
+    offset: int
+    empty: bool
+    times: bytes
+
+    def since(self, since_us: int) -> Iterator[FetchAttempt | AttemptRun]:
+        """Yield the attempts from a time on, and the latest one before it."""
+        # Most runs are so short that numpy would be slower.
+        at = array("q", self.times)
+        if min(at) >= since_us:
+            yield self
+            return
+        last = len(at) - 1
+        _, latest = max((time, number) for number, time in enumerate(at) if time < since_us)
+        yield FetchAttempt(at[latest], self.replica, self.offset, self.empty or latest < last)
+        if later := array("q", (time for time in at if time >= since_us)):
+            yield AttemptRun(self.replica, self.offset, self.empty or at[last] < since_us, later.tobytes())
+
+
+class OpenRun:
+    """A run of attempts of one reader from the same offset, to which more may be added (see `AttemptRun`)."""
+
+    __slots__ = ("empty", "offset", "replica", "times")
+
+    def __init__(self, at_us: int, replica: int, offset: int, empty: bool) -> None:
+        self.times = array("q", (at_us,))
+        self.replica, self.offset, self.empty = replica, offset, empty
+
+    @classmethod
+    def of(cls, run: AttemptRun) -> OpenRun:
+        """Return an open run with the attempts of a run."""
+        open_run = cls(0, run.replica, run.offset, run.empty)
+        open_run.times = array("q", run.times)
+        return open_run
+
+    def to_run(self) -> AttemptRun:
+        """Return all attempts of the run as a fact."""
+        return AttemptRun(self.replica, self.offset, self.empty, self.times.tobytes())
+
+    def take_all_but_last(self) -> AttemptRun | None:
+        """Remove and return all attempts but the last, which are known to be empty; None if there is only one."""
+        before, self.times = self.times[:-1], self.times[-1:]
+        return AttemptRun(self.replica, self.offset, True, before.tobytes()) if before else None
+
+    @property
+    def last(self) -> FetchAttempt:
+        """The latest attempt."""
+        return FetchAttempt(self.times[-1], self.replica, self.offset, self.empty)
 
 
 class FollowerDelivery(msgspec.Struct, array_like=True, tag=4, gc=False):
@@ -236,6 +308,53 @@ Fact = (
     | RemoteLookup
     | LocalStart
 )
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptColumns:
+    """Attempts as columns, ordered by time, replica and offset."""
+
+    at_us: Integers
+    replica: Integers
+    offset: Integers
+    empty: Booleans
+
+    @classmethod
+    def of(cls, attempts: Iterable[FetchAttempt | AttemptRun]) -> AttemptColumns:
+        """Build the columns from attempts and runs in any order."""
+        runs = [attempt if isinstance(attempt, AttemptRun) else _run_of_one(attempt) for attempt in attempts]
+        if not runs:
+            return NO_ATTEMPTS
+        at = np.frombuffer(b"".join([run.times for run in runs]), np.int64)
+        lengths = np.array([len(run.times) // at.itemsize for run in runs], np.int64)
+        replica, offset = (
+            np.repeat(np.array(values, np.int64), lengths)
+            for values in ([run.replica for run in runs], [run.offset for run in runs])
+        )
+        empty = np.ones(len(at), bool)
+        empty[np.cumsum(lengths) - 1] = [run.empty for run in runs]
+        order = np.lexsort((offset, replica, at))
+        return cls(at[order], replica[order], offset[order], empty[order])
+
+    def __len__(self) -> int:
+        return len(self.at_us)
+
+    def empty_attempts(self) -> tuple[Integers, Integers]:
+        """Return times (in microseconds) and offsets of the attempts that were empty, as two arrays in time order."""
+        return self.at_us[self.empty], self.offset[self.empty]
+
+    def last_us(self, replica: int, until_us: int) -> int:
+        """Return the time of a replica's latest attempt until `until_us`, or 0."""
+        times = self.at_us[(self.replica == replica) & (self.at_us <= until_us)]
+        return int(times[-1]) if len(times) else 0
+
+
+_NO_NUMBERS = np.zeros(0, np.int64)
+NO_ATTEMPTS = AttemptColumns(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.zeros(0, bool))
+
+
+def _run_of_one(attempt: FetchAttempt) -> AttemptRun:
+    return AttemptRun(attempt.replica, attempt.offset, attempt.empty, array("q", (attempt.at_us,)).tobytes())
 
 
 @dataclass(slots=True)

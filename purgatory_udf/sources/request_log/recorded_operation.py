@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import (
@@ -30,8 +31,9 @@ from purgatory_udf.sources.request_log.assumptions import (
     TIMER_EARLY_US,
     WAKE_FRACTION,
 )
-from purgatory_udf.sources.request_log.kafka_protocol import DecodedProduce, FetchRequestBody, FetchResponseBody
+from purgatory_udf.sources.request_log.kafka_protocol import DecodedProduce
 from purgatory_udf.sources.request_log.log_line import Place, Request
+from purgatory_udf.sources.request_log.partition_facts import Integers
 
 Event = dict[str, Any]
 
@@ -104,21 +106,6 @@ def logged_operation(request: Request, event: Event, recorded: RecordedOutcome |
     if request.client_id is not None:
         event["client_id"] = request.client_id
     return LoggedOperation(request.broker, request.place, event, recorded, sub)
-
-
-def recorded_fetch(request: Request, fetch: FetchRequestBody, response: FetchResponseBody) -> RecordedOutcome:
-    """Return the outcome of a fetch.
-
-    A fetch that waited has expired if it returned less than `min_bytes` and no error ended it before its timeout. On
-    every recording this agrees with the broker's own counter of expirations, to within two.
-    """
-    kind = "follower fetch" if fetch.replica_id >= 0 else "consumer fetch"
-    recorded = _recorded(request, kind, [response.error, *[partition.error for partition in response.partitions]])
-    recorded.bytes = size = response.bytes
-    in_time = request.remote_us < fetch.max_wait_ms * 1000 - TIMER_EARLY_US
-    if request.remote_us and size < fetch.min_bytes and (recorded.error == "NONE" or not in_time):
-        recorded.outcome = EXPIRED
-    return recorded
 
 
 def recorded_share_fetch(request: Request, codes: Iterable[int], acquired: bool) -> RecordedOutcome:
@@ -219,7 +206,9 @@ def append_times(start_us: int, local_us: int, acks: int) -> tuple[int, int]:
     return start_us + round(handling * APPEND_FRACTION_NO_WAIT), local_us + RESPONSE_TO_CHECK_US
 
 
-def follower_read_times(start_us: int, local_us: int, number: int, moved: int) -> tuple[int, int]:
+def follower_read_times(
+    start_us: Integers, local_us: Integers, number: Integers, moved: Integers
+) -> tuple[Integers, Integers]:
     """Return when the broker records a follower's new offset, and when the operations that waited for it are completed.
 
     Args:
@@ -230,5 +219,5 @@ def follower_read_times(start_us: int, local_us: int, number: int, moved: int) -
     """
     handling = local_us - start_us
     slot = handling * READS_FRACTION / moved
-    at = start_us + round(handling * FIRST_READ_FRACTION + slot * number)
-    return at, at + round(slot * WAKE_FRACTION)
+    at = start_us + np.rint(handling * FIRST_READ_FRACTION + slot * number).astype(np.int64)
+    return at, at + np.rint(slot * WAKE_FRACTION).astype(np.int64)

@@ -17,7 +17,7 @@ from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster_facts import TOPIC_CREATION_APIS
-from purgatory_udf.sources.request_log.fetch_conversion import READ_COMMITTED, SessionConverter
+from purgatory_udf.sources.request_log.fetch_conversion import READ_COMMITTED
 from purgatory_udf.sources.request_log.group_conversion import (
     GROUP_APIS,
     LEFT_OUT_HEARTBEATS,
@@ -307,23 +307,6 @@ def convert_requests(requests: Iterable[Request], context: Context, report: Repo
             yield ConvertedRequest(request.broker, operations, facts)
 
 
-def convert_sessions(
-    fetches: Iterable[tuple[str, Request]], context: Context, report: Report
-) -> Iterator[ConvertedRequest]:
-    """Convert pairs of session key and fetch, which are grouped by broker and session and then in order of handling."""
-    for (broker, _), session in groupby(fetches, key=lambda fetch: (fetch[1].broker, fetch[0])):
-        converter = SessionConverter(context, report)
-        for _, request in session:
-            try:
-                operation, facts = converter.convert(request)
-            except MALFORMED as error:
-                yield ConvertedRequest(broker, [], [], malformed_line(request, error))
-            else:
-                yield ConvertedRequest(broker, [operation] if operation else [], facts)
-                yield from follower_facts(converter)
-        yield ConvertedRequest(broker, [], converter.finish())
-
-
 def convert_share_groups(
     requests: Iterable[tuple[str, Request]], context: Context, report: Report
 ) -> Iterator[ConvertedRequest]:
@@ -343,9 +326,3 @@ def convert_share_request(converter: ShareGroupConverter, request: Request) -> C
     except MALFORMED as error:
         return ConvertedRequest(request.broker, [], [], malformed_line(request, error))
     return ConvertedRequest(request.broker, operations, facts)
-
-
-def follower_facts(converter: SessionConverter) -> Iterator[ConvertedRequest]:
-    """Yield facts about the follower's own log, which belong to the follower's broker."""
-    for broker, fact in converter.take_follower_copies():
-        yield ConvertedRequest(broker, [], [fact])

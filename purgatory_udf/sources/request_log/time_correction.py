@@ -15,8 +15,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from purgatory_udf.sources.request_log.fetch_sessions import AttemptColumns, Integers
-from purgatory_udf.sources.request_log.partition_facts import Append, HighWatermarkReading, ReaderPosition
+from purgatory_udf.sources.request_log.partition_facts import (
+    Append,
+    AttemptColumns,
+    HighWatermarkReading,
+    Integers,
+    ReaderPosition,
+)
 
 NEVER = 2**62
 

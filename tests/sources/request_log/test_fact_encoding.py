@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from purgatory_udf.sources.request_log.fetch_sessions import AttemptRun, FetchAttempt
 from purgatory_udf.sources.request_log.importing.import_rows import copied, facts_in, packed_facts
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
+    AttemptRun,
     Fact,
+    FetchAttempt,
     FollowerCopy,
     FollowerDelivery,
     HighWatermarkReading,

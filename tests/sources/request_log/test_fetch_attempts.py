@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from purgatory_udf.sources.request_log.fetch_sessions import AttemptColumns, AttemptRun, FetchAttempt, OpenRun
+from purgatory_udf.sources.request_log.partition_facts import AttemptColumns, AttemptRun, FetchAttempt, OpenRun
 
 
 def run(offset: int, *times: int, replica: int = 2, empty: bool = False) -> AttemptRun:

@@ -19,10 +19,10 @@ from purgatory_udf.sources.request_log.cluster_metadata import (
     ClusterMetadata,
     PartitionChange,
 )
-from purgatory_udf.sources.request_log.fetch_sessions import FetchAttempt
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     Fact,
+    FetchAttempt,
     HighWatermarkReading,
     PartitionError,
     PartitionFacts,

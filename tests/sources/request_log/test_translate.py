@@ -12,11 +12,12 @@ from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
-from purgatory_udf.sources.request_log.fetch_conversion import SessionConverter
+from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter
+from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
 from purgatory_udf.sources.request_log.internal_topics import StoredBatch
 from purgatory_udf.sources.request_log.partition_facts import PartitionError
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us
-from tests.sources.request_log.translate import Translation, translate
+from tests.sources.request_log.translate import Translation, read_rows, translate
 
 LEADER = PartitionChange(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
 FIRST, SECOND = StoredBatch(10, 12, 100, us(20), False, False, -1), StoredBatch(13, 13, 60, us(40), False, False, -1)
@@ -168,9 +169,9 @@ def test_fetch_with_diverging_epoch_completes_at_once() -> None:
 def test_fenced_after_wait_shows_lost_leadership(waited_ms: int, shown: int) -> None:
     """On arrival the epoch was current. A fetch that is fenced at once may only have an old epoch."""
     line = fetch_line(620, {0: 20}, {0: 0}, local=1, remote=waited_ms, partition_error=errors.FENCED_LEADER_EPOCH)
-    (request,) = parse([line])
-    _, facts = SessionConverter(Context(), Report()).convert(request)
-    assert [fact.error for _, fact in facts if isinstance(fact, PartitionError)] == [shown]
+    fetches = fetches_in(read_rows(parse([line])).to_batches()[0])
+    ((_, facts),) = FetchConverter(Context()).convert(fetches, Report()).facts.items()
+    assert [fact.error for fact in facts if isinstance(fact, PartitionError)] == [shown]
 
 
 def test_diverging_follower_has_records_below() -> None:

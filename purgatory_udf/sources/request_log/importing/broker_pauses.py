@@ -12,14 +12,16 @@ end at their deadlines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.backend.dataset import Dataset
+from purgatory_udf.sources.request_log.partition_facts import Booleans, Integers
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 from purgatory_udf.sources.request_log.recorded_operation import EXPIRED, LoggedOperation
 
@@ -95,6 +97,27 @@ def overdue_operation(operation: LoggedOperation) -> OverdueOperation | None:
     tried_us, expired = event["time_us"], int(operation.recorded.outcome == EXPIRED)
     times = (tried_us, tried_us + limit_us, tried_us + waited_us)
     return OverdueOperation(operation.broker, *operation.place, *times, expired)
+
+
+def overdue_fetches(
+    operations: Mapping[str, pa.Array], limit_ms: Integers, waited_us: Integers, expired: Booleans
+) -> Iterator[OverdueOperation]:
+    """Yield the fetches, with their times, that were answered more than `OVERDUE_US` after their deadline.
+
+    Args:
+        operations: `time_us`, `broker`, `file` and `line` of all fetches.
+        limit_ms: Their maximum waits.
+        waited_us: Their recorded waits.
+        expired: Whether they expired.
+    """
+    for number in np.flatnonzero(waited_us > OVERDUE_US).tolist():
+        limit_us, waited = max(0, int(limit_ms[number])) * 1000, int(waited_us[number])
+        if waited > limit_us + OVERDUE_US:
+            broker, file, line, tried_us = (
+                operations[name][number].as_py() for name in ("broker", "file", "line", "time_us")
+            )
+            times = tried_us, tried_us + limit_us, tried_us + waited
+            yield OverdueOperation(broker, file, line, *times, int(expired[number]))
 
 
 def silences(requests: Dataset, overdue: Sequence[OverdueOperation]) -> list[Silence]:

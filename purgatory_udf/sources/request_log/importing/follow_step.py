@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend
 from purgatory_udf.backend.dataset import Dataset
@@ -16,7 +17,7 @@ from purgatory_udf.sources.request_log.assumptions import SESSION_IDLE_US, Repor
 from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster_metadata import NEVER
-from purgatory_udf.sources.request_log.fetch_conversion import SessionConverter
+from purgatory_udf.sources.request_log.fetch_conversion import FactsOfPartitions, FetchConverter, SessionName
 from purgatory_udf.sources.request_log.importing import import_rows, log_reader
 from purgatory_udf.sources.request_log.importing.broker_pauses import silences
 from purgatory_udf.sources.request_log.importing.carried_state import (
@@ -50,6 +51,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     RequestRow,
     copied,
     count_rows,
+    fetches_in,
     request_of,
     request_rows_in,
 )
@@ -59,12 +61,15 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     RequestFacts,
     Row,
     Work,
+    add_facts,
+    batch_of_facts,
     batches_of,
+    batches_of_operations,
     facts_and_rows_in,
     rows_of_parts,
     rows_of_timeline,
 )
-from purgatory_udf.sources.request_log.log_line import MALFORMED, Request, malformed_line
+from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.partition_facts import Append, Fact, PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 from purgatory_udf.sources.request_log.partition_timeline import build_timeline
@@ -72,7 +77,6 @@ from purgatory_udf.sources.request_log.request_conversion import (
     ConvertedRequest,
     convert_requests,
     convert_share_request,
-    follower_facts,
 )
 from purgatory_udf.sources.request_log.share_conversion import ShareGroupConverter
 
@@ -101,7 +105,7 @@ def session_step(context: Callable[[], Context], until_us: int) -> Work:
     """
 
     def work(batches: Batches) -> Batches:
-        yield from batches_of(converted_fetches(request_rows_in(batches), context(), until_us), CONVERTED)
+        yield from converted_fetches(batches, context(), until_us)
 
     return work
 
@@ -142,39 +146,61 @@ def converted_requests(rows: Iterable[RequestRow], context: Context, until_us: i
     yield from count_rows(report.counts)
 
 
-def converted_fetches(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[RequestFacts | Row]:
-    """Yield the rows and facts of fetches by session, and the state of each session at `until_us`."""
-    report = Report()
-    for (broker, session), of_session in groupby(rows, key=lambda row: (row.broker, row.session)):
-        yield from _session(broker, session or "", of_session, SessionConverter(context, report), context, until_us)
-    yield from count_rows(report.counts)
+def converted_fetches(batches: Batches, context: Context, until_us: int) -> Batches:
+    """Yield the rows and facts of fetches by session, and the state of each session at `until_us`.
 
+    Fetches from there on are converted again by the next step, which counts them.
+    """
+    report, converter = Report(), FetchConverter(context)
+    facts: dict[bool, FactsOfPartitions] = {True: {}, False: {}}
+    seen_us: dict[SessionName, int] = {}
+    states: dict[SessionName, Row | None] = {}
 
-def _session(
-    broker: int, session: str, rows: Iterable[RequestRow], reader: SessionConverter, context: Context, until_us: int
-) -> Iterator[RequestFacts | Row]:
-    report, seen_us = reader.report, 0
-    settled = True
-    for row in rows:
-        if row.api == SESSION:
+    def settle(name: SessionName) -> None:
+        if name not in states:
+            add_facts(facts[True], converter.take_empty_attempts(name))
+            state = {**converter.snapshot(name), "seen_us": seen_us.get(name, 0)}
+            states[name] = {"part": SESSION, "broker": name[0], "kind": name[1], "event": json.dumps(state)}
+
+    def end(name: SessionName) -> None:
+        if name not in states and seen_us.get(name, 0) < until_us - SESSION_IDLE_US:
+            states[name] = None
+            add_facts(facts[True], converter.take_empty_attempts(name))
+        settle(name)
+        add_facts(facts[False], converter.finish(name))
+
+    last = None
+    for batch in batches:
+        is_state = pc.equal(batch.column("api"), SESSION)
+        for row in request_rows_in([batch.filter(is_state)]):
             state = json.loads(row.body)
-            reader, seen_us = SessionConverter.resumed(context, report, state), state["seen_us"]
-            continue
-        request = request_of(row)
-        if settled and request.start_us >= until_us:
-            settled = False
-            yield from _settled(ConvertedRequest(broker, [], reader.take_empty_attempts()), True, report)
-            yield _state(broker, session, reader, seen_us)
-            # Requests from here on are converted again by the next step, which counts them.
-            reader.report = Report()
-        seen_us = request.start_us
-        for parts in [_read(reader, request), *follower_facts(reader)]:
-            yield from _settled(parts, settled, reader.report)
-    if settled:
-        yield from _settled(ConvertedRequest(broker, [], reader.take_empty_attempts()), True, report)
-        if seen_us >= until_us - SESSION_IDLE_US:
-            yield _state(broker, session, reader, seen_us)
-    yield from _settled(ConvertedRequest(broker, [], reader.finish()), False, reader.report)
+            name = row.broker, row.session or ""
+            seen_us[name] = state["seen_us"]
+            converter.resume(name, state)
+        fetches = batch.filter(pc.invert(is_state))
+        is_settled = pc.less(fetches.column("start_us"), until_us)
+        for settled, mask in ((True, is_settled), (False, pc.invert(is_settled))):
+            part = fetches_in(fetches.filter(mask))
+            if settled:
+                seen_us.update(zip(part.sessions, part.start_us.tolist(), strict=True))
+            else:
+                for name in dict.fromkeys(part.sessions):
+                    settle(name)
+            converted = converter.convert(part, report if settled else Report())
+            yield from batches_of_operations(converted, CONVERTED, settled=settled)
+            add_facts(facts[settled], converted.facts)
+        sessions = zip(batch.column("broker").to_pylist(), batch.column("session").to_pylist(), strict=True)
+        names = list(dict.fromkeys([last, *((broker, session or "") for broker, session in sessions)]))
+        # The last session of the batch may continue in the next one.
+        last = names.pop()
+        for name in filter(None, names):
+            end(name)
+    if last is not None:
+        end(last)
+    for settled, its_facts in facts.items():
+        yield batch_of_facts(its_facts, settled, CONVERTED)
+    rows = [*filter(None, states.values()), *count_rows(report.counts)]
+    yield pa.RecordBatch.from_pylist(rows, schema=CONVERTED)
 
 
 def converted_shares(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[RequestFacts | Row]:
@@ -201,19 +227,6 @@ def converted_shares(rows: Iterable[RequestRow], context: Context, until_us: int
         for request in requests[len(settled) :]:
             yield from _settled(convert_share_request(converter, request), False, converter.report)
     yield from count_rows(report.counts)
-
-
-def _state(broker: int, session: str, reader: SessionConverter, seen_us: int) -> Row:
-    state = {**reader.snapshot(), "seen_us": seen_us}
-    return {"part": SESSION, "broker": broker, "kind": session, "event": json.dumps(state)}
-
-
-def _read(reader: SessionConverter, request: Request) -> ConvertedRequest:
-    try:
-        operation, facts = reader.convert(request)
-    except MALFORMED as error:
-        return ConvertedRequest(request.broker, [], [], malformed_line(request, error))
-    return ConvertedRequest(request.broker, [operation] if operation else [], facts)
 
 
 def _settled(parts: ConvertedRequest, settled: bool, report: Report) -> Iterator[RequestFacts | Row]:

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.cluster_metadata import TopicSize
-from purgatory_udf.sources.request_log.fast_parser import parse_fetch
+from purgatory_udf.sources.request_log.fetch_conversion import Fetches
 from purgatory_udf.sources.request_log.high_watermark_events import REQUEST_RANK, STATE_RANK, TimedEvent
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
-from purgatory_udf.sources.request_log.kafka_protocol import decode_fetch, encode_fetch
+from purgatory_udf.sources.request_log.kafka_protocol import decode_fetches, encode_fetch
 from purgatory_udf.sources.request_log.log_line import Place, Request
 from purgatory_udf.sources.request_log.partition_facts import Append, Fact, FollowerCopy, ReaderPosition
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
@@ -96,6 +96,11 @@ REQUESTS = pa.schema(
         ("body", pa.string()),
         ("answer", pa.string()),
     ]
+)
+
+_FETCH_NUMBERS = (
+    *("broker", "file", "line", "version", "arrival_us", "start_us", "local_us", "remote_us", "answered_us"),
+    "written_us",
 )
 
 # Columns of the sort key `Order`, in all rows that become events.
@@ -249,10 +254,19 @@ def request_batch(rows: Sequence[RequestRow], constants: Mapping[str, Any], sche
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def fetches_in(batch: pa.RecordBatch) -> Fetches:
+    """Return the fetches of a REQUESTS batch, all of which `request_row` encoded."""
+    columns: dict[str, Any] = {name: batch.column(name).to_numpy() for name in _FETCH_NUMBERS}
+    brokers, sessions = (batch.column(name).to_pylist() for name in ("broker", "session"))
+    bodies, answers = (batch.column(name).to_pylist() for name in ("body", "answer"))
+    columns["sessions"] = [(broker, session or "") for broker, session in zip(brokers, sessions, strict=True)]
+    columns["requests"], columns["responses"] = decode_fetches(bodies, answers)
+    return Fetches(client_id=batch.column("client_id"), **columns)
+
+
 def request_of(row: RequestRow) -> Request:
     """Return the request of a row, with body and response decoded."""
     body, answer = row.body, row.answer
-    fetch = (decode_fetch(body, answer) or parse_fetch(body, answer)) if row.api == "FETCH" else None
     return Request(
         row.broker,
         Place(row.file, row.line),
@@ -268,10 +282,8 @@ def request_of(row: RequestRow) -> Request:
         row.remote_us,
         row.answered_us,
         row.written_us,
-        # A compactly encoded fetch needs no body and no answer.
-        {} if fetch else from_json(body),
-        None if fetch or answer is None else from_json(answer),
-        fetch,
+        from_json(body),
+        None if answer is None else from_json(answer),
     )
 
 

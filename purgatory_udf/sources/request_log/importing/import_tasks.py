@@ -18,8 +18,13 @@ from purgatory_udf.contract import Rejection, read_row
 from purgatory_udf.contract.value_types import INT32
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
-from purgatory_udf.sources.request_log.high_watermark_events import PROGRESS_RANK, TimedEvent
-from purgatory_udf.sources.request_log.importing.broker_pauses import overdue_operation
+from purgatory_udf.sources.request_log.fetch_conversion import ConvertedFetches, FactsOfPartitions, FetchConverter
+from purgatory_udf.sources.request_log.high_watermark_events import PROGRESS_RANK, REQUEST_RANK, TimedEvent
+from purgatory_udf.sources.request_log.importing.broker_pauses import (
+    OverdueOperation,
+    overdue_fetches,
+    overdue_operation,
+)
 from purgatory_udf.sources.request_log.importing.import_options import Rename, anonymised
 from purgatory_udf.sources.request_log.importing.import_rows import (
     BAD,
@@ -38,6 +43,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     batch_of_part,
     count_rows,
     facts_in,
+    fetches_in,
     from_json,
     order_of_change,
     order_of_operation,
@@ -64,7 +70,6 @@ from purgatory_udf.sources.request_log.recorded_operation import (
 from purgatory_udf.sources.request_log.request_conversion import (
     ConvertedRequest,
     convert_requests,
-    convert_sessions,
     convert_share_groups,
 )
 from purgatory_udf.sources.request_log.tiered_reads import end_of_read_us, is_open, remote_read_event
@@ -106,11 +111,63 @@ def session_step(context: Callable[[], Context]) -> Work:
     """Return the step that converts fetches, in the order of broker, session and start, to PARTS."""
 
     def work(batches: Batches) -> Batches:
-        report = Report()
-        fetches = ((row.session or "", request_of(row)) for row in request_rows_in(batches))
-        yield from _parts(convert_sessions(fetches, context(), report), report)
+        report, converter = Report(), FetchConverter(context())
+        facts: FactsOfPartitions = {}
+        last = None
+        for batch in batches:
+            fetches = fetches_in(batch)
+            converted = converter.convert(fetches, report)
+            report.count("operations", len(converted.limit_ms))
+            yield from batches_of_operations(converted, PARTS)
+            add_facts(facts, converted.facts)
+            names = list(dict.fromkeys([last, *fetches.sessions]))
+            # The last session of the batch may continue in the next one.
+            last = names.pop()
+            for name in filter(None, names):
+                add_facts(facts, converter.finish(name))
+            if sum(map(len, facts.values())) >= FACTS:
+                yield batch_of_facts(facts, None, PARTS)
+                facts = {}
+        if last is not None:
+            add_facts(facts, converter.finish(last))
+        yield batch_of_facts(facts, None, PARTS)
+        yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=PARTS)
 
     return work
+
+
+def batches_of_operations(converted: ConvertedFetches, schema: pa.Schema, **constants: Any) -> Batches:
+    """Yield the operations of fetches, and the times of those that were overdue.
+
+    `constants` are further columns of `schema`, with the same value in all rows.
+    """
+    operations, count = converted.operations, len(converted.limit_ms)
+    same = {"part": OPERATION, "rank": REQUEST_RANK, "topic": "", "partition": -1, "sub": 0, "kind": "fetch"}
+    same |= constants
+    columns = [
+        operations[field.name].cast(field.type)
+        if field.name in operations
+        else pa.repeat(pa.scalar(same.get(field.name), field.type), count)
+        for field in schema
+    ]
+    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    late = overdue_fetches(operations, converted.limit_ms, converted.waited_us, converted.expired)
+    rows = [{**_overdue_row(each), **constants} for each in late]
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def add_facts(facts: FactsOfPartitions, more: FactsOfPartitions) -> None:
+    """Add further facts to those of the same partitions; those about invalid partitions are left out."""
+    for (broker, key), its_facts in more.items():
+        if _is_valid_partition(broker, key):
+            facts.setdefault((broker, key), []).extend(its_facts)
+
+
+def batch_of_facts(facts: FactsOfPartitions, settled: bool | None, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of facts, which are serialized; `settled` as in `Facts`."""
+    places = {(broker, *key, settled): its_facts for (broker, key), its_facts in facts.items()}
+    return pa.RecordBatch.from_pylist(list(_packed(places)), schema=schema)
 
 
 def share_step(context: Callable[[], Context]) -> Work:
@@ -356,8 +413,12 @@ def _overdue_rows(parts: ConvertedRequest) -> Iterator[Row]:
     for operation in parts.operations:
         overdue = overdue_operation(operation)
         if overdue is not None:
-            broker, file, line, *times = overdue
-            yield {"part": OVERDUE, "broker": broker, "file": file, "line": line, "numbers": times}
+            yield _overdue_row(overdue)
+
+
+def _overdue_row(overdue: OverdueOperation) -> Row:
+    broker, file, line, *times = overdue
+    return {"part": OVERDUE, "broker": broker, "file": file, "line": line, "numbers": times}
 
 
 def _bad_row(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
