@@ -47,7 +47,7 @@ from purgatory_udf.common.local_files import require_local_path
 # A table's rows of one file, or a function that makes them in the process that writes the file.
 Part: TypeAlias = pa.Table | Callable[[], pa.Table]
 
-_NO_ROOM = re.compile("No space left on device|Disk quota exceeded|Read-only file system")
+_SPARK_FAILS_TOO = re.compile("No space left on device|Disk quota exceeded|Read-only file system|Permission denied")
 # Newest known version of Delta's reader protocol.
 _READER_VERSION = 3
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {"=": pc.equal, "<": pc.less, ">": pc.greater}
@@ -64,7 +64,7 @@ def needing_spark() -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, DeltaError, OSError) as error:
-        if _NO_ROOM.search(str(error)):
+        if _SPARK_FAILS_TOO.search(str(error)):
             raise
         raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
 
@@ -93,9 +93,10 @@ class LocalDelta(DeltaStore):
 
         Raises:
             NewerProtocolError: The table requires a newer reader version than deltalake has.
+            PermissionError: The table's log cannot be read.
         """
-        _require_known_protocol(path)
         with needing_spark():
+            _require_known_protocol(path)
             try:
                 table = DeltaTable(str(require_local_path(path)))
             except TableNotFoundError:
@@ -210,7 +211,7 @@ class LocalDelta(DeltaStore):
     def compact(self, path: str, large_enough: int, largest: int) -> None:
         with needing_spark():
             for _ in range(_COMPACTION_TRIES):
-                with suppress(CommitFailedError):
+                with suppress(CommitFailedError), hidden_panics():
                     self._table(path).optimize.compact(
                         target_size=large_enough, writer_properties=WriterProperties(compression="SNAPPY")
                     )
@@ -354,9 +355,13 @@ def _require_complete_log(table: Path) -> None:
 
 
 def _require_known_protocol(path: str) -> None:
-    """Raise NewerProtocolError if the first commit has a newer protocol: deltalake looks only at its checksum file."""
+    """Raise NewerProtocolError if the first commit has a newer protocol: deltalake looks only at its checksum file.
+
+    Raises:
+        PermissionError: The log cannot be read, so that deltalake would find no table.
+    """
     first = require_local_path(path) / "_delta_log" / f"{0:020}.json"
-    with suppress(OSError, ValueError), first.open(encoding="utf-8") as lines:
+    with suppress(FileNotFoundError, NotADirectoryError, ValueError), first.open(encoding="utf-8") as lines:
         # The protocol is one of the first actions of a commit that creates a table.
         actions = [json.loads(line) for line in islice(lines, 3) if '"minReaderVersion"' in line]
         version = max((action["protocol"]["minReaderVersion"] for action in actions if "protocol" in action), default=0)

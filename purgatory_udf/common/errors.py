@@ -69,6 +69,10 @@ _CAUSES = (
         f"another process wrote to the same table; stop it and {_AGAIN}",
     ),
 )
+# The causes with which an operating system's error names a file: Python's after it, Java's and Rust's before it.
+_SYSTEM_ERRORS = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Permission denied")
+_QUOTED_AFTER = re.compile(r": '(/[^']+)'")
+_PATH_BEFORE = re.compile(rf"(?<!{_CHAR})(/{_CHAR}+?)(?:#\d+)?['\"]?[:, (]{{0,3}}$")
 _DAMAGED = re.compile(
     r"_delta_log|DELTA_(TRUNCATED|VERSIONS_NOT|STATE_RECOVER|MISSING|LOG_FILE|INVALID|FILE_NOT_FOUND|CHECKPOINT)"
     r"|/checkpoints?/|CANNOT_LOAD_STATE_STORE|STATE_STORE|STREAMING_CHECKPOINT|Incomplete log file|malformed"
@@ -92,12 +96,22 @@ def explain_storage_error(text: str, sentence: str) -> str | None:
     for pattern, advice in _CAUSES:
         match = pattern.search(text)
         if match:
-            return f"{advice} ({match[0]})"
+            return f"{advice} ({match[0]}{_place(text, match)})"
     if not _DAMAGED.search(text):
         return None
     file = _FILE.search(text)
     what = f"{file[1].rstrip('.')} is missing or damaged" if file else "a file of the output is missing or damaged"
     return f"{what}; restore it from a backup, or restart with --overwrite ({_short(sentence)})"
+
+
+def _place(text: str, cause: re.Match[str]) -> str:
+    """Return the path, after a colon, that a system's error names in the line of its cause; empty if it names none."""
+    if cause[0] not in _SYSTEM_ERRORS:
+        return ""
+    before = text[text.rfind("\n", 0, cause.start()) + 1 : cause.start()]
+    after = text[cause.end() :].split("\n", 1)[0]
+    place = _QUOTED_AFTER.match(after) or _PATH_BEFORE.search(before)
+    return f": {_short(place[1])}" if place else ""
 
 
 def _short(sentence: str) -> str:

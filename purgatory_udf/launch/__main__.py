@@ -94,7 +94,12 @@ def _enter_environment() -> None:
     environment = VirtualEnvironment(ROOT)
     environment.set_up("run")
     if not environment.is_active():
-        os.execv(environment.python, [str(environment.python), *sys.orig_argv[1:]])
+        try:
+            os.execv(environment.python, [str(environment.python), *sys.orig_argv[1:]])
+        except OSError as error:
+            raise UserError(
+                f"{environment.python}: cannot be executed: {error.strerror}; use a clone of your own, or delete .venv"
+            ) from None
 
 
 def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:

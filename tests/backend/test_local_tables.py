@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from jobs import metrics
-from purgatory_udf.backend.local_delta import create_with_files, needing_spark
+from purgatory_udf.backend.local_delta import LocalDelta, create_with_files, needing_spark
 from purgatory_udf.backend.sql_database import DuckDatabase
 from purgatory_udf.common import local_files
 from purgatory_udf.common.errors import NeedsSparkError, UserError
@@ -143,8 +143,23 @@ def test_remote_events_need_spark(tmp_path: Path) -> None:
         metrics.main.status(["--out", str(tmp_path)], open_local)
 
 
+def test_unreadable_table_is_not_missing(tmp_path: Path) -> None:
+    write_folder(tmp_path, sample_with_group())
+    (tmp_path / "completions" / "_delta_log").chmod(0)
+    user = os.geteuid()
+    if not user:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(PermissionError):
+            LocalDelta().table_at(f"{tmp_path}/completions")
+    finally:
+        os.seteuid(user)
+        (tmp_path / "completions" / "_delta_log").chmod(0o755)
+
+
 def test_full_disk_is_no_reason_for_spark() -> None:
-    with pytest.raises(OSError, match="No space left"), needing_spark():
-        raise OSError(28, "No space left on device")
+    for error in (OSError(28, "No space left on device"), PermissionError(13, "Permission denied")):
+        with pytest.raises(OSError, match=error.strerror), needing_spark():
+            raise error
     with pytest.raises(NeedsSparkError), needing_spark():
         raise OSError(5, "Input/output error")

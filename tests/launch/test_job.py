@@ -110,7 +110,11 @@ FROM_PYTHON = (
     '  File "/x/pyspark/worker.py", line 3602, in main\n    func = read_udfs(\n           ^^^^^^^^^^\n'
     "{message}\n SQLSTATE: 38000\n\tat org.apache.spark…"
 )
-AGAIN = "run the same command again to resume (Read-only file system) (--verbose shows where)"
+FROM_RUST = RuntimeError(
+    "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to open file /o/blame/part-0.parquet#1: "
+    "Permission denied (os error 13)"
+)
+AGAIN = "run the same command again to resume"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,14 @@ AGAIN = "run the same command again to resume (Read-only file system) (--verbose
         (
             OSError(30, "Read-only file system", "/o/x"),
             3,
-            f"the output is on a read-only file system; make it writable and {AGAIN}",
+            f"the output is on a read-only file system; make it writable and {AGAIN} (Read-only file system: /o/x) "
+            "(--verbose shows where)",
+        ),
+        (
+            FROM_RUST,
+            3,
+            f"access is denied; correct the permissions and {AGAIN} (Permission denied: /o/blame/part-0.parquet) "
+            "(--verbose shows where)",
         ),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
