@@ -7,7 +7,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
 launch='import runpy, sys; sys.path.insert(0, sys.argv[1]); del sys.argv[1]; sys.argv[0] = "spark-submit.sh"
-runpy.run_module("purgatory_udf.launch", run_name="__main__")'
+try: runpy.run_module("purgatory_udf.launch", run_name="__main__")
+except KeyboardInterrupt: sys.exit(130)'
 
 for python in "$root/.venv/bin/python" "${PURGATORY_PYTHON:-}" python3 python3.{14,13,12,11} python; do
   if [[ -n $python ]] && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then

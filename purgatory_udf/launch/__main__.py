@@ -55,6 +55,7 @@ def main(words: Sequence[str], enter_environment: bool = True) -> int:
         words: The command line.
         enter_environment: Whether to set up the source tree's virtual environment and continue in it.
     """
+    submission.prepare_streams()
     try:
         line = command_line.parse(words)
         if line.version:

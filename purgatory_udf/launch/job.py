@@ -92,6 +92,7 @@ class Job:
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
         """Run with the given arguments, by default those of the process, and exit with the status."""
+        submission.prepare_streams()
         submission.take_streams()
         sys.exit(self.status(sys.argv[1:] if arguments is None else arguments))
 
@@ -193,6 +194,9 @@ def describe_failure(error: BaseException) -> tuple[str, int]:
         return str(error), CHECK_FAILED
     if _is_interrupt(error):
         return "interrupted", INTERRUPTED
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        # Python represents bytes of a file's name that are not UTF-8 as surrogates.
+        return f"{error.object!r}: the name is not valid UTF-8; rename the file or folder", USER_ERROR
     text = str(error)
     # A UserError of a Python worker arrives as the text of a Java exception.
     raised = re.search(r"^\s*(?:\w+\.)*UserError: (.+)$", text, re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import stat
 import sys
@@ -255,6 +256,22 @@ def offer_streams(environ: MutableMapping[str, str]) -> None:
         # other.
         if stat.S_ISREG(os.fstat(stream).st_mode):
             fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
+
+
+def prepare_streams() -> None:
+    """Connect closed standard streams to /dev/null, and escape characters that the encoding of an output lacks."""
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except OSError:
+            # The lowest free descriptor is this stream's; later files would otherwise get it, and the job's output.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name, stream in zip(("stdout", "stderr"), _BOTH, strict=True):
+        output = getattr(sys, name)
+        if output is None:
+            setattr(sys, name, os.fdopen(stream, "w", encoding="utf-8", errors="backslashreplace", closefd=False))
+        elif isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")
 
 
 def take_streams(environ: Mapping[str, str] = os.environ) -> None:

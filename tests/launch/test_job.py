@@ -188,6 +188,11 @@ AGAIN = "run the same command again to resume"
             "(--verbose shows where)",
         ),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (
+            UnicodeEncodeError("utf-8", "logs/\udcff.log", 5, 6, "surrogates not allowed"),
+            2,
+            r"'logs/\udcff.log': the name is not valid UTF-8; rename the file or folder",
+        ),
     ],
 )
 def test_failure_is_one_line_with_status(

@@ -46,6 +46,16 @@ def test_unknown_job_or_option_returns_two(folder: Path) -> None:
     assert "No such option: --outt" in option.stderr
 
 
+def test_unusual_standard_streams_are_no_failure(folder: Path) -> None:
+    """All streams closed, as under some schedulers; and an encoding that lacks a character of the output."""
+    script = f'"{ROOT}/spark-submit.sh"'
+    closed = subprocess.run(["bash", "-c", f"{script} audit --help <&- >&- 2>&-"], cwd=folder, check=False)
+    assert closed.returncode == 0
+    help_in_ascii = ["bash", "-c", f"PYTHONIOENCODING=ascii {script} --help"]
+    done = subprocess.run(help_in_ascii, cwd=folder, capture_output=True, text=True, check=True)
+    assert r"JOB \u2026" in done.stdout
+
+
 @pytest.mark.nightly
 @pytest.mark.spark
 def test_audit_of_missing_output_returns_two(folder: Path) -> None:
