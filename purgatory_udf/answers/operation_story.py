@@ -68,6 +68,8 @@ _RULES = {
         "no_partitions": "the request had no partitions",
         "no_records": "the request wanted no records",
         "partition_errors": "each of its partitions had an error",
+        "remote_reads": "its reads of remote storage had ended",
+        "reader_queue_full": "the broker could not start its reads of remote storage, as the queue of reads was full",
         "session_error": "its share session was unknown, or had another epoch",
         "session_limit": "the broker had too many share sessions, which it answers after the maximum wait",
     },

@@ -231,7 +231,7 @@ list_offsets = object_reader(
 # The end of a read of remote storage, or of a lookup there, that a fetch or a list-offsets request waits for.
 _ENDED = (*COMMON, Field("request_id", label), *TOPIC_PARTITION, Field("error", name, NO_ERROR))
 
-remote_read = object_reader(*_ENDED, Field("bytes", count64, 0))
+remote_read = object_reader(*_ENDED, Field("bytes", count64, 0), Field("last_offset", offset, None))
 
 remote_lookup = object_reader(*_ENDED, Field("offset", offset_or_none, None))
 

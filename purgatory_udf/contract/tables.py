@@ -273,6 +273,7 @@ _EVENTS = table(
         "`share_acknowledge`, `share_fetch`, `share_release`: partitions of which the state could not be written",
     ),
     column("aborted", pa.list_(_EVENT_RANGE), "`last_stable`: records of aborted transactions below the offset"),
+    column("last_offset", LONG, "`remote_read` of a share fetch: last offset of the records that were read"),
 )
 
 _REJECTED_EVENTS = table(
@@ -309,7 +310,12 @@ _PART_BYTES = column(
     LONG,
     "`fetch`: readable bytes; `remote_fetch`, `share_fetch`: bytes in the response; `produce`: appended bytes",
 )
-_FETCHER = column("fetcher", TEXT, "`fetch`: `consumer` or `follower`; `remote_fetch`: `consumer`")
+_FETCHER = column(
+    "fetcher",
+    TEXT,
+    "`fetch`: `consumer` or `follower`; `remote_fetch`: `consumer`; `share_fetch`: `remote` if it expired twice, the "
+    "second time while it waited for remote storage",
+)
 _ANSWERED_BYTES = column(
     "answered_bytes",
     LONG,

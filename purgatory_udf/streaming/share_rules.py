@@ -25,7 +25,7 @@ from purgatory_udf.contract.tables import ENDS, TABLES
 from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.rules.engine.loop.state_codec import add_header, strip_header
 from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch
-from purgatory_udf.rules.reference.event_handlers import SHARE_EVENTS
+from purgatory_udf.rules.reference.event_handlers import SHARE_EVENTS, SHARE_STORAGE_EVENTS
 from purgatory_udf.rules.reference.reference_replay import FINISHED_BY_BROKER, VERSION, ShareReplay, ShareResults
 from purgatory_udf.rules.reference.share_partition import SharePartition
 from purgatory_udf.rules.reference.share_records import RecordState
@@ -45,10 +45,10 @@ _COLUMNS = (
     "batches", "wake", "group", "member_id", "session_epoch", "max_records", "batch_size", "acquire_mode",
     "acknowledgements", "state_write_ms", "record_lock_duration_ms", "delivery_count_limit",
     "partition_max_record_locks", "auto_offset_reset", "start_offset", "states", "state_write_errors", "error",
-    "isolation", "aborted",
+    "isolation", "aborted", "last_offset", "exhausted", "full",
 )  # fmt: skip
 _TICK_COLUMNS = ("time_us", "seq", "broker", "type")
-_EFFECTIVE_TYPES = ("produce", "partition", "share_fetch", *SHARE_EVENTS)
+_EFFECTIVE_TYPES = ("produce", "partition", "share_fetch", *SHARE_EVENTS, *SHARE_STORAGE_EVENTS)
 _SCHEMA = pa.schema([TABLES["events"].field(name) for name in _COLUMNS])
 
 # The number of waiting share fetches of a broker that the status file lists.
@@ -226,6 +226,9 @@ def _status(state: ShareReplay, outcomes: Sequence[Outcome]) -> bytes:
 
 def pending_reason(operation: DelayedShareFetch) -> str:
     """Return why a share fetch is waiting, as text: of its partitions, that in which most records are held."""
+    if pending := operation.pending_reads:
+        more = f" (and {len(pending) - 1} more)" if len(pending) > 1 else ""
+        return f"{pending[0]}: a read of remote storage{more}"
     reasons = sorted(
         (_pending_reason(partition) for partition in operation.share_partitions.values()),
         key=lambda reason: -reason[0],

@@ -56,12 +56,14 @@ def test_tables_do_not_depend_on_batches(trace: ShareTrace, expected: Replay, cu
 
 @pytest.mark.parametrize("cuts", [1, 7])
 def test_errors_do_not_depend_on_batches(cuts: int) -> None:
-    """Failed writes, refused sessions and session limits."""
-    config = load_config(None, ["share.record_lock_duration_ms=1000", "share.max_sessions=3"])
+    """Failed writes, refused sessions, session limits and reads of remote storage, also outside of the purgatory."""
+    config = load_config(None, ["share.record_lock_duration_ms=1000", "share.max_sessions=4"])
     events = error_timeline().events
     trace = ShareTrace(events, config, [], [], {}, 0)
     expected = reference_replay.replay(events, config)
-    assert {outcome.completed_by for outcome in expected.outcomes} >= {"session_error", "session_limit", "min_bytes"}
+    rules = {"session_error", "session_limit", "min_bytes", "remote_reads"}
+    assert {outcome.completed_by for outcome in expected.outcomes} >= rules
+    assert any(outcome.fetcher == "remote" for outcome in expected.outcomes)
     _assert_equal(_stream(trace, _batches(events, cuts)), expected)
 
 
@@ -202,7 +204,7 @@ def _input_rows(batch: list[Event], rules: ShareRules) -> list[tuple[str, int, b
 
 def _typed(events: list[Event]) -> pa.Table:
     columns = event_table([]).column_names
-    # The traces have some fields of their own.
+    # The traces have further fields.
     return event_table([{"broker": 0} | {k: v for k, v in event.items() if (k in columns and k != "batches") or
                          (k == "batches" and isinstance(v, int))} for event in events])  # fmt: skip
 

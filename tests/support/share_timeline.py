@@ -62,9 +62,10 @@ def _errors(fails: dict[int, str]) -> list[Event] | None:
 
 
 def error_timeline() -> ShareTimeline:
-    """Return a timeline with failed state writes, wrong epochs, too many sessions, and aborted transactions."""
+    """Return a timeline with failed state writes, session errors, aborted transactions and remote reads."""
     timeline = ShareTimeline().settings(isolation="read_committed").append(1, 0, 10).append(1, 1, 10)
-    epochs = [0, 0, 0]
+    timeline.append(1, 2, 10).append(2, 2, 20, 10).change(4, 2, "local_log_start", offset=10)
+    epochs, remote_epoch = [0, 0, 0], 0
     for step in range(40):
         at, member = 10 + 60 * step, step % 3
         wrong = step % 11 == 10
@@ -80,4 +81,13 @@ def error_timeline() -> ShareTimeline:
             timeline.change(at + 31, step % 2, "last_stable", offset=10 + step, aborted=aborted)
             timeline.change(at + 32, step % 2, "high_watermark", offset=10 + step)
             timeline.fetch(at + 35, f"x{step}", f"x{step}", [0], session_epoch=0, max_wait_ms=100)
+        if step % 7 == 2:
+            name, wait_ms = f"r{step}", (100, 600)[step % 2]
+            timeline.fetch(at + 40, name, "r", [0, 2], session_epoch=remote_epoch, max_wait_ms=wait_ms, max_records=10)
+            remote_epoch += 1
+            if step > 2:  # the first read never ends
+                place = {"topic": "t", "partition": 2, "bytes": 1000}
+                timeline.add(at + 60 + 10 * step, "remote_read", request_id=name, last_offset=9, **place)
+    timeline.events.sort(key=lambda event: int(event["time_us"]))
+    timeline.events = [event | {"seq": seq} for seq, event in enumerate(timeline.events, 1)]
     return timeline

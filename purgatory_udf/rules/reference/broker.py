@@ -24,6 +24,7 @@ from purgatory_udf.rules.reference.delayed_remote import (
     DelayedRemoteListOffsets,
     RemoteReads,
 )
+from purgatory_udf.rules.reference.delayed_share_fetch import RemoteData
 from purgatory_udf.rules.reference.partition import LeaderHwChange, Partition, RemoteStorage
 from purgatory_udf.rules.reference.share_broker import ShareBroker, ShareGroups
 
@@ -64,6 +65,18 @@ class ReplicaBroker:
         """Run the actions that were deferred to the end of a request (`ReplicaManager.tryCompleteActions`)."""
         if self._shares is not None:
             self._shares.run_actions(now_us)
+
+    def end_remote_read(self, replica: Partition, request_id: str, data: RemoteData, now_us: int) -> None:
+        """Record the end of a fetch's read of remote storage, and check the fetches that wait for the partition.
+
+        Args:
+            replica: The partition that was read.
+            request_id: Id of the fetch. If several fetches have this id, an open one gets the result.
+            data: What was read, or the error.
+            now_us: The time.
+        """
+        if self._shares is not None:
+            self._shares.end_remote_read(replica.key, request_id, data, now_us)
 
     def check_all(self, replica: Partition, now_us: int) -> None:
         """Check all purgatories of partitions, because the high watermark rose."""
@@ -119,6 +132,7 @@ class Broker(ReplicaBroker):
 
     def __init__(self, broker_id: int, config: Config, clock: Clock, share_groups: ShareGroups | None = None) -> None:
         super().__init__(broker_id, clock, share_groups or ShareGroups(config.share))
+        self.remote_storage.reads_all = config.remote_fetch.reads == "all"
         self.produce_purgatory: DelayedOperationPurgatory[DelayedProduce]
         self.fetch_purgatory: DelayedOperationPurgatory[DelayedFetch]
         self.delete_records_purgatory: DelayedOperationPurgatory[DelayedDeleteRecords]
@@ -135,7 +149,6 @@ class Broker(ReplicaBroker):
         self.remote_list_offsets_purgatory = clock.new_purgatory(
             broker_id, "RemoteListOffsets", config.list_offsets.purge_interval
         )
-        self.remote_storage = RemoteStorage(config.remote_fetch.reads == "all")
         self._remote_wait_ms = config.remote_fetch.broker_wait_ms
         self._reads, self._lookups = RemoteReads(), RemoteReads()
 
@@ -217,20 +230,12 @@ class Broker(ReplicaBroker):
         self.remote_fetch_purgatory.try_complete_else_watch(operation, operation.keys, now_us)
         return operation
 
-    def end_remote_read(self, replica: Partition, request_id: str, error: str, size: int, now_us: int) -> None:
-        """Record the end of a fetch's read of remote storage, and check the fetches that wait for the partition.
-
-        Args:
-            replica: The partition that was read.
-            request_id: Id of the fetch. If several fetches have this id, an open one gets the result.
-            error: NONE if the read succeeded.
-            size: The bytes read; ignored after an error.
-            now_us: The time.
-        """
+    def end_remote_read(self, replica: Partition, request_id: str, data: RemoteData, now_us: int) -> None:
         operation: DelayedRemoteFetch | None = self._reads.end(replica.key, request_id, now_us)
         if operation is not None:
-            operation.end_read(replica.key, error, size)
+            operation.end_read(replica.key, data.error, data.bytes)
             self.remote_fetch_purgatory.check_and_complete(replica.key, now_us)
+        super().end_remote_read(replica, request_id, data, now_us)
 
     def list_offsets(self, request: DelayedRemoteListOffsets, lookups: list[TopicPartition], now_us: int) -> None:
         """Start the lookups of a list-offsets request and let it wait, or answer it at once if it needs none."""
@@ -323,7 +328,7 @@ class ReplicaCluster:
     def __init__(self, config: Config, start_ms: int, pauses: Pauses | None = None) -> None:
         self.config = config
         self.clock = Clock(start_ms, pauses)
-        self.share_groups = ShareGroups(config.share)
+        self.share_groups = ShareGroups(config.share, config.remote_fetch.broker_wait_ms)
         self.brokers: dict[int, ReplicaBroker] = {}
         self._led_partitions: dict[str, set[int]] = {}
 
@@ -335,7 +340,9 @@ class ReplicaCluster:
         return broker
 
     def _new_broker(self, broker_id: int) -> ReplicaBroker:
-        return ReplicaBroker(broker_id, self.clock, self.share_groups)
+        broker = ReplicaBroker(broker_id, self.clock, self.share_groups)
+        broker.remote_storage.reads_all = self.config.remote_fetch.reads == "all"
+        return broker
 
     def has_leaders(self, topic: str, partitions: int) -> bool:
         """Return whether each of the topic's partitions 0 to n-1 has a leader, at any broker."""

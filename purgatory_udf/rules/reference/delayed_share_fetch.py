@@ -10,6 +10,7 @@ from purgatory_udf.contract.outcome import PartitionOutcome, TopicPartition
 from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedRequest, TraceRequest
 from purgatory_udf.rules.reference.delayed_fetch import OFFSET_OUT_OF_RANGE
 from purgatory_udf.rules.reference.delayed_produce import NONE
+from purgatory_udf.rules.reference.delayed_remote import UNKNOWN_SERVER_ERROR
 from purgatory_udf.rules.reference.partition import (
     FetchIsolation,
     LogBatch,
@@ -21,6 +22,9 @@ from purgatory_udf.rules.reference.share_records import (
     AcquiredRange,
     Acquirer,
 )
+
+# The `fetcher` of a share fetch that expired in the purgatory, and again while it waited for remote reads.
+EXPIRED_TWICE = "remote"
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class ShareRead(NamedTuple):
     """A read for a share fetch: the error, the number of bytes including incomplete batches, the complete batches.
 
     `aborted` has the first and last offsets of aborted records in the batches, if the group reads committed records.
+    `is_remote` is whether the records are only in remote storage; then nothing was read.
     """
 
     error: str
@@ -68,6 +73,19 @@ class ShareRead(NamedTuple):
     bytes: int = 0
     batches: tuple[LogBatch, ...] = ()
     aborted: tuple[tuple[int, int], ...] = ()
+    is_remote: bool = False
+
+
+# The metadata of an offset in remote storage while the quota of remote reads is exhausted. It adds no bytes.
+UNKNOWN_OFFSET_METADATA = OffsetMetadata(-1, -1, -1)
+
+
+class RemoteData(NamedTuple):
+    """The result of a read of remote storage. `last_offset` is that of the last complete batch, None if unknown."""
+
+    error: str
+    bytes: int = 0
+    last_offset: int | None = None
 
 
 @dataclass(slots=True)
@@ -115,6 +133,26 @@ class ShareLog(Protocol):
     def log_start(self, key: TopicPartition) -> int:
         """Return the log start offset of a partition."""
 
+    @property
+    def remote_wait_ms(self) -> int | None:
+        """The setting `remote.fetch.max.wait.ms`; None if a fetch waits only for its own maximum."""
+
+    @property
+    def reads_all_remote(self) -> bool:
+        """Whether a fetch reads all of its remote partitions, or only the first (Kafka 4.1)."""
+
+    def begin_remote_reads(self, operation: DelayedShareFetch, keys: Sequence[TopicPartition]) -> bool:
+        """Start the reads of these partitions from remote storage. Return False if the pool of readers is full."""
+
+    def remote_data(self, key: TopicPartition, offset: int, data: RemoteData, isolation: FetchIsolation) -> ShareRead:
+        """Return the records that a read of remote storage has returned from this offset on."""
+
+    def lost_rule(self, key: TopicPartition) -> str | None:
+        """Return the rule by which remote reads of a partition end because the broker has lost it, or None."""
+
+    def await_remote_reads(self, operation: DelayedShareFetch, now_us: int) -> None:
+        """Call `operation.expire_remote_reads` after the rest of `remote.fetch.max.wait.ms`."""
+
     def add_release_action(self, group: str, keys: tuple[TopicPartition, ...]) -> None:
         """Schedule a check of the fetches that wait for these partitions, for the end of the broker's next request."""
 
@@ -122,15 +160,26 @@ class ShareLog(Protocol):
 class DelayedShareFetch(DelayedRequest):
     """A share fetch that waits for records. At each check and on arrival, the cases are evaluated in order.
 
+    Case R: reads of remote storage are pending: the fetch completes if the broker has lost one of their partitions, or
+        if all of them have ended. Otherwise it continues to wait.
     Case A: the fetch locks the partitions that no other fetch has locked, and of which it may acquire records. If there
         are none, it continues to wait.
     Case B: the log is read for each offset of which segment and position are not known yet.
+    Case C: some of the records are only in remote storage. The fetch starts to read them, keeps the locks of their
+        partitions, releases the others, and continues with case R.
     Case D: a read failed, which completes the fetch.
     Case E: the fetch completes, because the offset of a locked partition is beyond its end or on an older segment than
         the end, or because the bytes up to the high watermarks, each within its part of `max_bytes`, reach `min_bytes`.
 
-    If neither D nor E holds, the locks are released. Cases R and C concern remote storage, which share fetches do not
-    read in a replay. An expired fetch is answered with the records that it can acquire then.
+    If neither D nor E holds, the locks are released. An expired fetch is answered with the records that it can acquire
+    then, which are not read from remote storage.
+
+    A fetch that completes or expires before its remote reads have ended leaves the purgatory, but is answered later:
+    when the reads end, or when `remote.fetch.max.wait.ms` has passed, if that is longer than its own maximum wait.
+
+        0 ms          100 ms                    500 ms
+        fetch ────────┬ expires ────────────────┬ expires again
+                      └ leaves the purgatory    └ is answered with what has been read
     """
 
     def __init__(self, request: TraceRequest, delay_ms: int, fetch: ShareFetch, log: ShareLog) -> None:
@@ -142,15 +191,28 @@ class DelayedShareFetch(DelayedRequest):
         # The kind of event that completed the fetch.
         self.woken_by: str | None = None
         self._log = log
+        # Whether the fetch has left the purgatory, and still waits for remote reads.
+        self.is_outside = False
+        self._expirations = 0
+        self._remote: dict[TopicPartition, RemoteData | None] = {}
         self._locked: dict[TopicPartition, int] = {}
         self._reads: dict[TopicPartition, ShareRead] = {}
 
+    @property
+    def pending_reads(self) -> list[TopicPartition]:
+        """The partitions of which a read of remote storage has not ended."""
+        return [key for key, data in self._remote.items() if data is None]
+
     def try_complete(self, now_us: int) -> bool:
-        offsets = self._lock_acquirable()  # Case A
+        if self._remote:
+            return self._try_remote(now_us)  # Case R
+        offsets = self._lock_acquirable(self.share_partitions)  # Case A
         if not offsets:
             return False
         unknown = [key for key, offset in offsets.items() if not self.share_partitions[key].fetch_metadata(offset)]
         reads = self._read(offsets, unknown, len(offsets)) if unknown else {}  # Case B
+        if any(read.is_remote for read in reads.values()):
+            return self._begin_remote_reads(offsets, reads, now_us)  # Case C
         for key, read in reads.items():
             if read.error == NONE and read.metadata is not None:
                 self.share_partitions[key].set_fetch_metadata(offsets[key], read.metadata)
@@ -162,29 +224,121 @@ class DelayedShareFetch(DelayedRequest):
         self.woken_by = self._log.cause
         return self.complete_by(rule, now_us)
 
+    def _begin_remote_reads(
+        self, offsets: Mapping[TopicPartition, int], reads: Mapping[TopicPartition, ShareRead], now_us: int
+    ) -> bool:
+        """Start reads of remote storage, and release the other partitions. Return True if this completed the fetch."""
+        remote = [key for key, read in reads.items() if read.is_remote]
+        if not self._log.reads_all_remote:
+            del remote[1:]
+        local = tuple(key for key in offsets if key not in remote)
+        if local:
+            self._release(local)
+            self._log.add_release_action(self.fetch.group, local)
+        self._locked = {key: offsets[key] for key in remote}
+        if not self._log.begin_remote_reads(self, remote):
+            self._remote = dict.fromkeys(remote, RemoteData(UNKNOWN_SERVER_ERROR))
+            return self.complete_by("reader_queue_full", now_us)
+        self._remote = dict.fromkeys(remote)
+        return self._try_remote(now_us)
+
+    def _try_remote(self, now_us: int) -> bool:
+        rule = next((rule for key in self._remote if (rule := self._log.lost_rule(key)) is not None), None)
+        if rule is None and not self.pending_reads:
+            rule = "remote_reads"
+        self.woken_by = self._log.cause
+        return rule is not None and self.complete_by(rule, now_us)
+
+    def end_remote_read(self, key: TopicPartition, data: RemoteData, now_us: int) -> None:
+        """Set the result of the pending read of a partition, and answer a fetch that only waits for it."""
+        if key not in self.pending_reads or (self.completed and not self.is_outside):
+            return
+        self._remote[key] = data
+        if self.is_outside and not self.pending_reads:
+            if not self._expirations:
+                self.completed_by = "remote_reads"
+            self._answer_outside(now_us)
+
+    def expire_remote_reads(self, now_us: int) -> None:
+        """Answer a fetch that has left the purgatory with what has been read, and count another expiration."""
+        if self.is_outside:
+            self._expirations += 1
+            self._answer_outside(now_us)
+
+    def _answer_outside(self, now_us: int) -> None:
+        self.is_outside = False
+        self.ended_us = now_us
+        self.expired = self._expirations > 0
+        if self.expired:
+            self.deadline_ms = now_us // 1000
+        if self._expirations > 1:
+            self.request.fetcher = EXPIRED_TWICE
+        self._answer_remote(now_us)
+
     def on_complete(self, now_us: int) -> None:
         """Acquire the records, answer the fetch, and release the partitions."""
-        offsets, self._locked = self._locked or self._lock_acquirable(), {}
+        if self._remote:
+            wait_ms = self._log.remote_wait_ms
+            if self.pending_reads and wait_ms is not None and self.delay_ms < wait_ms:
+                self.is_outside, self.deadline_ms = True, now_us // 1000 + wait_ms - self.delay_ms
+                self._log.await_remote_reads(self, now_us)
+            else:
+                self._answer_remote(now_us)
+            return
+        offsets, self._locked = self._locked or self._lock_acquirable(self.share_partitions), {}
         if offsets:
             missing = [key for key in offsets if key not in self._reads]
             # Reads of this call precede those of the check.
             reads = (self._read(offsets, missing, len(offsets)) if missing else {}) | self._reads
-            self._acquire(offsets, reads, now_us)
-            self._release(offsets)
-            if self._log.checks_only_with_data:
-                released = tuple(key for key in offsets if key in reads and reads[key].bytes)
-            else:
-                released = tuple(offsets)
-            self._log.add_release_action(self.fetch.group, released)
+            self._answer_local(offsets, reads, now_us)
         self._reads = {}
+        self._respond(now_us)
+
+    def _answer_local(
+        self, offsets: Mapping[TopicPartition, int], reads: Mapping[TopicPartition, ShareRead], now_us: int
+    ) -> None:
+        """Acquire the records of reads, and release the locked partitions. A remote one is read by the next fetch."""
+        for key, read in reads.items():
+            if read.is_remote:
+                self.share_partitions[key].set_fetch_metadata(offsets[key], None)
+        self._acquire(offsets, {key: read for key, read in reads.items() if not read.is_remote}, now_us)
+        self._release(offsets)
+        if self._log.checks_only_with_data:
+            released = tuple(key for key in offsets if key in reads and reads[key].bytes)
+        else:
+            released = tuple(offsets)
+        self._log.add_release_action(self.fetch.group, released)
+
+    def _answer_remote(self, now_us: int) -> None:
+        """Answer with what was read from remote storage, and, within `max_bytes`, with local records of the others.
+
+        A pending read has no part in the response.
+        """
+        fetch, offsets = self.fetch, dict(self._locked)
+        reads = {
+            key: self._log.remote_data(key, offsets[key], data, fetch.isolation)
+            for key, data in self._remote.items()
+            if data is not None
+        }
+        remaining = fetch.max_bytes - sum(read.bytes for read in reads.values())
+        if remaining > 0 and self.completed_by != "reader_queue_full":
+            others = {key: each for key, each in self.share_partitions.items() if key not in offsets}
+            local = self._lock_acquirable(others)
+            reads |= self._read(local, list(local), len(local), remaining) if local else {}
+            offsets |= local
+        self._locked, self._remote = {}, {}
+        self._answer_local(offsets, reads, now_us)
+        self._respond(now_us)
+
+    def _respond(self, now_us: int) -> None:
         for key, error in self.erroneous.items():
             self.response[key] = SharePartitionAnswer(error)
         super().on_complete(now_us)
 
-    def _lock_acquirable(self) -> dict[TopicPartition, int]:
+    def _lock_acquirable(self, partitions: Mapping[TopicPartition, SharePartition]) -> dict[TopicPartition, int]:
         """Lock the partitions of which records may be acquired, and return the next offset of each."""
         offsets = {}
-        for key, partition in self.share_partitions.items():
+        for key, partition in partitions.items():
             if partition.is_active and partition.fetch_lock is None:
                 offset = partition.acquirable_offset()
                 if offset is not None:
@@ -197,7 +351,11 @@ class DelayedShareFetch(DelayedRequest):
             self.share_partitions[key].fetch_lock = None
 
     def _read(
-        self, offsets: Mapping[TopicPartition, int], keys: Sequence[TopicPartition], locked: int
+        self,
+        offsets: Mapping[TopicPartition, int],
+        keys: Sequence[TopicPartition],
+        locked: int,
+        max_bytes: int | None = None,
     ) -> dict[TopicPartition, ShareRead]:
         """Read partitions in order (`ReplicaManager.readFromLog`). The first with data returns at least one batch.
 
@@ -205,12 +363,14 @@ class DelayedShareFetch(DelayedRequest):
             offsets: The fetch offset of each locked partition.
             keys: The partitions to read.
             locked: Number of locked partitions, among which `max_bytes` is divided.
+            max_bytes: The limit in bytes, by default that of the request.
         """
-        reads, limit, min_one_message = {}, self.fetch.max_bytes, True
-        for key, max_bytes in _partition_max_bytes(self.fetch.max_bytes, keys, locked).items():
+        total = self.fetch.max_bytes if max_bytes is None else max_bytes
+        reads, limit, min_one_message = {}, total, True
+        for key, part in _partition_max_bytes(total, keys, locked).items():
             if key in self.erroneous:
                 continue
-            read = self._log.read(key, offsets[key], min(max_bytes, limit), min_one_message, self.fetch.isolation)
+            read = self._log.read(key, offsets[key], min(part, limit), min_one_message, self.fetch.isolation)
             if self._log.cuts_reads:
                 min_one_message = min_one_message and not read.bytes
                 limit = max(0, limit - read.bytes)
@@ -232,7 +392,7 @@ class DelayedShareFetch(DelayedRequest):
         for key, offset in offsets.items():
             end = self._log.end(key, self.fetch.isolation)
             start = self.share_partitions[key].fetch_metadata(offset)
-            if end is None or start is None:
+            if end is None or start is None or start == UNKNOWN_OFFSET_METADATA:
                 continue
             if start.offset > end.offset:
                 return "truncated"
@@ -275,11 +435,14 @@ class DelayedShareFetch(DelayedRequest):
 
     def abandon(self, now_us: int, rule: str = BROKER_STOPPED) -> None:
         """End the fetch without acquiring anything."""
-        self.response = {}
+        self._release(self._locked)
+        self._locked, self._remote, self.is_outside, self.response = {}, {}, False, {}
         super().abandon(now_us, rule)
 
     def on_expiration(self, now_us: int) -> None:
-        """Do nothing: Kafka marks `DelayedShareFetchMetrics ExpiresPerSec` once per request, even with records."""
+        """Count the expiration. Kafka marks `DelayedShareFetchMetrics ExpiresPerSec`, even with records."""
+        self._expirations += 1
+        self.expired = not self.is_outside
 
     def answers(self) -> tuple[PartitionOutcome, ...]:
         return tuple(

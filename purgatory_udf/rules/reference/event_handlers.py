@@ -50,7 +50,7 @@ from purgatory_udf.rules.reference.delayed_remote import (
     DelayedRemoteListOffsets,
     ListOffsetsPartitionStatus,
 )
-from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, ShareFetch
+from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, RemoteData, ShareFetch
 from purgatory_udf.rules.reference.partition import FetchIsolation, Partition, ReplicaStatus
 from purgatory_udf.rules.reference.share_broker import GroupKey, ShareAnswer
 from purgatory_udf.rules.reference.share_records import (
@@ -276,10 +276,10 @@ SHARE_EVENTS: dict[str, Callable[[ReplicaCluster, Event], None]] = {
 }
 
 
-def _remote_read(cluster: Cluster, event: Event) -> None:
+def _remote_read(cluster: ReplicaCluster, event: Event) -> None:
     broker = cluster.broker(_broker_id(event))
-    replica, error, size = _replica(broker, event), event.get("error") or NONE, _number(event, "bytes", 0)
-    broker.end_remote_read(replica, str(event["request_id"]), error, size, event["time_us"])
+    data = RemoteData(event.get("error") or NONE, _number(event, "bytes", 0), event.get("last_offset"))
+    broker.end_remote_read(_replica(broker, event), str(event["request_id"]), data, event["time_us"])
 
 
 def _remote_lookup(cluster: Cluster, event: Event) -> None:
@@ -288,19 +288,24 @@ def _remote_lookup(cluster: Cluster, event: Event) -> None:
     broker.end_remote_lookup(replica, str(event["request_id"]), error, event["time_us"])
 
 
-def _remote_quota(cluster: Cluster, event: Event) -> None:
+def _remote_quota(cluster: ReplicaCluster, event: Event) -> None:
     cluster.broker(_broker_id(event)).remote_storage.quota_exhausted = bool(event["exhausted"])
 
 
-def _reader_queue(cluster: Cluster, event: Event) -> None:
+def _reader_queue(cluster: ReplicaCluster, event: Event) -> None:
     cluster.broker(_broker_id(event)).remote_storage.queue_full = bool(event["full"])
 
 
-REMOTE_STORAGE_EVENTS: dict[str, Callable[[Cluster, Event], None]] = {
+# Events of remote storage on which share groups depend as well.
+SHARE_STORAGE_EVENTS: dict[str, Callable[[ReplicaCluster, Event], None]] = {
     "remote_read": _remote_read,
-    "remote_lookup": _remote_lookup,
     "remote_quota": _remote_quota,
     "reader_queue": _reader_queue,
+}
+
+REMOTE_STORAGE_EVENTS: dict[str, Callable[[Cluster, Event], None]] = {
+    **SHARE_STORAGE_EVENTS,
+    "remote_lookup": _remote_lookup,
 }
 
 

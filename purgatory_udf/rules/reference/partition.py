@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from enum import Enum, auto
-from operator import attrgetter
+from operator import attrgetter, sub
 from typing import NamedTuple
 
 from purgatory_udf.contract.outcome import TopicPartition
@@ -141,6 +141,11 @@ class PartitionLog:
         read_to = self._batch_ends[complete - 1] if size and complete else offset
         return size, max(offset, min(read_to, upper.offset))
 
+    @property
+    def size(self) -> int:
+        """The position of the log end, in bytes since the first event of the partition."""
+        return self._end_position
+
     def __len__(self) -> int:
         """Return the number of batches that are remembered individually."""
         return len(self._batch_ends)
@@ -155,17 +160,17 @@ class PartitionLog:
 
     def batches_from(self, offset: int, size: int) -> list[LogBatch]:
         """Return the complete batches in the `size` bytes from the batch that holds `offset`."""
-        batches, first = [], bisect_right(self._batch_ends, offset)
-        until = self.position(offset) + size
-        for index in range(first, len(self._batch_ends)):
-            is_last = index + 1 == len(self._batch_ends)
-            position, end = self._batch_positions[index], self._batch_ends[index]
-            next_position = self._end_position if is_last else self._batch_positions[index + 1]
-            if next_position > until:
-                break
-            base = self._batch_ends[index - 1] if index else self.start or 0
-            batches.append(LogBatch(base, end - 1, next_position - position))
-        return batches
+        ends, positions = self._batch_ends, self._batch_positions
+        first, until = bisect_right(ends, offset), self.position(offset) + size
+        stop = bisect_right(positions, until, min(first + 1, len(positions))) - 1
+        if stop == len(ends) - 1 and self._end_position <= until:
+            stop += 1
+        if stop <= first:
+            return []
+        bases = [ends[first - 1] if first else self.start or 0, *ends[first : stop - 1]]
+        following = [*positions[first + 1 : stop + 1], *([self._end_position] if stop == len(ends) else [])]
+        lasts = [end - 1 for end in ends[first:stop]]
+        return list(map(LogBatch, bases, lasts, map(sub, following, positions[first:stop])))
 
     def _batch_size_at(self, position: int) -> int:
         """Return the size of the batch that starts at `position`, ignoring empty ones; 0 if it is not one batch."""

@@ -29,6 +29,7 @@ from purgatory_udf.rules.reference.event_handlers import (
     REMOTE_STORAGE_EVENTS,
     REQUESTS,
     SHARE_EVENTS,
+    SHARE_STORAGE_EVENTS,
     Event,
     apply_change,
     share_fetch,
@@ -108,8 +109,8 @@ class Replayer:
         groups = self.coordinators.journal
         operations: list[Operation] = [*self.operations, *groups.operations]
         return Replay(
-            outcomes=[operation.outcome() for operation in operations if operation.completed],
-            open=[operation.operation_id for operation in operations if not operation.completed],
+            outcomes=[operation.outcome() for operation in operations if _is_answered(operation)],
+            open=[operation.operation_id for operation in operations if not _is_answered(operation)],
             transitions=[change.transition for change in groups.changes],
             groups=groups,
             deliveries=[
@@ -131,6 +132,11 @@ class Replayer:
             ended_ms = max(ended_ms, next_ms)
         if clock.last_step_ms < ended_ms:
             clock.advance_to(clock.last_step_ms + STEP_MS)
+
+
+def _is_answered(operation: Operation) -> bool:
+    """Return whether the operation has ended. A share fetch may leave its purgatory before it is answered."""
+    return operation.completed and not (isinstance(operation, DelayedShareFetch) and operation.is_outside)
 
 
 def replay(events: Iterable[Event], config: Config) -> Replay:
@@ -172,7 +178,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 # The version of the serialized form, which contains the names of modules and classes.
-VERSION = 6
+VERSION = 7
 
 # Batches of a log that are remembered although no share group needs them. Older ones become one batch.
 RETAINED_BATCHES = 1000
@@ -246,7 +252,7 @@ class ShareReplay:
 
     def _take_results(self) -> ShareResults:
         results = ShareResults()
-        ended = [operation for operation in self.open.values() if operation.completed]
+        ended = [operation for operation in self.open.values() if _is_answered(operation)]
         for operation in ended:
             del self.open[operation.operation_id]
             results.outcomes.append(operation.outcome())
@@ -311,6 +317,7 @@ _HANDLERS: dict[str, Callable[[ReplicaCluster, Event], None]] = {
     "fetch": _follower_fetch,
     "partition": _change,
     **SHARE_EVENTS,
+    **SHARE_STORAGE_EVENTS,
 }
 
 

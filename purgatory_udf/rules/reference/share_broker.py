@@ -11,7 +11,8 @@ A waiting fetch is watched on two keys per partition: G, the group's share parti
 | a state write failed | none, unless the error fences the share partition: then G |
 | an acquisition lock ended | G, before the state is written |
 | the persisted state was read | G |
-| the leadership was lost | G, P; the fetch finds nothing and continues to wait |
+| a read of remote storage ended | G |
+| the leadership was lost | G, P; the fetch finds nothing and continues to wait, unless it reads remote storage |
 """
 
 from __future__ import annotations
@@ -28,12 +29,20 @@ from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperationPurg
 from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer, Timer, TimerTask
 from purgatory_udf.rules.reference.delayed_fetch import OFFSET_OUT_OF_RANGE, start_offset_metadata
 from purgatory_udf.rules.reference.delayed_produce import NONE
-from purgatory_udf.rules.reference.delayed_remote import UNKNOWN_SERVER_ERROR
-from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, ShareFetch, ShareRead
+from purgatory_udf.rules.reference.delayed_remote import UNKNOWN_SERVER_ERROR, RemoteReads
+from purgatory_udf.rules.reference.delayed_share_fetch import (
+    UNKNOWN_OFFSET_METADATA,
+    DelayedShareFetch,
+    RemoteData,
+    ShareFetch,
+    ShareRead,
+)
 from purgatory_udf.rules.reference.partition import (
     FetchIsolation,
+    LogBatch,
     OffsetMetadata,
     Partition,
+    RemoteStorage,
     ReplicaStatus,
 )
 from purgatory_udf.rules.reference.share_partition import SharePartition, StateWrite
@@ -78,8 +87,8 @@ class GroupKey(NamedTuple):
 class ShareGroups:
     """State that all brokers of a cluster share: settings of share groups, and states persisted by the coordinator."""
 
-    def __init__(self, settings: ShareSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: ShareSettings, remote_wait_ms: int | None = None) -> None:
+        self.settings, self.remote_wait_ms = settings, remote_wait_ms
         self._limits: dict[str, ShareGroupLimits] = {}
         self._states: dict[GroupKey, PersistedState] = {}
 
@@ -191,8 +200,23 @@ class _IdleShareFetch(TimerTask):
         self._operation.complete_by("session_limit", now_ms * 1000)
 
 
+class _PendingRemoteReads(TimerTask):
+    """Timer task: answers a share fetch whose remote reads have not ended (`PendingRemoteFetchTimerTask`)."""
+
+    def __init__(self, operation: DelayedShareFetch) -> None:
+        super().__init__(operation.deadline_ms)
+        self._operation = operation
+
+    def run(self, now_ms: int) -> None:
+        self._operation.expire_remote_reads(now_ms * 1000)
+
+
 class ReplicaHost(Protocol):
     """Interface of the broker to which a `ShareBroker` belongs."""
+
+    @property
+    def remote_storage(self) -> RemoteStorage:
+        """The limits on the broker's reads of remote storage."""
 
     def replica(self, key: TopicPartition) -> Partition:
         """Return the broker's replica of the partition."""
@@ -227,7 +251,9 @@ class ShareBroker:
         self._sessions: dict[tuple[str, str], CachedShareSession] = {}
         # Groups and members that have had a session, or have been refused one.
         self._members: set[tuple[str, str]] = set()
-        self._idle: dict[DelayedShareFetch, _IdleShareFetch] = {}
+        # Timers of share fetches that wait outside of the purgatory: without a session, or for remote reads.
+        self._waiting: dict[DelayedShareFetch, TimerTask] = {}
+        self._reads = RemoteReads()
         self._actions: list[tuple[str, tuple[TopicPartition, ...]] | TopicPartition] = []
         self._groups, self._host = groups, host
 
@@ -300,10 +326,70 @@ class ShareBroker:
         if error != SHARE_SESSION_LIMIT_REACHED:
             operation.complete_by("session_error", now_us)
             return
-        self._idle = {each: task for each, task in self._idle.items() if not each.completed}
-        task = self._idle[operation] = _IdleShareFetch(operation)
         operation.watched = self.purgatory.used = True
+        self._add_timer(operation, _IdleShareFetch(operation))
+
+    def _add_timer(self, operation: DelayedShareFetch, task: TimerTask) -> None:
+        """Add a task to the timer of the purgatory."""
+        self._waiting = {each: of for each, of in self._waiting.items() if each.is_outside or not each.completed}
+        self._waiting[operation] = task
         self.purgatory.timer.add(task)
+
+    # Remote storage
+
+    @property
+    def remote_wait_ms(self) -> int | None:
+        return self._groups.remote_wait_ms
+
+    @property
+    def reads_all_remote(self) -> bool:
+        return self._host.remote_storage.reads_all
+
+    def begin_remote_reads(self, operation: DelayedShareFetch, keys: Sequence[TopicPartition]) -> bool:
+        if self._host.remote_storage.queue_full:
+            return False
+        self._reads.begin(operation, list(keys))
+        return True
+
+    def end_remote_read(self, key: TopicPartition, request_id: str, data: RemoteData, now_us: int) -> None:
+        """Record the end of a share fetch's read of remote storage, and check the fetches of its group."""
+        operation: DelayedShareFetch | None = self._reads.end(key, request_id, now_us)
+        if operation is None:
+            return
+        operation.end_remote_read(key, data, now_us)
+        if not operation.is_outside and (task := self._waiting.pop(operation, None)) is not None:
+            task.cancel()
+        self._check(GroupKey(operation.fetch.group, key), "remote_read", now_us)
+
+    def await_remote_reads(self, operation: DelayedShareFetch, now_us: int) -> None:
+        self._add_timer(operation, _PendingRemoteReads(operation))
+
+    def lost_rule(self, key: TopicPartition) -> str | None:
+        status = self._host.replica(key).status
+        is_lost = status is not ReplicaStatus.ONLINE
+        if status is ReplicaStatus.FOLLOWER:
+            is_lost = self._groups.settings.limits_failing_deliveries  # since 4.2 (KAFKA-19567)
+        return status.rule if is_lost else None
+
+    def remote_data(self, key: TopicPartition, offset: int, data: RemoteData, isolation: FetchIsolation) -> ShareRead:
+        if data.error != NONE:
+            return ShareRead(data.error)
+        replica = self._host.replica(key)
+        batches, last = replica.log.batches_from(offset, data.bytes), data.last_offset
+        if last is not None:
+            known = replica.log.batches_from(offset, replica.log.size)
+            batches = [each for each in known if each.last <= last]
+            if not batches or batches[-1].last != last:
+                batches = [LogBatch(offset, last, data.bytes)] if last >= offset else []
+        return self._with_aborted(replica, ShareRead(NONE, None, data.bytes, tuple(batches)), isolation)
+
+    @staticmethod
+    def _with_aborted(replica: Partition, read: ShareRead, isolation: FetchIsolation) -> ShareRead:
+        """Return the read with the ranges of aborted records in it, if the group reads committed records."""
+        if isolation is not FetchIsolation.TXN_COMMITTED or not replica.aborted or not read.batches:
+            return read
+        first, last = read.batches[0].base, read.batches[-1].last
+        return read._replace(aborted=tuple(each for each in replica.aborted if each[0] <= last and each[1] >= first))
 
     # Requests
 
@@ -500,8 +586,9 @@ class ShareBroker:
     def stop(self, key: TopicPartition, now_us: int) -> None:
         """Abandon fetches that wait for the partition, and drop its share partitions, because the broker stopped."""
         self.purgatory.abandon(lambda watched: key in (watched, watched[1]), now_us)
-        for operation, task in self._idle.items():
-            if key in operation.fetch.partitions and not operation.completed:
+        self._reads.forget(lambda of: of == key)
+        for operation, task in self._waiting.items():
+            if key in operation.fetch.partitions and (operation.is_outside or not operation.completed):
                 task.cancel()
                 operation.abandon(now_us)
                 operation.trigger = str(key)
@@ -526,6 +613,10 @@ class ShareBroker:
             return ShareRead(replica.status.error)
         if (log.start is not None and offset < log.start) or (log.end is not None and offset > log.end.offset):
             return ShareRead(OFFSET_OUT_OF_RANGE)
+        if log.local_start is not None and offset < log.local_start:
+            if self._host.remote_storage.quota_exhausted:
+                return ShareRead(NONE, UNKNOWN_OFFSET_METADATA)
+            return ShareRead(NONE, is_remote=True)
         metadata = start_offset_metadata(replica, offset, isolation)
         if end is None or offset >= end.offset:
             return ShareRead(NONE, metadata)
@@ -533,8 +624,4 @@ class ShareBroker:
         batches = tuple(log.batches_from(offset, size))
         if not self.cuts_reads:
             size = sum(batch.size for batch in batches)
-        aborted: tuple[tuple[int, int], ...] = ()
-        if isolation is FetchIsolation.TXN_COMMITTED and replica.aborted and batches:
-            first, last = batches[0].base, batches[-1].last
-            aborted = tuple(each for each in replica.aborted if each[0] <= last and each[1] >= first)
-        return ShareRead(NONE, metadata, size, batches, aborted)
+        return self._with_aborted(replica, ShareRead(NONE, metadata, size, batches), isolation)

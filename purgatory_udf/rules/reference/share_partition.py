@@ -195,7 +195,7 @@ class SharePartition:
         metadata = self._fetch_metadata
         return metadata if metadata is not None and self._metadata_offset == offset else None
 
-    def set_fetch_metadata(self, offset: int, metadata: OffsetMetadata) -> None:
+    def set_fetch_metadata(self, offset: int, metadata: OffsetMetadata | None) -> None:
         self._metadata_offset, self._fetch_metadata = offset, metadata
 
     def archive_stale(self, fetch_offset: int, base: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from purgatory_udf.common.configuration import load_config
@@ -66,7 +68,7 @@ def test_failed_write_after_lock_expiry_releases() -> None:
     timeline.fetch(1050, "f3", "m2", [0]).fetch(1200, "f4", "m3", [0])
     _, replay = _run(timeline)
     assert _ends(replay)[:1] == ["0-9 m1 lock_expired 1010 AVAILABLE"]
-    # The answer to f4 wakes no one either: f3 is checked when the broker finishes f4, and finds nothing.
+    # f3 is checked again when the broker finishes f4, which holds all records.
     assert _fetches(replay)[1:] == ["f2 expired 520 0:0", "f3 expired 1550 0:0", "f4 min_bytes 1200 0:1000"]
 
 
@@ -236,3 +238,127 @@ def test_waiting_fetch_keeps_its_isolation() -> None:
 
 def _time(event: Event) -> int:
     return int(event["time_us"])
+
+
+def _tiered(**fields: Any) -> ShareTimeline:
+    """Offsets 0 to 9 of partition 0 are only in remote storage; a fetch of m1 reads them from 10 ms on."""
+    timeline = ShareTimeline().settings().append(1, 0, 10).append(2, 0, 20, 10).append(3, 1, 5)
+    timeline.change(4, 0, "local_log_start", offset=10)
+    return timeline.fetch(10, "f1", "m1", [0], **fields)
+
+
+def _read(timeline: ShareTimeline, ms: float, name: str = "f1", **fields: Any) -> ShareTimeline:
+    return timeline.add(ms, "remote_read", request_id=name, topic="t", partition=0, **{"bytes": 1000, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer", "ends"),
+    [
+        ({}, "f1 remote_reads 100 0:1000", ["0-9 m1 lock_expired 1100 AVAILABLE"]),
+        ({"last_offset": 5}, "f1 remote_reads 100 0:1000", ["0-5 m1 lock_expired 1100 AVAILABLE"]),
+        ({"error": "UNKNOWN_SERVER_ERROR"}, "f1 remote_reads 100 0:UNKNOWN_SERVER_ERROR", []),
+    ],
+)
+def test_remote_read_completes_fetch(fields: dict[str, Any], answer: str, ends: list[str]) -> None:
+    _, replay = _run(_read(_tiered(), 100, **fields))
+    assert _fetches(replay) == [answer]
+    assert _ends(replay) == ends
+
+
+def test_pending_remote_read_keeps_its_lock() -> None:
+    """Another fetch gets partition 1 only; partition 0 stays locked until the read has ended, which wakes f3."""
+    timeline = _tiered().fetch(20, "f2", "m2", [0, 1]).fetch(30, "f3", "m3", [0], max_wait_ms=400)
+    _read(timeline, 100)
+    replayer, replay = _run(timeline)
+    assert _fetches(replay) == ["f1 remote_reads 100 0:1000", "f2 min_bytes 20 1:500", "f3 min_bytes 100 0:1000"]
+    assert _acquired_at(replayer, "f3") == [(10, 19, 1)]
+
+
+def test_remote_fetch_also_answers_local_partitions() -> None:
+    """The bytes that remote storage returned reduce the limit of local reads. The locks of local ones are released."""
+    timeline = ShareTimeline().settings().append(1, 0, 10).append(2, 1, 5).append(3, 1, 10, 5)
+    timeline.change(4, 0, "local_log_start", offset=10).fetch(10, "f1", "m1", [0, 1], max_bytes=1500)
+    _, replay = _run(_read(timeline, 100))
+    assert _fetches(replay) == ["f1 remote_reads 100 0:1000,1:500"]
+
+
+@pytest.mark.parametrize(
+    ("read_ms", "max_wait_ms", "answer", "marks"),
+    [
+        # The purgatory's timer expires at 110 ms; the timer for the rest of 500 ms at 510 ms.
+        (300, 100, "f1 expired 300 0:1000", 1),
+        (600, 100, "f1 expired 510 ", 2),
+        # The maximum wait of the fetch is not shorter than `remote.fetch.max.wait.ms`.
+        (600, 500, "f1 expired 510 ", 1),
+        (600, 550, "f1 expired 560 ", 1),
+        (90, 100, "f1 remote_reads 90 0:1000", 0),
+    ],
+)
+def test_fetch_outlives_its_maximum_wait(read_ms: int, max_wait_ms: int, answer: str, marks: int) -> None:
+    _, replay = _run(_read(_tiered(max_wait_ms=max_wait_ms), read_ms))
+    assert _fetches(replay) == [answer]
+    (outcome,) = replay.outcomes
+    assert outcome.expired + (outcome.fetcher == "remote") == marks
+    assert not outcome.expired or outcome.ended_us == outcome.deadline_us
+
+
+def test_fetch_outside_purgatory_is_counted_by_timer_only() -> None:
+    timeline = _tiered(max_wait_ms=100).add(700, "clock")
+    _, replay = _run(timeline)
+    gauges = {each.at_ms: (each.watched, each.delayed) for each in replay.gauges if each.purgatory == "ShareFetch"}
+    assert [gauges[at] for at in (200, 400, 600)] == [(2, 1), (2, 1), (2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("change", "version", "answer"),
+    [
+        ("follower", "4.3", "f1 not_leader 50 "),
+        ("follower", "4.1", "f1 expired 1010 "),
+        ("deleted", "4.1", "f1 unknown_partition 50 "),
+    ],
+)
+def test_lost_partition_completes_remote_fetch(change: str, version: str, answer: str) -> None:
+    timeline = _tiered(max_wait_ms=1000).change(50, 0, change)
+    _, replay = _run(timeline, f"share.version={version}")
+    assert _fetches(replay) == [answer]
+
+
+def test_lost_partition_of_short_wait_is_answered_later() -> None:
+    """The fetch leaves the purgatory at 50 ms, and the timer for 400 ms more is its only expiration."""
+    _, replay = _run(_tiered(max_wait_ms=100).change(50, 0, "follower"))
+    assert _fetches(replay) == ["f1 expired 450 "]
+    assert replay.outcomes[0].fetcher is None
+    _, replay = _run(_read(_tiered(max_wait_ms=100).change(50, 0, "follower"), 200))
+    assert _fetches(replay) == ["f1 remote_reads 200 0:0"]
+
+
+def test_full_reader_queue_fails_fetch() -> None:
+    timeline = ShareTimeline().settings().append(1, 0, 10).append(2, 1, 5)
+    timeline.change(4, 0, "local_log_start", offset=10).add(5, "reader_queue", full=True)
+    _, replay = _run(timeline.fetch(10, "f1", "m1", [0, 1]))
+    assert _fetches(replay) == ["f1 reader_queue_full 10 0:UNKNOWN_SERVER_ERROR"]
+
+
+def test_exhausted_quota_lets_fetch_wait() -> None:
+    """The offset stays unknown until a fetch expires after the quota has recovered; the next fetch reads it."""
+    timeline = ShareTimeline().settings().append(1, 0, 10).change(4, 0, "local_log_start", offset=10)
+    timeline.add(5, "remote_quota", exhausted=True).fetch(10, "f1", "m1", [0], max_wait_ms=100)
+    timeline.add(50, "remote_quota", exhausted=False).fetch(200, "f2", "m1", [0], max_wait_ms=600)
+    _, replay = _run(_read(timeline, 300, "f2"))
+    assert _fetches(replay) == ["f1 expired 110 ", "f2 remote_reads 300 0:1000"]
+
+
+def test_only_first_remote_partition_is_read_by_4_1() -> None:
+    timeline = ShareTimeline().settings().append(1, 0, 10).append(2, 1, 10)
+    for partition in (0, 1):
+        timeline.change(4, partition, "local_log_start", offset=10)
+    _, replay = _run(_read(timeline.fetch(10, "f1", "m1", [0, 1]), 50), "remote_fetch.reads=first")
+    assert _fetches(replay) == ["f1 remote_reads 50 0:1000"]
+
+
+def test_stopped_broker_abandons_remote_fetch() -> None:
+    timeline = _tiered(max_wait_ms=100).fetch(20, "f2", "m2", [1], session_epoch=1, min_bytes=1000)
+    _, replay = _run(timeline.change(300, 0, "stopped"))
+    assert [(each.request_id, each.cancelled, each.ended_us) for each in replay.outcomes] == [
+        ("f1", True, 300_000), ("f2", False, 520_000),
+    ]  # fmt: skip

@@ -86,7 +86,7 @@ class _Driver:
         for answer in self.shares.answers:
             end = "completed" if answer.waited else "arrival"
             assert answer.written_us is not None
-            # The end of a session has no error of its own.
+            # The end of a session has no error.
             errors = answer.errors.values() if answer.type == "share_acknowledge" else ()
             error = next((error for error in errors if error != "NONE"), "NONE")
             self.replayed.answers.append((answer.request_id, end, answer.written_us // 1000, error))

@@ -6,7 +6,8 @@
 --   the same with `topic` and `partition`    the same, by partition
 --   DelayedFetchMetrics with `fetcherType`   one mark for each fetch, of consumers and of followers
 --   DelayedRemoteFetchMetrics                one mark for each fetch that waits for remote storage
---   DelayedShareFetchMetrics                 one mark for each share fetch, even if it was answered with records
+--   DelayedShareFetchMetrics                 one mark for each share fetch, even if it was answered with records; a
+--                                            second one if it then waited for remote storage, also in vain
 --
 -- Kafka has no such meter for its other purgatories: metrics/operations and metrics/waits count their expirations.
 --
@@ -56,8 +57,8 @@ meters AS (
     WHERE kind = 'remote_fetch'
     GROUP BY broker, window_start
     UNION ALL
-    SELECT 'DelayedShareFetchMetrics,name=ExpiresPerSec', broker, NULL, NULL, NULL, window_start, count(*),
-        count_if(after_end)
+    SELECT 'DelayedShareFetchMetrics,name=ExpiresPerSec', broker, NULL, NULL, NULL, window_start,
+        count(*) + count_if(fetcher = 'remote'), count_if(after_end) + count_if(after_end AND fetcher = 'remote')
     FROM expired
     WHERE kind = 'share_fetch'
     GROUP BY broker, window_start
