@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.storage.output_folder import is_locked
 from purgatory_udf.streaming.top_screen import as_json, read_status
 
 DEFAULT_HOST = "127.0.0.1"
@@ -44,8 +45,9 @@ class StatusCollector(Collector):
         try:
             statuses, ended = read_status(self._out)
         except UserError:
-            # A restart with --overwrite has deleted the files, and writes new ones after its first batch.
-            return [_gauge("purgatory_replay_running", "1 while the replay runs, 0 after its end.", 0)]
+            # A replay that starts writes the files after its first batch.
+            running = int(is_locked(self._out, "replay"))
+            return [_gauge("purgatory_replay_running", "1 while the replay runs, 0 after its end.", running)]
         now_ms = int(self._now() * 1000)
         status = as_json(statuses, _ALL, now_ms, ended)
         counts = {name: sum(each.counts.get(name, 0) for each in statuses.values()) for name in ("events", *_ENDS)}
@@ -159,10 +161,11 @@ def serve(out: str, address: str, started: Callable[[str], None] = print) -> Non
         started: Called with a sentence that has the URL.
 
     Raises:
-        UserError: No followed replay has written to `out`, or the address cannot be used.
+        UserError: No replay runs in `out`, and no followed one has written to it; or the address cannot be used.
     """
     host, port = parse_address(address)
-    read_status(out)
+    if not is_locked(out, "replay"):
+        read_status(out)
     registry = CollectorRegistry()
     registry.register(StatusCollector(out))
     try:

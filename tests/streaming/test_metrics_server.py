@@ -19,6 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.storage.output_folder import output_lock
 from purgatory_udf.streaming.metrics_server import StatusCollector, parse_address
 from purgatory_udf.streaming.status_file import QueryStatus
 from tests.streaming.test_top import group_update, led_partition, partition_updates
@@ -101,8 +102,11 @@ def test_scrape_shows_the_status(out: Path) -> None:
 
 
 def test_deleted_status_is_a_stopped_replay(out: Path) -> None:
+    """The metrics are also served for a replay that has just started."""
     collector = StatusCollector(str(out))
     shutil.rmtree(out / "_replay")
+    with output_lock(str(out), "replay"), served(out) as url, urllib.request.urlopen(url) as response:
+        assert samples(response.read().decode()) == {("purgatory_replay_running", ()): 1}
     assert [(family.name, family.samples[0].value) for family in collector.collect()] == [
         ("purgatory_replay_running", 0)
     ]
