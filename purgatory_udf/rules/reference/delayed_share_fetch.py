@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from purgatory_udf.contract.outcome import PartitionOutcome, TopicPartition
@@ -71,7 +72,7 @@ class ShareRead(NamedTuple):
     error: str
     metadata: OffsetMetadata | None = None
     bytes: int = 0
-    batches: tuple[LogBatch, ...] = ()
+    batches: Sequence[LogBatch] = ()
     aborted: tuple[tuple[int, int], ...] = ()
     is_remote: bool = False
 
@@ -478,7 +479,7 @@ def _sliced_bytes(read: ShareRead, acquired: Sequence[AcquiredRange]) -> int:
     if len(read.batches) == 1:
         return read.bytes
     first, size = read.batches[0], 0
-    for batch in read.batches[1:]:
+    for batch in islice(read.batches, 1, None):
         if batch.base <= acquired[0].first:
             first = batch
         elif batch.base > acquired[-1].last:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
-from operator import attrgetter, sub
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from purgatory_udf.contract.outcome import TopicPartition
 
@@ -158,19 +158,20 @@ class PartitionLog:
             del self._batch_ends[: count - 1], self._batch_positions[1:count], self._batch_sizes[1:count]
             self._batch_sizes[0] = 0
 
-    def batches_from(self, offset: int, size: int) -> list[LogBatch]:
+    def batches_from(self, offset: int, size: int) -> LogBatches:
         """Return the complete batches in the `size` bytes from the batch that holds `offset`."""
-        ends, positions = self._batch_ends, self._batch_positions
-        first, until = bisect_right(ends, offset), self.position(offset) + size
+        positions = self._batch_positions
+        first, until = bisect_right(self._batch_ends, offset), self.position(offset) + size
         stop = bisect_right(positions, until, min(first + 1, len(positions))) - 1
-        if stop == len(ends) - 1 and self._end_position <= until:
+        if stop == len(positions) - 1 and self._end_position <= until:
             stop += 1
-        if stop <= first:
-            return []
-        bases = [ends[first - 1] if first else self.start or 0, *ends[first : stop - 1]]
-        following = [*positions[first + 1 : stop + 1], *([self._end_position] if stop == len(ends) else [])]
-        lasts = [end - 1 for end in ends[first:stop]]
-        return list(map(LogBatch, bases, lasts, map(sub, following, positions[first:stop])))
+        return LogBatches(self, first, max(first, stop))
+
+    def batch(self, index: int) -> LogBatch:
+        """Return the batch with this index among those that are remembered individually."""
+        ends, positions = self._batch_ends, self._batch_positions
+        following = positions[index + 1] if index + 1 < len(positions) else self._end_position
+        return LogBatch(ends[index - 1] if index else self.start or 0, ends[index] - 1, following - positions[index])
 
     def _batch_size_at(self, position: int) -> int:
         """Return the size of the batch that starts at `position`, ignoring empty ones; 0 if it is not one batch."""
@@ -188,6 +189,22 @@ class PartitionLog:
 
     def _set_end(self, offset: int) -> None:
         self.end = OffsetMetadata(offset, self.segment(offset), self._end_position)
+
+
+class LogBatches(Sequence[LogBatch]):
+    """Consecutive batches of a log, each created when it is read. A reader needs few of many. Valid until an append."""
+
+    def __init__(self, log: PartitionLog, first: int, stop: int) -> None:
+        self._log, self._indexes = log, range(first, stop)
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._log.batch(self._indexes[index])
+
+    def __iter__(self) -> Iterator[LogBatch]:
+        return map(self._log.batch, self._indexes)
 
 
 class ReplicaStatus(Enum):

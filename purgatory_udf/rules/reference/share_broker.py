@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from purgatory_udf.common.configuration import INT32_MAX, ShareSettings
@@ -375,13 +376,14 @@ class ShareBroker:
         if data.error != NONE:
             return ShareRead(data.error)
         replica = self._host.replica(key)
-        batches, last = replica.log.batches_from(offset, data.bytes), data.last_offset
-        if last is not None:
-            known = replica.log.batches_from(offset, replica.log.size)
-            batches = [each for each in known if each.last <= last]
+        batches: Sequence[LogBatch] = replica.log.batches_from(offset, data.bytes)
+        if (last := data.last_offset) is not None:
+            batches = list(
+                takewhile(lambda batch: batch.last <= last, replica.log.batches_from(offset, replica.log.size))
+            )
             if not batches or batches[-1].last != last:
                 batches = [LogBatch(offset, last, data.bytes)] if last >= offset else []
-        return self._with_aborted(replica, ShareRead(NONE, None, data.bytes, tuple(batches)), isolation)
+        return self._with_aborted(replica, ShareRead(NONE, None, data.bytes, batches), isolation)
 
     @staticmethod
     def _with_aborted(replica: Partition, read: ShareRead, isolation: FetchIsolation) -> ShareRead:
@@ -621,7 +623,7 @@ class ShareBroker:
         if end is None or offset >= end.offset:
             return ShareRead(NONE, metadata)
         size, _ = log.read(offset, end, max_bytes, min_one_message)
-        batches = tuple(log.batches_from(offset, size))
+        batches = log.batches_from(offset, size)
         if not self.cuts_reads:
             size = sum(batch.size for batch in batches)
         return self._with_aborted(replica, ShareRead(NONE, metadata, size, batches), isolation)

@@ -53,8 +53,9 @@ SHARE_APIS = frozenset({SHARE_FETCH, SHARE_ACKNOWLEDGE, READ_STATE, WRITE_STATE}
 
 RENEW = 4
 # States of records in the requests of the share coordinator.
-AVAILABLE, ARCHIVED = 0, 4
-_STATE_NAMES = {0: "AVAILABLE", 2: "ACKNOWLEDGED", 4: "ARCHIVED"}
+AVAILABLE, ARCHIVING, ARCHIVED = 0, 3, 4
+# Kafka 4.4 copies records that are ARCHIVING to a dead-letter queue; the replay archives them at once.
+_STATE_NAMES = {0: "AVAILABLE", 2: "ACKNOWLEDGED", 3: "ARCHIVED", 4: "ARCHIVED"}
 # Errors of acknowledgements of which the state could not be written. The broker had accepted them.
 _WRITE_FAILURES = frozenset({-1, 6, 15, 69})
 # Errors of share fetches without the right session.
@@ -372,7 +373,7 @@ class ShareGroupConverter:
         """Yield the ended sessions that a write shows, because offsets became available before their locks expired."""
         for key, partition in self._partitions(request.body.get("topics")):
             for batch in partition["stateBatches"]:
-                if int(batch["deliveryState"]) in (AVAILABLE, ARCHIVED):
+                if int(batch["deliveryState"]) in (AVAILABLE, ARCHIVING, ARCHIVED):
                     held = self._last_held(key, int(batch["firstOffset"]), int(batch["lastOffset"]), request.start_us)
                     if held is not None and self._has_ended(held, request):
                         yield self._ended_session(request, held)

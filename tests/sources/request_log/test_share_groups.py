@@ -141,10 +141,11 @@ def test_acknowledgement_is_answered_when_states_are_written() -> None:
     assert (event["type"], event["at"], event["state_write_ms"]) == ("share_acknowledge", 19.4, 30)
 
 
-def test_first_fetch_waits_for_the_state() -> None:
+@pytest.mark.parametrize("archived", [3, 4])
+def test_first_fetch_waits_for_the_state(archived: int) -> None:
     events = _events(
         _share(100, 0, partitions=[0], remote=80),
-        _read(60, 7, (9, 9, 4, 5), local=1, remote=30),
+        _read(60, 7, (9, 9, archived, 5), local=1, remote=30),
         _share(110, 0, partitions=[0], member="n", remote=70),
         _share(200, 0, partitions=[0], member="o"),
     )
