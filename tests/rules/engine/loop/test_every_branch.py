@@ -242,6 +242,34 @@ CASES = {
         _Trace()
         .create("t", 5).create("u", 5).at(900).create("u", 300).at(1100).change(0, "leader", leader_epoch=1).at(3000)
     ),
+    "create-topics of a topic that was deleted after it had a leader": (
+        _Trace().change(0, "leader", leader_epoch=1).create("t", 300).change(0, "deleted").create("t", 300).at(900)
+    ),
+    "two fetches in a bucket of the timer: the earlier completes, the later expires": (
+        _sole_leaders().fetch([(0, 0)], min_bytes=10).at(4).fetch([(1, 0)], min_bytes=10, max_wait_ms=501)
+        .produce({0: 1}).at(900)
+    ),
+    "a later deadline is in a lower slot of the timer's wheel": (
+        _Trace()
+        .fetch([(0, 0)], min_bytes=10, max_wait_ms=5).at(8)
+        .fetch([(0, 0)], min_bytes=10, max_wait_ms=9).fetch([(0, 0)], min_bytes=10, max_wait_ms=12).at(900)
+    ),
+    "three produces that wait for one partition complete one after the other": (
+        _Trace()
+        .change(0, "leader", **_WITH_A_FOLLOWER).change(0, "log_end", 0).change(0, "replica_end", 0, replica_id=1)
+        .produce({0: 1}).produce({0: 2}).produce({0: 3})
+        .change(0, "replica_end", 1, replica_id=1).change(0, "replica_end", 2, replica_id=1)
+        .change(0, "replica_end", 3, replica_id=1)
+    ),
+    "fetch below the first segment roll, which is later than the high watermark": (
+        _Trace().batches(0, range(1, 9)).change(0, "high_watermark", 6).change(0, "segment_roll", 8)
+        .fetch([(0, 4)], min_bytes=150)
+    ),
+    "segment roll of one partition; a fetch of another waits on its second segment": (
+        _sole_leaders().batches(0, range(1, 9)).batches(1, range(1, 5)).change(1, "segment_roll", 4)
+        .batches(1, range(5, 9)).change(0, "segment_roll", 8).fetch([(1, 5)], min_bytes=450)
+        .batches(1, range(9, 11))
+    ),
 }  # fmt: skip
 
 
@@ -293,6 +321,14 @@ def test_settling_produce_is_of_the_same_call(before: int) -> None:
     assert outcomes[0].completed_by == "high_watermark"
 
 
+def test_stale_watermark_of_an_earlier_call() -> None:
+    """A fetch at a high watermark whose position was set before the log was known; another call has its fetch."""
+    trace = _Trace().change(0, "high_watermark", 5).change(0, "log_end", 5, bytes=500, batches=1)
+    trace.fetch([(0, 5)], min_bytes=100).change(0, "log_end", 9, bytes=400, batches=1).change(0, "high_watermark", 9)
+    _assert_equals_reference(trace.at(9).events, Config(), batch=2, grouping=by_broker)
+    _assert_equals_reference([{**trace.events[0], "time_us": 0}, *trace.events], Config(), batch=3, grouping=by_broker)
+
+
 def test_old_first_batch_exceeds_the_limit() -> None:
     """Kafka returns a whole first batch despite the limit, which a batch larger than `smallest_limit` allows."""
     trace = _Trace().batches(0, range(1, 9)).change(0, "high_watermark", 8).fetch([(0, 0)], min_bytes=1)
@@ -327,6 +363,19 @@ def test_only_readable_segments_are_kept() -> None:
     assert state.rolls["base"].tolist() == [16, 24]
 
 
+def test_batch_at_the_log_start_is_merged() -> None:
+    """The first batch of a segment stays only if the segment starts above the log start."""
+    kept = []
+    for log_start in (8, 7):
+        trace = _Trace().batches(0, range(1, 9)).change(0, "segment_roll", 8).batches(0, range(9, 17))
+        engine = Engine(Config(), retain_bytes=150, smallest_limit=100)
+        trace.change(0, "high_watermark", 16).change(0, "log_start", log_start)
+        engine.feed(event_table(trace.events))
+        (state,) = engine.states.values()
+        kept.append(state.batches["end"].tolist())
+    assert kept == [[15, 16], [7, 8, 9, 15, 16]]
+
+
 def test_oversized_batch_keeps_start_and_end() -> None:
     trace = _Trace().batches(0, range(1, 4)).batches(0, range(4, 5), size=500).batches(0, range(5, 21))
     engine = Engine(Config(), retain_bytes=300, smallest_limit=300)
@@ -357,6 +406,9 @@ def test_batches_without_bytes_are_merged() -> None:
     (state,) = engine.states.values()
     starts = state.batches["encoded_start"]
     assert (starts ^ (starts >> 63)).tolist() == [0, 100, 200, 300]
+    fed = len(trace.events)
+    engine.feed(event_table(trace.change(0, "log_end", 20, bytes=0).change(0, "log_end", 22, bytes=0).events[fed:]))
+    assert state.batches["end"].tolist()[-2:] == [14, 22], "the last batch stays, even without bytes"
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -410,6 +462,30 @@ _RARE_TIERED = {
     .change(1, "segment_roll", 10)
     .batches(1, range(11, 13))
     .fetch([(0, 2), (1, 4)], 100_000),
+    # A waiting fetch becomes one of a tiered offset: its answer leaves no bytes for the other partition, unless the
+    # quota is exhausted.
+    "waiting fetch turns remote": _sole_leaders()
+    .fetch([(0, 0), (1, 0)], 450, max_bytes=250)
+    .batches(0, range(1, 3))
+    .change(0, "local_log_start", 2)
+    .batches(1, range(1, 5)),
+    "waiting fetch turns remote, without a quota": _sole_leaders()
+    .fetch([(0, 0), (1, 0)], 450, max_bytes=250)
+    .batches(0, range(1, 3))
+    .change(0, "local_log_start", 2)
+    ._add({"type": "remote_quota", "exhausted": True})
+    .batches(1, range(1, 5)),
+    # Enough bytes precede the preferred replica as the reason.
+    "redirected without a read": _tiered_partition()
+    ._add({"type": "remote_quota", "exhausted": True})
+    .fetch([(0, 2), (1, 4)], 100, redirected=0),
+    # The second local partition's first batch does not fit, so bytes are left for the remote read.
+    "local partitions first": _sole_leaders(3)
+    .batches(0, range(1, 11))
+    .batches(1, range(1, 11))
+    .batches(2, range(1, 11))
+    .change(0, "local_log_start", 5)
+    .fetch([(1, 9), (2, 9), (0, 2)], 1, max_bytes=150),
     # The stop cancels a remote fetch that reads one of its partitions locally.
     "stop with a local partition": _tiered_partition().fetch([(0, 2), (1, 4)], 1).change(0, "stopped"),
     # The lookup of partition 0 is answered already when the broker stops, so that of partition 1 continues.
@@ -420,6 +496,8 @@ _RARE_TIERED = {
 
 
 @pytest.mark.parametrize("grouping", [by_broker, by_partition])
+@pytest.mark.parametrize("reads", ["all", "first"])
 @pytest.mark.parametrize("name", _RARE_TIERED)
-def test_rare_tiered_trace_equals_the_reference(name: str, grouping: Grouping) -> None:
-    _assert_equals_reference(_RARE_TIERED[name].events, Config(), batch=400, grouping=grouping)
+def test_rare_tiered_trace_equals_the_reference(name: str, reads: str, grouping: Grouping) -> None:
+    config = Config.model_validate({"remote_fetch": {"reads": reads}})
+    _assert_equals_reference(_RARE_TIERED[name].events, config, batch=400, grouping=grouping)

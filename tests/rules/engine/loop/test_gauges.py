@@ -115,6 +115,21 @@ def test_overdue_bucket_wakes_the_reaper_at_once() -> None:
     assert readings(timeline, produce={"purge_interval": 0}) == [(1_200, 0, 0, 2)]
 
 
+def test_reaper_does_not_wake_before_the_operation_came() -> None:
+    timeline = Timeline().high_watermark(1, "a", 1).produce(8_195, "p", 5_000, a=5, b=5)
+    timeline.high_watermark(8_300, "b", 5).high_watermark(8_390, "a", 5)
+    #   p gets into the bucket of 8000 to 16000, so the reaper wakes at 8195, and next at 8395: it purges the entry on b
+    assert readings(timeline, produce={"purge_interval": 0}) == [(8_200, 2, 1, 0), (8_400, 0, 0, 1)]
+
+
+def test_reaper_keeps_its_rhythm_while_idle() -> None:
+    timeline = Timeline().produce(1, "p", 25, a=5).produce(60_030, "q", 100_000, a=5, b=5)
+    timeline.high_watermark(60_045, "b", 5).high_watermark(60_050, "a", 5)
+    #   26: p expires, and the reaper wakes every 200 ms from there   60050: q's entry replaces that of p, which is
+    #   walked   60226: the reaper purges it
+    assert readings(timeline, produce={"purge_interval": 1}, last_ms=61_000) == [(200, 1, 0, 0), (60_400, 0, 0, 1)]
+
+
 def test_wake_up_precedes_events_of_its_microsecond() -> None:
     timeline = Timeline(broker=1).change(0, "b", "leader", isr=[1]).produce(1, "p", 25, a=5)
     timeline.produce(30, "q", 100_000, a=5, b=5).high_watermark(50, "a", 5).produce(226, "r", 0, b=9, c=5)

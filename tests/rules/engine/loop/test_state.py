@@ -11,6 +11,7 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.loop import state_codec
+from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.rules.engine.loop.engine_state import State
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
 from tests.support.outcome_rows import outcomes_of
@@ -79,6 +80,26 @@ def test_drained_key_keeps_only_its_offsets() -> None:
     (state,) = engine.states.values()
     assert (len(state.operations), len(state.parts), len(state.request_ids)) == (0, 0, 0)
     assert (state.keys["end"][0], state.keys["hw"][0]) == (1, 1)
+
+
+def test_remote_fetch_is_kept_until_its_read_returns() -> None:
+    """Its deadline is not reported again once it has expired."""
+    where = {"broker": 1, "topic": "t", "partition": 0}
+    local = {"time_us": 1_000_500, "seq": 5, "type": "partition", "change": "local_log_start", "offset": 1, **where}
+    read = {"seq": 1, "type": "remote_read", "request_id": "request-000001", "bytes": 50, **where}
+    engine = Engine(Config())
+    open_and_due = []
+    for events in (
+        [*_append(0), local, _fetch(1, 0, 50)],
+        [read | {"time_us": 1_100_000}],
+        [_fetch(200, 0, 50) | {"request_id": "request-000001"}],
+        [local | {"time_us": 1_900_000}],
+        [read | {"time_us": 2_000_000}],
+    ):
+        engine.feed(event_table(events))
+        (state,) = engine.states.values()
+        open_and_due.append((len(state.operations), state.next_deadline_ms))
+    assert open_and_due == [(1, 1_501), (0, FOREVER), (1, 1_700), (1, FOREVER), (0, FOREVER)]
 
 
 @pytest.mark.parametrize("size", [1, 7, 30])
