@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from purgatory_udf.backend.backend import Backend
 from purgatory_udf.backend.dataset import Dataset, Step
@@ -17,6 +18,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENTS, RECORDED, TIMESTAMP
 from purgatory_udf.sources.request_log.importing.import_passes import SourceName, sources_of
 from purgatory_udf.sources.request_log.importing.import_rows import from_json
+from purgatory_udf.sources.request_log.recorded_operation import RecordedOutcome
 from purgatory_udf.storage.event_staging import write_dataset
 from purgatory_udf.storage.output_folder import Layout
 
@@ -39,6 +41,8 @@ _RECORD = pa.schema(
         ("complete", pa.bool_()),
     ]
 )
+_fields_of = attrgetter(*_RECORD.names)
+_decode_records = msgspec.json.Decoder(list[RecordedOutcome]).decode
 # Columns of a finished event that `recorded` takes over; nested ones are costly to filter.
 _RECORDED_COLUMNS = ["broker", "request_id", "time_us", "file", "at_line", "recorded"]
 _TASKS = pa.schema([("task", pa.int32()), ("last", pa.int64()), ("refused", pa.int64())])
@@ -177,10 +181,12 @@ def _numbered(
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            accepted = batch.filter(pc.is_null(batch.column("rule")))
+            rules = batch.column("rule")
+            accepted = batch if rules.null_count == len(rules) else batch.filter(rules.is_null())
             if accepted.num_rows:
-                starts = pa.array([before[task] for task in accepted.column("task").to_pylist()], pa.int64())
-                yield rows(accepted, pc.add(starts, accepted.column("number")))
+                numbers = accepted.column("task").dictionary_encode()
+                starts = pa.array([before[task] for task in numbers.dictionary.to_pylist()], pa.int64())
+                yield rows(accepted, pc.add(starts.take(numbers.indices), accepted.column("number")))
 
     return step
 
@@ -224,16 +230,13 @@ def _recorded_rows(batch: pa.RecordBatch, seq: pa.Array, run_id: str, source: So
 
 def _parsed(texts: pa.Array) -> pa.RecordBatch:
     """Parse JSON objects, one per row, into columns; a field that an object lacks is null."""
-    if not len(texts) or pc.any(pc.match_substring(texts, "\n")).as_py():
-        return pa.RecordBatch.from_pylist([from_json(text) for text in texts.to_pylist()], schema=_RECORD)
-    lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")[0].as_buffer()
-    longest = pc.max(pc.binary_length(texts)).as_py()
-    table = pj.read_json(
-        pa.BufferReader(lines),
-        pj.ReadOptions(use_threads=False, block_size=max(1 << 20, 2 * longest)),
-        pj.ParseOptions(explicit_schema=_RECORD, unexpected_field_behavior="ignore"),
-    )
-    return table.select(_RECORD.names).combine_chunks().to_batches(max_chunksize=len(texts))[0]
+    records = texts.to_pylist()
+    try:
+        columns = zip(*map(_fields_of, _decode_records(f"[{','.join(records)}]")), strict=True)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, _RECORD, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=_RECORD)
+    except (msgspec.MsgspecError, ValueError):
+        return pa.RecordBatch.from_pylist([from_json(text) for text in records], schema=_RECORD)
 
 
 def _time(us: pa.Array) -> pa.Array:
