@@ -9,8 +9,9 @@ the same values.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from datetime import UTC, tzinfo
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -22,6 +23,7 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchRequestBody,
     FetchRequestPartition,
     FetchResponseBody,
+    Key,
 )
 from purgatory_udf.sources.request_log.log_files import timestamp_us
 from purgatory_udf.sources.request_log.log_line import (
@@ -61,19 +63,24 @@ class _Header(msgspec.Struct, gc=False):
 _Ms = int | float
 
 
-class _Line(msgspec.Struct, gc=False):
+class _Envelope(msgspec.Struct, gc=False):
+    """The fields that all requests share."""
+
     requestHeader: _Header  # noqa: N815
-    request: msgspec.Raw
     totalTimeMs: _Ms  # noqa: N815
     requestQueueTimeMs: _Ms  # noqa: N815
     localTimeMs: _Ms  # noqa: N815
     remoteTimeMs: _Ms  # noqa: N815
     responseQueueTimeMs: _Ms  # noqa: N815
     sendTimeMs: _Ms  # noqa: N815
-    response: msgspec.Raw = msgspec.Raw(b"null")
     connection: str = ""
     listener: str = ""
     isForwarded: bool = False  # noqa: N815
+
+
+class _Line(_Envelope, gc=False, kw_only=True):
+    request: msgspec.Raw
+    response: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class UnparsedRequest(NamedTuple):
@@ -93,12 +100,9 @@ def parse_line(line: bytes, place: Place, zone: tzinfo) -> UnparsedRequest | Non
     `zone` is the time zone of timestamps without one.
     """
     mark = line.find(_MARKER)
-    if mark < 0:
-        return None
-    start = mark + len(_MARKER)
     end = line.rfind(b"}") + 1
-    message = line[start:end]
-    if len(message) > _MAX_SHALLOW_BYTES and _needs_full_check(message):
+    message = line[mark + len(_MARKER) : end]
+    if mark < 0 or _needs_full_check(message):
         return None
     try:
         # Text with invalid UTF-8 is left to the complete parser, which replaces the invalid bytes.
@@ -107,60 +111,87 @@ def parse_line(line: bytes, place: Place, zone: tzinfo) -> UnparsedRequest | Non
         request, answer = str(body.request, "utf-8"), str(body.response, "utf-8")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    written = _timestamp_us(around, zone)
+    parsed = _request(body, place, around, line[end:], zone) if request.startswith("{") else None
+    if parsed is None:
+        return None
+    return UnparsedRequest(parsed, request, answer if answer.startswith("{") else None)
+
+
+def _request(body: _Envelope, place: Place, around: str, after: bytes, zone: tzinfo) -> Request | None:
+    """Return the request of a message, or None if it needs the complete parser.
+
+    Args:
+        body: The message.
+        place: File and line number.
+        around: Text before the message.
+        after: Text after it.
+        zone: Time zone of timestamps without one.
+    """
+    written, layout = _written(around, zone)
     header = body.requestHeader
     api = header.requestApiKeyName or API_NAMES.get(-1 if header.requestApiKey is None else header.requestApiKey)
-    if written is None or not request.startswith("{") or not api:
+    if written is None or not api:
         return None
     times_ms = [body.totalTimeMs, body.requestQueueTimeMs, body.localTimeMs, body.remoteTimeMs]
     times_ms += [body.responseQueueTimeMs, body.sendTimeMs]
     if not (min(times_ms) > -MAX_MS and max(times_ms) < MAX_MS):
         return None
     total, queue, local, remote, queued, sent = [round(ms * 1000) for ms in times_ms]
-    thread = NETWORK_THREAD.search(around) or NETWORK_THREAD.search(line[end:].decode(errors="replace"))
-    broker = int(thread[1]) if thread else NO_BROKER
+    broker = _broker_in(layout)
+    if broker == NO_BROKER and after:
+        broker = _broker_in(after.decode(errors="replace"))
     if broker >= 2**31:
         return None
     arrival = written - total
     done = arrival + queue + local
-    return UnparsedRequest(
-        Request(
-            broker,
-            place,
-            RENAMED_APIS.get(api, api),
-            header.requestApiVersion,
-            header.clientId,
-            body.connection,
-            body.listener,
-            body.isForwarded,
-            arrival,
-            arrival + queue,
-            done,
-            remote,
-            done + remote if remote else min(done, written - queued - sent),
-            written,
-            _EMPTY,
-            None,
-        ),
-        request,
-        answer if answer.startswith("{") else None,
+    return Request(
+        broker,
+        place,
+        RENAMED_APIS.get(api, api),
+        header.requestApiVersion,
+        header.clientId,
+        body.connection,
+        body.listener,
+        body.isForwarded,
+        arrival,
+        arrival + queue,
+        done,
+        remote,
+        done + remote if remote else min(done, written - queued - sent),
+        written,
+        _EMPTY,
+        None,
     )
+
+
+@lru_cache(maxsize=256)
+def _broker_in(text: str) -> int:
+    """Return the broker id in the name of a network thread; results are cached, because there are few threads."""
+    thread = NETWORK_THREAD.search(text)
+    return int(thread[1]) if thread else NO_BROKER
 
 
 def _needs_full_check(message: bytes) -> bool:
     """Return whether the message may be rejected for its nesting depth or for a number with too many digits."""
+    if len(message) <= _MAX_SHALLOW_BYTES:
+        return False
     deep = message.count(b"{") + message.count(b"[") > MAX_DEPTH
     return deep or (len(message) > 4000 and _HUGE_NUMBER.search(message) is not None)
 
 
-def _timestamp_us(around: str, zone: tzinfo) -> int | None:
-    """Return the same result as `log_files.timestamp_us`, but faster for the most common layouts."""
+def _written(around: str, zone: tzinfo) -> tuple[int | None, str]:
+    """Return the same time as `log_files.timestamp_us`, but faster for the most common layouts, and the text around it.
+
+    For these layouts, the text is without the time.
+    """
     match = _ISO_TIMESTAMP.match(around)
     if match is None:
-        return timestamp_us(around, zone)
+        return timestamp_us(around, zone), around
     second, part, utc = match.groups()
     whole = _second_us(second, UTC if utc else zone)
-    return timestamp_us(around, zone) if whole is None else whole + int(part) * 10 ** (6 - len(part))
+    if whole is None:
+        return timestamp_us(around, zone), around
+    return whole + int(part) * 10 ** (6 - len(part)), around[match.end() :]
 
 
 @lru_cache(maxsize=64)
@@ -226,8 +257,15 @@ class _EpochEndOffset(msgspec.Struct, gc=False):
     endOffset: _Whole = -1  # noqa: N815
 
 
+# A field with any value of this type is refused.
+_Absent = Annotated[int, msgspec.Meta(gt=0, lt=0)]
+
+
 class _PartitionData(msgspec.Struct, gc=False):
     partitionIndex: _Whole  # noqa: N815
+    # Fields of earlier versions.
+    partitionHeader: _Absent = 0  # noqa: N815
+    recordSetSizeInBytes: _Absent = 0  # noqa: N815
     errorCode: _Whole = 0  # noqa: N815
     highWatermark: _Whole = -1  # noqa: N815
     recordsSizeInBytes: _Whole | None = None  # noqa: N815
@@ -248,61 +286,102 @@ class _FetchResponse(msgspec.Struct, gc=False):
     responses: list[_FetchableTopicResponse] | None = None
 
 
-_decode_request = msgspec.json.Decoder(_FetchRequest).decode
-_decode_response = msgspec.json.Decoder(_FetchResponse).decode
+class _FetchLine(_Envelope, gc=False, kw_only=True):
+    request: _FetchRequest
+    response: _FetchResponse | None = None
 
 
-def parse_fetch(body: str, answer: str | None) -> tuple[FetchRequestBody, FetchResponseBody] | None:
-    """Decode a fetch and its response from JSON text, or return None if they need the complete decoders.
+_decode_fetch_line = msgspec.json.Decoder(_FetchLine).decode
+_FETCH, _FETCH_NAME, _FETCH_KEY = "FETCH", b'"requestApiKeyName":"FETCH"', b'"requestApiKey":1,'
+# Longest distance from the start of a message to the name of its API.
+_HEADER_BYTES = 400
 
-    `answer` is None if the log has no response. The result equals that of `kafka_protocol.decode_fetch_request` and
-    `decode_fetch_response`.
+# Faster than the types' own constructors.
+_requested: Callable[[Iterable[Any]], FetchRequestPartition] = partial(tuple.__new__, FetchRequestPartition)
+_fetched: Callable[[Iterable[Any]], FetchPartitionData] = partial(tuple.__new__, FetchPartitionData)
+
+
+def parse_fetch(line: bytes, place: Place, zone: tzinfo) -> Request | None:
+    """Parse the line of a fetch with its body and response, or return None if it needs another parser.
+
+    The bodies, in `fetch`, equal those of `kafka_protocol.decode_fetch_request` and `decode_fetch_response`.
+
+    Args:
+        line: A line of any request or of another logger.
+        place: File and line number.
+        zone: Time zone of timestamps without one.
     """
-    if answer is not None and ("recordSet" in answer or "partitionHeader" in answer):
+    mark = line.find(_MARKER)
+    start = mark + len(_MARKER)
+    name_end = start + _HEADER_BYTES
+    if mark < 0 or (line.find(_FETCH_NAME, start, name_end) < 0 and line.find(_FETCH_KEY, start, name_end) < 0):
+        return None
+    end = line.rfind(b"}") + 1
+    message = line[start:end]
+    if _needs_full_check(message):
         return None
     try:
-        request = _decode_request(body)
-        response = _decode_response(answer) if answer is not None else _FetchResponse()
-    except (msgspec.MsgspecError, RecursionError):
+        if not line.isascii():
+            line.decode()
+        body = _decode_fetch_line(message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    partitions, forgotten, fetched = [], [], []
+    bodies = _fetch_bodies(body.request, body.response)
+    request = _request(body, place, line[:mark].decode(), line[end:], zone) if bodies else None
+    if request is None or request.api != _FETCH:
+        return None
+    request.fetch = bodies
+    return request
+
+
+def _fetch_bodies(
+    request: _FetchRequest, response: _FetchResponse | None
+) -> tuple[FetchRequestBody, FetchResponseBody] | None:
+    partitions: list[FetchRequestPartition] = []
+    forgotten: list[Key] = []
+    fetched: list[FetchPartitionData] = []
     for topic in request.topics or ():
         name = _topic_name(topic)
         # Id and name, and topics without partitions, matter for recognising fetches of the metadata log.
         if name is None or not topic.partitions or (topic.topicId and topic.topic):
             return None
-        for partition in topic.partitions:
-            offset, max_bytes, index, epoch = (
-                partition.fetchOffset,
-                partition.partitionMaxBytes,
-                partition.partition,
-                partition.currentLeaderEpoch,
+        partitions += [
+            _requested(
+                (
+                    name,
+                    each.partition,
+                    each.fetchOffset,
+                    each.partitionMaxBytes,
+                    each.currentLeaderEpoch,
+                    each.logStartOffset,
+                )
             )
-            partitions.append(FetchRequestPartition(name, index, offset, max_bytes, epoch, partition.logStartOffset))
+            for each in topic.partitions
+        ]
     for dropped in request.forgottenTopicsData or ():
         name = _topic_name(dropped)
         if name is None:
             return None
         forgotten += [(name, index) for index in dropped.partitions]
-    for topic_response in response.responses or ():
+    for topic_response in (response and response.responses) or ():
         name = _topic_name(topic_response)
         if name is None:
             return None
-        for data in topic_response.partitions:
-            diverging_end = data.divergingEpoch.endOffset if data.divergingEpoch else -1
-            size = max(0, data.recordsSizeInBytes or 0)
-            fetched.append(
-                FetchPartitionData(
+        fetched += [
+            _fetched(
+                (
                     name,
                     data.partitionIndex,
                     data.errorCode,
                     data.highWatermark,
-                    size,
-                    diverging_end,
+                    max(0, data.recordsSizeInBytes or 0),
+                    data.divergingEpoch.endOffset if data.divergingEpoch else -1,
                     data.preferredReadReplica,
                     data.lastStableOffset,
                 )
             )
+            for data in topic_response.partitions
+        ]
     fetch = FetchRequestBody(
         request.replicaState.replicaId if request.replicaState is not None else request.replicaId,
         request.maxWaitMs,
@@ -315,7 +394,7 @@ def parse_fetch(body: str, answer: str | None) -> tuple[FetchRequestBody, FetchR
         forgotten,
         bool(request.rackId),
     )
-    return fetch, FetchResponseBody(response.errorCode, response.sessionId, fetched)
+    return fetch, FetchResponseBody(*((response.errorCode, response.sessionId) if response else (0, 0)), fetched)
 
 
 def _topic_name(topic: _FetchTopic | _ForgottenTopic | _FetchableTopicResponse) -> str | None:

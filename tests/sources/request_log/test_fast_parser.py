@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from itertools import islice
 from pathlib import Path
@@ -33,11 +34,16 @@ def _row(line: bytes, zone: tzinfo, tally: log_reader.Tally) -> dict[str, Any]:
     return row._asdict() if isinstance(row, RequestRow) else row or {}
 
 
+def _use(parsers: Sequence[Callable[..., object]], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, parser in zip(("parse_fetch", "parse_line"), parsers, strict=True):
+        monkeypatch.setattr(log_reader, name, parser)
+
+
 def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return row and counts of a line, first with the fast parser, then with the complete parser only."""
     readings = []
-    for parser in (parse_line, lambda *_: None):
-        monkeypatch.setattr(log_reader, "parse_line", parser)
+    for parsers in ((parse_fetch, parse_line), (lambda *_: None,) * 2):
+        _use(parsers, monkeypatch)
         tally = log_reader.Tally(Counter())
         row = _row(line, UTC, tally)
         # The JSON texts differ in white space.
@@ -71,16 +77,23 @@ def test_parsers_agree_on_random_lines(monkeypatch: pytest.MonkeyPatch, seed: in
 def test_fetch_decoders_agree() -> None:
     random = Random(5)
     parsed = 0
+    header = {"requestApiKey": 1, "requestApiVersion": 13, "requestApiKeyName": "FETCH"}
+    times = dict.fromkeys(
+        ("totalTimeMs", "requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTimeMs", "sendTimeMs"), 1
+    )
     for _ in range(3_000):
         request, response = copy.deepcopy(hostile_inputs.BODIES["FETCH"])
         assert response is not None
         for body in (request, response):
             if random.random() < 0.4:
                 hostile_inputs._mutate(body, random)
-        fetch = parse_fetch(json.dumps(request), json.dumps(response))
+        message = json.dumps(
+            {"requestHeader": header, "request": request, "response": response, **times}, separators=(",", ":")
+        )
+        fetch = parse_fetch(f"2026-11-21 02:54:27.702 Completed request:{message}".encode(), Place(0, 1), UTC)
         if fetch is not None:
             parsed += 1
-            assert fetch == (decode_fetch_request(request), decode_fetch_response(response))
+            assert fetch.fetch == (decode_fetch_request(request), decode_fetch_response(response))
     assert parsed > 1_500
 
 
@@ -108,9 +121,9 @@ def test_parsers_agree_on_timestamps(monkeypatch: pytest.MonkeyPatch, stamp: str
     assert b"Completed request:" in line
     for zone in (UTC, zone_of("+05:30")):
         whole = f"{stamp} DEBUG".encode() + line
-        monkeypatch.setattr(log_reader, "parse_line", parse_line)
+        _use((parse_fetch, parse_line), monkeypatch)
         fast = _row(whole, zone, log_reader.Tally())
-        monkeypatch.setattr(log_reader, "parse_line", lambda *_: None)
+        _use((lambda *_: None,) * 2, monkeypatch)
         plain = _row(whole, zone, log_reader.Tally())
         times = ("row", "reason", "arrival_us", "start_us", "answered_us", "written_us")
         assert [fast.get(name) for name in times] == [plain.get(name) for name in times]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -215,9 +214,6 @@ class RequestRow(NamedTuple):
     answer: str | None
 
 
-_plain = attrgetter(*(name for name in REQUESTS.names if name not in ("file", "line", "session", "body", "answer")))
-
-
 def request_row(request: Request, session: str | None) -> RequestRow:
     """Return the row of a request; a decoded fetch is encoded compactly.
 
@@ -231,8 +227,26 @@ def request_row(request: Request, session: str | None) -> RequestRow:
 
 def row_of_texts(request: Request, session: str | None, body: str, answer: str | None) -> RequestRow:
     """Return the row of a request, given its session key (see `request_row`) and its body and response as text."""
-    broker, *others = _plain(request)
-    return RequestRow._make((*request.place, broker, session, *others, body, answer))
+    return RequestRow(
+        request.place.file,
+        request.place.line,
+        request.broker,
+        session,
+        request.api,
+        request.version,
+        request.client_id,
+        request.connection,
+        request.listener,
+        request.forwarded,
+        request.arrival_us,
+        request.start_us,
+        request.local_us,
+        request.remote_us,
+        request.answered_us,
+        request.written_us,
+        body,
+        answer,
+    )
 
 
 def request_rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:

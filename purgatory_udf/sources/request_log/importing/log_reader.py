@@ -137,13 +137,16 @@ class Tally:
             self.new_brokers.add(broker)
 
     def count_fetch(self, request: Request, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
-        self.counts["racked"] += fetch.has_rack
+        if fetch.has_rack:
+            self.counts["racked"] += 1
         if request.remote_us and fetch.replica_id < 0 and not response.bytes and fetch.isolation != READ_COMMITTED:
             self._count_wait(fetch, response)
         if fetch.replica_id >= 0:
             self.follower_fetches[fetch.max_wait_ms, fetch.min_bytes] += 1
             for part in fetch.partitions:
-                self.partitions[part.topic] = max(part.partition + 1, self.partitions.get(part.topic, 0))
+                known = self.partitions.get(part.topic)
+                if known is None or part.partition >= known:
+                    self.partitions[part.topic] = max(0, part.partition + 1)
 
     def count_request(self, request: Request) -> None:
         """Count a request that becomes a row."""
@@ -291,7 +294,8 @@ def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Ta
 
     `by_path` is the broker id in the file's path, which applies to lines without a broker id; None if it has none.
     """
-    texts = parse_line(line, place, zone)
+    fetch = parse_fetch(line, place, zone)
+    texts = parse_line(line, place, zone) if fetch is None else UnparsedRequest(fetch, "", None)
     if texts is not None and (row := _fast_row(texts, by_path, tally)) is not None:
         return row or None
     return _complete_row(line.decode("utf-8", errors="replace"), place, zone, by_path, tally)
@@ -310,13 +314,9 @@ def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Requ
     if request.api == HEARTBEAT or (request.api in VERSION_APIS and tally.needs_version(request.api, request.broker)):
         # Its response matters, and must be decoded.
         return None
-    session = fetch = None
-    if request.api == "FETCH":
-        parsed = parse_fetch(body, answer)
-        if parsed is None:
-            return None
-        fetch, answered = request.fetch = parsed
-        session = session_key(fetch, answered, request.connection)
+    session = session_key(*request.fetch, request.connection) if request.fetch is not None else None
+    if request.api == "FETCH" and request.fetch is None:
+        return None
     try:
         if request.api == LIST_OFFSETS:
             request.body = from_json(body)
@@ -337,7 +337,7 @@ def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Requ
     if request.fetch is not None:
         tally.count_fetch(request, *request.fetch)
     tally.count_request(request)
-    if fetch is not None:
+    if request.fetch is not None:
         return request_row(request, session)
     return row_of_texts(request, session, body, answer)
 
