@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))
 project = "Purgatory Replay"
 html_title = project
 html_theme = "furo"
+html_show_copyright = False
 extensions = ["myst_parser", "sphinxcontrib.mermaid"]
 exclude_patterns = ["traces"]
 myst_heading_anchors = 4

@@ -165,7 +165,7 @@ def _database() -> Iterator[DuckDatabase]:
 
 
 def _widened(dataset: Dataset, schema: pa.Schema) -> list[Part]:
-    assert isinstance(dataset, SpilledDataset)
+    assert isinstance(dataset, LocalDataset)
     return dataset.widened_parts(schema)
 
 

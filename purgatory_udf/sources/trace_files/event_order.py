@@ -3,7 +3,7 @@
     serialized, by piece ─► cut at the borders of files ─► (by file) ─► sorted ─► rows
 
 This works if the totals of the pieces rule out late events and repeated `seq`, and no moment has too many events for
-one task. Otherwise, `trace_import` compares the events as rows.
+one task. Otherwise, `trace_import` compares the events as rows. Without Spark, late events are found while serialized.
 """
 
 from __future__ import annotations
@@ -211,8 +211,119 @@ def in_order(
     return cut.frame.repartitionById(len(cuts) + 1, sf.col("place")).mapInArrow(_sorted, from_arrow_schema(EVENTS))
 
 
+@dataclass(frozen=True)
+class LateEvents:
+    """The late events of an import without Spark, and what remains.
+
+    Attributes:
+        by_file: Line, time and latest time before it of each late event as arrays, in order of lines, by file.
+        pieces: The pieces with late events, as (file, piece).
+        taken: Number of other events.
+        first_us: Time of the first of these; None if there is none.
+        last_us: Time of the last of these.
+    """
+
+    by_file: Mapping[int, np.ndarray]
+    pieces: frozenset[tuple[int, int]]
+    taken: int
+    first_us: int | None
+    last_us: int | None
+
+    @property
+    def count(self) -> int:
+        """Number of late events."""
+        return sum(late.shape[1] for late in self.by_file.values())
+
+    def rejected(self, max_disorder_ms: int, sources: Sequence[str], run_id: str) -> Work:
+        """Return the step that turns the text of lines (TEXTS) into rows of `rejected_events` for those that are late.
+
+        `late_reason` has the text.
+        """
+
+        def step(batches: Batches) -> Batches:
+            for batch in batches:
+                files, numbers = (batch.column(name).to_numpy() for name in ("file", "line"))
+                for file in np.unique(files).tolist():
+                    lines, times, latest = self.by_file.get(file, np.empty((3, 0), np.int64))
+                    place = np.searchsorted(lines, numbers)
+                    is_late = (files == file) & (place < len(lines))
+                    is_late[is_late] = lines[place[is_late]] == numbers[is_late]
+                    place = place[is_late]
+                    pairs = zip(times[place].tolist(), latest[place].tolist(), strict=True)
+                    columns = {
+                        "run_id": pa.repeat(pa.scalar(run_id), len(place)),
+                        "raw": batch.column("text").filter(pa.array(is_late)),
+                        "reason": pa.array([late_reason(*pair, max_disorder_ms) for pair in pairs], pa.string()),
+                        "source": pa.repeat(pa.scalar(sources[file]), len(place)),
+                        "line": pa.array(lines[place]),
+                    }
+                    rows = [columns[name] for name in REJECTED_EVENTS.names]
+                    yield pa.RecordBatch.from_arrays(rows, schema=REJECTED_EVENTS)
+
+        return step
+
+
+def late_reason(time_us: int, latest_us: int, max_disorder_ms: int) -> str:
+    """Return why an event at `time_us` is rejected whose file has an event at `latest_us` before it."""
+    return (
+        f"late: time_us {time_us} is {latest_us - time_us} us behind {latest_us}, the greatest before it in the file "
+        f"(max_disorder_ms is {max_disorder_ms})"
+    )
+
+
+def late_events(staged: Dataset, totals: Sequence[PieceTotals], max_disorder_ms: int) -> LateEvents:
+    """Return the events that are more than `max_disorder_ms` behind an earlier line of their file.
+
+    Args:
+        staged: VALIDATED rows, in this process.
+        totals: Totals of the pieces, in input order.
+        max_disorder_ms: Maximum out-of-orderness, in milliseconds.
+    """
+    packed, lateness = _packed(staged), _Lateness.of(totals, max_disorder_ms)
+    assert isinstance(packed, LocalDataset)
+    by_file: dict[int, list[np.ndarray]] = {}
+    pieces, taken, spans = set(), 0, []
+    for buffer in chain.from_iterable(map(_buffers, packed.readers())):
+        start, times, latest, is_late = lateness.of_piece(events := unpack(buffer))
+        if is_late.any():
+            lines = events.column("line").to_numpy() + start.lines_before
+            by_file.setdefault(start.file, []).append(np.stack([lines, times, latest])[:, is_late])
+            pieces.add((start.file, start.piece))
+        if not is_late.all():
+            taken += len(times) - int(is_late.sum())
+            spans.append((int(times[~is_late].min()), int(times[~is_late].max())))
+    arrays = {file: np.concatenate(parts, axis=1) for file, parts in by_file.items()}
+    in_order = {file: array[:, np.argsort(array[0], kind="stable")] for file, array in arrays.items()}
+    first = min((first for first, _ in spans), default=None)
+    return LateEvents(in_order, frozenset(pieces), taken, first, max((last for _, last in spans), default=None))
+
+
+@dataclass(frozen=True)
+class _Lateness:
+    """Finds late events of a piece. `starts` has the start of each piece by (file, piece)."""
+
+    starts: Mapping[tuple[int, int], PieceStart]
+    max_disorder_us: int
+
+    @classmethod
+    def of(cls, totals: Sequence[PieceTotals], max_disorder_ms: int) -> _Lateness:
+        return cls({(start.file, start.piece): start for start in piece_starts(totals)}, max_disorder_ms * 1000)
+
+    def of_piece(self, events: pa.RecordBatch) -> tuple[PieceStart, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the start of the piece, each event's time, the latest time before it, and whether it is late."""
+        start = self.starts[events.column("file")[0].as_py(), events.column("piece")[0].as_py()]
+        times = events.column("time_us").to_numpy()
+        latest = np.maximum(events.column("latest").to_numpy(), start.latest_before)
+        return start, times, latest, latest - times > self.max_disorder_us
+
+
 def parts_in_order(
-    staged: Dataset, totals: Sequence[PieceTotals], sources: Sequence[str], run_id: str, cuts: Sequence[int]
+    staged: Dataset,
+    totals: Sequence[PieceTotals],
+    sources: Sequence[str],
+    run_id: str,
+    cuts: Sequence[int],
+    max_disorder_ms: int | None = None,
 ) -> list[Callable[[], pa.Table]]:
     """Return for each file a function that makes its rows in this process.
 
@@ -222,15 +333,17 @@ def parts_in_order(
         sources: Names of the files, by their index.
         run_id: Name of the import.
         cuts: Start times of the files after the first, as `file_start_times` returns them.
+        max_disorder_ms: Omit events that are later, in milliseconds; None if there are none.
     """
     packed = _packed(staged)
+    lateness = None if max_disorder_ms is None else _Lateness.of(totals, max_disorder_ms)
     assert isinstance(packed, LocalDataset)
     spans = [(read, *span) for read in packed.readers() if (span := _span(_buffers(read))) is not None]
     placement = _RowPlacement.of(totals, sources, run_id)
     parts: list[Callable[[], pa.Table]] = []
     for begin, end in pairwise([0, *cuts, NEVER]):
         overlapping = [read for read, first, last in spans if first < end and last >= begin]
-        parts.append(partial(_part, overlapping, begin, end, placement))
+        parts.append(partial(_part, overlapping, begin, end, placement, lateness))
     return parts
 
 
@@ -256,13 +369,17 @@ def _span(packed: Iterable[pa.Buffer]) -> tuple[int, int] | None:
     return min(span["min"].as_py() for span in spans), max(span["max"].as_py() for span in spans)
 
 
-def _part(readers: Iterable[Part], begin: int, end: int, placement: _RowPlacement) -> pa.Table:
+def _part(
+    readers: Iterable[Part], begin: int, end: int, placement: _RowPlacement, lateness: _Lateness | None
+) -> pa.Table:
     """Return the rows of one file of `events` in time order: the events with `begin` <= `time_us` < `end`."""
     batches = []
     for piece in chain.from_iterable(map(_buffers, readers)):
         events = unpack(piece)
         times = events.column("time_us").to_numpy()
         within = (times >= begin) & (times < end)
+        if lateness is not None:
+            within &= ~lateness.of_piece(events)[3]
         if within.any():
             batches.append(placement.placed(events if within.all() else events.filter(pa.array(within))))
     return _in_order(batches)

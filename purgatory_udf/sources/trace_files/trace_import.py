@@ -27,6 +27,7 @@ from purgatory_udf.sources.trace_files.event_order import (
     assign_seq,
     file_start_times,
     in_order,
+    late_events,
     parts_in_order,
     piece_starts,
     piece_totals,
@@ -141,7 +142,7 @@ def decide_rows(
         options: Options of the import.
 
     Raises:
-        NeedsSparkError: If events must be compared, and the backend is this process.
+        NeedsSparkError: If a `seq` may be repeated, or a moment has too many events, and the backend is this process.
     """
     sources = [file.name for file in source.files]
     lines = staged.where_null("rule", null=False).select(*PLACE.names)
@@ -149,8 +150,10 @@ def decide_rows(
     is_decided = totals_suffice(totals, options.max_disorder_ms)
     cuts = file_start_times(totals, options.events_per_file) if is_decided else None
     if isinstance(backend, LocalBackend):
+        if not is_decided and not seq_may_repeat(totals):
+            return _decide_late(backend, staged, totals, source, run_id, options, rejected)
         if cuts is None:
-            raise NeedsSparkError("some events may be late or repeat a seq, so all have to be compared")
+            raise NeedsSparkError("some events may repeat a seq, or a moment has too many, so all have to be compared")
         parts = parts_in_order(staged, totals, sources, run_id, cuts)
         return ImportDecision(_summed(totals), lambda path: write_parts(parts, path, EVENTS), rejected)
     assert isinstance(staged, SparkDataset)
@@ -171,6 +174,31 @@ def decide_rows(
     events = partition_by_file(taken.select(*TABLES["events"].names), counts.accepted, options.events_per_file)
     texts = _with_text(backend, compared, totals, source).select(*REJECTED_EVENTS.names)
     return ImportDecision(counts, partial(write_files, events), rejected.union(SparkDataset(texts, REJECTED_EVENTS)))
+
+
+def _decide_late(
+    backend: LocalBackend,
+    staged: Dataset,
+    totals: Sequence[PieceTotals],
+    source: Source,
+    run_id: str,
+    options: IngestOptions,
+    rejected: Dataset,
+) -> ImportDecision:
+    """Decide which events are late, in this process; `rejected` are the rows of other lines. See `decide_rows`."""
+    sources, disorder_ms = [file.name for file in source.files], options.max_disorder_ms
+    cuts = file_start_times(totals, options.events_per_file)
+    if cuts is None:
+        raise NeedsSparkError("a moment has too many events for this process")
+    late = late_events(staged, totals, disorder_ms)
+    by_rule = _summed(totals).by_rule | ({LATE: late.count} if late.count else {})
+    starts = {(start.file, start.piece): start.lines_before for start in piece_starts(totals)}
+    # The pieces of late events are read again, for the text of these lines.
+    texts = source.texts(backend, {piece: starts[piece] for piece in late.pieces})
+    refused = texts.map(late.rejected(disorder_ms, sources, run_id), REJECTED_EVENTS)
+    parts = parts_in_order(staged, totals, sources, run_id, cuts, disorder_ms)
+    counts = Counts(late.taken, by_rule, late.first_us, late.last_us)
+    return ImportDecision(counts, lambda path: write_parts(parts, path, EVENTS), rejected.union(refused))
 
 
 def _summed(totals: Sequence[PieceTotals]) -> Counts:

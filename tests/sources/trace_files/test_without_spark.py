@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,14 @@ from deltalake import DeltaTable
 
 from jobs import ingest
 from purgatory_udf.backend import spilled_dataset
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch.backend_choice import ANY_BYTES, IMPORTED_BYTES, open_local, runs_in_process
 from purgatory_udf.sources.trace_files import trace_import
 from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.support.outcome_folder import SAMPLE
+
+START = 1_772_442_000_000_000
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,9 +64,9 @@ def _comparable_rows(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_unsupported_inputs_need_spark(tmp_path: Path) -> None:
-    """Parquet and large traces, which the launcher sees; and late events, before anything is written."""
-    late = [{"time_us": time_us, "type": "clock"} for time_us in (2_000_000, 1_000_000)]
-    (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in late))
+    """Parquet and large traces, which the launcher sees; and a repeated `seq`, before anything is written."""
+    repeated = [{"time_us": time_us, "type": "clock", "seq": 7} for time_us in (1_000_000, 2_000_000)]
+    (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in repeated))
     for name in ("large.jsonl", "request.log"):
         with open(tmp_path / name, "wb") as file:
             file.truncate(IMPORTED_BYTES + 1)
@@ -98,3 +102,39 @@ def test_spilled_import_equals_import_in_memory(tmp_path: Path, monkeypatch: pyt
         tables.append([_comparable_rows(out, name) for name in ("events", "rejected_events")])
     assert tables[0] == tables[1]
     assert [len(table) for table in tables[0]] == [len(lines), 1]
+
+
+@pytest.mark.parametrize("in_memory", [1 << 40, -1])
+def test_late_events_are_rejected_without_spark(
+    in_memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two files of random times, one of them in time order, in pieces of a few lines; and a line that is no event."""
+    monkeypatch.setattr(trace_import, "IN_MEMORY_BYTES", in_memory)
+    monkeypatch.setattr(LocalBackend, "piece_bytes", 500)
+    numbers = random.Random(43)
+    times = {name: [START + numbers.randrange(60_000) * 100 for _ in range(400)] for name in ("a.jsonl", "b.jsonl")}
+    times["b.jsonl"].sort()
+    expected, refused = [], ["not JSON: Expecting value at column 1"]
+    for name, of_file in times.items():
+        lines = [json.dumps({"time_us": time_us, "type": "clock", "broker": 1}) for time_us in of_file]
+        (tmp_path / name).write_text("\n".join([*lines, "no event"] if name == "a.jsonl" else lines))
+        latest = 0
+        for number, time_us in enumerate(of_file, 1):
+            if latest - time_us > 2_000_000:
+                refused.append(
+                    f"late: time_us {time_us} is {latest - time_us} us behind {latest}, the greatest before it in the "
+                    "file (max_disorder_ms is 2000)"
+                )
+            else:
+                expected.append((time_us, str(tmp_path / name), number))
+            latest = max(latest, time_us)
+    out = tmp_path / "out"
+    words = [*map(str, sorted(tmp_path.glob("*.jsonl"))), "--max-disorder-ms", "2000", "--events-per-file", "100"]
+    assert ingest.main.status([*words, "--max-rejected", "100", "--out", str(out)], open_local) == 0
+    events, rejected, runs = (_comparable_rows(out, name) for name in ("events", "rejected_events", "runs"))
+    assert [(row["time_us"], row["source"], row["line"]) for row in events] == sorted(expected)
+    assert sorted(row["reason"] for row in rejected) == sorted(refused)
+    late = [row for row in rejected if row["reason"].startswith("late")]
+    assert all(json.loads(row["raw"])["time_us"] == times["a.jsonl"][row["line"] - 1] for row in late)
+    assert len(refused) > 100 and len(DeltaTable(str(out / "events")).file_uris()) > 3
+    assert str(len(refused) - 1) in repr(runs) and str(len(expected)) in repr(runs)
