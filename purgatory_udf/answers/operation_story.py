@@ -369,7 +369,10 @@ def _expiry_reasons(evidence: Evidence, end: Row) -> Iterator[str]:
             of = f" of the requested {wanted:,}" if wanted is not None else ""
             yield f"because only {end['bytes'] or 0:,} bytes{of} had become readable"
         case "share_fetch":
-            yield "because too few records could be acquired before; the response has those that could be then"
+            if end["fetcher"] == "remote":
+                yield "because its remote reads had not ended, so it expired in its purgatory and again later"
+            else:
+                yield "because too few records could be acquired before; the response has those that could be then"
         case "remote_fetch" | "list_offsets":
             yield from _unended_reads(evidence, end)
         case "delete_records" | "create_topics":

@@ -19,6 +19,7 @@ from benchmarks.topic import Topic, broker_in, create_topic
 from purgatory_udf.contract.metrics_tables import METRICS
 from tests.chaos.killed_commands import ROOT, Command, run_to_end
 from tests.support.group_timeline import GroupTimeline
+from tests.support.share_timeline import error_timeline
 
 SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"
 RECORDED = ROOT / "tests" / "data" / "traces" / "W1-steady" / "request-1.log.xz"
@@ -29,18 +30,25 @@ PORTIONS = 3
 
 OUTCOMES = (
     *("completions", "expirations", "cancellations", "watches"),
-    *("purgatory_gauges", "group_transitions", "group_disagreements"),
+    *("purgatory_gauges", "group_transitions", "group_disagreements", "share_deliveries"),
 )
+
+# Start of the trace with share groups, and settings with which its requests differ in how they end.
+START_US = 1_700_000_000_000_000
+SHARE_SETTINGS = ("--set", "share.max_sessions=4", "--set", "share.record_lock_duration_ms=1000")
 
 
 def commands(folder: Path) -> dict[str, Command]:
     """Return the commands by name; their input files are written to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     plain, with_group, log = folder / "plain.jsonl", folder / "with-group.jsonl", folder / "request-1.log"
+    shares = folder / "shares.jsonl"
     sample = SAMPLE.read_text(encoding="utf-8").splitlines()[:EVENTS]
     if not log.exists():  # Rewritten files would count as another trace.
         plain.write_text("\n".join(sample) + "\n", encoding="utf-8")
         with_group.write_text("\n".join(_with_group(sample)) + "\n", encoding="utf-8")
+        late = (event | {"time_us": event["time_us"] + START_US} for event in error_timeline().events)
+        shares.write_text("".join(f"{json.dumps(event)}\n" for event in late), encoding="utf-8")
         with lzma.open(RECORDED, "rb") as lines:
             log.write_bytes(b"".join(islice(lines, LINES)))
     tables = ("events", "rejected_events", *OUTCOMES)
@@ -61,6 +69,8 @@ def commands(folder: Path) -> dict[str, Command]:
         replay("replay with groups", with_group, *batches, "--set", "grouping=broker"),
         replay("replay by partition", with_group, *batches, "--set", "grouping=partition"),
         replay("replay with disorder", with_group, *batches, *disorder, "--set", "grouping=broker"),
+        replay("replay at once with share groups", shares, *SHARE_SETTINGS, spark_optional=True),
+        replay("replay with share groups", shares, "--batch-events", "60", *SHARE_SETTINGS),
         Command(
             "ingest", ("ingest", "--from", "jsonl", str(plain)), ("events", "rejected_events"), spark_optional=True
         ),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs import replay
+from jobs import explain, replay
 from purgatory_udf.answers.audit import audit
 from purgatory_udf.answers.metrics import MetricsOptions, write_metrics
 from purgatory_udf.backend.backend import LocalBackend
@@ -25,7 +25,7 @@ from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference import reference_replay
 from purgatory_udf.rules.reference.reference_replay import Replay, ShareReplay
 from purgatory_udf.streaming.share_rules import DELIVERIES, ShareRules, pending_reason
-from purgatory_udf.streaming.stateful_adapter import CLOCK, Plan, input_chunk_function, state_function
+from purgatory_udf.streaming.stateful_adapter import CLOCK, OutputChunk, Plan, input_chunk_function, state_function
 from tests.streaming.stateful_operator import StatefulOperator
 from tests.support import share_traces
 from tests.support.outcome_rows import outcomes_of
@@ -67,6 +67,25 @@ def test_errors_do_not_depend_on_batches(cuts: int) -> None:
     _assert_equal(_stream(trace, _batches(events, cuts)), expected)
 
 
+def test_repeated_batch_has_same_rows_and_state() -> None:
+    """After a crash, Spark repeats the last batch from the state before it."""
+    rules = ShareRules(Plan("run", False, None), load_config(None, ["share.max_sessions=4"]), 0)
+    state: bytes | None = None
+
+    def step(rows: pa.Table, horizon_ms: int) -> tuple[list[OutputChunk], bytes]:
+        replay, chunks = rules.step("shares", rules.decode_state(state), rows, horizon_ms)
+        return list(chunks), rules.encode_state(replay)
+
+    rows_of_tables = 0
+    for batch in _batches(error_timeline().events, 9):
+        (chunk,) = rules.split_by_group(_typed(batch))
+        rows, horizon_ms = rules.decode_rows([chunk.payload]), max(event["time_us"] for event in batch) // 1000
+        chunks, following = step(rows, horizon_ms)
+        assert step(rows, horizon_ms) == (chunks, following)
+        state, rows_of_tables = following, rows_of_tables + sum(chunk.rows for chunk in chunks)
+    assert rows_of_tables > 100
+
+
 def test_disordered_events_are_decided_in_order(trace: ShareTrace, expected: Replay) -> None:
     config = trace.config.model_copy(update={"max_disorder_ms": 500})
     shuffled = sorted(trace.events, key=lambda event: (event["time_us"] // 400_000, event["seq"] % 7, event["seq"]))
@@ -94,6 +113,25 @@ def test_command_writes_all_tables(trace: ShareTrace, expected: Replay, tmp_path
     )
     meter = "kafka.server:type=DelayedShareFetchMetrics,name=ExpiresPerSec"
     assert marks.to_pylist() == [{"mbean": meter, "marks": trace.expirations}]
+
+
+def test_second_expiration_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fetch that waits for remote storage after it has left its purgatory marks the meter twice."""
+    events = [event | {"time_us": event["time_us"] + 1_000_000} for event in error_timeline().events]
+    expected = reference_replay.replay(events, load_config(None, ["share.max_sessions=4"])).outcomes
+    twice = [outcome for outcome in expected if outcome.fetcher == "remote"]
+    write_deltalake(str(tmp_path / "events"), _typed(events))
+    words = ["--events", str(tmp_path / "events"), "--out", str(tmp_path), "--set=share.max_sessions=4"]
+    assert replay.main.status(words, open_local) == 0
+    assert [finding.invariant for finding in audit(LocalBackend(), str(tmp_path)) if finding.broken] == []
+    marks = write_metrics(LocalBackend(), str(tmp_path), MetricsOptions()).sql(
+        "SELECT sum(expired) AS marks FROM metrics_expires WHERE mbean LIKE '%ShareFetch%'"
+    )
+    assert marks.to_pylist() == [{"marks": sum(outcome.expired for outcome in expected) + len(twice)}]
+    capsys.readouterr()
+    words = ["--out", str(tmp_path), "--request-id", str(twice[0].request_id)]
+    assert explain.main.status(words, open_local) == 0
+    assert "it expired in its purgatory and again later" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
