@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socketserver
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from purgatory_udf.backend import spark_workers
@@ -116,6 +117,15 @@ def _handle_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_interrupt)
+    from pyspark.accumulators import AccumulatorTCPServer
+
+    AccumulatorTCPServer.handle_error = _report_error  # type: ignore[assignment, method-assign]
+
+
+def _report_error(server: socketserver.BaseServer, request: Any, client_address: Any) -> None:
+    """Print an error of the server of PySpark's accumulators, unless the JVM has ended and closed the connection."""
+    if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+        socketserver.BaseServer.handle_error(server, request, client_address)
 
 
 def _is_not_interrupt(record: logging.LogRecord) -> bool:

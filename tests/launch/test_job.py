@@ -9,10 +9,11 @@ from typing import Annotated
 import pytest
 import typer
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.accumulators import AccumulatorTCPServer
 
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.launch import job as job_module
-from purgatory_udf.launch.spark_session import _is_not_interrupt
+from purgatory_udf.launch.spark_session import _is_not_interrupt, _report_error
 
 
 def _job(error: BaseException | None = None, checks: job_module.Run | None = None) -> job_module.Job:
@@ -236,6 +237,17 @@ def test_decorated_function_is_named_after_module() -> None:
     with pytest.raises(SystemExit) as ended:
         main([])
     assert (main.name, ended.value.code) == ("test-job", 0)
+
+
+def test_closed_connection_of_the_jvm_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    server = object.__new__(AccumulatorTCPServer)
+    for error in (EOFError(), ConnectionResetError(), ValueError("another")):
+        try:
+            raise error
+        except Exception:
+            _report_error(server, None, ("127.0.0.1", 1))
+    shown = capsys.readouterr().err
+    assert shown.count("Traceback") == 1 and "ValueError: another" in shown
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Py4JNetworkError("Answer from Java side is empty")])
