@@ -249,10 +249,8 @@ class Rebalancer:
             now_us: The time.
             request: The request that removes the member; None for a deadline.
         """
-        waiting = member.awaiting_join
-        if waiting is not None:
-            member.awaiting_join = None
-            self._journal.record_answer(waiting, "UNKNOWN_MEMBER_ID", now_us, member_id="")
+        if member.awaiting_join is not None:
+            self._journal.record_answer(member.awaiting_join, "UNKNOWN_MEMBER_ID", now_us, member_id="")
         group.remove(member.member_id)
         self._journal.record_removal(group, member.member_id, cause, now_us)
         if group.state is GroupState.PREPARING_REBALANCE:

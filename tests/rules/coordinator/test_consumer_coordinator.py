@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.rules.coordinator.consumer_group import ConsumerMember, assignor_counts
+from purgatory_udf.rules.coordinator.assignors import UNIFORM, MemberSubscription, TopicSizes, assign
+from purgatory_udf.rules.coordinator.consumer_group import ConsumerMember, assignor_counts, reconciled
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, MemberChange
 from purgatory_udf.rules.coordinator.coordinator_timer import wheel_order
+from purgatory_udf.rules.coordinator.group_metadata import derived_operation_id
 from purgatory_udf.rules.coordinator.java_hash_order import TimelineOrder, map_order, string_hash, uuid_bits
 from tests.support.group_timeline import GroupTimeline
 
@@ -135,6 +137,53 @@ def test_join_requires_every_field(missing: str) -> None:
     group.events.append(dict(TOPIC))
     group.consumer_heartbeat(1000, "a", 0, **{name: value for name, value in JOIN.items() if name != missing})
     assert answers(group) == ["1000 a INVALID_REQUEST None None"]
+
+
+def test_static_classic_member_is_replaced() -> None:
+    """Its next process joins a consumer group with the instance id and another member id."""
+    group = GroupTimeline()
+    group.events.append(dict(TOPIC))
+    group.consumer_heartbeat(1000, "a", 0, **JOIN)
+    for ms, member in ((2000, "s"), (3000, "t")):
+        group.join(ms, member, group_instance_id="i", subscribed_topics=["orders"], protocol_type="consumer")
+    group.consumer_heartbeat(4000, "a", -1)
+    changes = [each for each in group.replay().groups.entries if isinstance(each, MemberChange)]
+    removed = [(each.member_id, each.is_classic, each.reason) for each in changes if each.to_state == "REMOVED"]
+    assert removed[:2] == [
+        ("s", True, "replaced by t, which has its instance id"),
+        ("a", False, "a left: the group became a classic one"),
+    ]
+
+
+def test_conversion_answers_waiting_join() -> None:
+    """The first member of the consumer protocol makes a consumer group of a classic one."""
+    group = GroupTimeline(coordinator="new")
+    group.events.append(dict(TOPIC))
+    group.join(1000, "a", subscribed_topics=["orders"], protocol_type="consumer")
+    group.consumer_heartbeat(2000, "b", 0, **JOIN)
+    assert answers(group)[0].startswith("2000 a REBALANCE_IN_PROGRESS")
+
+
+def test_target_has_only_subscribed_topics() -> None:
+    """The target may be older than the member's subscription."""
+    member = ConsumerMember("a", epoch=2, topics=frozenset({"orders"}))
+    after = reconciled(member, 3, frozenset({("orders", 0), ("old", 0)}), None, ())
+    assert after.assigned == {("orders", 0)}
+    assert reconciled(after, 3, frozenset({("orders", 0)}), None, (), subscription_changed=True) is after
+
+
+def test_most_loaded_member_has_no_partition_of_topic() -> None:
+    """`c` has the most partitions, but none of `x`; so `b` gives one up."""
+    subscriptions = {"a": ("x", "y"), "b": ("x", "z"), "c": ("x", "y", "z")}
+    owned = {"a": (), "b": (("x", 0), ("x", 1)), "c": (("y", 0), ("z", 0))}
+    members = [MemberSubscription(name, None, frozenset(subscriptions[name]), frozenset(owned[name])) for name in "abc"]
+    assigned = assign(UNIFORM, members, TopicSizes({"x": 2, "y": 1, "z": 1}, {}))
+    assert [sorted(assigned[name]) for name in "abc"] == [[("x", 1)], [("x", 0)], [("y", 0), ("z", 0)]]
+
+
+def test_derived_operation_ids_are_stable() -> None:
+    """Tables of earlier runs have these ids."""
+    assert derived_operation_id(1, "g", 1) == -6242447497732302658
 
 
 def test_least_hash_code_is_negative() -> None:
