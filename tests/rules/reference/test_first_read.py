@@ -109,6 +109,12 @@ def test_throttled_follower_reads_nothing() -> None:
     assert answers(timeline) == [("110", "timeout", 0)]
 
 
+def test_tiered_offset_is_an_error_for_every_follower() -> None:
+    timeline = appended(100, 100).change(2, "a", "local_log_start", offset=1)
+    timeline.fetch(10, "f", 100, 1, {"a": part()}, replica_id=0)
+    assert timeline.ends() == ["f completed 10 tiered_offset - a-0:OFFSET_MOVED_TO_TIERED_STORAGE"]
+
+
 @pytest.mark.parametrize("batch", [1, 7, 1000])
 def test_large_old_batch_is_returned_whole(batch: int) -> None:
     """The result does not depend on the size of the calls."""

@@ -118,3 +118,8 @@ def test_read_stops_at_segment_end_and_upper_bound() -> None:
     assert log.read(9, log.end, 10_000, True) == (300, 12)
     assert log.read(12, log.end, 10_000, True) == (0, 12)
     assert log.read(0, OffsetMetadata(7, 0, 500), 10_000, True) == (500, 5), "the last batch is only partly readable"
+
+
+def test_read_beyond_the_readers_end_is_empty() -> None:
+    log = worked_example()
+    assert log.read(5, log.offset_metadata(4), 1_000, False) == (0, 5)

@@ -202,3 +202,12 @@ def test_replicas_at_different_brokers_are_independent() -> None:
     timeline.broker = 2
     timeline.high_watermark(20, "a", 5).change(21, "a", "deleted")
     assert timeline.ends() == ["p expired 110 timeout - a-0:REQUEST_TIMED_OUT"]
+
+
+def test_change_without_a_check_of_fetches_completes_produces() -> None:
+    timeline = Timeline().log_end(1, "a", 1).produce(10, "p", 500, a=5).fetch(20, "f", 500, 1, {"a": 5})
+    timeline.change(50, "a", "offline", wake=False)
+    assert timeline.ends() == [
+        "p completed 50 offline a-0 a-0:KAFKA_STORAGE_ERROR",
+        "f expired 520 timeout - a-0:KAFKA_STORAGE_ERROR",
+    ]

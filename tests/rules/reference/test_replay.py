@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.outcome import TopicPartition
+from purgatory_udf.rules.reference import reference_replay
 from purgatory_udf.rules.reference.reference_replay import replay
 from tests.rules.reference.timeline import Timeline
 
@@ -53,3 +57,17 @@ def test_optional_fields_have_defaults() -> None:
     ]  # fmt: skip
     (outcome,) = replay(events, Config()).outcomes
     assert (outcome.fetcher, outcome.broker, outcome.client_id, outcome.expired) == ("consumer", 0, None, True)
+
+
+@pytest.mark.parametrize("kind", ["log_end", "produce"])
+def test_replay_of_share_groups_forgets_old_batches(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(reference_replay, "RETAINED_BATCHES", 10)
+    timeline = Timeline()
+    for end in range(1, 26):
+        if kind == "log_end":
+            timeline.change(end, "a", "log_end", offset=end, bytes=100, batches=1)
+        else:
+            timeline.produce(end, "p", 500, a=end)
+    replay = reference_replay.ShareReplay(Config(), 0)
+    replay.step(timeline.events, None)
+    assert len(replay.cluster.broker(0).replica(TopicPartition("a", 0)).log) == 16

@@ -50,6 +50,20 @@ def test_stop_cancels_operations_of_partition() -> None:
     ]
 
 
+def test_stopped_broker_forgets_reads_of_remote_storage() -> None:
+    """The result of such a read checks nothing: the expired fetch of the next process stays on its list."""
+    timeline = led("a").change(2, "a", "local_log_start", offset=5).fetch(10, "r", 100, 1, {"a": 2})
+    stopped(timeline, 50, "a").change(60, "a", "leader").fetch(70, "s", 100, 1, {"a": 2})
+    timeline.add(220, "remote_read", request_id="r", topic="a", partition=0, bytes=300).add(700, "clock")
+    replay = timeline.replay(remote_fetch={"max_wait_ms": 100, "purge_interval": 10})
+    assert [line(outcome) for outcome in replay.outcomes] == [
+        "r cancelled 50 broker_stopped a-0 a-0:-",
+        "s expired 170 timeout - a-0:NONE",
+    ]
+    gauges = [each for each in replay.gauges if each.purgatory == "RemoteFetch" and each.watched]
+    assert [each.at_ms for each in gauges] == [200, 400, 600, 800]
+
+
 def test_settled_partition_retains_its_answer() -> None:
     timeline = led("a", "b").produce(10, "p", 100, a=6, b=6).high_watermark(20, "a", 6)
     assert ends(stopped(timeline, 50, "a", "b")) == ["p cancelled 50 broker_stopped b-0 a-0:NONE,b-0:-"]

@@ -261,6 +261,9 @@ CASES = {
         .change(0, "replica_end", 1, replica_id=1).change(0, "replica_end", 2, replica_id=1)
         .change(0, "replica_end", 3, replica_id=1)
     ),
+    "a throttled follower gets nothing from before its fetch": (
+        _leaders_with_batches().change(0, "throttled", replica_id=1).fetch([(0, 7)], min_bytes=1, replica_id=1)
+    ),
     "fetch below the first segment roll, which is later than the high watermark": (
         _Trace().batches(0, range(1, 9)).change(0, "high_watermark", 6).change(0, "segment_roll", 8)
         .fetch([(0, 4)], min_bytes=150)
