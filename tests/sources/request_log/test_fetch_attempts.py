@@ -1,12 +1,26 @@
-"""Fetch attempts in runs and as columns."""
+"""Fetch attempts in runs and as columns, and fetches that are converted in several calls."""
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
+from datetime import UTC
+from itertools import islice
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from purgatory_udf.sources.request_log import fetch_conversion
+from purgatory_udf.sources.request_log.assumptions import Report
+from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.fetch_conversion import FactsOfPartitions, FetchConverter, SessionName
+from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
+from purgatory_udf.sources.request_log.importing.import_tasks import add_facts
+from purgatory_udf.sources.request_log.importing.log_reader import Rows, Tally, _row
+from purgatory_udf.sources.request_log.log_line import Place
 from purgatory_udf.sources.request_log.partition_facts import AttemptColumns, AttemptRun, FetchAttempt, OpenRun
+from tests.support import recorded
 
 
 def run(offset: int, *times: int, replica: int = 2, empty: bool = False) -> AttemptRun:
@@ -57,3 +71,32 @@ def test_open_run_keeps_its_last_attempt() -> None:
     open_run.times.extend((20, 30))
     assert open_run.take_all_but_last() == run(7, 10, 20, empty=True)
     assert (open_run.last, open_run.to_run()) == (FetchAttempt(30, 2, 7), run(7, 30))
+
+
+def test_calls_may_divide_sessions_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations and facts do not depend on how many fetches are converted at once."""
+    monkeypatch.setattr(fetch_conversion, "MAX_ATTEMPTS", 7)
+    lines = islice(recorded.lines(recorded.data_file("traces", "W3-groups-k39", "request-1.log")), 1_000)
+    rows = Rows()
+    for number, line in enumerate(lines):
+        rows.add(_row(line.rstrip("\n").encode(), Place(0, number), UTC, None, Tally()))
+    read = next(rows.batches())
+    fetches = pa.Table.from_batches([read.filter(pc.equal(read.column("api"), "FETCH"))])
+    order = [(name, "ascending") for name in ("broker", "session", "start_us", "line")]
+    converted = [_converted(fetches.sort_by(order), size) for size in (len(fetches), 90, 11)]
+    assert len(converted[0][0]) > 900 and converted[1:] == converted[:1] * 2
+
+
+def _converted(fetches: pa.Table, size: int) -> tuple[list[str], FactsOfPartitions, Counter[str]]:
+    converter, report, events = FetchConverter(Context()), Report(), list[str]()
+    facts: FactsOfPartitions = {}
+    names: dict[SessionName, None] = {}
+    for batch in fetches.combine_chunks().to_batches(max_chunksize=size):
+        columns = fetches_in(batch)
+        result = converter.convert(columns, report)
+        events += [*result.operations["event"].to_pylist(), *result.operations["recorded"].to_pylist()]
+        add_facts(facts, result.facts)
+        names |= dict.fromkeys(columns.sessions)
+    for name in names:
+        add_facts(facts, converter.finish(name))
+    return sorted(events), {key: sorted(its_facts, key=repr) for key, its_facts in facts.items()}, report.counts
