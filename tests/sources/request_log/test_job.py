@@ -73,17 +73,27 @@ def test_usage_error_is_one_sentence(
             "no request in 1 line: Kafka before 2.8 wrote this log, as text; only the JSON that Kafka 2.8 and newer "
             "write can be imported",
         ),
+        (
+            "packed.log",
+            b"\x1f\x8b\x08\x00packed",
+            "no request of Kafka's request log in 1 line; packed.log is compressed: its name must end in .gz",
+        ),
+        (
+            "wide.log",
+            "[2026-11-21 02:54:27,702] DEBUG Completed request:{}".encode("utf-16"),
+            "no request of Kafka's request log in 1 line; wide.log is UTF-16: convert it to UTF-8",
+        ),
     ],
 )
 def test_log_without_requests_is_refused(
     name: str,
-    text: str,
+    text: str | bytes,
     error: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.chdir(tmp_path)
     assert main.status(["--from", "request-log", name, "--out", "out"], open_local) == 1
     assert capsys.readouterr().err.endswith(f"ingest: {error}\n")

@@ -315,6 +315,15 @@ def overview_of(read: Dataset) -> Overview:
     return Overview(lines_before, tally, list(map(import_rows.request_of, requests)))
 
 
+# First bytes of files that are no text in UTF-8, and what to do.
+_OTHER_BYTES = {
+    b"\x1f\x8b": "is compressed: its name must end in .gz",
+    b"\x28\xb5\x2f\xfd": "is compressed: its name must end in .zst",
+    b"\xff\xfe": "is UTF-16: convert it to UTF-8",
+    b"\xfe\xff": "is UTF-16: convert it to UTF-8",
+}
+
+
 def _require_requests(counts: Mapping[str, int], files: Sequence[InputFile]) -> None:
     """Raise `CheckFailedError` if the files have no requests, and name the format that they have instead."""
     if counts["requests"] or counts["bad_lines"] > counts["text_lines"]:
@@ -331,7 +340,8 @@ def _require_requests(counts: Mapping[str, int], files: Sequence[InputFile]) -> 
     try:
         read_line(first)
     except Rejection:
-        remedy = "record it as docs/recording.md describes"
+        disguise = next((text for magic, text in _OTHER_BYTES.items() if first.startswith(magic)), None)
+        remedy = f"{files[0].name} {disguise}" if disguise else "record it as docs/recording.md describes"
     else:
         remedy = f"the first line of {files[0].name} is an event: use --from jsonl"
     raise CheckFailedError(f"no request of Kafka's request log in {lines}; {remedy}")
