@@ -1,4 +1,4 @@
-"""Share groups: failed state writes, rejected sessions, isolation, and reads of remote storage."""
+"""Share groups: failed state writes, rejected sessions, limits, isolation, and reads of remote storage."""
 
 from __future__ import annotations
 
@@ -44,6 +44,34 @@ def _acquired() -> ShareTimeline:
     """m1 holds offsets 0 to 9 from 10 ms on; a fetch of m2 waits from 20 ms to 520 ms."""
     timeline = ShareTimeline().settings().append(1, 0, 10)
     return timeline.fetch(10, "f1", "m1", [0]).fetch(20, "f2", "m2", [0])
+
+
+def test_remainder_of_bytes_goes_to_the_first_partition() -> None:
+    timeline = ShareTimeline().settings()
+    for end in range(1, 11):
+        timeline.append(1, 0, end, 1).append(1, 1, end, 1)
+    _, replay = _run(timeline.fetch(10, "f", "m", [0, 1], max_bytes=1199))
+    assert _fetches(replay) == ["f min_bytes 10 0:600,1:500"]
+
+
+def test_group_that_starts_at_the_end_gets_later_records() -> None:
+    timeline = ShareTimeline().add(0, "share_group", group="g", auto_offset_reset="latest").append(1, 0, 10)
+    _, replay = _run(timeline.fetch(10, "f", "m", [0]).append(30, 0, 12, 2))
+    assert _fetches(replay) == ["f min_bytes 30 0:200"]
+
+
+def test_unknown_high_watermark_has_no_records() -> None:
+    timeline = ShareTimeline().settings().change(1, 0, "log_end", offset=10, bytes=1000, batches=1)
+    _, replay = _run(timeline.fetch(10, "f", "m", [0]))
+    assert _fetches(replay) == ["f expired 510 0:0"]
+
+
+def test_higher_start_offset_lets_a_fetch_acquire_more() -> None:
+    """The limit of records in flight keeps f2 waiting until the first five are acknowledged."""
+    timeline = ShareTimeline().settings().append(1, 0, 5).append(2, 0, 10, 5).append(3, 0, 15, 5)
+    timeline.fetch(10, "f1", "m1", [0], max_records=10).fetch(20, "f2", "m2", [0])
+    _, replay = _run(timeline.acknowledge(50, "a1", "m1", 0, (0, 4), 1), "share.partition_max_record_locks=10")
+    assert _fetches(replay) == ["f1 min_bytes 10 0:1000", "f2 min_bytes 55 0:500"]
 
 
 def test_failed_write_keeps_records_with_member() -> None:
