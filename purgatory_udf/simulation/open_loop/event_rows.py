@@ -26,7 +26,7 @@ from purgatory_udf.simulation.open_loop.event_columns import (
     to_event_table,
 )
 from purgatory_udf.simulation.open_loop.partition_requests import (
-    Fetches,
+    FetchRequests,
     HighWatermarkRises,
     LastStableOffsets,
     LeaderMove,
@@ -162,7 +162,9 @@ def _last_stable_rows(ended: TransactionEnds, names: PartitionNames) -> Columns:
     return _change_rows(ended.t, ended.partition, ended.offset, "last_stable", names)
 
 
-def _at_last_stable_offsets(workload: Workload, number: int, requests: Fetches, rises: HighWatermarkRises) -> Fetches:
+def _at_last_stable_offsets(
+    workload: Workload, number: int, requests: FetchRequests, rises: HighWatermarkRises
+) -> FetchRequests:
     """Return the fetches with the last stable offsets as fetch offsets of `read_committed` consumers.
 
     `requests` are the fetches of the slice `number`, and `rises` the rises of high watermarks in it.
@@ -186,7 +188,7 @@ def _change_rows(t: Numbers, partition: Numbers, offset: Numbers, change: str, n
     }
 
 
-def _fetch_rows(workload: Workload, requests: Fetches, names: PartitionNames) -> Columns:
+def _fetch_rows(workload: Workload, requests: FetchRequests, names: PartitionNames) -> Columns:
     size, each = len(requests.t), workload.keys
     keys = {
         **names.topic_partition(requests.partitions.ravel()),

@@ -117,7 +117,7 @@ class HighWatermarkRises:
 
 
 @dataclass(frozen=True)
-class Fetches:
+class FetchRequests:
     """The fetches of a slice; `partitions` and `offsets` have a row per fetch and a column per partition.
 
     `committed` marks fetches of `read_committed` consumers, which start at the last stable offsets.
@@ -187,7 +187,7 @@ def high_watermark_rises(workload: Workload, number: int, now: Produces) -> High
     )
 
 
-def fetches(workload: Workload, number: int, now: Produces, rises: HighWatermarkRises) -> Fetches:
+def fetches(workload: Workload, number: int, now: Produces, rises: HighWatermarkRises) -> FetchRequests:
     """Return the fetches of a slice. Their offsets follow from the slice's produces, `now`, and from `rises`."""
     size = arrivals(workload, number).fetches
     random = stream(workload.seed, Purpose.FETCHES, number)
@@ -198,7 +198,7 @@ def fetches(workload: Workload, number: int, now: Produces, rises: HighWatermark
     log_end = OffsetIndex(now.partition, now.t, now.end_offset, now.before).at(partitions, when)
     watermark = OffsetIndex.of(rises).at(partitions, when)
     offsets = np.where(follower[:, None], log_end, watermark)
-    return Fetches(t, follower, ~follower & workload.transactional[partitions[:, 0]], partitions, offsets)
+    return FetchRequests(t, follower, ~follower & workload.transactional[partitions[:, 0]], partitions, offsets)
 
 
 def leader_move(workload: Workload, number: int) -> LeaderMove:
