@@ -112,25 +112,24 @@ def session_step(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report, converter = Report(), FetchConverter(context())
-        facts: FactsOfPartitions = {}
         last = None
         for batch in batches:
             fetches = fetches_in(batch)
             converted = converter.convert(fetches, report)
             report.count("operations", len(converted.limit_ms))
             yield from batches_of_operations(converted, PARTS)
+            facts: FactsOfPartitions = {}
             add_facts(facts, converted.facts)
             names = list(dict.fromkeys([last, *fetches.sessions]))
             # The last session of the batch may continue in the next one.
             last = names.pop()
             for name in filter(None, names):
                 add_facts(facts, converter.finish(name))
-            if sum(map(len, facts.values())) >= FACTS:
-                yield batch_of_facts(facts, None, PARTS)
-                facts = {}
+            yield batch_of_facts(facts, None, PARTS)
         if last is not None:
+            facts = {}
             add_facts(facts, converter.finish(last))
-        yield batch_of_facts(facts, None, PARTS)
+            yield batch_of_facts(facts, None, PARTS)
         yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=PARTS)
 
     return work
