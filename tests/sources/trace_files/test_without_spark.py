@@ -110,9 +110,9 @@ def test_late_events_are_rejected_without_spark(
 ) -> None:
     """Two files of random times, one of them in time order, in pieces of a few lines; and a line that is no event."""
     monkeypatch.setattr(trace_import, "IN_MEMORY_BYTES", in_memory)
-    monkeypatch.setattr(LocalBackend, "piece_bytes", 500)
+    monkeypatch.setattr(LocalBackend, "piece_bytes", 2_000)
     numbers = random.Random(43)
-    times = {name: [START + numbers.randrange(60_000) * 100 for _ in range(400)] for name in ("a.jsonl", "b.jsonl")}
+    times = {name: [START + numbers.randrange(60_000) * 100 for _ in range(200)] for name in ("a.jsonl", "b.jsonl")}
     times["b.jsonl"].sort()
     expected, refused = [], ["not JSON: Expecting value at column 1"]
     for name, of_file in times.items():
