@@ -476,7 +476,7 @@ class SharePartition:
     def roll_back(self, write: StateWrite, now_us: int) -> None:
         """Handle the failure of a state write: the member holds the records again, unless their lock has expired.
 
-        No fetch is checked. Records whose lock has expired are available from now on.
+        No fetch is checked. Records with an expired lock are available from now on.
         """
         self._complete(write.transitions, commit=False)
         if self.is_fenced:
