@@ -1,8 +1,9 @@
 """The distribution of tests over pytest-xdist's processes.
 
-The tests of a file run in one process, and so do files that share an expensive fixture. Two processes take the files in
-order. The first one takes those that need the Spark session, which takes long to start and becomes faster with use. The
-second one starts with `SECOND`; it never starts a session.
+The tests of a file run in one process, and so do files that share an expensive fixture. Three processes take the files
+in order. The first one takes those that need the Spark session, which takes long to start and becomes faster with use.
+The others start with `SECOND`; they never start a session. There is one process more than the two cores that the tests
+are meant for, because commands and Spark leave a core idle while they start.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from xdist.scheduler import LoadFileScheduling
 
-PROCESSES = 2
+PROCESSES = 3
 # The first folder without the Spark session, in the order in which tests run. Its tests start JVMs of their own.
 SECOND = "launch"
 

@@ -276,8 +276,15 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("config", _CONFIGS, ids=["default purge interval", "purge interval 1"])
-@pytest.mark.parametrize("grouping", [by_broker, by_partition])
+@pytest.mark.parametrize(
+    ("grouping", "config"),
+    [
+        pytest.param(by_broker, _CONFIGS[0], id="by_broker-default purge interval"),
+        pytest.param(by_partition, _CONFIGS[1], id="by_partition-purge interval 1"),
+        pytest.param(by_broker, _CONFIGS[1], id="by_broker-purge interval 1", marks=pytest.mark.nightly),
+        pytest.param(by_partition, _CONFIGS[0], id="by_partition-default purge interval", marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.parametrize("trace", CASES.values(), ids=CASES)
 def test_case_equals_the_reference(trace: _Trace, grouping: Grouping, config: Config) -> None:
     _assert_equals_reference(trace.events, config, batch=len(trace.events), grouping=grouping)
