@@ -79,11 +79,11 @@ class GroupTimeline:
         """The coordinator's process ends."""
         self._add_event(ms, "group_stopped")
 
-    def loaded(self, ms: float, *members: str, generation: int = 1) -> None:
+    def loaded(self, ms: float, *members: str, generation: int = 1, **fields: Any) -> None:
         """The coordinator loads the group with these members, the first of which is the leader."""
         for member in members or ("",):
             timeouts = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 5000, "protocols": ["range"]}
-            identity = {"member_id": member, "leader_member_id": members[0], **timeouts} if member else {}
+            identity = {"member_id": member, "leader_member_id": members[0], **timeouts, **fields} if member else {}
             self._add_event(ms, "group_loaded", generation=generation, **identity)
 
     def _add_event(self, ms: float, kind: str, **fields: Any) -> None:

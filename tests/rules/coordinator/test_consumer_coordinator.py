@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from purgatory_udf.rules.coordinator.assignors import UNIFORM, MemberSubscription, TopicSizes, assign
-from purgatory_udf.rules.coordinator.consumer_group import ConsumerMember, assignor_counts, reconciled
+from purgatory_udf.rules.coordinator.consumer_group import ConsumerMember, MemberState, assignor_counts, reconciled
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, MemberChange
 from purgatory_udf.rules.coordinator.coordinator_timer import wheel_order
 from purgatory_udf.rules.coordinator.group_metadata import derived_operation_id
-from purgatory_udf.rules.coordinator.java_hash_order import TimelineOrder, map_order, string_hash, uuid_bits
+from purgatory_udf.rules.coordinator.java_hash_order import (
+    TimelineOrder,
+    integer_order,
+    map_order,
+    string_hash,
+    uuid_bits,
+)
 from tests.support.group_timeline import GroupTimeline
 
 TOPIC = {"type": "topic", "time_us": 1, "seq": 1, "topic": "orders", "partition_count": 2}
@@ -83,7 +90,11 @@ def test_silent_member_expires_after_session_timeout() -> None:
     group.consumer_heartbeat(3100, "a", -1)
     group.until(2500 + 45_000)
     assert states(group)[-2:] == ["3100 a REMOVED 2 ", "47500 b REMOVED 3 "]
-    assert group.operations()[1] == "session g-b: 2500 to 47500 of 47500, expired"
+    assert group.operations()[1:] == [
+        "session g-b: 2500 to 47500 of 47500, expired",
+        "reconciliation g-a: 3000 to 3100 of 6000, completed by left",
+        "session g-a: 3000 to 3100 of 48000, completed by left",
+    ]
 
 
 def test_session_lasts_as_recorded_for_group() -> None:
@@ -119,6 +130,7 @@ def test_hash_table_grows_with_its_thirteenth_key() -> None:
     keys = [f"k{number}" for number in range(9, 22)]
     assert " ".join(map_order(keys[:-1])) == "k17 k16 k19 k18 k20 k11 k10 k13 k12 k9 k15 k14"
     assert " ".join(map_order(keys)) == "k20 k11 k10 k21 k13 k12 k9 k15 k14 k17 k16 k19 k18"
+    assert integer_order([17, 1, 16, 0]) == [0, 16, 1, 17]
 
 
 def test_expired_member_leaves_its_partitions() -> None:
@@ -148,6 +160,8 @@ def test_static_classic_member_is_replaced() -> None:
         group.join(ms, member, group_instance_id="i", subscribed_topics=["orders"], protocol_type="consumer")
     group.consumer_heartbeat(4000, "a", -1)
     changes = [each for each in group.replay().groups.entries if isinstance(each, MemberChange)]
+    ids = [outcome.operation_id for outcome in group.replay(drain=True).outcomes]
+    assert len(set(ids)) == len(ids), "no id twice"
     removed = [(each.member_id, each.is_classic, each.reason) for each in changes if each.to_state == "REMOVED"]
     assert removed[:2] == [
         ("s", True, "replaced by t, which has its instance id"),
@@ -164,12 +178,30 @@ def test_conversion_answers_waiting_join() -> None:
     assert answers(group)[0].startswith("2000 a REBALANCE_IN_PROGRESS")
 
 
+def test_converted_group_keeps_leaders_assignment() -> None:
+    group = GroupTimeline(coordinator="new")
+    group.events.append(dict(TOPIC))
+    group.join(1000, "a", subscribed_topics=["orders"], protocol_type="consumer")
+    group.sync(4100, "a", assignments=[{"member_id": "a", "assigned": BOTH}])
+    group.consumer_heartbeat(5000, "b", 0, **JOIN)
+    assert [line.rpartition(" of ")[2] for line in states(group) if " b " in line] == ["a"], "b waits for a's partition"
+
+
 def test_target_has_only_subscribed_topics() -> None:
     """The target may be older than the member's subscription."""
     member = ConsumerMember("a", epoch=2, topics=frozenset({"orders"}))
     after = reconciled(member, 3, frozenset({("orders", 0), ("old", 0)}), None, ())
     assert after.assigned == {("orders", 0)}
     assert reconciled(after, 3, frozenset({("orders", 0)}), None, (), subscription_changed=True) is after
+
+
+def test_dropped_topic_joins_partitions_to_give_up() -> None:
+    """The member owns x-0, which it has to give up, when it no longer subscribes to z."""
+    x, y, z = (("x", 0), ("y", 0), ("z", 0))
+    member = ConsumerMember("a", epoch=2, topics=frozenset("xy"), state=MemberState.UNREVOKED_PARTITIONS)
+    member = replace(member, assigned=frozenset({y, z}), revoking=frozenset({x}))
+    after = reconciled(member, 3, frozenset({y}), frozenset({x, y}), (), subscription_changed=True)
+    assert (after.state, after.assigned, after.revoking) == (MemberState.UNREVOKED_PARTITIONS, {y}, {x, z})
 
 
 def test_most_loaded_member_has_no_partition_of_topic() -> None:

@@ -35,6 +35,22 @@ def test_unloading_answers_waiting_joins_not_coordinator() -> None:
     assert "join g: 7000 to 12000 of 12000, expired" in group.operations()
 
 
+def test_unloading_drops_pending_id() -> None:
+    group = stable()
+    group.join(7000, "late", api_version=WITH_MEMBER_ID_REQUIRED)
+    group.unloaded(8000)
+    group.until(8000)
+    assert group.operations()[-1] == "heartbeat g-late: 7000 to 8000 of 17000, completed by removed"
+
+
+def test_static_member_of_loaded_group_restarts() -> None:
+    """The loaded group has the protocol of its members, so no rebalance is needed."""
+    group = GroupTimeline()
+    group.loaded(1000, "s", generation=3, group_instance_id="i")
+    group.join(2000, "s2", group_instance_id="i")
+    assert group.log(since=2000) == ["2000 s out: replaced", "2000 join_group s2: NONE, generation 3 led by s"]
+
+
 def test_unloading_answers_waiting_syncs_not_coordinator() -> None:
     """onGroupUnloaded, CompletingRebalance; removeSyncExpiration, tryCompletePendingSync."""
     group = GroupTimeline()

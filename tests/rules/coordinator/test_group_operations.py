@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Outcome
-from purgatory_udf.rules.coordinator.coordinator_journal import Answer
+from purgatory_udf.rules.coordinator.coordinator_journal import Answer, answers_after_commits
 from purgatory_udf.rules.coordinator.group_coordinator import Coordinators
 from purgatory_udf.rules.purgatory.clock import Clock, gauge_changes
 from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline
@@ -192,6 +192,22 @@ def test_gauges_of_both_purgatories() -> None:
         (6800, 3, 1),
         (7000, 0, 0),
     ], "an expired operation stays on its list until the next check"
+
+
+def test_answers_wait_for_committed_records() -> None:
+    """A commit takes 5 ms from the millisecond of the append. The heartbeat at 4,105 ms has nothing to wait for."""
+    group = GroupTimeline(coordinator="new", commit_delay_ms=5)
+    group.join(1000, "a")
+    group.sync(4100.4, "a")
+    for ms in (4100.7, 4105.2):
+        group.heartbeat(ms, "a")
+    sent = [(answer.api, answer.at_us) for answer in answers_after_commits(group.replay().groups.entries, 5)]
+    assert sorted(sent, key=lambda answer: answer[1]) == [
+        ("join_group", 4_000_000),
+        ("heartbeat", 4_105_000),
+        ("sync_group", 4_105_000),
+        ("heartbeat", 4_105_200),
+    ]
 
 
 def test_callback_receives_answer_to_its_request() -> None:

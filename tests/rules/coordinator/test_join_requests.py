@@ -40,6 +40,14 @@ def test_initial_delay_is_not_extended_for_first_member() -> None:
     assert group.log()[1] == "4000 PreparingRebalance → CompletingRebalance 1 [a]: initial delay over"
 
 
+def test_initial_delay_is_extended_by_last_millisecond() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a", rebalance_timeout_ms=3001)
+    group.join(2000, "b")
+    group.until(4001)
+    assert group.log()[1] == "4001 PreparingRebalance → CompletingRebalance 1 [a b]: initial delay over"
+
+
 def test_initial_delay_is_extended_once_per_window() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=60_000)
@@ -154,6 +162,7 @@ def test_full_group_rejects_last_member_to_rejoin() -> None:
         "5300 join_group c: NONE, generation 2 led by c",
         "5300 join_group d: NONE, generation 2 led by c",
     ]
+    assert "heartbeat g-a: 4100 to 14100 of 14100, completed by removed" in group.operations(drain=True)
 
 
 @pytest.mark.parametrize("protocols", [["other"], []])

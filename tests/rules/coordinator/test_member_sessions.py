@@ -52,6 +52,21 @@ def test_session_starts_at_millisecond_of_heartbeat() -> None:
     assert group.log(since=5001)[0] == "15000 a out: session"
 
 
+@pytest.mark.parametrize(("coordinator", "first"), [("old", "a"), ("new", "b")])
+def test_coordinator_decides_order_of_sessions(coordinator: str, first: str) -> None:
+    """Sessions of one millisecond expire by their starts; at the new coordinator in the order of a timing wheel."""
+    group = GroupTimeline(coordinator=coordinator)
+    group.join(1000, "a")
+    group.join(1000, "b", session_timeout_ms=5000)
+    for member in "ab":
+        group.sync(6000, member)
+    for ms, member in ((7000, "a"), (10_000, "b"), (12_000, "b")):
+        group.heartbeat(ms, member)
+    group.until(17_000)
+    removed = [line for line in group.log() if " out: " in line]
+    assert removed[0] == f"17000 {first} out: session"
+
+
 @pytest.mark.parametrize("request_name", ["heartbeat", "commit", "sync"])
 def test_heartbeats_commits_and_syncs_renew_session(request_name: str) -> None:
     group = stable_alone()

@@ -211,6 +211,32 @@ def test_follower_without_sync_is_removed() -> None:
     ]
 
 
+def test_repeated_sync_of_leader_keeps_commit() -> None:
+    """The new coordinator has appended the record of the first sync, and does not append another one."""
+    group = GroupTimeline(coordinator="new", commit_delay_ms=100)
+    group.join(1000, "a")
+    group.sync(4100, "a", request_id="first")
+    group.sync(4150, "a", request_id="second")
+    group.until(5000)
+    assert group.log(since=4100)[-2:] == [
+        "4200 sync_group second: NONE",
+        "4200 CompletingRebalance → Stable 1 [a]: leader's assignment",
+    ]
+
+
+def test_next_generation_has_commit_of_its_own() -> None:
+    group = GroupTimeline(coordinator="new", commit_delay_ms=100)
+    group.join(1000, "a")
+    group.sync(4100, "a")
+    group.rejoin(4150, "a", protocols=["range", "other"])
+    group.sync(4160, "a", generation=2)
+    group.until(5000)
+    assert group.log(since=4160)[-2:] == [
+        "4260 sync_group a: NONE",
+        "4260 CompletingRebalance → Stable 2 [a]: leader's assignment",
+    ]
+
+
 def test_static_restart_before_sync_triggers_rebalance() -> None:
     """Kafka does not rename the id among the pending syncs, so the old id misses the deadline."""
     group = GroupTimeline()

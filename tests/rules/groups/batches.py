@@ -67,14 +67,14 @@ class Batches:
         self.waits: list[bytes] = []
         self._config, self._min_columnar_run = config.group, min_columnar_run
         self._state: dict[str, bytes] = {}
-        self._deadlines: dict[str, int] = {}
+        self.deadlines: dict[str, int] = {}
 
     def take(self, events: Sequence[Event]) -> None:
         """Apply one batch, up to the millisecond of its last event."""
         table = pa.Table.from_pylist([{"broker": 0} | event for event in events], schema=EVENTS)
         rows = dict(RequestBatch.from_events(table).by_group())
         horizon_ms = max(event["time_us"] for event in events) // 1000
-        due = [key for key, deadline_ms in self._deadlines.items() if deadline_ms <= horizon_ms]
+        due = [key for key, deadline_ms in self.deadlines.items() if deadline_ms <= horizon_ms]
         for key in dict.fromkeys([*rows, *due]):
             self._call(key, rows.get(key), horizon_ms)
 
@@ -92,7 +92,7 @@ class Batches:
         )
         waits.record(key, before, snapshot, result)
         store.put(key, snapshot)
-        self._state[key], self._deadlines[key] = store.to_bytes(), store.next_deadline_ms
+        self._state[key], self.deadlines[key] = store.to_bytes(), store.next_deadline_ms
         self._note(key, result, snapshot)
         payload = waits.to_bytes()
         if payload is not None:

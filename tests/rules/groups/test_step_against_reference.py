@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.groups.group_step import MIN_COLUMNAR_RUN
-from tests.rules.groups.batches import GroupRecord, in_batches, reference_of
+from tests.rules.groups.batches import Batches, GroupRecord, in_batches, reference_of
 from tests.support.examples import examples
 from tests.support.group_strategies import GroupTraffic, group_traffic
 from tests.support.group_timeline import GroupTimeline
@@ -42,3 +42,13 @@ def test_timer_ends_stable_state_before_heartbeat_run() -> None:
     record = in_batches(group.events, config, [4], min_columnar_run=1).records["0/g"].in_order()
     assert [answer.error for answer in record.answers[-2:]] == ["REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID"]
     assert record == reference_of(group.events, config)["0/g"].in_order()
+
+
+def test_group_wakes_when_assignment_is_committed() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.sync(4100, "a")
+    group_settings = {"min_session_timeout_ms": 0, "coordinator": "new", "commit_delay_ms": 100}
+    batches = Batches(Config.model_validate({"group": group_settings}))
+    batches.take(group.events)
+    assert batches.deadlines == {"0/g": 4200}
