@@ -154,7 +154,7 @@ class ConsumerCoordinator:
             return
         if len(group.members) >= self._config.consumer.max_size and request.member_id not in group.members:
             raise RefusedError("GROUP_MAX_SIZE_REACHED")
-        member_id = request.member_id or f"{request.client_id or 'consumer'}-{request.seq}"
+        member_id = request.member_id or request.derived_member_id
         before = self._member_of(request, group, member_id)
         member = replace(
             before,
@@ -428,11 +428,17 @@ _TIMERS_ENDED_BY = {"leave": "left"}
 
 
 def _reason(request: GroupRequest) -> str:
-    """Return a text that names the request as the reason of a change, such as `member-1 joined`."""
+    """Return a text that names the request as the reason of a change, such as `member-1 joined`.
+
+    A member may join without an id, and an administrator may remove a static member by its instance id.
+    """
     if isinstance(request, ConsumerHeartbeat):
         words = {JOINING: "joined", LEAVING: "left", LEFT_STATIC_EPOCH: "left for a restart"}
-        return f"{request.member_id} {words.get(request.member_epoch, 'sent a heartbeat')}"
-    return f"{request.api} of {request.member_id}"
+        return f"{request.member_id or request.derived_member_id} {words.get(request.member_epoch, 'sent a heartbeat')}"
+    sender = request.member_id
+    if sender == "":
+        sender = request.assigned_or_derived_id if isinstance(request, JoinGroup) else f"instance {request.instance_id}"
+    return f"{request.api} of {sender}"
 
 
 def invalid_heartbeat(request: ConsumerHeartbeat) -> str | None:

@@ -35,6 +35,11 @@ class GroupRequest:
     coordinator: str | None = None
     respond: Callable[[Any], None] | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def derived_member_id(self) -> str:
+        """An id for a member without one whose recorded id is not known."""
+        return f"{self.client_id or 'consumer'}-{self.seq}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroup(GroupRequest):
@@ -54,6 +59,11 @@ class JoinGroup(GroupRequest):
     topics: tuple[str, ...] | None = None
     owned: tuple[tuple[str, int], ...] = ()
     target: tuple[tuple[str, str, int], ...] | None = None
+
+    @property
+    def assigned_or_derived_id(self) -> str:
+        """The id of a member that joins without one: as recorded, or derived if none is recorded."""
+        return self.assigned_member_id or self.derived_member_id
 
     @property
     def requires_known_member_id(self) -> bool:

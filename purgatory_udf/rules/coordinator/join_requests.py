@@ -155,4 +155,4 @@ def _new_member_id(group: Group, request: JoinGroup) -> str:
     recorded = request.assigned_member_id
     if recorded and recorded not in group.members and recorded not in group.pending_members:
         return recorded
-    return f"{request.client_id or 'consumer'}-{request.seq}"
+    return request.derived_member_id

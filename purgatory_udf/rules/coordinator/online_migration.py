@@ -135,9 +135,7 @@ class ClassicMembers:
             for name in request.protocols
         ):
             raise RefusedError("INCONSISTENT_GROUP_PROTOCOL")
-        member_id = (
-            request.member_id or request.assigned_member_id or f"{request.client_id or 'consumer'}-{request.seq}"
-        )
+        member_id = request.member_id or request.assigned_or_derived_id
         if request.member_id == "" and request.requires_known_member_id:
             self._journal.record_answer(request, "MEMBER_ID_REQUIRED", now_us, member_id=member_id)
             return

@@ -160,6 +160,10 @@ def test_static_classic_member_is_replaced() -> None:
         group.join(ms, member, group_instance_id="i", subscribed_topics=["orders"], protocol_type="consumer")
     group.consumer_heartbeat(4000, "a", -1)
     changes = [each for each in group.replay().groups.entries if isinstance(each, MemberChange)]
+    assert [(each.member_id, each.reason) for each in changes[1:3]] == [
+        ("s", "join_group of s"),
+        ("t", "join_group of t"),
+    ]
     ids = [outcome.operation_id for outcome in group.replay(drain=True).outcomes]
     assert len(set(ids)) == len(ids), "no id twice"
     removed = [(each.member_id, each.is_classic, each.reason) for each in changes if each.to_state == "REMOVED"]
@@ -167,6 +171,16 @@ def test_static_classic_member_is_replaced() -> None:
         ("s", True, "replaced by t, which has its instance id"),
         ("a", False, "a left: the group became a classic one"),
     ]
+
+
+def test_removal_by_instance_id_is_reason() -> None:
+    """An administrator removes a static member of the classic protocol."""
+    group = GroupTimeline()
+    group.consumer_heartbeat(1000, "", 0, **JOIN)
+    group.join(2000, "s", group_instance_id="i", subscribed_topics=["orders"], protocol_type="consumer")
+    group.leave(3000, "", group_instance_id="i")
+    changes = [each for each in group.replay().groups.entries if isinstance(each, MemberChange)]
+    assert [each.reason for each in changes] == ["client--1 joined", "join_group of s", "leave_group of instance i"]
 
 
 def test_conversion_answers_waiting_join() -> None:
@@ -201,7 +215,8 @@ def test_dropped_topic_joins_partitions_to_give_up() -> None:
     member = ConsumerMember("a", epoch=2, topics=frozenset("xy"), state=MemberState.UNREVOKED_PARTITIONS)
     member = replace(member, assigned=frozenset({y, z}), revoking=frozenset({x}))
     after = reconciled(member, 3, frozenset({y}), frozenset({x, y}), (), subscription_changed=True)
-    assert (after.state, after.assigned, after.revoking) == (MemberState.UNREVOKED_PARTITIONS, {y}, {x, z})
+    assert after.state is MemberState.UNREVOKED_PARTITIONS
+    assert (after.assigned, after.revoking) == (frozenset({y}), frozenset({x, z}))
 
 
 def test_most_loaded_member_has_no_partition_of_topic() -> None:
