@@ -281,7 +281,7 @@ def _during_wait(evidence: Evidence) -> Iterator[str]:
 _DELIVERY_ENDS = {
     "lock_expired": "its lock expired",
     "session_ended": "its member's session ended",
-    "fenced": "the broker lost the partition",
+    "fenced": "the broker dropped its state",
     "gap": "acknowledged as a gap",
 }
 
@@ -291,8 +291,11 @@ def delivery_text(delivery: Row) -> str:
     first, last = delivery["first_offset"], delivery["last_offset"]
     offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
     ended = _DELIVERY_ENDS.get(delivery["ended_by"], delivery["ended_by"])
-    is_limit = delivery["state"] == "ARCHIVED" and delivery["ended_by"] not in ("rejected", "gap")
+    is_queued = delivery["state"] == "ARCHIVING"
+    is_limit = (is_queued or delivery["state"] == "ARCHIVED") and delivery["ended_by"] not in ("rejected", "gap")
     archived = "; archived, because it was the last delivery allowed" if is_limit else ""
+    archived += "; written to the dead-letter queue first" if is_queued and is_limit else ""
+    archived += "; written to the dead-letter queue" if is_queued and not is_limit else ""
     place = f"{offsets} of {_name(delivery['topic'], delivery['partition'])}"
     return f"{place} (delivery {delivery['delivery_count']}): {ended} after {delivery['held_ms']:,} ms{archived}"
 

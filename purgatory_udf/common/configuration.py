@@ -229,6 +229,8 @@ class ShareSettings(_Section):
     partition_max_record_locks: Override = None
     auto_offset_reset: Literal["earliest", "latest"] | None = None
     isolation: Literal["read_committed", "read_uncommitted"] | None = None
+    dead_letter_queue: bool | None = None
+    dead_letter_write_ms: Millis | None = None
     max_sessions: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     version: Annotated[Literal["4.1", "4.2", "4.3", "4.4"], BeforeValidator(_version)] = "4.3"
     reads: Literal["bytes", "batches"] = "bytes"
@@ -245,6 +247,11 @@ class ShareSettings(_Section):
     @property
     def checks_only_with_data(self) -> bool:
         """Whether a share fetch only checks others of the partitions from which it read data (Kafka 4.4)."""
+        return self.version == "4.4"
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether share groups may have a dead-letter queue (Kafka 4.4)."""
         return self.version == "4.4"
 
     def overrides(self, group: str) -> bool:

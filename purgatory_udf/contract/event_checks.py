@@ -280,7 +280,7 @@ share_fetch = object_reader(
     Field("max_records", count32, INT32),
     Field("batch_size", count32, INT32),
     Field("acquire_mode", integer(0, 1), 0),
-    per_partition(Field("state_read_ms", count32, None)),
+    per_partition(Field("state_read_ms", count32, None), Field("error", name, NO_ERROR)),
     Field("acknowledgements", _ACKNOWLEDGEMENTS, None),
     *_STATE_WRITE,
     Field("error", name, NO_ERROR),
@@ -295,7 +295,12 @@ share_acknowledge = object_reader(
 )
 
 share_release = object_reader(
-    *COMMON, Field("request_id", label, None), Field("client_id", text, None), *_SHARE_MEMBER, *_STATE_WRITE
+    *COMMON,
+    Field("request_id", label, None),
+    Field("client_id", text, None),
+    *_SHARE_MEMBER,
+    *_STATE_WRITE,
+    Field("connection_closed", boolean, False),
 )
 
 share_group = object_reader(
@@ -306,9 +311,18 @@ share_group = object_reader(
     Field("partition_max_record_locks", integer(1, INT32), None),
     Field("auto_offset_reset", one_of("latest", "earliest"), None),
     Field("isolation", one_of("read_uncommitted", "read_committed"), None),
+    Field("dead_letter_queue", boolean, None),
 )
 
-RECORD_STATES = ("AVAILABLE", "ACKNOWLEDGED", "ARCHIVED")
+share_dead_letter = object_reader(
+    *COMMON,
+    Field("group", name),
+    *TOPIC_PARTITION,
+    Field("first_offset", offset),
+    Field("last_offset", offset),
+)
+
+RECORD_STATES = ("AVAILABLE", "ACKNOWLEDGED", "ARCHIVING", "ARCHIVED")
 
 share_state = object_reader(
     *COMMON,
@@ -511,6 +525,7 @@ TYPES: dict[str, Reader] = {
     "share_release": share_release,
     "share_group": share_group,
     "share_state": share_state,
+    "share_dead_letter": share_dead_letter,
     "paused": paused,
     "resumed": resumed,
 }

@@ -70,7 +70,7 @@ class Outcome:
 class ShareDelivery:
     """A delivery of records to a member of a share group, and its end.
 
-    `state` is the state of the records after the end: AVAILABLE, ACKNOWLEDGED or ARCHIVED.
+    `state` is the state of the records after the end: AVAILABLE, ACKNOWLEDGED, ARCHIVING or ARCHIVED.
     """
 
     group: str

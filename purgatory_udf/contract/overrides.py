@@ -134,6 +134,7 @@ _KAFKA_NAMES = {
     "share.auto.offset.reset": "share.auto_offset_reset",
     "share.isolation.level": "share.isolation",
     "share.max.share.sessions": "share.max_sessions",
+    "errors.deadletterqueue.topic.name": "share.dead_letter_queue",
     "linger.ms": "producer.linger_ms",
     "batch.size": "producer.batch_size",
     "remote.fetch.max.wait.ms": "remote_fetch.max_wait_ms",

@@ -63,7 +63,11 @@ _EVENT_PARTITION = pa.struct(
         column("base_offset", LONG, "`produce`: first offset of the appended batch"),
         column("last_offset", LONG, "`produce`: last offset of the appended batch"),
         column("bytes", LONG, "`produce`: bytes appended to the log"),
-        column("error", TEXT, "`produce`: Kafka error name of the append, or NONE"),
+        column(
+            "error",
+            TEXT,
+            "Kafka error name, or NONE. `produce`: of the append; `share_fetch`: of the read of the group's state",
+        ),
         column("fetch_offset", LONG, "`fetch`: offset to read from"),
         column("max_bytes", LONG, "`fetch`: maximum bytes of this partition"),
         column("current_leader_epoch", INT, "`fetch`: leader epoch that the client knows; -1 if it sends none"),
@@ -125,7 +129,7 @@ _EVENT_RECORD_STATE = pa.struct(
     [
         column("first_offset", LONG, "First offset"),
         column("last_offset", LONG, "Last offset"),
-        column("state", TEXT, "AVAILABLE, ACKNOWLEDGED or ARCHIVED"),
+        column("state", TEXT, "AVAILABLE, ACKNOWLEDGED, ARCHIVING or ARCHIVED"),
         column("delivery_count", INT, "How often the records have been delivered"),
     ]
 )
@@ -163,8 +167,16 @@ _EVENTS = table(
         "request",
     ),
     column("topics", pa.list_(_EVENT_TOPIC), "`create_topics`: topics to create"),
-    column("topic", TEXT, "`partition`, `topic`, `remote_read`, `remote_lookup`, `share_state`: topic name"),
-    column("partition", INT, "`partition`, `remote_read`, `remote_lookup`, `share_state`: partition number"),
+    column(
+        "topic",
+        TEXT,
+        "`partition`, `topic`, `remote_read`, `remote_lookup`, `share_state`, `share_dead_letter`: topic name",
+    ),
+    column(
+        "partition",
+        INT,
+        "`partition`, `remote_read`, `remote_lookup`, `share_state`, `share_dead_letter`: partition number",
+    ),
     column("change", TEXT, "`partition`: what changed, such as `log_end` or `leader`"),
     column("offset", LONG, "`partition`: new offset, for the changes that move one; `remote_lookup`: offset found"),
     column("bytes", LONG, "`log_end`: bytes appended since the previous log end; `remote_read`: bytes read"),
@@ -273,7 +285,14 @@ _EVENTS = table(
         "`share_acknowledge`, `share_fetch`, `share_release`: partitions of which the state could not be written",
     ),
     column("aborted", pa.list_(_EVENT_RANGE), "`last_stable`: records of aborted transactions below the offset"),
-    column("last_offset", LONG, "`remote_read` of a share fetch: last offset of the records that were read"),
+    column(
+        "last_offset",
+        LONG,
+        "`remote_read` of a share fetch: last offset of the records that were read; `share_dead_letter`: last offset",
+    ),
+    column("first_offset", LONG, "`share_dead_letter`: first offset"),
+    column("connection_closed", BOOL, "`share_release`: whether the connection of the member was closed"),
+    column("dead_letter_queue", BOOL, "`share_group`: whether the group has a dead-letter queue"),
 )
 
 _REJECTED_EVENTS = table(
@@ -468,9 +487,9 @@ _SHARE_DELIVERIES = table(
         "ended_by",
         TEXT,
         "`accepted`, `released`, `rejected` or `gap`: acknowledged so; `lock_expired`; `session_ended`; `fenced`: the "
-        "broker lost the partition",
+        "broker dropped its state of the partition",
     ),
-    column("state", TEXT, "State of the records after that: AVAILABLE, ACKNOWLEDGED or ARCHIVED"),
+    column("state", TEXT, "State of the records after that: AVAILABLE, ACKNOWLEDGED, ARCHIVING or ARCHIVED"),
     column("after_end", BOOL, "Whether the delivery ended after the last event of the trace"),
 )
 

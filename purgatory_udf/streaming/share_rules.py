@@ -45,7 +45,8 @@ _COLUMNS = (
     "batches", "wake", "group", "member_id", "session_epoch", "max_records", "batch_size", "acquire_mode",
     "acknowledgements", "state_write_ms", "record_lock_duration_ms", "delivery_count_limit",
     "partition_max_record_locks", "auto_offset_reset", "start_offset", "states", "state_write_errors", "error",
-    "isolation", "aborted", "last_offset", "exhausted", "full",
+    "isolation", "aborted", "last_offset", "exhausted", "full", "first_offset", "dead_letter_queue",
+    "connection_closed",
 )  # fmt: skip
 _TICK_COLUMNS = ("time_us", "seq", "broker", "type")
 _EFFECTIVE_TYPES = ("produce", "partition", "share_fetch", *SHARE_EVENTS, *SHARE_STORAGE_EVENTS)
@@ -240,17 +241,20 @@ def pending_reason(operation: DelayedShareFetch) -> str:
 
 
 def _pending_reason(partition: SharePartition) -> tuple[int, str]:
-    """Return the number of records that members hold, and why the partition has none to acquire."""
+    """Return the number of records in flight that are not available, and why the partition has none to acquire."""
     if not partition.is_active:
         what = "no longer led by the broker" if partition.is_fenced else "the state of the group is being read"
         return 0, f"{partition.key}: {what}"
-    held = Counter[str]()
+    held, archiving = Counter[str](), 0
     for batch in partition.batches:
         for first, last, state in batch.states():
             if state.state is RecordState.ACQUIRED:
                 held[state.member_id] += last + 1 - first
+            elif state.state is RecordState.ARCHIVING:
+                archiving += last + 1 - first
     limit = partition.limits.partition_max_record_locks
     is_full = partition.in_flight >= limit
     what = f"{partition.in_flight:,} of {limit:,} records in flight" if is_full else "no records"
     holder = "".join(f", {count:,} held by {member}" for member, count in held.most_common(1))
-    return held.total(), f"{partition.key}: {what}{holder}"
+    queued = f", {archiving:,} on their way to the dead-letter queue" if archiving else ""
+    return held.total() + archiving, f"{partition.key}: {what}{holder}{queued}"

@@ -169,7 +169,7 @@ WHOLE: dict[str, Event] = {
         "max_records": 500,
         "batch_size": 100,
         "acquire_mode": 1,
-        "partitions": [{**PLACE, "state_read_ms": 12}],
+        "partitions": [{**PLACE, "state_read_ms": 12, "error": "NOT_COORDINATOR"}],
         "acknowledgements": ACKNOWLEDGEMENTS,
         "state_write_ms": 5,
         "state_write_errors": WRITE_ERRORS,
@@ -192,6 +192,7 @@ WHOLE: dict[str, Event] = {
         "member_id": "m-1",
         "state_write_ms": 5,
         "state_write_errors": WRITE_ERRORS,
+        "connection_closed": True,
     },
     "share_group": {
         **HEAD,
@@ -202,6 +203,15 @@ WHOLE: dict[str, Event] = {
         "partition_max_record_locks": 2000,
         "auto_offset_reset": "earliest",
         "isolation": "read_committed",
+        "dead_letter_queue": True,
+    },
+    "share_dead_letter": {
+        **HEAD,
+        **PLACE,
+        "type": "share_dead_letter",
+        "group": "g",
+        "first_offset": 42,
+        "last_offset": 44,
     },
     "share_state": {
         **HEAD,
@@ -288,6 +298,7 @@ NEEDS: dict[str, list[str]] = {
     "share_acknowledge": [*MEMBER_NEEDS, "acknowledgements"],
     "share_release": ["time_us", "type", "group", "member_id"],
     "share_group": ["time_us", "type", "group"],
+    "share_dead_letter": ["time_us", "type", "group", "topic", "partition", "first_offset", "last_offset"],
     "share_state": ["time_us", "type", "group", "topic", "partition", "start_offset"],
 }
 
@@ -343,18 +354,24 @@ DEFAULTS: dict[str, Event] = {
         "error": "NONE",
     },
     "share_acknowledge": {"session_epoch": None, "state_write_ms": None, "state_write_errors": None},
-    "share_release": {"request_id": None, "state_write_ms": None, "state_write_errors": None},
+    "share_release": {
+        "request_id": None,
+        "state_write_ms": None,
+        "state_write_errors": None,
+        "connection_closed": False,
+    },
     "share_group": {
         "record_lock_duration_ms": None,
         "delivery_count_limit": None,
         "partition_max_record_locks": None,
         "auto_offset_reset": None,
         "isolation": None,
+        "dead_letter_queue": None,
     },
     "share_state": {"states": None},
 }
 PARTITION_DEFAULTS: dict[str, Event] = {
     "produce": {"error": "NONE"},
     "fetch": {"current_leader_epoch": -1, "throttled": False, "preferred_replica": None},
-    "share_fetch": {"state_read_ms": None},
+    "share_fetch": {"state_read_ms": None, "error": "NONE"},
 }

@@ -29,7 +29,7 @@ from purgatory_udf.streaming.stateful_adapter import CLOCK, OutputChunk, Plan, i
 from tests.streaming.stateful_operator import StatefulOperator
 from tests.support import share_traces
 from tests.support.outcome_rows import outcomes_of
-from tests.support.share_timeline import error_timeline
+from tests.support.share_timeline import dead_letter_timeline, error_timeline
 from tests.support.share_traces import Event, ShareTrace
 
 Row = dict[str, Any]
@@ -65,6 +65,21 @@ def test_errors_do_not_depend_on_batches(cuts: int) -> None:
     assert {outcome.completed_by for outcome in expected.outcomes} >= rules
     assert any(outcome.fetcher == "remote" for outcome in expected.outcomes)
     _assert_equal(_stream(trace, _batches(events, cuts)), expected)
+
+
+@pytest.mark.parametrize("cuts", [1, 7])
+@pytest.mark.parametrize("write_ms", ["null", "40"])
+def test_dead_letters_do_not_depend_on_batches(cuts: int, write_ms: str) -> None:
+    """A dead-letter queue, groups that become empty, and reads of states that fail."""
+    settings = ["share.record_lock_duration_ms=300", "share.version=4.4", f"share.dead_letter_write_ms={write_ms}"]
+    config = load_config(None, settings)
+    events = dead_letter_timeline().events
+    expected = reference_replay.replay(events, config)
+    states = {(delivery.ended_by, delivery.state) for _, delivery in expected.deliveries}
+    assert states >= {("rejected", "ARCHIVING"), ("lock_expired", "ARCHIVING"), ("accepted", "ACKNOWLEDGED")}
+    errors = {part.error for outcome in expected.outcomes for part in outcome.partitions}
+    assert errors == {"NONE", "COORDINATOR_NOT_AVAILABLE"}
+    _assert_equal(_stream(ShareTrace(events, config, [], [], {}, 0), _batches(events, cuts)), expected)
 
 
 def test_repeated_batch_has_same_rows_and_state() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Event = dict[str, Any]
@@ -31,9 +31,13 @@ class ShareTimeline:
         self.change(ms, partition, "log_end", offset=end, bytes=size, batches=1)
         return self.change(ms, partition, "high_watermark", offset=end)
 
-    def fetch(self, ms: float, name: str, member: str, partitions: Sequence[int], **fields: Any) -> ShareTimeline:
+    def fetch(
+        self, ms: float, name: str, member: str, partitions: Sequence[int], *,
+        reads: Mapping[int, Event] | None = None, **fields: Any,
+    ) -> ShareTimeline:  # fmt: skip
+        """Fetch from partitions. `reads` has further fields of partitions, such as those of the read of the state."""
         fields = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1_000_000, "max_records": 500, **fields}
-        places = [{"topic": "t", "partition": partition} for partition in partitions]
+        places = [{"topic": "t", "partition": partition} | (reads or {}).get(partition, {}) for partition in partitions]
         return self.add(
             ms, "share_fetch", request_id=name, client_id=member, group="g", member_id=member, partitions=places,
             **fields,
@@ -55,6 +59,29 @@ class ShareTimeline:
         """End a session. `fails` has the errors of state writes by partition."""
         errors = _errors(fails or {})
         return self.add(ms, "share_release", group="g", member_id=member, state_write_errors=errors, **fields)
+
+
+def dead_letter_timeline() -> ShareTimeline:
+    """Return a timeline with a dead-letter queue, groups that become empty, and reads of states that fail."""
+    timeline = (
+        ShareTimeline().settings(dead_letter_queue=True, delivery_count_limit=2).append(1, 0, 10).append(1, 1, 10)
+    )
+    for step in range(30):
+        at, member = 10 + 90 * step, f"m{step % 3}"
+        read = {"state_read_ms": 12 + step, "error": "NOT_COORDINATOR" if step % 20 == 10 else None}
+        timeline.fetch(at, f"f{step}", member, [0, 1], max_records=4, reads={step % 2: read}, max_wait_ms=200)
+        offsets = (step // 2 * 2, step // 2 * 2 + 1)
+        timeline.acknowledge(at + 20, f"a{step}", member, step % 2, offsets, (3, 2, 1)[step % 3], state_write_ms=30)
+        place = {"group": "g", "topic": "t", "partition": step % 2}
+        timeline.add(at + 40 + 7 * step, "share_dead_letter", first_offset=offsets[0], last_offset=offsets[1], **place)
+        if step % 5 == 3:
+            timeline.append(at + 30, step % 2, 10 + step, 3)
+        if step % 10 == 9:
+            for each in range(3):
+                timeline.release(at + 60 + each, f"m{each}", connection_closed=each > 0)
+    timeline.events.sort(key=lambda event: int(event["time_us"]))
+    timeline.events = [event | {"seq": seq} for seq, event in enumerate(timeline.events, 1)]
+    return timeline
 
 
 def _errors(fails: dict[int, str]) -> list[Event] | None:

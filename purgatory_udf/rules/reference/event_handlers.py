@@ -52,7 +52,7 @@ from purgatory_udf.rules.reference.delayed_remote import (
 )
 from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, RemoteData, ShareFetch
 from purgatory_udf.rules.reference.partition import FetchIsolation, Partition, ReplicaStatus
-from purgatory_udf.rules.reference.share_broker import GroupKey, ShareAnswer
+from purgatory_udf.rules.reference.share_broker import GroupKey, ShareAnswer, StateRead
 from purgatory_udf.rules.reference.share_records import (
     Acknowledgement,
     Acquirer,
@@ -199,8 +199,12 @@ def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None =
         return operation
     if event.get("acknowledgements"):
         _acknowledge(cluster, event)
-    read_ms = {_key(entry): _number(entry, "state_read_ms", 0) for entry in event["partitions"]}
-    broker.shares.fetch_messages(operation, event["time_us"], read_ms)
+    reads = {
+        _key(entry): StateRead(_number(entry, "state_read_ms", 0), entry.get("error") or NONE)
+        for entry in event["partitions"]
+        if entry.get("state_read_ms") or (entry.get("error") or NONE) != NONE
+    }
+    broker.shares.fetch_messages(operation, event["time_us"], reads)
     return operation
 
 
@@ -245,6 +249,8 @@ def _acknowledge(cluster: ReplicaCluster, event: Event) -> None:
 def _share_release(cluster: ReplicaCluster, event: Event) -> None:
     shares = cluster.broker(_broker_id(event)).shares
     shares.release_session(_share_answer(event), event["group"], event["member_id"], event["time_us"])
+    if event.get("connection_closed"):
+        shares.close_connection(event["group"], event["time_us"])
 
 
 def _share_group(cluster: ReplicaCluster, event: Event) -> None:
@@ -262,6 +268,12 @@ def _share_state(cluster: ReplicaCluster, event: Event) -> None:
     cluster.share_groups.load(key, PersistedState(None if start < 0 else start, batches))
 
 
+def _share_dead_letter(cluster: ReplicaCluster, event: Event) -> None:
+    shares = cluster.broker(_broker_id(event)).shares
+    key = GroupKey(event["group"], _key(event))
+    shares.end_dead_letters(key, event["first_offset"], event["last_offset"], event["time_us"])
+
+
 def _share_answer(event: Event) -> ShareAnswer:
     answer = ShareAnswer(event["seq"], event.get("request_id"), event["type"], event.get("state_write_ms"))
     answer.write_errors = {_key(each): each["error"] for each in event.get("state_write_errors") or ()}
@@ -273,6 +285,7 @@ SHARE_EVENTS: dict[str, Callable[[ReplicaCluster, Event], None]] = {
     "share_release": _share_release,
     "share_group": _share_group,
     "share_state": _share_state,
+    "share_dead_letter": _share_dead_letter,
 }
 
 

@@ -8,9 +8,11 @@ A waiting fetch is watched on two keys per partition: G, the group's share parti
 | a share fetch was answered and released its partitions | G, then P, when the broker next finishes a request |
 | acknowledgements, the end of a session | G at once, while the records are in transition |
 | a state write was answered, and the start offset moved | G |
+| records were written to the dead-letter queue | G, if the start offset moves when their new state is written |
 | a state write failed | none, unless the error fences the share partition: then G |
 | an acquisition lock ended | G, before the state is written |
-| the persisted state was read | G |
+| the persisted state was read, or could not be read | G |
+| the broker has no session of the group any more | G; nothing can be acquired, as after the loss of the leadership |
 | a read of remote storage ended | G |
 | the leadership was lost | G, P; the fetch finds nothing and continues to wait, unless it reads remote storage |
 """
@@ -46,7 +48,7 @@ from purgatory_udf.rules.reference.partition import (
     RemoteStorage,
     ReplicaStatus,
 )
-from purgatory_udf.rules.reference.share_partition import SharePartition, StateWrite
+from purgatory_udf.rules.reference.share_partition import DeadLetters, SharePartition, StateWrite
 from purgatory_udf.rules.reference.share_records import (
     Acknowledgement,
     Acquirer,
@@ -57,7 +59,7 @@ from purgatory_udf.rules.reference.share_records import (
 UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
 NOT_LEADER_OR_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
 # The errors of the share coordinator as members get them (`fetchPersisterError`). Any other is UNKNOWN_SERVER_ERROR.
-_WRITE_ERRORS = {
+_PERSISTER_ERRORS = {
     **dict.fromkeys(
         ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"), "COORDINATOR_NOT_AVAILABLE"
     ),
@@ -72,7 +74,16 @@ INVALID_SHARE_SESSION_EPOCH = "INVALID_SHARE_SESSION_EPOCH"
 SHARE_SESSION_LIMIT_REACHED = "SHARE_SESSION_LIMIT_REACHED"
 # Epochs of the requests that start and end a session.
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
-NO_READS: Mapping[TopicPartition, int] = {}
+
+
+class StateRead(NamedTuple):
+    """The read of a share partition's state: how long it takes, and its error."""
+
+    delay_ms: int = 0
+    error: str = NONE
+
+
+NO_READS: Mapping[TopicPartition, StateRead] = {}
 
 
 class GroupKey(NamedTuple):
@@ -91,6 +102,8 @@ class ShareGroups:
     def __init__(self, settings: ShareSettings, remote_wait_ms: int | None = None) -> None:
         self.settings, self.remote_wait_ms = settings, remote_wait_ms
         self._limits: dict[str, ShareGroupLimits] = {}
+        # Groups with a dead-letter queue in the trace, which reports the end of each write to it.
+        self._reporting: set[str] = set()
         self._states: dict[GroupKey, PersistedState] = {}
 
     def limits(self, group: str) -> ShareGroupLimits:
@@ -103,17 +116,26 @@ class ShareGroups:
     def configure(self, group: str, limits: ShareGroupLimits) -> None:
         """Set the settings of a group, as the trace reports them."""
         self._limits[group] = self._with_settings(group, limits)
+        (self._reporting.add if limits.dead_letter_queue else self._reporting.discard)(group)
 
     def _with_settings(self, group: str, limits: ShareGroupLimits) -> ShareGroupLimits:
         numbers = {
             field: max(1, apply_override(getattr(limits, field), self.settings.of_group(field, group)))
             for field in ("record_lock_duration_ms", "delivery_count_limit", "partition_max_record_locks")
         }
+        queue = self.settings.dead_letter_queue
         return limits._replace(
             **numbers,
+            dead_letter_queue=self.settings.has_dead_letters and (limits.dead_letter_queue if queue is None else queue),
             auto_offset_reset=self.settings.auto_offset_reset or limits.auto_offset_reset,
             isolation=self.settings.isolation or limits.isolation,
         )
+
+    def dead_letter_write_ms(self, group: str) -> int | None:
+        """Return how long a write to the dead-letter queue takes; None if the trace reports its end."""
+        if self.settings.dead_letter_write_ms is None and group in self._reporting:
+            return None
+        return self.settings.dead_letter_write_ms or 0
 
     def state(self, key: GroupKey) -> PersistedState:
         """Return the persisted state of a share partition."""
@@ -179,15 +201,39 @@ class _WriteAnswer(TimerTask):
         self._broker.apply_write(self._write, now_ms * 1000)
 
 
-class _StateRead(TimerTask):
-    """Timer task: the share coordinator's answer to the read of a share partition's state, after its delay."""
+class _DeadLetterWrite(TimerTask):
+    """Timer task: the end of a write to a dead-letter queue, after its delay."""
 
-    def __init__(self, deadline_ms: int, partition: SharePartition, broker: ShareBroker) -> None:
+    def __init__(self, deadline_ms: int, partition: SharePartition, letters: DeadLetters) -> None:
         super().__init__(deadline_ms)
-        self._partition, self._broker = partition, broker
+        self._partition, self._letters = partition, letters
 
     def run(self, now_ms: int) -> None:
-        self._broker.initialize(self._partition, now_ms * 1000)
+        self._partition.archive_letters(self._letters, now_ms * 1000)
+
+
+class _StateRead(TimerTask):
+    """Timer task: the share coordinator's answer to the read of a share partition's state, after its delay.
+
+    `operation` is the share fetch that caused the read, and `error` that of the answer.
+    """
+
+    def __init__(
+        self,
+        deadline_ms: int,
+        partition: SharePartition,
+        operation: DelayedShareFetch,
+        error: str,
+        broker: ShareBroker,
+    ) -> None:
+        super().__init__(deadline_ms)
+        self._partition, self._operation, self._error, self._broker = partition, operation, error, broker
+
+    def run(self, now_ms: int) -> None:
+        if self._error == NONE:
+            self._broker.initialize(self._partition, now_ms * 1000)
+        else:
+            self._broker.fail_read(self._partition, self._operation, self._error, now_ms * 1000)
 
 
 class _IdleShareFetch(TimerTask):
@@ -396,14 +442,14 @@ class ShareBroker:
     # Requests
 
     def fetch_messages(
-        self, operation: DelayedShareFetch, now_us: int, read_ms: Mapping[TopicPartition, int] = NO_READS
+        self, operation: DelayedShareFetch, now_us: int, reads: Mapping[TopicPartition, StateRead] = NO_READS
     ) -> None:
         """Answer a share fetch or let it wait (`SharePartitionManager.processShareFetch`).
 
         Args:
             operation: The share fetch.
             now_us: The time.
-            read_ms: How long reading the state takes, of partitions that the group uses here for the first time.
+            reads: The reads of the states of partitions that the group uses here for the first time.
         """
         fetch = operation.fetch
         if not fetch.partitions or fetch.max_records == 0 or fetch.max_bytes == 0:
@@ -419,10 +465,14 @@ class ShareBroker:
                     operation.erroneous[key] = replica.status.error
                     continue
                 partition = self.partitions[group_key] = SharePartition(*group_key, self)
-                if delay_ms := read_ms.get(key, 0):
-                    self._writes.add(_StateRead(now_us // 1000 + delay_ms, partition, self))
+                delay_ms, error = reads.get(key, StateRead())
+                if delay_ms:
+                    self._writes.add(_StateRead(now_us // 1000 + delay_ms, partition, operation, error, self))
+                elif error != NONE:
+                    self.fail_read(partition, operation, error, now_us)
                 else:
                     self._initialize(partition)
+                    partition.resume_letters(now_us)
             operation.share_partitions[key] = partition
             keys += [group_key, key]
         if len(operation.erroneous) == len(fetch.partitions):
@@ -435,6 +485,23 @@ class ShareBroker:
         if not partition.is_fenced:
             self._initialize(partition)
             self._caused_by("state_read", lambda: self.check_group_key(partition, now_us))
+            partition.resume_letters(now_us)
+
+    def fail_read(self, partition: SharePartition, operation: DelayedShareFetch, error: str, now_us: int) -> None:
+        """Drop a share partition of which the state could not be read (`handleInitializationException`).
+
+        The fetch that caused the read is answered with the error, but only when it completes or expires; other waiting
+        fetches are answered without an error.
+        """
+        self._drop(GroupKey(partition.group, partition.key), partition, "state_read", now_us)
+        operation.erroneous[partition.key] = _PERSISTER_ERRORS.get(error, UNKNOWN_SERVER_ERROR)
+
+    def _drop(self, key: GroupKey, partition: SharePartition, cause: str, now_us: int) -> None:
+        """Fence a share partition, and forget it; the next fetch reads its state again."""
+        if self.partitions.get(key) is partition:
+            del self.partitions[key]
+        partition.fence(now_us)
+        self._check(key, cause, now_us)
 
     def _initialize(self, partition: SharePartition) -> None:
         replica, key = self._host.replica(partition.key), GroupKey(partition.group, partition.key)
@@ -479,6 +546,12 @@ class ShareBroker:
 
         session = self._sessions.pop((group, member_id), None)
         self._end_deliveries(answer, group, session.partitions if session else (), apply, "session_end", now_us)
+
+    def close_connection(self, group: str, now_us: int) -> None:
+        """Drop the share partitions of a group if the broker has no session of it any more (`onGroupEmpty`)."""
+        if all(of != group for of, _ in self._sessions):
+            for key in [each for each in self.partitions if each.group == group]:
+                self._drop(key, self.partitions[key], "group_empty", now_us)
 
     def _end_deliveries(
         self,
@@ -530,12 +603,26 @@ class ShareBroker:
             self._caused_by("state_write", lambda: partition.on_written(write, now_us))
         else:
             partition.roll_back(write, now_us)
-            answered = answer.errors[partition.key] = _WRITE_ERRORS.get(error, UNKNOWN_SERVER_ERROR)
-            if answered in _FENCING_ERRORS and (fenced := self.partitions.pop(group_key, None)):
-                fenced.fence(now_us)
-                self._check(group_key, "state_write", now_us)
+            answered = answer.errors[partition.key] = _PERSISTER_ERRORS.get(error, UNKNOWN_SERVER_ERROR)
+            if answered in _FENCING_ERRORS and (fenced := self.partitions.get(group_key)):
+                self._drop(group_key, fenced, "state_write", now_us)
         if answer is not None:
             answer.settle(now_us)
+
+    # Dead-letter queues
+
+    def write_dead_letters(self, partition: SharePartition, letters: DeadLetters, now_us: int) -> None:
+        delay_ms = self._groups.dead_letter_write_ms(partition.group)
+        if delay_ms == 0:
+            partition.archive_letters(letters, now_us)
+        elif delay_ms is not None:
+            self._writes.add(_DeadLetterWrite(now_us // 1000 + delay_ms, partition, letters))
+
+    def end_dead_letters(self, key: GroupKey, first: int, last: int, now_us: int) -> None:
+        """Handle the trace's report that the write of these offsets to the dead-letter queue has ended."""
+        partition = self.partitions.get(key)
+        if partition is not None and self._groups.dead_letter_write_ms(key.group) is None:
+            partition.report_letters(first, last, now_us)
 
     # Checks
 
@@ -581,8 +668,7 @@ class ShareBroker:
     def fence(self, key: TopicPartition, now_us: int) -> None:
         """Drop the share partitions of a partition, because the broker lost its leadership."""
         for group_key in [each for each in self.partitions if each.key == key]:
-            self.partitions.pop(group_key).fence(now_us)
-            self._check(group_key, "leadership", now_us)
+            self._drop(group_key, self.partitions[group_key], "leadership", now_us)
         self._check(key, "leadership", now_us)
 
     def stop(self, key: TopicPartition, now_us: int) -> None:

@@ -20,6 +20,7 @@ from purgatory_udf.rules.reference.share_records import (
     INVALID_RECORD_STATE,
     INVALID_REQUEST,
     NO_MEMBER,
+    REJECT,
     RENEW,
     STATE_OF_TYPE,
     Acknowledgement,
@@ -37,13 +38,27 @@ from purgatory_udf.rules.reference.share_records import (
 
 
 class StateWrite(NamedTuple):
-    """A write of a share partition's state that the share coordinator has not answered yet."""
+    """A write of a share partition's state that the share coordinator has not answered yet.
+
+    `dead_letters` are to be written to the dead-letter queue after it, in addition to ARCHIVING records of its
+    transitions. `after_timeout` is whether an acquisition lock has expired.
+    """
 
     partition: SharePartition
     start: int
     batches: tuple[StateBatch, ...]
     transitions: tuple[StateTransition, ...] = ()
     request: object = None
+    dead_letters: tuple[DeadLetters, ...] = ()
+    after_timeout: bool = False
+
+
+class DeadLetters(NamedTuple):
+    """ARCHIVING records with one state, offsets `first` to `last`, that are being written to a dead-letter queue."""
+
+    state: InFlightState
+    first: int
+    last: int
 
 
 class ShareServer(Protocol):
@@ -62,6 +77,9 @@ class ShareServer(Protocol):
 
     def write_state(self, write: StateWrite, now_us: int) -> None:
         """Send a write to the share coordinator; its answer comes by `SharePartition.on_written`."""
+
+    def write_dead_letters(self, partition: SharePartition, letters: DeadLetters, now_us: int) -> None:
+        """Start to write records to the dead-letter queue; the end comes by `SharePartition.archive_letters`."""
 
     def check_group_key(self, partition: SharePartition, now_us: int) -> None:
         """Check the share fetches of the group that wait for the partition."""
@@ -90,6 +108,9 @@ class SharePartition:
         self._batches: dict[int, InFlightBatch] = {}
         # Offsets that the persisted state does not cover, up to the end offset at that time: (end offset, first gap).
         self._gap_end, self._gap_start = -1, -1
+        # Records on their way to the dead-letter queue, and offsets that the trace reported before.
+        self.dead_letters: list[DeadLetters] = []
+        self._reported: set[int] = set()
 
     # The cache of batches, in order of their first offsets.
 
@@ -305,9 +326,9 @@ class SharePartition:
     def _claim(self, acquirer: Acquirer, acknowledged: Acknowledgement, now_us: int) -> list[Acknowledgement]:
         """Give a member the records that it held in the recording, and return the ranges that it holds.
 
-        In the replay, the records may be available, or another member may hold them. Records that are done or in
-        transition stay as they are; with settings that differ from the recorded ones also those whose acquisition lock
-        expired while the member held them.
+        In the replay, the records may be available, or another member may hold them. Records that are done, ARCHIVING
+        or in transition stay as they are; with settings that differ from the recorded ones also those whose acquisition
+        lock expired while the member held them.
         """
         first, last, types, _, is_what_if = acknowledged
         begin = max(first, self.start_offset)
@@ -319,11 +340,11 @@ class SharePartition:
         for batch in self.between(floor.first if floor is not None else begin, last):
             whole = batch.whole
             if whole is not None and batch.last >= begin and (batch.first < begin or batch.last > last):
-                if whole.former is not None or whole.state.is_terminal:
+                if whole.former is not None or not whole.state.is_deliverable:
                     continue
                 batch.split(self.lock)
             for start, end, state in batch.states():
-                if end < begin or start > last or state.former is not None or state.state.is_terminal:
+                if end < begin or start > last or state.former is not None or not state.state.is_deliverable:
                     continue
                 if is_what_if and acquirer.member_id in state.lost_by:
                     continue
@@ -396,12 +417,12 @@ class SharePartition:
             state.clear_lock()
             self.lock(state, first, last, now_us // 1000 + limits.record_lock_duration_ms)
         else:
-            state.start_transition(STATE_OF_TYPE[kind], limits.delivery_count_limit)
+            state.start_transition(limits.undeliverable if kind == REJECT else STATE_OF_TYPE[kind], limits)
             transitions.append(StateTransition(state, first, last, END_OF_TYPE[kind], now_us))
 
     def release(self, member_id: str, now_us: int, request: object = None) -> None:
         """Release all records of a member, because its session has ended. `request` is passed on to the state write."""
-        limit, transitions = self.limits.delivery_count_limit, list[StateTransition]()
+        limits, transitions = self.limits, list[StateTransition]()
         for batch in self.batches:
             whole = batch.whole
             is_held = whole is not None and whole.state is RecordState.ACQUIRED and whole.member_id == member_id
@@ -411,7 +432,7 @@ class SharePartition:
                 if state.state is RecordState.ACQUIRED and state.member_id in (member_id, NO_MEMBER):
                     below = last < self.start_offset
                     new = RecordState.ARCHIVED if below else RecordState.AVAILABLE
-                    if not state.start_transition(new, limit):
+                    if not state.start_transition(new, limits):
                         self._complete(transitions, commit=False)
                         return
                     transitions.append(StateTransition(state, first, last, "session_ended", now_us))
@@ -421,7 +442,7 @@ class SharePartition:
         """Release the records of a lock that has expired. Waiting fetches are checked before the state is written."""
         expired = self._server.expired_locks
         expired[self.group, self.key] = expired.get((self.group, self.key), 0) + lock.last - lock.first + 1
-        limit, written = self.limits.delivery_count_limit, list[StateBatch]()
+        limits, written, letters = self.limits, list[StateBatch](), list[DeadLetters]()
         floor = self.floor(lock.first)
         for batch in self.between(floor.first, lock.last) if floor is not None else ():
             whole = batch.whole
@@ -434,7 +455,7 @@ class SharePartition:
                 if state.state is not RecordState.ACQUIRED:
                     continue
                 below, member_id = last < self.start_offset, state.member_id
-                if not state.give_up(RecordState.ARCHIVED if below else RecordState.AVAILABLE, limit):
+                if not state.give_up(RecordState.ARCHIVED if below else RecordState.AVAILABLE, limits):
                     continue
                 if member_id not in state.lost_by:
                     state.lost_by += (member_id,)
@@ -443,8 +464,11 @@ class SharePartition:
                 self._record(state, first, last, "lock_expired", now_us)
                 if state.is_available:
                     self.has_gap_or_release = True
+                elif state.is_archiving:
+                    letters.append(DeadLetters(state, first, last))
         if written:
-            self._server.write_state(StateWrite(self, self.start_offset, tuple(written)), now_us)
+            write = StateWrite(self, self.start_offset, tuple(written), dead_letters=tuple(letters), after_timeout=True)
+            self._server.write_state(write, now_us)
             self._server.check_group_key(self, now_us)
 
     def fence(self, now_us: int) -> None:
@@ -466,12 +490,17 @@ class SharePartition:
     def on_written(self, write: StateWrite, now_us: int) -> None:
         """Handle the answer to a state write. Waiting fetches are checked only if the start offset moves (KAFKA-19227).
 
-        After an acquisition lock has expired, the start offset moves too, but no fetch is checked.
+        After an acquisition lock has expired, the start offset moves too, but no fetch is checked. Records that are
+        ARCHIVING now are written to the dead-letter queue.
         """
         self._complete(write.transitions, commit=True)
         moved = self._move_start()
-        if moved and write.transitions:
+        if moved and not write.after_timeout:
             self._server.check_group_key(self, now_us)
+        of_transitions = (DeadLetters(*transition[:3]) for transition in write.transitions)
+        for letters in (*of_transitions, *write.dead_letters):
+            if letters.state.is_archiving and not self.is_fenced:
+                self._start_letters(letters, now_us)
 
     def roll_back(self, write: StateWrite, now_us: int) -> None:
         """Handle the failure of a state write: the member holds the records again, unless their lock has expired.
@@ -481,6 +510,47 @@ class SharePartition:
         self._complete(write.transitions, commit=False)
         if self.is_fenced:
             self._record_fenced(now_us)
+
+    # Dead-letter queue
+
+    def resume_letters(self, now_us: int) -> None:
+        """Write the records again that were ARCHIVING in the persisted state."""
+        for batch in self.batches:
+            for first, last, state in batch.states():
+                if state.is_archiving:
+                    self._start_letters(DeadLetters(state, first, last), now_us)
+
+    def _start_letters(self, letters: DeadLetters, now_us: int) -> None:
+        self.dead_letters.append(letters)
+        if self._reported.issuperset(range(letters.first, letters.last + 1)):
+            self.archive_letters(letters, now_us)
+        else:
+            self._server.write_dead_letters(self, letters, now_us)
+
+    def report_letters(self, first: int, last: int, now_us: int) -> None:
+        """Handle the event that the dead-letter queue has the offsets `first` to `last`, or will not get them.
+
+        The records may not be ARCHIVING yet, if their state is written later in the replay than in the recording.
+        """
+        self._reported = {offset for offset in self._reported if offset >= self.start_offset}
+        self._reported.update(range(max(first, self.start_offset), min(last, self.end_offset) + 1))
+        for letters in list(self.dead_letters):
+            if self._reported.issuperset(range(letters.first, letters.last + 1)):
+                self.archive_letters(letters, now_us)
+
+    def archive_letters(self, letters: DeadLetters, now_us: int) -> None:
+        """Archive records of which the write to the dead-letter queue has ended, even if it failed.
+
+        If the start offset moves when this state is written, waiting fetches are checked. A share partition that is
+        fenced leaves the records to the next one, which finds them in the persisted state.
+        """
+        if letters not in self.dead_letters or self.is_fenced:
+            return
+        self.dead_letters.remove(letters)
+        self._reported.difference_update(range(letters.first, letters.last + 1))
+        letters.state.archive()
+        batch = StateBatch(letters.first, letters.last, RecordState.ARCHIVED, letters.state.delivery_count)
+        self._server.write_state(StateWrite(self, self.start_offset, (batch,)), now_us)
 
     def _complete(self, transitions: Sequence[StateTransition], commit: bool) -> None:
         limit = self.limits.delivery_count_limit

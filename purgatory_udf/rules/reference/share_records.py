@@ -27,11 +27,17 @@ class RecordState(Enum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
     ARCHIVED = 4
 
     @property
     def is_terminal(self) -> bool:
         return self is RecordState.ACKNOWLEDGED or self is RecordState.ARCHIVED
+
+    @property
+    def is_deliverable(self) -> bool:
+        """Whether the records are acquired, or may be acquired again."""
+        return self is RecordState.AVAILABLE or self is RecordState.ACQUIRED
 
 
 STATE_OF_TYPE = {
@@ -52,6 +58,7 @@ class ShareGroupLimits(NamedTuple):
         partition_max_record_locks: Maximum number of records in flight (`share.partition.max.record.locks`).
         auto_offset_reset: Where a group without persisted state starts: `earliest` or `latest`.
         isolation: `read_committed` or `read_uncommitted` (`share.isolation.level`).
+        dead_letter_queue: Whether the group has a dead-letter queue (`errors.deadletterqueue.topic.name`).
     """
 
     record_lock_duration_ms: int = 30_000
@@ -59,6 +66,12 @@ class ShareGroupLimits(NamedTuple):
     partition_max_record_locks: int = 2000
     auto_offset_reset: str = "latest"
     isolation: str = "read_uncommitted"
+    dead_letter_queue: bool = False
+
+    @property
+    def undeliverable(self) -> RecordState:
+        """The new state of records that a member rejects, or that reach the delivery limit."""
+        return RecordState.ARCHIVING if self.dead_letter_queue else RecordState.ARCHIVED
 
     @property
     def throttle_limit(self) -> int:
@@ -199,6 +212,11 @@ class InFlightState:
     def is_available(self) -> bool:
         return self.state is RecordState.AVAILABLE and self.former is None
 
+    @property
+    def is_archiving(self) -> bool:
+        """Whether the records are to be written to the dead-letter queue, once this state is written."""
+        return self.state is RecordState.ARCHIVING and self.former is None
+
     def try_acquire(self, acquirer: Acquirer, now_us: int) -> None:
         """Deliver the records to the share fetch `acquirer`. The caller has checked that they are available."""
         self.state, self.member_id = RecordState.ACQUIRED, acquirer.member_id
@@ -207,21 +225,21 @@ class InFlightState:
         if self.lost_by:
             self.lost_by = tuple(member for member in self.lost_by if member != acquirer.member_id)
 
-    def give_up(self, state: RecordState, limit: int) -> bool:
-        """End the acquisition with this state, or ARCHIVED at the delivery limit.
+    def give_up(self, state: RecordState, limits: ShareGroupLimits) -> bool:
+        """End the acquisition with this state, or ARCHIVED (or ARCHIVING) if it is AVAILABLE at the delivery limit.
 
         Return False, without effect, during a transition.
         """
         if self.former is not None:
             return False
-        exhausted = state is RecordState.AVAILABLE and self.delivery_count >= limit
-        self.state, self.member_id = RecordState.ARCHIVED if exhausted else state, NO_MEMBER
+        exhausted = state is RecordState.AVAILABLE and self.delivery_count >= limits.delivery_count_limit
+        self.state, self.member_id = limits.undeliverable if exhausted else state, NO_MEMBER
         return True
 
-    def start_transition(self, state: RecordState, limit: int) -> bool:
+    def start_transition(self, state: RecordState, limits: ShareGroupLimits) -> bool:
         """End the acquisition as soon as a state write succeeds. Return False if another transition has not ended."""
         former = InFlightState(self.state, self.delivery_count, self.member_id)
-        if not self.give_up(state, limit):
+        if not self.give_up(state, limits):
             return False
         self.former = former
         return True
@@ -229,8 +247,8 @@ class InFlightState:
     def complete_transition(self, commit: bool, limit: int) -> None:
         """End a transition: keep the new state if `commit`, otherwise return to the former one.
 
-        If the write failed and the lock has expired, records with `limit` deliveries are archived, others become
-        available.
+        If the write failed and the lock has expired, records with `limit` deliveries are archived, without a copy in a
+        dead-letter queue, and others become available.
         """
         former, self.former = self.former, None
         if commit or self.is_final or former is None:

@@ -129,6 +129,55 @@ def test_fencing_write_drops_share_partition(error: str, answered: str) -> None:
     assert _fetches(replay) == ["f1 min_bytes 10 0:1000", "f2 expired 520 ", "f3 min_bytes 100 0:1000"]
 
 
+def test_broker_drops_state_of_group_without_sessions() -> None:
+    """The connections of both members close while the last fetch of m2 waits, which gets nothing from then on.
+
+    The next session has the state read again, in which m1's records are missing: they count as never delivered.
+    """
+    timeline = _acquired().release(100, "m1", connection_closed=True).release(200, "m2", connection_closed=True)
+    timeline.append(300, 0, 20, 10).fetch(400, "f3", "m1", [0], session_epoch=0)
+    replayer, replay = _run(timeline.add(410, "clock"), "share.state_write_ms=0", "drain=false")
+    assert _fetches(replay) == ["f1 min_bytes 10 0:1000", "f2 min_bytes 100 0:1000", "f3 min_bytes 400 0:2000"]
+    assert [each[0] for each in replayer.cluster.broker(0).shares.partitions] == ["g"]
+    timeline = _acquired().release(100, "m1").release(200, "m2", connection_closed=True).append(300, 0, 20, 10)
+    _, replay = _run(timeline, "share.state_write_ms=300")
+    assert _fetches(replay) == ["f1 min_bytes 10 0:1000", "f2 expired 520 "]
+
+
+def test_group_with_a_session_keeps_its_state() -> None:
+    timeline = _acquired().release(100, "m1", connection_closed=True).append(300, 0, 20, 10)
+    _, replay = _run(timeline, "share.state_write_ms=300")
+    assert _fetches(replay) == ["f1 min_bytes 10 0:1000", "f2 min_bytes 300 0:1000"]
+
+
+@pytest.mark.parametrize(
+    ("error", "answered"),
+    [
+        ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"),
+        ("FENCED_LEADER_EPOCH", "NOT_LEADER_OR_FOLLOWER"),
+        ("CORRUPT_MESSAGE", "UNKNOWN_SERVER_ERROR"),
+    ],
+)
+def test_failed_read_of_state_answers_at_the_deadline(error: str, answered: str) -> None:
+    """f1 caused the read and gets its error, f2 only waited for it. The read that f3 causes succeeds."""
+    timeline = ShareTimeline().settings().append(1, 0, 10)
+    timeline.fetch(10, "f1", "m1", [0], reads={0: {"state_read_ms": 30, "error": error}})
+    timeline.fetch(20, "f2", "m2", [0]).fetch(50, "f3", "m3", [0])
+    _, replay = _run(timeline)
+    assert _fetches(replay) == [f"f1 expired 510 0:{answered}", "f2 expired 520 ", "f3 min_bytes 50 0:1000"]
+
+
+def test_fetch_answers_other_partitions_despite_a_failed_read() -> None:
+    timeline = ShareTimeline().settings().append(1, 0, 10)
+    failed = {0: {"error": "GROUP_ID_NOT_FOUND"}}
+    timeline.fetch(10, "f1", "m1", [0, 1], reads=failed).append(40, 1, 5).fetch(60, "f2", "m1", [0], reads=failed)
+    _, replay = _run(timeline)
+    assert _fetches(replay) == [
+        "f1 min_bytes 40 0:GROUP_ID_NOT_FOUND,1:500",
+        "f2 partition_errors 60 0:GROUP_ID_NOT_FOUND",
+    ]
+
+
 def test_failed_write_of_session_end_keeps_records() -> None:
     timeline = _acquired()
     timeline.release(30, "m1", state_write_ms=20, fails={0: "COORDINATOR_LOAD_IN_PROGRESS"})

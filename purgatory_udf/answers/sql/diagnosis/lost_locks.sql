@@ -9,7 +9,7 @@ SELECT d.group AS group_id, d.client_id, d.member_id AS member, d.operation_id, 
     min(unix_micros(d.acquired_at)) AS time_us,
     max(unix_micros(d.ended_at)) AS end_us,
     sum(d.last_offset - d.first_offset + 1) AS records,
-    sum(CASE WHEN d.state = 'ARCHIVED' THEN d.last_offset - d.first_offset + 1 ELSE 0 END) AS archived,
+    sum(CASE WHEN d.state IN ('ARCHIVING', 'ARCHIVED') THEN d.last_offset - d.first_offset + 1 ELSE 0 END) AS archived,
     max(d.held_ms) AS held_ms
 FROM share_deliveries d
 WHERE d.ended_by = 'lock_expired' AND NOT d.after_end

@@ -13,7 +13,8 @@ SELECT broker, group_id AS group, topic, partition, delivery_count, sum(records)
     sum(CASE WHEN ended_by = 'rejected' THEN records ELSE 0 END) AS rejected,
     sum(CASE WHEN ended_by = 'lock_expired' THEN records ELSE 0 END) AS lock_expired,
     sum(CASE WHEN ended_by = 'session_ended' THEN records ELSE 0 END) AS session_ended,
-    sum(CASE WHEN state = 'ARCHIVED' AND ended_by NOT IN ('rejected', 'gap') THEN records ELSE 0 END) AS archived,
+    sum(CASE WHEN state IN ('ARCHIVING', 'ARCHIVED') AND ended_by NOT IN ('rejected', 'gap') THEN records ELSE 0 END)
+        AS archived,
     sum(records * held_ms) AS held_ms, max(held_ms) AS max_held_ms
 FROM deliveries
 GROUP BY broker, group_id, topic, partition, delivery_count
