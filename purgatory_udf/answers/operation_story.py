@@ -372,7 +372,7 @@ def _expiry_reasons(evidence: Evidence, end: Row) -> Iterator[str]:
             of = f" of the requested {wanted:,}" if wanted is not None else ""
             yield f"because only {end['bytes'] or 0:,} bytes{of} had become readable"
         case "share_fetch":
-            if end["fetcher"] == "remote":
+            if end["fetcher"] == "remote_twice":
                 yield "because its remote reads had not ended, so it expired in its purgatory and again later"
             else:
                 yield "because too few records could be acquired before; the response has those that could be then"

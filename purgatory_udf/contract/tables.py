@@ -332,8 +332,8 @@ _PART_BYTES = column(
 _FETCHER = column(
     "fetcher",
     TEXT,
-    "`fetch`: `consumer` or `follower`; `remote_fetch`: `consumer`; `share_fetch`: `remote` if it expired twice, the "
-    "second time while it waited for remote storage",
+    "`fetch`: `consumer` or `follower`; `remote_fetch`: `consumer`; `share_fetch`: `remote` if it waited for remote "
+    "storage when it expired; `remote_twice` if it then expired again",
 )
 _ANSWERED_BYTES = column(
     "answered_bytes",

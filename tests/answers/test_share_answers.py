@@ -13,6 +13,7 @@ from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
 from purgatory_udf.answers.explain import Question, explain
 from purgatory_udf.answers.metrics import MetricsOptions, summary, write_metrics
 from purgatory_udf.answers.prometheus import exposition
+from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import read_row
@@ -87,6 +88,22 @@ def test_worker_that_loses_its_locks_is_found(tmp_path: Path) -> None:
         "1 of them were archived after their last delivery, the others became available again."
     )
     assert found.excess_wait_s == 3
+
+
+def test_wait_for_remote_storage_is_blamed_on_it(tmp_path: Path) -> None:
+    """The read of a ends at 250 ms, that of b never. While b waits, c cannot acquire anything."""
+    group = {"time_us": 2000, "type": "share_group", "group": "g", "auto_offset_reset": "earliest"}
+    read = {"time_us": 250_000, "type": "remote_read", "request_id": "a-100", **PLACE, "bytes": 1000}
+    later = [_change(260, "log_end", offset=20, bytes=1000), _change(260, "high_watermark", offset=20)]
+    events = [*EVENTS[:3], _change(3, "local_log_start", offset=10), group, _fetch(100, "a"), read, *later]
+    events += [_change(270, "local_log_start", offset=20), _fetch(300, "b"), _fetch(400, "c")]
+    diagnose(LocalBackend(), _replayed(events, tmp_path))
+    tables = RunTables(LocalBackend(), str(tmp_path))
+    tables.add("blame")
+    blamed = tables.database.query("SELECT operation_id, cause, wait_ms FROM blame ORDER BY 1").to_pylist()
+    assert [(row["operation_id"], row["cause"], row["wait_ms"]) for row in blamed] == [
+        (5, "remote_storage", 150), (10, "remote_storage", 500), (11, "no_data", 500)
+    ]  # fmt: skip
 
 
 def test_metrics_have_fetches_and_deliveries(out: str) -> None:

@@ -63,7 +63,7 @@ def test_errors_do_not_depend_on_batches(cuts: int) -> None:
     expected = reference_replay.replay(events, config)
     rules = {"session_error", "session_limit", "min_bytes", "remote_reads"}
     assert {outcome.completed_by for outcome in expected.outcomes} >= rules
-    assert any(outcome.fetcher == "remote" for outcome in expected.outcomes)
+    assert any(outcome.fetcher == "remote_twice" for outcome in expected.outcomes)
     _assert_equal(_stream(trace, _batches(events, cuts)), expected)
 
 
@@ -134,7 +134,7 @@ def test_second_expiration_is_counted(tmp_path: Path, capsys: pytest.CaptureFixt
     """A fetch that waits for remote storage after it has left its purgatory marks the meter twice."""
     events = [event | {"time_us": event["time_us"] + 1_000_000} for event in error_timeline().events]
     expected = reference_replay.replay(events, load_config(None, ["share.max_sessions=4"])).outcomes
-    twice = [outcome for outcome in expected if outcome.fetcher == "remote"]
+    twice = [outcome for outcome in expected if outcome.fetcher == "remote_twice"]
     write_deltalake(str(tmp_path / "events"), _typed(events))
     words = ["--events", str(tmp_path / "events"), "--out", str(tmp_path), "--set=share.max_sessions=4"]
     assert replay.main.status(words, open_local) == 0

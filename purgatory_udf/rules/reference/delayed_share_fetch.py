@@ -24,8 +24,9 @@ from purgatory_udf.rules.reference.share_records import (
     Acquirer,
 )
 
-# The `fetcher` of a share fetch that expired in the purgatory, and again while it waited for remote reads.
-EXPIRED_TWICE = "remote"
+# The `fetcher` of a share fetch that waited for reads of remote storage when it expired in the purgatory; and if it
+# expired again while it waited for them.
+AWAITS_REMOTE, EXPIRED_TWICE = "remote", "remote_twice"
 
 
 @dataclass(frozen=True)
@@ -280,6 +281,8 @@ class DelayedShareFetch(DelayedRequest):
         """Acquire the records, answer the fetch, and release the partitions."""
         if self._remote:
             wait_ms = self._log.remote_wait_ms
+            if self.pending_reads:
+                self.request.fetcher = AWAITS_REMOTE
             if self.pending_reads and wait_ms is not None and self.delay_ms < wait_ms:
                 self.is_outside, self.deadline_ms = True, now_us // 1000 + wait_ms - self.delay_ms
                 self._log.await_remote_reads(self, now_us)

@@ -123,6 +123,7 @@ SHARE_SETTINGS = {
     "share.partition.max.record.locks": "partition_max_record_locks",
     "share.auto.offset.reset": "auto_offset_reset",
     "share.isolation.level": "isolation",
+    "errors.deadletterqueue.topic.name": "dead_letter_queue",
 }
 # The topic setting of tiered storage, and APIs that show or change settings.
 REMOTE_STORAGE = "remote.storage.enable"
@@ -444,6 +445,8 @@ def _share_settings(settings: Iterable[_GroupSetting]) -> Iterator[ShareSetting]
             yield ShareSetting(at_us, group, field, value if value in ("earliest", "latest") else None)
         elif field == "isolation":
             yield ShareSetting(at_us, group, field, value)
+        elif field == "dead_letter_queue":
+            yield ShareSetting(at_us, group, field, bool(value) or None)
         elif field is not None:
             yield ShareSetting(at_us, group, field, None if value is None else int(value))
 

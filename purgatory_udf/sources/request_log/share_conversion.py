@@ -7,9 +7,11 @@ distributes the produced records again.
 
 The lines of the share coordinator, at another broker, show the other facts:
 
-    READ_SHARE_GROUP_STATE    the state that a broker read when it first served the group; the first fetch waited for it
+    READ_SHARE_GROUP_STATE    the state that a broker read when it first served the group; the first fetch waited for
+                              it. Another read by the same broker shows that it had dropped its state of the group
     WRITE_SHARE_GROUP_STATE   when acknowledgements took effect; and offsets that became available without an
-                              acknowledgement. If their locks had not expired, the member's session had ended
+                              acknowledgement. If their locks had not expired, the member's session had ended.
+                              Records that are first ARCHIVING, then ARCHIVED, are in the dead-letter queue (Kafka 4.4)
 
     member    ── fetch ── records 5 to 9 ────────── connection closed
     leader                └ locks: 30 s             └ release
@@ -54,8 +56,7 @@ SHARE_APIS = frozenset({SHARE_FETCH, SHARE_ACKNOWLEDGE, READ_STATE, WRITE_STATE}
 RENEW = 4
 # States of records in the requests of the share coordinator.
 AVAILABLE, ARCHIVING, ARCHIVED = 0, 3, 4
-# Kafka 4.4 copies records that are ARCHIVING to a dead-letter queue; the replay archives them at once.
-_STATE_NAMES = {0: "AVAILABLE", 2: "ACKNOWLEDGED", 3: "ARCHIVED", 4: "ARCHIVED"}
+_STATE_NAMES = {0: "AVAILABLE", 2: "ACKNOWLEDGED", 3: "ARCHIVING", 4: "ARCHIVED"}
 # Errors of acknowledgements of which the state could not be written. The broker had accepted them.
 _WRITE_FAILURES = frozenset({-1, 6, 15, 69})
 # Errors of share fetches without the right session.
@@ -80,6 +81,13 @@ class _StateRead(NamedTuple):
     broker: int | None
     start_offset: int
     states: list[dict[str, Any]]
+
+
+class _FailedRead(NamedTuple):
+    start_us: int
+    answered_us: int
+    broker: int | None
+    error: int
 
 
 class _StateWrite(NamedTuple):
@@ -129,7 +137,11 @@ class ShareGroupConverter:
         self._served: dict[tuple[int, Key], int] = {}
         self._assigned: set[tuple[Key, int]] = set()
         self._reads: dict[Key, list[_StateRead]] = {}
+        self._failed_reads: dict[Key, list[_FailedRead]] = {}
         self._writes: dict[Key, list[_StateWrite]] = {}
+        # Records on their way to a dead-letter queue: first and last offset.
+        self._archiving: dict[Key, list[tuple[int, int]]] = {}
+        self._has_queue = False
         self._first_acquired: dict[Key, list[tuple[int, list[dict[str, Any]]]]] = {}
         self._last_us: dict[tuple[int, str], int] = {}
 
@@ -141,7 +153,7 @@ class ShareGroupConverter:
             # A malformed request is rejected when it is converted.
             with suppress(*MALFORMED):
                 self._note(request)
-        for noted in (self._reads, self._writes, self._first_acquired):
+        for noted in (self._reads, self._failed_reads, self._writes, self._first_acquired):
             for of_partition in noted.values():
                 of_partition.sort(key=lambda each: each[0])
 
@@ -151,12 +163,16 @@ class ShareGroupConverter:
                 ranges = [(int(batch["firstOffset"]), int(batch["lastOffset"])) for batch in partition["stateBatches"]]
                 write = _StateWrite(request.start_us, request.answered_us, int(partition["startOffset"]), ranges)
                 self._writes.setdefault(key, []).append(write)
+                self._has_queue |= any(int(each["deliveryState"]) == ARCHIVING for each in partition["stateBatches"])
         elif request.api == READ_STATE:
-            persister = _PERSISTER.search(request.client_id or "")
-            broker = int(persister[1]) if persister else None
+            broker = _persister(request)
             for key, partition in self._partitions((request.answer or {}).get("results")):
-                if int(partition["errorCode"]) == errors.NONE:
+                if code := int(partition["errorCode"]):
+                    failed = _FailedRead(request.start_us, request.answered_us, broker, code)
+                    self._failed_reads.setdefault(key, []).append(failed)
+                else:
                     states = [_record_state(batch) for batch in partition.get("stateBatches") or ()]
+                    self._has_queue |= any(each["state"] == "ARCHIVING" for each in states)
                     start = int(partition["startOffset"])
                     read = _StateRead(request.start_us, request.answered_us, broker, start, states)
                     self._reads.setdefault(key, []).append(read)
@@ -173,7 +189,7 @@ class ShareGroupConverter:
     def convert(self, request: Request) -> Converted:
         """Convert the next request into operations and facts. Raises one of `log_line.MALFORMED`."""
         if request.api == WRITE_STATE:
-            return list(self._ended_sessions(request)), []
+            return [*self._ended_sessions(request), *self._dead_letters(request)], []
         if request.api == READ_STATE:
             return [], []
         if code := (request.answer or {}).get("errorCode"):
@@ -226,12 +242,16 @@ class ShareGroupConverter:
     ) -> dict[str, Any]:
         body = request.body
         partitions = []
+        failed = {key for key, partition in self._answers(request) if partition.get("errorCode")}
         for topic, partition in session.partitions:
             entry: dict[str, Any] = {"topic": topic, "partition": partition}
             read_us = self._served.get((request.broker, (topic, partition)), 0)
             if read_us > request.local_us:
                 # Another fetch may have caused the read, but be tried later.
                 entry["state_read_ms"] = (read_us - request.local_us) // 1000
+            if (topic, partition) in failed and (read := self._failed_read(request, (topic, partition))) is not None:
+                entry["state_read_ms"] = max(0, read.answered_us - request.local_us) // 1000
+                entry["error"] = errors.name_of(read.error)
             partitions.append(entry)
         event = {
             "time_us": request.local_us,
@@ -273,9 +293,26 @@ class ShareGroupConverter:
     def _release_event(self, request: Request) -> dict[str, Any]:
         member = str(request.body["memberId"])
         self._sessions.pop((request.broker, member), None)
+        event = {"time_us": request.local_us, "type": "share_release", **self._member(request)}
+        if self._becomes_empty(request):
+            event["connection_closed"] = True
         for of_partition in self._held.values():
             of_partition[:] = [held for held in of_partition if (held.broker, held.member) != (request.broker, member)]
-        return {"time_us": request.local_us, "type": "share_release", **self._member(request)}
+        return event
+
+    def _becomes_empty(self, request: Request) -> bool:
+        """Return whether the broker drops its state of the group, because the last session there has ended.
+
+        This is so if the broker later reads a state again. The log does not show when it closes a connection.
+        """
+        if any(broker == request.broker for broker, _ in self._sessions):
+            return False
+        return any(
+            read.broker == request.broker and read.start_us > request.start_us
+            for key, reads in self._reads.items()
+            if (request.broker, key) in self._served
+            for read in reads
+        )
 
     def _write_ms(self, request: Request, at_us: int, acknowledged: Sequence[Mapping[str, Any]]) -> int | None:
         """Return how long the states of acknowledged records took to be written; None if the log does not show it."""
@@ -416,6 +453,7 @@ class ShareGroupConverter:
             "member_id": held.member,
             "broker": held.broker,
             "state_write_ms": max(0, request.answered_us - request.arrival_us) // 1000,
+            "connection_closed": True,
             **_write_errors(
                 (key, int(partition["errorCode"]))
                 for key, partition in self._partitions((request.answer or {}).get("results"))
@@ -423,6 +461,22 @@ class ShareGroupConverter:
             ),
         }
         return LoggedOperation(held.broker, request.place, event, None)
+
+    def _dead_letters(self, request: Request) -> Iterator[LoggedOperation]:
+        """Yield the ends of writes to the dead-letter queue, after which records are no longer ARCHIVING."""
+        broker, group = _persister(request), str(request.body["groupId"])
+        for key, partition in self._partitions(request.body.get("topics")):
+            for batch in partition["stateBatches"]:
+                first, last = int(batch["firstOffset"]), int(batch["lastOffset"])
+                queued = self._archiving.get(key, [])
+                if int(batch["deliveryState"]) == ARCHIVING:
+                    self._archiving.setdefault(key, []).append((first, last))
+                elif int(batch["deliveryState"]) == ARCHIVED and (first, last) in queued:
+                    queued.remove((first, last))
+                    place = {"group": group, "topic": key[0], "partition": key[1], "broker": broker}
+                    offsets = {"first_offset": first, "last_offset": last}
+                    event = {"time_us": request.arrival_us, "type": "share_dead_letter", **place, **offsets}
+                    yield LoggedOperation(broker or 0, request.place, event, None)
 
     # Settings and states
 
@@ -433,6 +487,8 @@ class ShareGroupConverter:
         lock_ms = int((request.answer or {}).get("acquisitionLockTimeoutMs") or 0)
         if lock_ms and lock_ms != settings.get("record_lock_duration_ms", DEFAULT_LOCK_MS):
             settings["record_lock_duration_ms"] = lock_ms
+        if self._has_queue:
+            settings["dead_letter_queue"] = True
         if settings != self._settings:
             self._settings = settings
             yield {"time_us": request.start_us, "type": "share_group", "group": group, **settings}
@@ -449,6 +505,16 @@ class ShareGroupConverter:
                 return read
         return None
 
+    def _failed_read(self, request: Request, key: Key) -> _FailedRead | None:
+        """Return the last failed read of the state before this fetch was answered, or None."""
+        from_us, until_us = request.start_us - SHARE_READ_EARLY_US, request.answered_us
+        reads = [
+            read
+            for read in self._failed_reads.get(key, ())
+            if read.broker in (None, request.broker) and from_us <= read.start_us < until_us
+        ]
+        return reads[-1] if reads else None
+
     def _state_events(self, request: Request, session: _Session) -> Iterator[dict[str, Any]]:
         """Yield the persisted states of partitions that the broker serves for the group from now on."""
         for key in session.partitions:
@@ -459,6 +525,9 @@ class ShareGroupConverter:
             self._served[place] = read.answered_us if read else 0
             if read is not None:
                 self._assigned.add((key, read.start_us))
+                self._archiving[key] = [
+                    (each["first_offset"], each["last_offset"]) for each in read.states if each["state"] == "ARCHIVING"
+                ]
             start, states, supposed = read.start_offset if read else -1, read.states if read else [], 0
             if start < 0 and (read is None or "auto_offset_reset" not in self._settings):
                 start = self._first_offset(key, request.start_us)
@@ -511,6 +580,8 @@ class ShareGroupConverter:
             "settings": self._settings,
             "served": [[broker, *key, read_us] for (broker, key), read_us in self._served.items()],
             "assigned": sorted([*key, start_us] for key, start_us in self._assigned),
+            "archiving": [[*key, *offsets] for key, queued in self._archiving.items() for offsets in queued],
+            "has_queue": self._has_queue,
         }
 
     @classmethod
@@ -525,6 +596,9 @@ class ShareGroupConverter:
         converter._settings = dict(state["settings"])
         converter._served = {(broker, (topic, number)): read_us for broker, topic, number, read_us in state["served"]}
         converter._assigned = {((topic, partition), start_us) for topic, partition, start_us in state["assigned"]}
+        for topic, partition, first, last in state.get("archiving", ()):
+            converter._archiving.setdefault((topic, partition), []).append((first, last))
+        converter._has_queue = state.get("has_queue", False)
         return converter
 
 
@@ -535,6 +609,12 @@ def _operation(
     if event["type"] in ("share_group", "share_state"):
         return LoggedOperation(request.broker, request.place, {**event, "broker": request.broker}, None, number)
     return logged_operation(request, event, of_fetch, number)
+
+
+def _persister(request: Request) -> int | None:
+    """Return the broker that sent a request to the share coordinator, or None if its client id does not show it."""
+    found = _PERSISTER.search(request.client_id or "")
+    return int(found[1]) if found else None
 
 
 def _write_errors(codes: Iterable[tuple[Key, int]]) -> dict[str, Any]:

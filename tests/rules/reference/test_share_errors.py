@@ -375,7 +375,7 @@ def test_fetch_outlives_its_maximum_wait(read_ms: int, max_wait_ms: int, answer:
     _, replay = _run(_read(_tiered(max_wait_ms=max_wait_ms), read_ms))
     assert _fetches(replay) == [answer]
     (outcome,) = replay.outcomes
-    assert outcome.expired + (outcome.fetcher == "remote") == marks
+    assert outcome.expired + (outcome.fetcher == "remote_twice") == marks
     assert not outcome.expired or outcome.ended_us == outcome.deadline_us
 
 
@@ -404,7 +404,7 @@ def test_lost_partition_of_short_wait_is_answered_later() -> None:
     """The fetch leaves the purgatory at 50 ms, and the timer for 400 ms more is its only expiration."""
     _, replay = _run(_tiered(max_wait_ms=100).change(50, 0, "follower"))
     assert _fetches(replay) == ["f1 expired 450 "]
-    assert replay.outcomes[0].fetcher is None
+    assert replay.outcomes[0].fetcher == "remote"
     _, replay = _run(_read(_tiered(max_wait_ms=100).change(50, 0, "follower"), 200))
     assert _fetches(replay) == ["f1 remote_reads 200 0:0"]
 

@@ -46,6 +46,7 @@ def _share(
     lock_ms: int = 30_000,
     error: int = 0,
     refused: int = 0,
+    failed: int = 0,
     **times: Any,
 ) -> str:
     """Return the line of a request, which was handled for 1 ms and answered at a time; ranges are of partition 0."""
@@ -61,7 +62,7 @@ def _share(
         "shareSessionEpoch": epoch,
         "topics": _topics([*listed.values()]),
     }
-    answer: dict[str, Any] = {"partitionIndex": 0, "errorCode": refused if api == ACKNOWLEDGE else 0}
+    answer: dict[str, Any] = {"partitionIndex": 0, "errorCode": refused if api == ACKNOWLEDGE else failed}
     if api == FETCH:
         body |= {"maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "maxRecords": 20, "batchSize": 10}
         body |= {"forgottenTopicsData": [{"topicId": T, "partitions": [*forgotten]}] if forgotten else []}
@@ -108,6 +109,56 @@ def _shown(event: dict[str, Any]) -> dict[str, Any]:
     return {"at": (event["time_us"] - us(0)) / 1000, "type": event["type"], **named}
 
 
+def test_writes_show_the_dead_letter_queue() -> None:
+    """Records that are first ARCHIVING, then ARCHIVED, are in the queue when the second state is written."""
+    events = _events(
+        _share(10, 0, partitions=[0], acquired=[(0, 9, 1)]),
+        _share(20, 1, api=ACKNOWLEDGE, acknowledged=[(0, 4, 3)]),
+        _write(21, 0, (0, 4, 3, 1)),
+        _write(24, 0, (6, 7, 4, 1)),
+        _write(30, 0, (0, 4, 4, 1)),
+    )
+    assert events[0] == {"at": 9, "type": "share_group", "dead_letter_queue": True}
+    end = {"topic": "t", "partition": 0, "first_offset": 0, "last_offset": 4}
+    assert [event for event in events if event["type"] == "share_dead_letter"] == [
+        {"at": 29, "type": "share_dead_letter", **end}
+    ]
+
+
+def test_queue_of_a_group_may_be_configured() -> None:
+    name = "errors.deadletterqueue.topic.name"
+    events = _events(_configured(5, **{name: "dlq.t"}), _share(10, 0, partitions=[0]), _share(20, 1))
+    assert [event.get("dead_letter_queue") for event in events] == [True, None, None]
+
+
+@pytest.mark.parametrize("read_again", [True, False])
+def test_second_read_shows_that_the_broker_dropped_the_state(read_again: bool) -> None:
+    """The last session of the group at the broker ends at 30 ms; the next one has the state read again, or has not."""
+    lines = [
+        _read(8, 0),
+        _share(10, 0, partitions=[0]),
+        _share(15, 0, member="other", partitions=[0]),
+        _share(20, -1, member="other"),
+        _share(30, -1),
+        *([_read(38, 7)] if read_again else []),
+        _share(40, 0, partitions=[0]),
+    ]
+    events = _events(*lines)
+    closed = [event.get("connection_closed", False) for event in events if event["type"] == "share_release"]
+    assert closed == [False, read_again]
+    starts = [event["start_offset"] for event in events if event["type"] == "share_state"]
+    assert starts == ([0, 7] if read_again else [0])
+
+
+def test_failed_read_of_the_state_is_that_of_the_fetch() -> None:
+    body = {"groupId": "g", "topics": _topics([{"partition": 0}])}
+    answer = {"results": _topics([{"partition": 0, "errorCode": 14}])}
+    failed = log_line(18, message("READ_SHARE_GROUP_STATE", body, answer, client="Persister-client-1"), broker=2)
+    (event,) = _events(failed, _share(20, 0, partitions=[0], failed=15))
+    (place,) = event["partitions"]
+    assert (place["error"], place["state_read_ms"]) == ("COORDINATOR_LOAD_IN_PROGRESS", 0)
+
+
 def test_session_has_the_partitions_that_a_line_omits() -> None:
     events = _events(
         _share(10, 0, partitions=[0, 2]),
@@ -141,18 +192,19 @@ def test_acknowledgement_is_answered_when_states_are_written() -> None:
     assert (event["type"], event["at"], event["state_write_ms"]) == ("share_acknowledge", 19.4, 30)
 
 
-@pytest.mark.parametrize("archived", [3, 4])
-def test_first_fetch_waits_for_the_state(archived: int) -> None:
+@pytest.mark.parametrize(("number", "state"), [(3, "ARCHIVING"), (4, "ARCHIVED")])
+def test_first_fetch_waits_for_the_state(number: int, state: str) -> None:
     events = _events(
         _share(100, 0, partitions=[0], remote=80),
-        _read(60, 7, (9, 9, archived, 5), local=1, remote=30),
+        _read(60, 7, (9, 9, number, 5), local=1, remote=30),
         _share(110, 0, partitions=[0], member="n", remote=70),
         _share(200, 0, partitions=[0], member="o"),
     )
     states = {"topic": "t", "partition": 0, "start_offset": 7}
-    done = [{"first_offset": 9, "last_offset": 9, "state": "ARCHIVED", "delivery_count": 5}]
-    assert events[0] == {"at": 19, "type": "share_state", **states, "states": done}
-    assert [event["partitions"][0].get("state_read_ms") for event in events[1:]] == [40, 20, None]
+    done = [{"first_offset": 9, "last_offset": 9, "state": state, "delivery_count": 5}]
+    assert events[int(state == "ARCHIVING")] == {"at": 19, "type": "share_state", **states, "states": done}
+    fetches = [event for event in events if event["type"] == "share_fetch"]
+    assert [event["partitions"][0].get("state_read_ms") for event in fetches] == [40, 20, None]
 
 
 def test_group_from_before_the_log_starts_at_its_first_records() -> None:

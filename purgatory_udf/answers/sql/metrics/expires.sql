@@ -58,7 +58,8 @@ meters AS (
     GROUP BY broker, window_start
     UNION ALL
     SELECT 'DelayedShareFetchMetrics,name=ExpiresPerSec', broker, NULL, NULL, NULL, window_start,
-        count(*) + count_if(fetcher = 'remote'), count_if(after_end) + count_if(after_end AND fetcher = 'remote')
+        count(*) + count_if(fetcher = 'remote_twice'),
+        count_if(after_end) + count_if(after_end AND fetcher = 'remote_twice')
     FROM expired
     WHERE kind = 'share_fetch'
     GROUP BY broker, window_start

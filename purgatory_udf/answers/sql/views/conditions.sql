@@ -43,6 +43,9 @@ UNION ALL
 -- What is left of the wait.
 SELECT w.operation_id,
     CASE
+        WHEN w.kind = 'share_fetch'
+            AND (w.fetcher LIKE 'remote%' OR w.completed_by IN ('remote_reads', 'offline', 'unknown_partition', 'not_leader'))
+            THEN 'remote_storage'
         WHEN w.kind = 'fetch' AND d.operation_id IS NULL OR w.kind = 'share_fetch' THEN 'no_data'
         WHEN w.kind = 'fetch' AND e.replica_id >= 0 THEN 'replication_throttled'
         WHEN w.kind = 'fetch' AND e.isolation = 'read_committed' THEN 'open_transaction'
