@@ -257,7 +257,8 @@ class ShareSettings(_Section):
     def overrides(self, group: str) -> bool:
         """Return whether a setting, or a rule that may apply to the group, replaces or scales a reported value."""
         limits = self.record_lock_duration_ms, self.delivery_count_limit, self.partition_max_record_locks
-        if any(value is not None for value in (self.max_wait_ms, self.max_records, *limits)):
+        others = self.max_wait_ms, self.max_records, self.isolation, self.dead_letter_queue, self.max_sessions
+        if any(value is not None for value in (*limits, *others)):
             return True
         rules = (rule for rule in self._rules if rule.group is None or matches_pattern(rule.group, group))
         return any(key.startswith("share.") for rule in rules for key in rule.settings)

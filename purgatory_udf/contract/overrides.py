@@ -53,6 +53,18 @@ def _override_range(value: int | str | None) -> int | str | None:
 Override = Annotated[int | str | None, BeforeValidator(_override), AfterValidator(_override_range)]
 
 
+def _rule_value(value: Any) -> Any:
+    return value if value in ISOLATIONS else _override(value)
+
+
+def _rule_range(value: int | str | None) -> int | str | None:
+    return value if value in ISOLATIONS else _override_range(value)
+
+
+# The value of a setting in a rule: as `Override`, or the name of an isolation.
+RuleValue = Annotated[int | str | None, BeforeValidator(_rule_value), AfterValidator(_rule_range)]
+
+
 def apply_override(recorded: int, setting: int | str | None) -> int:
     """Return the effective value: the recorded value, replaced or scaled by the setting if it is not None."""
     if setting is None:
@@ -102,6 +114,8 @@ FETCH_KEYS = ("max_wait_ms", "min_bytes")
 SHARE_GROUP_KEYS = tuple(
     f"share.{key}" for key in ("record_lock_duration_ms", "delivery_count_limit", "partition_max_record_locks")
 )
+# The setting of a share group with values that are names.
+ISOLATION_KEY, ISOLATIONS = "share.isolation", ("read_committed", "read_uncommitted")
 # The keys that a rule may set; each replaces one field of a request.
 WHAT_IF_KEYS = frozenset(
     {
@@ -114,6 +128,7 @@ WHAT_IF_KEYS = frozenset(
         "share.max_wait_ms",
         "share.max_records",
         *SHARE_GROUP_KEYS,
+        ISOLATION_KEY,
         *(f"fetch.{reader}{key}" for reader in ("", "consumer.", "follower.") for key in FETCH_KEYS),
     }
 )
@@ -241,12 +256,21 @@ class Scope(BaseModel):
 class ScopeRule(Scope):
     """A scope with its settings; the value null keeps the recorded value."""
 
-    settings: Annotated[dict[str, Override], BeforeValidator(_flat), Field(min_length=1)]
+    settings: Annotated[dict[str, RuleValue], BeforeValidator(_flat), Field(min_length=1)]
 
     @model_validator(mode="after")
     def _check_scope_fits_keys(self) -> ScopeRule:
-        for key in self.settings:
-            if key in SHARE_GROUP_KEYS and (self.client_id, self.topic, self.broker) != (None, None, None):
+        for key, value in self.settings.items():
+            if value is not None and (key == ISOLATION_KEY) != (value in ISOLATIONS):
+                expected = (
+                    " or ".join(ISOLATIONS) if key == ISOLATION_KEY else "a whole number, or a factor such as x0.5"
+                )
+                raise ValueError(f"{key}: expected {expected}")
+            if key in (*SHARE_GROUP_KEYS, ISOLATION_KEY) and (self.client_id, self.topic, self.broker) != (
+                None,
+                None,
+                None,
+            ):
                 raise ValueError(f"{key} can be limited by group only, because it is a setting of the share group")
             if key.startswith("share."):
                 continue

@@ -17,6 +17,7 @@ from purgatory_udf.rules.reference.reference_replay import replay
 from tests.rules.reference.timeline import Timeline
 from tests.support.group_timeline import GroupTimeline
 from tests.support.outcome_rows import outcomes_of
+from tests.support.share_timeline import ShareTimeline
 
 
 def fetches(**rules: Any) -> list[str]:
@@ -170,6 +171,44 @@ def test_share_settings_change_waiting_fetch(setting: str, ended_ms: int, record
     assert (b.ended_us // 1000, acquired) == (ended_ms, records)
 
 
+@pytest.mark.parametrize(
+    ("setting", "ended", "records"),
+    [
+        ("share.max_wait_ms=500", "min_bytes 15", 20),
+        ("share.isolation=read_committed", "expired 510", 8),
+        ("share.isolation[group=g]=read_committed", "expired 510", 8),
+        ("share.isolation[group=other]=read_committed", "min_bytes 15", 20),
+    ],
+)
+def test_isolation_changes_what_is_delivered(setting: str, ended: str, records: int) -> None:
+    """Offsets 5 to 6 were aborted; a transaction is open from offset 10 on, so that f2 waits with read_committed."""
+    aborted = [{"first_offset": 5, "last_offset": 6}]
+    timeline = ShareTimeline().settings().append(1, 0, 10).change(2, 0, "last_stable", offset=10, aborted=aborted)
+    timeline.fetch(10, "f1", "m1", [0]).append(15, 0, 20, 10).fetch(15, "f2", "m2", [0], max_wait_ms=495)
+    replayed = replay(timeline.events, load_config(None, [setting]))
+    f2 = next(each for each in replayed.outcomes if each.request_id == "f2")
+    acquired = sum(each.last_offset + 1 - each.first_offset for _, each in replayed.deliveries)
+    assert (f"{'expired' if f2.expired else f2.completed_by} {f2.ended_us // 1000}", acquired) == (ended, records)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends"),
+    [
+        ([], ["a min_bytes", "b session_limit", "c min_bytes"]),
+        (["share.max_sessions=1"], ["a min_bytes", "b session_limit", "c session_limit"]),
+        (["share.max_sessions=2"], ["a min_bytes", "b min_bytes", "c session_limit"]),
+        (["share.max_sessions=3"], ["a min_bytes", "b min_bytes", "c min_bytes"]),
+    ],
+)
+def test_limit_of_sessions_decides_recorded_refusals(settings: list[str], ends: list[str]) -> None:
+    """In the recording, the broker refused b because of too many sessions."""
+    timeline = ShareTimeline().settings().append(1, 0, 30)
+    for at, (name, error) in enumerate((("a", None), ("b", "SHARE_SESSION_LIMIT_REACHED"), ("c", None))):
+        timeline.fetch(10 + at, name, name, [0], max_records=10, acquire_mode=1, session_epoch=0, error=error)
+    replayed = replay(timeline.events, load_config(None, settings))
+    assert sorted(f"{each.request_id} {each.completed_by}" for each in replayed.outcomes) == ends
+
+
 def test_settings_of_missing_kinds_are_named() -> None:
     chosen = variants(["v", "share.max_records=5", "produce.timeout_ms[topic=a]=1", "fetch.min_bytes=2"], None, [])
     assert list(_ineffective_settings(chosen[1], chosen[0], {"share_fetch", "produce"})) == []
@@ -211,6 +250,9 @@ def test_rules_of_variant_precede_baseline(tmp_path: Path) -> None:
         ("group.session_timeout_ms[topic=t]=1", "what_if.0: group.session_timeout_ms cannot be limited by topic"),
         ("share.delivery_count_limit[topic=t]=1", "share.delivery_count_limit can be limited by group only"),
         ("share.reads[group=g]=batches", "share.reads is not a what-if key"),
+        ("share.isolation[topic=t]=read_committed", "share.isolation can be limited by group only"),
+        ("share.isolation[group=g]=5", "share.isolation: expected read_committed or read_uncommitted"),
+        ("share.max_wait_ms[group=g]=read_committed", "share.max_wait_ms: expected a whole number, or a factor"),
         ("group.share.record.lock.duration.ms=1", "is share.record_lock_duration_ms"),
         ("share.delivery.count.limit=1", "the key of Kafka's share.delivery.count.limit is share.delivery_count_limit"),
     ],

@@ -52,7 +52,7 @@ from purgatory_udf.rules.reference.delayed_remote import (
 )
 from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, RemoteData, ShareFetch
 from purgatory_udf.rules.reference.partition import FetchIsolation, Partition, ReplicaStatus
-from purgatory_udf.rules.reference.share_broker import GroupKey, ShareAnswer, StateRead
+from purgatory_udf.rules.reference.share_broker import SHARE_SESSION_LIMIT_REACHED, GroupKey, ShareAnswer, StateRead
 from purgatory_udf.rules.reference.share_records import (
     Acknowledgement,
     Acquirer,
@@ -192,7 +192,8 @@ def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None =
     operation = DelayedShareFetch(request, delay_ms, fetch, broker.shares)
     operation.respond = respond
     error = event.get("error") or NONE
-    if error == NONE:
+    is_limit = error == SHARE_SESSION_LIMIT_REACHED and cluster.config.share.max_sessions is not None
+    if error == NONE or is_limit:
         error = broker.shares.fetch_session_error(fetch)
     if error != NONE:
         broker.shares.refuse(operation, error, event["time_us"])

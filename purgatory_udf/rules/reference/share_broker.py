@@ -128,7 +128,7 @@ class ShareGroups:
             **numbers,
             dead_letter_queue=self.settings.has_dead_letters and (limits.dead_letter_queue if queue is None else queue),
             auto_offset_reset=self.settings.auto_offset_reset or limits.auto_offset_reset,
-            isolation=self.settings.isolation or limits.isolation,
+            isolation=str(self.settings.of_group("isolation", group) or limits.isolation),
         )
 
     def dead_letter_write_ms(self, group: str) -> int | None:
