@@ -16,11 +16,11 @@ BROKERS = (1, 2, 3)
 
 
 @cache
-def log(name: str, lines: int | None = None) -> tuple[Request, ...]:
+def log(name: str, lines: int | None = None, brokers: tuple[int, ...] = BROKERS) -> tuple[Request, ...]:
     """Return the requests of a recording, broker by broker; with `lines`, only of the first lines of each broker."""
     read = (
         read_line(line, Place(broker, number))
-        for broker in BROKERS
+        for broker in brokers
         for number, line in enumerate(
             islice(recorded.lines(recorded.data_file("traces", name, f"request-{broker}.log")), lines), start=1
         )
