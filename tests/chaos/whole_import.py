@@ -16,7 +16,7 @@ from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.launch.job import DONE, USER_ERROR, Job
 
 # The only reason for which the import may need Spark.
-_NEEDS_SPARK = "some events may be late or repeat a seq, so all have to be compared"
+_NEEDS_SPARK = "a moment has too many events for this process"
 # Random lines are not in time order.
 _ANY_ORDER = ("--max-disorder-ms", "86400000")
 

@@ -3,7 +3,8 @@
     serialized, by piece ─► cut at the borders of files ─► (by file) ─► sorted ─► rows
 
 This works if the totals of the pieces rule out late events and repeated `seq`, and no moment has too many events for
-one task. Otherwise, `trace_import` compares the events as rows. Without Spark, late events are found while serialized.
+one task. Otherwise, `trace_import` compares the events as rows. Without Spark, late and repeated events are found while
+serialized.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -211,13 +212,18 @@ def in_order(
     return cut.frame.repartitionById(len(cuts) + 1, sf.col("place")).mapInArrow(_sorted, from_arrow_schema(EVENTS))
 
 
+# Rules by which an import refuses events that are valid on their own.
+LATE, DUPLICATE = "late", "duplicate seq"
+
+
 @dataclass(frozen=True)
-class LateEvents:
-    """The late events of an import without Spark, and what remains.
+class RefusedEvents:
+    """The late events and those with a repeated `seq` of an import without Spark, and what remains.
 
     Attributes:
-        by_file: Line, time and latest time before it of each late event as arrays, in order of lines, by file.
-        pieces: The pieces with late events, as (file, piece).
+        by_file: The refused events of each file, in order of lines: an array with the columns of `_REFUSED`.
+        pieces: The pieces with refused events, as (file, piece).
+        by_rule: Number of refused events by rule, without rules that refuse none.
         taken: Number of other events.
         first_us: Time of the first of these; None if there is none.
         last_us: Time of the last of these.
@@ -225,96 +231,149 @@ class LateEvents:
 
     by_file: Mapping[int, np.ndarray]
     pieces: frozenset[tuple[int, int]]
+    by_rule: Mapping[str, int]
     taken: int
     first_us: int | None
     last_us: int | None
 
-    @property
-    def count(self) -> int:
-        """Number of late events."""
-        return sum(late.shape[1] for late in self.by_file.values())
-
     def rejected(self, max_disorder_ms: int, sources: Sequence[str], run_id: str) -> Work:
-        """Return the step that turns the text of lines (TEXTS) into rows of `rejected_events` for those that are late.
-
-        `late_reason` has the text.
-        """
+        """Return the step that turns the text of lines (TEXTS) into rows of `rejected_events` for refused ones."""
 
         def step(batches: Batches) -> Batches:
             for batch in batches:
                 files, numbers = (batch.column(name).to_numpy() for name in ("file", "line"))
                 for file in np.unique(files).tolist():
-                    lines, times, latest = self.by_file.get(file, np.empty((3, 0), np.int64))
-                    place = np.searchsorted(lines, numbers)
-                    is_late = (files == file) & (place < len(lines))
-                    is_late[is_late] = lines[place[is_late]] == numbers[is_late]
-                    place = place[is_late]
-                    pairs = zip(times[place].tolist(), latest[place].tolist(), strict=True)
+                    found, places = self._places(file, numbers)
+                    found &= files == file
+                    refused = self.by_file.get(file, _NONE)[places[found]]
                     columns = {
-                        "run_id": pa.repeat(pa.scalar(run_id), len(place)),
-                        "raw": batch.column("text").filter(pa.array(is_late)),
-                        "reason": pa.array([late_reason(*pair, max_disorder_ms) for pair in pairs], pa.string()),
-                        "source": pa.repeat(pa.scalar(sources[file]), len(place)),
-                        "line": pa.array(lines[place]),
+                        "run_id": pa.repeat(pa.scalar(run_id), len(refused)),
+                        "raw": batch.column("text").filter(pa.array(found)),
+                        "reason": pa.array([_reason(row, max_disorder_ms, sources) for row in refused], pa.string()),
+                        "source": pa.repeat(pa.scalar(sources[file]), len(refused)),
+                        "line": pa.array(refused["line"]),
                     }
                     rows = [columns[name] for name in REJECTED_EVENTS.names]
                     yield pa.RecordBatch.from_arrays(rows, schema=REJECTED_EVENTS)
 
         return step
 
+    def is_refused(self, file: int, lines: np.ndarray) -> np.ndarray:
+        """Return a mask of the lines of a file, as numbers from its start, that are refused."""
+        return self._places(file, lines)[0]
 
-def late_reason(time_us: int, latest_us: int, max_disorder_ms: int) -> str:
-    """Return why an event at `time_us` is rejected whose file has an event at `latest_us` before it."""
+    def _places(self, file: int, lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which of the lines are refused, and their places in `by_file`."""
+        refused = self.by_file.get(file, _NONE)["line"]
+        places = np.searchsorted(refused, lines)
+        found = places < len(refused)
+        found[found] = refused[places[found]] == lines[found]
+        return found, places
+
+
+# A refused event. A late one has its time in `value` and the latest time before it in `other`. One that repeats a `seq`
+# has that `seq` in `value`, and the event that has it first in `first_file` and `other`, its line.
+_REFUSED = np.dtype(
+    [
+        ("line", np.int64),
+        ("late", np.bool_),
+        ("value", np.int64),
+        ("other", np.int64),
+        ("first_file", np.int32),
+        ("given", np.bool_),
+    ]
+)
+_NONE = np.empty(0, _REFUSED)
+# An event that is not late.
+_PUNCTUAL = np.dtype(
+    [("seq", np.int64), ("file", np.int32), ("piece", np.int32), ("line", np.int64), ("us", np.int64), ("given", "?")]
+)
+
+
+def _reason(refused: np.void, max_disorder_ms: int, sources: Sequence[str]) -> str:
+    value, other = int(refused["value"]), int(refused["other"])
+    if not refused["late"]:
+        origin = "" if refused["given"] else " (this line has no seq; its place in the input is used)"
+        return f"seq: {value}: already used at {sources[refused['first_file']]}:{other}{origin}"
     return (
-        f"late: time_us {time_us} is {latest_us - time_us} us behind {latest_us}, the greatest before it in the file "
+        f"late: time_us {value} is {other - value} us behind {other}, the greatest before it in the file "
         f"(max_disorder_ms is {max_disorder_ms})"
     )
 
 
-def late_events(staged: Dataset, totals: Sequence[PieceTotals], max_disorder_ms: int) -> LateEvents:
-    """Return the events that are more than `max_disorder_ms` behind an earlier line of their file.
+def refused_events(staged: Dataset, totals: Sequence[PieceTotals], max_disorder_ms: int) -> RefusedEvents:
+    """Return the events that are late, and of the others those with the `seq` of an earlier event in input order.
 
     Args:
         staged: VALIDATED rows, in this process.
         totals: Totals of the pieces, in input order.
-        max_disorder_ms: Maximum out-of-orderness, in milliseconds.
+        max_disorder_ms: Maximum out-of-orderness, in milliseconds. An event that is more behind an earlier line of its
+            file is late.
     """
-    packed, lateness = _packed(staged), _Lateness.of(totals, max_disorder_ms)
+    packed = _packed(staged)
     assert isinstance(packed, LocalDataset)
-    by_file: dict[int, list[np.ndarray]] = {}
-    pieces, taken, spans = set(), 0, []
+    starts = {(start.file, start.piece): start for start in piece_starts(totals)}
+    may_repeat = seq_may_repeat(totals)
+    refused: dict[int, list[np.ndarray]] = {}
+    pieces, taken, late, spans, punctual = set(), 0, 0, [], []
     for buffer in chain.from_iterable(map(_buffers, packed.readers())):
-        start, times, latest, is_late = lateness.of_piece(events := unpack(buffer))
-        if is_late.any():
-            lines = events.column("line").to_numpy() + start.lines_before
-            by_file.setdefault(start.file, []).append(np.stack([lines, times, latest])[:, is_late])
-            pieces.add((start.file, start.piece))
-        if not is_late.all():
-            taken += len(times) - int(is_late.sum())
-            spans.append((int(times[~is_late].min()), int(times[~is_late].max())))
-    arrays = {file: np.concatenate(parts, axis=1) for file, parts in by_file.items()}
-    in_order = {file: array[:, np.argsort(array[0], kind="stable")] for file, array in arrays.items()}
-    first = min((first for first, _ in spans), default=None)
-    return LateEvents(in_order, frozenset(pieces), taken, first, max((last for _, last in spans), default=None))
-
-
-@dataclass(frozen=True)
-class _Lateness:
-    """Finds late events of a piece. `starts` has the start of each piece by (file, piece)."""
-
-    starts: Mapping[tuple[int, int], PieceStart]
-    max_disorder_us: int
-
-    @classmethod
-    def of(cls, totals: Sequence[PieceTotals], max_disorder_ms: int) -> _Lateness:
-        return cls({(start.file, start.piece): start for start in piece_starts(totals)}, max_disorder_ms * 1000)
-
-    def of_piece(self, events: pa.RecordBatch) -> tuple[PieceStart, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the start of the piece, each event's time, the latest time before it, and whether it is late."""
-        start = self.starts[events.column("file")[0].as_py(), events.column("piece")[0].as_py()]
-        times = events.column("time_us").to_numpy()
+        events = unpack(buffer)
+        start = starts[events.column("file")[0].as_py(), events.column("piece")[0].as_py()]
+        times, lines = events.column("time_us").to_numpy(), events.column("line").to_numpy() + start.lines_before
         latest = np.maximum(events.column("latest").to_numpy(), start.latest_before)
-        return start, times, latest, latest - times > self.max_disorder_us
+        is_late = latest - times > max_disorder_ms * 1000
+        if count := int(is_late.sum()):
+            of_piece = np.zeros(count, _REFUSED)
+            of_piece["line"], of_piece["late"] = lines[is_late], True
+            of_piece["value"], of_piece["other"] = times[is_late], latest[is_late]
+            refused.setdefault(start.file, []).append(of_piece)
+            pieces.add((start.file, start.piece))
+            late += count
+        if may_repeat:
+            rows = np.zeros(len(times) - count, _PUNCTUAL)
+            given = events.column("seq")
+            rows["seq"] = _seq(given, lines, start.file).to_numpy()[~is_late]
+            rows["file"], rows["piece"], rows["line"] = start.file, start.piece, lines[~is_late]
+            rows["us"], rows["given"] = times[~is_late], given.is_valid().to_numpy(zero_copy_only=False)[~is_late]
+            punctual.append(rows)
+        elif not is_late.all():
+            taken += len(times) - count
+            spans.append((int(times[~is_late].min()), int(times[~is_late].max())))
+    repeated = 0
+    if punctual and len(rows := np.concatenate(punctual)):
+        places, first = _repeated(rows)
+        repeated, others = len(places), np.delete(rows["us"], places)
+        taken = len(others)
+        # The first event of a `seq` is never refused.
+        spans = [(int(others.min()), int(others.max()))]
+        again = rows[places]
+        pieces.update(set(zip(again["file"].tolist(), again["piece"].tolist(), strict=True)))
+        for file in np.unique(again["file"]).tolist():
+            of_file = again["file"] == file
+            columns = np.zeros(int(of_file.sum()), _REFUSED)
+            columns["line"], columns["value"], columns["given"] = (
+                again[name][of_file] for name in ("line", "seq", "given")
+            )
+            columns["first_file"], columns["other"] = (rows[name][first[of_file]] for name in ("file", "line"))
+            refused.setdefault(file, []).append(columns)
+    counts = {LATE: late, DUPLICATE: repeated}
+    return RefusedEvents(
+        {file: np.sort(np.concatenate(parts), order="line") for file, parts in refused.items()},
+        frozenset(pieces),
+        {rule: number for rule, number in counts.items() if number},
+        taken,
+        min((first for first, _ in spans), default=None),
+        max((last for _, last in spans), default=None),
+    )
+
+
+def _repeated(events: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of the events with the `seq` of an earlier line, and those of the first event of each `seq`."""
+    order = np.lexsort((events["line"], events["file"], events["seq"]))
+    seq = events["seq"][order]
+    is_first = np.append(True, seq[1:] != seq[:-1])
+    first = order[np.maximum.accumulate(np.where(is_first, np.arange(len(seq)), 0))]
+    return order[~is_first], first[~is_first]
 
 
 def parts_in_order(
@@ -323,7 +382,7 @@ def parts_in_order(
     sources: Sequence[str],
     run_id: str,
     cuts: Sequence[int],
-    max_disorder_ms: int | None = None,
+    refused: RefusedEvents | None = None,
 ) -> list[Callable[[], pa.Table]]:
     """Return for each file a function that makes its rows in this process.
 
@@ -333,17 +392,16 @@ def parts_in_order(
         sources: Names of the files, by their index.
         run_id: Name of the import.
         cuts: Start times of the files after the first, as `file_start_times` returns them.
-        max_disorder_ms: Omit events that are later, in milliseconds; None if there are none.
+        refused: Events to omit, if any.
     """
     packed = _packed(staged)
-    lateness = None if max_disorder_ms is None else _Lateness.of(totals, max_disorder_ms)
     assert isinstance(packed, LocalDataset)
     spans = [(read, *span) for read in packed.readers() if (span := _span(_buffers(read))) is not None]
     placement = _RowPlacement.of(totals, sources, run_id)
     parts: list[Callable[[], pa.Table]] = []
     for begin, end in pairwise([0, *cuts, NEVER]):
         overlapping = [read for read, first, last in spans if first < end and last >= begin]
-        parts.append(partial(_part, overlapping, begin, end, placement, lateness))
+        parts.append(partial(_part, overlapping, begin, end, placement, refused))
     return parts
 
 
@@ -370,7 +428,7 @@ def _span(packed: Iterable[pa.Buffer]) -> tuple[int, int] | None:
 
 
 def _part(
-    readers: Iterable[Part], begin: int, end: int, placement: _RowPlacement, lateness: _Lateness | None
+    readers: Iterable[Part], begin: int, end: int, placement: _RowPlacement, refused: RefusedEvents | None
 ) -> pa.Table:
     """Return the rows of one file of `events` in time order: the events with `begin` <= `time_us` < `end`."""
     batches = []
@@ -378,8 +436,8 @@ def _part(
         events = unpack(piece)
         times = events.column("time_us").to_numpy()
         within = (times >= begin) & (times < end)
-        if lateness is not None:
-            within &= ~lateness.of_piece(events)[3]
+        if refused is not None:
+            within &= ~refused.is_refused(events.column("file")[0].as_py(), placement.lines(events).to_numpy())
         if within.any():
             batches.append(placement.placed(events if within.all() else events.filter(pa.array(within))))
     return _in_order(batches)
@@ -426,17 +484,28 @@ class _RowPlacement:
         before = {(start.file, start.piece): start.lines_before for start in piece_starts(totals)}
         return cls(before, list(sources), run_id)
 
+    def lines(self, events: pa.RecordBatch) -> pa.Array:
+        """Return the line numbers of the events of one piece, from the start of the file."""
+        return pc.add(
+            events.column("line"), self.before[events.column("file")[0].as_py(), events.column("piece")[0].as_py()]
+        )
+
     def placed(self, events: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for the VALIDATED_EVENTS of one piece. An event without `seq` gets one by file and line."""
         file, count = events.column("file")[0].as_py(), events.num_rows
-        line = pc.add(events.column("line"), self.before[file, events.column("piece")[0].as_py()])
+        line = self.lines(events)
         columns = {name: events.column(name) for name in FIELDS.names}
-        columns["seq"] = pc.coalesce(columns["seq"], pc.add(line, file * SEQ_PER_FILE))
+        columns["seq"] = _seq(columns["seq"], line, file)
         columns["event_time"] = columns["time_us"].cast(pa.timestamp("us")).cast(TIMESTAMP)
         columns["run_id"] = pa.repeat(pa.scalar(self.run_id), count)
         columns["source"] = pa.repeat(pa.scalar(self.sources[file]), count)
         columns["line"] = line
         return pa.RecordBatch.from_arrays([columns[name] for name in EVENTS.names], schema=EVENTS)
+
+
+def _seq(given: pa.Array, lines: Any, file: int) -> pa.Array:
+    """Return `seq` of the events on lines of a file: the given one, or one by file and line."""
+    return pc.coalesce(given, pc.add(pa.array(lines), file * SEQ_PER_FILE))
 
 
 def _sorted(batches: Batches) -> Batches:

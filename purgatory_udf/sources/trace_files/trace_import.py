@@ -1,8 +1,8 @@
 """Ingest of JSON Lines and Parquet: finds the files, validates and sorts their lines, writes the tables.
 
 Events that are late or repeat a `seq`, compared with the whole input, are rejected. Usually the totals of the pieces
-rule out both, and the events stay serialized (`event_order`). Otherwise, all events are compared as rows. The tables
-are the same in both cases.
+rule out both, and the events stay serialized (`event_order`). Otherwise Spark compares all events as rows, and this
+process their times and `seq`. The tables are the same in all cases.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENTS, REJECTED_EVENTS, TABLES
 from purgatory_udf.sources.trace_files.event_order import (
+    DUPLICATE,
+    LATE,
     assign_seq,
     file_start_times,
     in_order,
-    late_events,
     parts_in_order,
     piece_starts,
     piece_totals,
+    refused_events,
     rejections,
     seq_may_repeat,
     totals_suffice,
@@ -49,9 +51,6 @@ from purgatory_udf.storage.run_records import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-LATE = "late"
-DUPLICATE = "duplicate seq"
 
 
 def without_late(placed: DataFrame, max_disorder_ms: int) -> DataFrame:
@@ -142,7 +141,7 @@ def decide_rows(
         options: Options of the import.
 
     Raises:
-        NeedsSparkError: If a `seq` may be repeated, or a moment has too many events, and the backend is this process.
+        NeedsSparkError: If a moment has too many events, and the backend is this process.
     """
     sources = [file.name for file in source.files]
     lines = staged.where_null("rule", null=False).select(*PLACE.names)
@@ -150,10 +149,10 @@ def decide_rows(
     is_decided = totals_suffice(totals, options.max_disorder_ms)
     cuts = file_start_times(totals, options.events_per_file) if is_decided else None
     if isinstance(backend, LocalBackend):
-        if not is_decided and not seq_may_repeat(totals):
-            return _decide_late(backend, staged, totals, source, run_id, options, rejected)
+        if not is_decided:
+            return _decide_refused(backend, staged, totals, source, run_id, options, rejected)
         if cuts is None:
-            raise NeedsSparkError("some events may repeat a seq, or a moment has too many, so all have to be compared")
+            raise NeedsSparkError("a moment has too many events for this process")
         parts = parts_in_order(staged, totals, sources, run_id, cuts)
         return ImportDecision(_summed(totals), lambda path: write_parts(parts, path, EVENTS), rejected)
     assert isinstance(staged, SparkDataset)
@@ -176,7 +175,7 @@ def decide_rows(
     return ImportDecision(counts, partial(write_files, events), rejected.union(SparkDataset(texts, REJECTED_EVENTS)))
 
 
-def _decide_late(
+def _decide_refused(
     backend: LocalBackend,
     staged: Dataset,
     totals: Sequence[PieceTotals],
@@ -185,20 +184,19 @@ def _decide_late(
     options: IngestOptions,
     rejected: Dataset,
 ) -> ImportDecision:
-    """Decide which events are late, in this process; `rejected` are the rows of other lines. See `decide_rows`."""
+    """Decide in this process which events are refused; `rejected` are the rows of other lines. See `decide_rows`."""
     sources, disorder_ms = [file.name for file in source.files], options.max_disorder_ms
     cuts = file_start_times(totals, options.events_per_file)
     if cuts is None:
         raise NeedsSparkError("a moment has too many events for this process")
-    late = late_events(staged, totals, disorder_ms)
-    by_rule = _summed(totals).by_rule | ({LATE: late.count} if late.count else {})
+    refused = refused_events(staged, totals, disorder_ms)
     starts = {(start.file, start.piece): start.lines_before for start in piece_starts(totals)}
-    # The pieces of late events are read again, for the text of these lines.
-    texts = source.texts(backend, {piece: starts[piece] for piece in late.pieces})
-    refused = texts.map(late.rejected(disorder_ms, sources, run_id), REJECTED_EVENTS)
-    parts = parts_in_order(staged, totals, sources, run_id, cuts, disorder_ms)
-    counts = Counts(late.taken, by_rule, late.first_us, late.last_us)
-    return ImportDecision(counts, lambda path: write_parts(parts, path, EVENTS), rejected.union(refused))
+    # The pieces of refused events are read again, for the text of these lines.
+    texts = source.texts(backend, {piece: starts[piece] for piece in refused.pieces})
+    rows = texts.map(refused.rejected(disorder_ms, sources, run_id), REJECTED_EVENTS)
+    parts = parts_in_order(staged, totals, sources, run_id, cuts, refused)
+    counts = Counts(refused.taken, _summed(totals).by_rule | dict(refused.by_rule), refused.first_us, refused.last_us)
+    return ImportDecision(counts, lambda path: write_parts(parts, path, EVENTS), rejected.union(rows))
 
 
 def _summed(totals: Sequence[PieceTotals]) -> Counts:

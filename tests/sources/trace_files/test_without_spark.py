@@ -17,7 +17,7 @@ from purgatory_udf.backend import spilled_dataset
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch.backend_choice import ANY_BYTES, IMPORTED_BYTES, open_local, runs_in_process
-from purgatory_udf.sources.trace_files import trace_import
+from purgatory_udf.sources.trace_files import event_order, trace_import
 from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.support.outcome_folder import SAMPLE
 
@@ -63,10 +63,11 @@ def _comparable_rows(out: Path, name: str) -> list[dict[str, Any]]:
     return rows if name == "events" else sorted(rows, key=repr)
 
 
-def test_unsupported_inputs_need_spark(tmp_path: Path) -> None:
-    """Parquet and large traces, which the launcher sees; and a repeated `seq`, before anything is written."""
-    repeated = [{"time_us": time_us, "type": "clock", "seq": 7} for time_us in (1_000_000, 2_000_000)]
-    (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in repeated))
+def test_unsupported_inputs_need_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parquet and large traces, which the launcher sees; and a crowded moment, before anything is written."""
+    moment = json.dumps({"time_us": 1_000_000, "type": "clock", "broker": 1})
+    (tmp_path / "trace.jsonl").write_text(f"{moment}\n" * 100)
+    monkeypatch.setattr(event_order, "MAX_FILE_RATIO", 0)
     for name in ("large.jsonl", "request.log"):
         with open(tmp_path / name, "wb") as file:
             file.truncate(IMPORTED_BYTES + 1)
@@ -104,37 +105,55 @@ def test_spilled_import_equals_import_in_memory(tmp_path: Path, monkeypatch: pyt
     assert [len(table) for table in tables[0]] == [len(lines), 1]
 
 
-@pytest.mark.parametrize("in_memory", [1 << 40, -1])
-def test_late_events_are_rejected_without_spark(
-    in_memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("in_memory", "repeated"), [(1 << 40, False), (-1, False), (1 << 40, True), (-1, True)])
+def test_late_and_repeated_events_are_rejected_without_spark(
+    in_memory: int, repeated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two files of random times, one of them in time order, in pieces of a few lines; and a line that is no event."""
+    """Two files of random times, one of them in time order, in pieces of a few lines; and a line that is no event.
+
+    With `repeated`, two thirds of the events have a `seq` that others may have, too.
+    """
     monkeypatch.setattr(trace_import, "IN_MEMORY_BYTES", in_memory)
     monkeypatch.setattr(LocalBackend, "piece_bytes", 2_000)
     numbers = random.Random(43)
     times = {name: [START + numbers.randrange(60_000) * 100 for _ in range(200)] for name in ("a.jsonl", "b.jsonl")}
     times["b.jsonl"].sort()
     expected, refused = [], ["not JSON: Expecting value at column 1"]
-    for name, of_file in times.items():
-        lines = [json.dumps({"time_us": time_us, "type": "clock", "broker": 1}) for time_us in of_file]
-        (tmp_path / name).write_text("\n".join([*lines, "no event"] if name == "a.jsonl" else lines))
-        latest = 0
+    used: dict[int, str] = {}
+    for file, (name, of_file) in enumerate(times.items()):
+        lines, latest = [], 0
         for number, time_us in enumerate(of_file, 1):
+            event: dict[str, Any] = {"time_us": time_us, "type": "clock", "broker": 1}
+            if repeated and numbers.random() < 2 / 3:
+                event["seq"] = numbers.choice([numbers.randrange(150), file * 2**40 + numbers.randrange(200)])
+            lines.append(json.dumps(event))
+            seq, place = event.get("seq", file * 2**40 + number), f"{tmp_path / name}:{number}"
             if latest - time_us > 2_000_000:
                 refused.append(
                     f"late: time_us {time_us} is {latest - time_us} us behind {latest}, the greatest before it in the "
                     "file (max_disorder_ms is 2000)"
                 )
+            elif used.setdefault(seq, place) != place:
+                placed = "" if "seq" in event else " (this line has no seq; its place in the input is used)"
+                refused.append(f"seq: {seq}: already used at {used[seq]}{placed}")
             else:
-                expected.append((time_us, str(tmp_path / name), number))
+                expected.append((time_us, seq, str(tmp_path / name), number))
             latest = max(latest, time_us)
+        (tmp_path / name).write_text("\n".join([*lines, "no event"] if name == "a.jsonl" else lines))
     out = tmp_path / "out"
     words = [*map(str, sorted(tmp_path.glob("*.jsonl"))), "--max-disorder-ms", "2000", "--events-per-file", "100"]
     assert ingest.main.status([*words, "--max-rejected", "100", "--out", str(out)], open_local) == 0
     events, rejected, runs = (_comparable_rows(out, name) for name in ("events", "rejected_events", "runs"))
-    assert [(row["time_us"], row["source"], row["line"]) for row in events] == sorted(expected)
+    assert [(row["time_us"], row["seq"], row["source"], row["line"]) for row in events] == sorted(expected)
     assert sorted(row["reason"] for row in rejected) == sorted(refused)
-    late = [row for row in rejected if row["reason"].startswith("late")]
-    assert all(json.loads(row["raw"])["time_us"] == times["a.jsonl"][row["line"] - 1] for row in late)
-    assert len(refused) > 100 and len(DeltaTable(str(out / "events")).file_uris()) > 3
-    assert str(len(refused) - 1) in repr(runs) and str(len(expected)) in repr(runs)
+    for row in rejected:
+        if row["reason"].startswith("late"):
+            assert json.loads(row["raw"])["time_us"] == times["a.jsonl"][row["line"] - 1]
+        elif row["reason"].startswith("seq"):
+            assert "no seq" in row["reason"] or f"seq: {json.loads(row['raw'])['seq']}: " in row["reason"]
+    assert any("no seq" in reason for reason in refused) == repeated
+    assert len(refused) > 100 and len(DeltaTable(str(out / "events")).file_uris()) > 1
+    for rule in ("late", "seq"):
+        count = sum(reason.startswith(rule) for reason in refused)
+        assert not count or f": {count}" in repr(runs)
+    assert str(len(expected)) in repr(runs)
