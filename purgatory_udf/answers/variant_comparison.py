@@ -84,7 +84,7 @@ def outcomes_table(variant: str, rows: list[Row]) -> Table:
         else f"{variant}: no difference in any of {operations:,} operations"
     )
     columns = ("kind", "operations", "differ", "expired", "would expire", "appear", "vanish", "other end", "one only")
-    waits = ("p50 ms", "would be", "p99 ms", "would be", "wait in all, s")
+    waits = ("p50 ms", "would be ms", "p99 ms", "would be ms", "wait in all, s")
     counts = (
         "operations",
         "differ",

@@ -319,6 +319,8 @@ class LogSteps(TopicSteps):
         written, total = self._append(result.finished, first, step, source)
         # An event that the contract rejects keeps its number, so that no other number depends on it.
         carried.seq += total
+        if total > written:
+            carried.count(Report({"rejected_events": total - written}))
         held_back = files.end(step, result.state)
         self._carried = carried
         self._record_settings(carried.settings.settings())
@@ -335,7 +337,8 @@ class LogSteps(TopicSteps):
         if self._carried is None:
             return []
         path = self._layout.table(EVENTS_TABLE)
-        head = [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
+        events = self._carried.seq - self._carried.counts.get("rejected_events", 0)
+        head = [f"{events:,} events  {path}", *Report(self._carried.counts).sentences()]
         return [*head, *setting_lines(self._carried.settings.settings())]
 
     def _record_settings(self, settings: Sequence[RecordedSetting]) -> None:

@@ -92,6 +92,7 @@ CAUSES = {
     "bad_lines": "lines rejected",
     "text_lines": "lines rejected because Kafka before 2.8 wrote them, as text instead of JSON",
     "late_lines": "lines rejected because events of their time were already written",
+    "rejected_events": "events of a followed log that the contract rejects",
     "operations": "requests that became events",
     "controller": "requests to the controller or forwarded to it: they wait in no purgatory of a broker",
     "no_purgatory": "requests of other kinds, which never wait in a purgatory",

@@ -16,7 +16,7 @@ from jobs.ingest import main
 from purgatory_udf.common import local_files
 from purgatory_udf.launch.backend_choice import open_local
 from tests.contract.examples import FETCH
-from tests.sources.request_log.log_lines import T, fetch_line
+from tests.sources.request_log.log_lines import T, fetch_line, log_line, message
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,16 @@ def test_log_without_requests_is_refused(
     assert main.status(["--from", "request-log", name, "--out", "out"], open_local) == 1
     assert capsys.readouterr().err.endswith(f"ingest: {error}\n")
     assert not list((tmp_path / "out").glob("[!.]*"))
+
+
+def test_log_without_waiting_requests_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The controller's requests never wait in a purgatory of a broker, so nothing is left to replay."""
+    log = tmp_path / "request-1.log"
+    log.write_text(log_line(5, message("FETCH", {}, {}, listener="CONTROLLER")))
+    assert main.status(["--from", "request-log", str(log), "--out", str(tmp_path / "out")], open_local) == 1
+    printed = capsys.readouterr()
+    assert "events    0 " in printed.out and "1  requests to the controller" in printed.out
+    assert "ingest: no events: none of 1 request waits in a purgatory of a broker; import" in printed.err
 
 
 def test_linked_log_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

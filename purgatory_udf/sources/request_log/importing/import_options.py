@@ -218,7 +218,12 @@ class ImportReport:
         return [*([""] if lines else []), *lines, *([f"… and {counted(more, 'more pause')}"] if more > 0 else [])]
 
     def require_few_rejected(self, max_rejected: float) -> None:
-        """Raise `CheckFailedError` if more than `max_rejected` percent of the requests were rejected."""
+        """Raise `CheckFailedError` if more than `max_rejected` percent were rejected, or no request became an event."""
+        if not self.rejected and not self.report.counts["operations"]:
+            raise CheckFailedError(
+                f"no events: none of {counted(self.report.counts['requests'], 'request')} waits in a purgatory of a "
+                "broker; import request logs of brokers, with fetches and produces"
+            )
         total = self.report.counts["requests"] + self.report.counts["bad_lines"]
         if self.rejected * 100 > max_rejected * total:
             raise CheckFailedError(

@@ -140,7 +140,7 @@ class Tally:
         if fetch.has_rack:
             self.counts["racked"] += 1
         if request.remote_us and fetch.replica_id < 0 and not response.bytes and fetch.isolation != READ_COMMITTED:
-            self._count_wait(fetch, response)
+            self._note_remote_wait(fetch, response)
         if fetch.replica_id >= 0:
             self.follower_fetches[fetch.max_wait_ms, fetch.min_bytes] += 1
             for part in fetch.partitions:
@@ -158,7 +158,7 @@ class Tally:
             own_thread, total = self.heartbeats.get(request.broker, (0, 0))
             self.heartbeats[request.broker] = own_thread + (request.remote_us == 0), total + 1
 
-    def _count_wait(self, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
+    def _note_remote_wait(self, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
         """Record the topics for whose remote storage a consumer's fetch waited; it returned nothing after a wait.
 
         A fetch in the purgatory Fetch reads the log again when it ends, and returns the records up to the high
