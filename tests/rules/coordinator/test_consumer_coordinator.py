@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.rules.coordinator.assignors import UNIFORM, MemberSubscription, TopicSizes, assign
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.coordinator.assignors import UNIFORM, ClusterTopics, MemberSubscription, TopicSizes, assign
 from purgatory_udf.rules.coordinator.consumer_group import ConsumerMember, MemberState, assignor_counts, reconciled
-from purgatory_udf.rules.coordinator.coordinator_journal import Answer, MemberChange
+from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Conversion, MemberChange
 from purgatory_udf.rules.coordinator.coordinator_timer import wheel_order
-from purgatory_udf.rules.coordinator.group_metadata import derived_operation_id
+from purgatory_udf.rules.coordinator.group_coordinator import has_new_coordinator
+from purgatory_udf.rules.coordinator.group_metadata import Group, derived_operation_id
 from purgatory_udf.rules.coordinator.java_hash_order import (
     TimelineOrder,
     integer_order,
@@ -123,6 +125,76 @@ def test_deleted_topic_raises_group_epoch() -> None:
     group.events.append({**TOPIC, "time_us": 2_000_000, "seq": len(group.events) + 1, "partition_count": 0})
     group.consumer_heartbeat(3000, "a", 2, owned=[])
     assert answers(group)[-1] == "3000 a NONE 3 "
+    topics = ClusterTopics.from_events(group.events)
+    assert [topics.before(time_us, 0).counts for time_us in (0, 1_500_000, 2_500_000)] == [{}, {"orders": 2}, {}]
+
+
+def test_group_without_members_stores_offsets() -> None:
+    """Clients that assign their partitions themselves may commit; the group then keeps its protocol."""
+    group = GroupTimeline()
+    group.consumer_heartbeat(1000, "a", 0, **JOIN)
+    group.consumer_heartbeat(2000, "a", -1)
+    group.commit(3000, "", -1)
+    assert answers(group)[-1].split()[-3:] == ["NONE", "None", "None"]
+    changes = [each.transition for each in group.replay().groups.changes]
+    assert [(each.from_state, each.to_state) for each in changes] == [("Empty", "Stable"), ("Stable", "Empty")]
+
+
+def test_full_heartbeat_gets_its_assignment() -> None:
+    """A heartbeat with all fields is answered like a join, also if the assignment is unchanged."""
+    group = GroupTimeline()
+    group.events.append(dict(TOPIC))
+    group.consumer_heartbeat(1000, "a", 0, **JOIN)
+    group.consumer_heartbeat(2000, "a", 2, **{**JOIN, "owned": BOTH})
+    group.consumer_heartbeat(3000, "a", 2)
+    assert [line.rpartition(" ")[2] for line in answers(group)] == ["orders:0,1", "orders:0,1", "None"]
+
+
+def test_emptied_classic_group_is_converted() -> None:
+    group = GroupTimeline(coordinator="new")
+    group.join(1000, "a")
+    group.leave(2000, "a")
+    group.consumer_heartbeat(9000, "b", 0, **JOIN)
+    entries = group.replay().groups.entries
+    assert [(each.at_us, each.protocol) for each in entries if isinstance(each, Conversion)] == [
+        (9_000_000, "consumer")
+    ]
+
+
+def test_replaced_static_member_starts_without_epoch() -> None:
+    """The epochs before the first are those of no answer that the new process may have missed."""
+    group = GroupTimeline()
+    group.events.append(dict(TOPIC))
+    group.consumer_heartbeat(1000, "a", 0, **JOIN, group_instance_id="i")
+    group.consumer_heartbeat(2000, "a", -2, group_instance_id="i")
+    group.consumer_heartbeat(3000, "b", 0, **JOIN, group_instance_id="i")
+    group.consumer_heartbeat(4000, "b", 1, group_instance_id="i", owned=[])
+    assert answers(group)[-2:] == ["3000 b NONE 2 orders:0,1", "4000 b FENCED_MEMBER_EPOCH None None"]
+
+
+def test_unloaded_group_has_no_timers() -> None:
+    group = GroupTimeline()
+    group.consumer_heartbeat(1000, "a", 0, **JOIN)
+    group.unloaded(2000)
+    group.until(2000)
+    assert group.operations() == ["session g-a: 1000 to 2000 of 46000, cancelled by unloaded"]
+
+
+@pytest.mark.parametrize(
+    ("configured", "recorded", "api", "is_new"),
+    [
+        (None, None, "heartbeat", False),
+        (None, None, "consumer_group_heartbeat", True),
+        (None, "new", "heartbeat", True),
+        (None, "old", "consumer_group_heartbeat", False),
+        ("old", "new", "heartbeat", False),
+    ],
+)
+def test_coordinator_is_configured_or_recorded(
+    configured: str | None, recorded: str | None, api: str, is_new: bool
+) -> None:
+    config = Config.model_validate({"group": {"coordinator": configured}}).group
+    assert has_new_coordinator({"type": api, "coordinator": recorded}, config) is is_new
 
 
 def test_hash_table_grows_with_its_thirteenth_key() -> None:
@@ -131,6 +203,7 @@ def test_hash_table_grows_with_its_thirteenth_key() -> None:
     assert " ".join(map_order(keys[:-1])) == "k17 k16 k19 k18 k20 k11 k10 k13 k12 k9 k15 k14"
     assert " ".join(map_order(keys)) == "k20 k11 k10 k21 k13 k12 k9 k15 k14 k17 k16 k19 k18"
     assert integer_order([17, 1, 16, 0]) == [0, 16, 1, 17]
+    assert [integer_order([*range(most), 16])[1] for most in (10, 11)] == [16, 1]
 
 
 def test_expired_member_leaves_its_partitions() -> None:
@@ -228,15 +301,35 @@ def test_most_loaded_member_has_no_partition_of_topic() -> None:
     assert [sorted(assigned[name]) for name in "abc"] == [[("x", 1)], [("x", 0)], [("y", 0), ("z", 0)]]
 
 
+def test_next_most_loaded_member_gives_up_partition() -> None:
+    """`m0` has four partitions, but none of `y`; `m2` has two, so `m1`, which has none, gets `y-0`."""
+    subscriptions = {"m0": ("x", "y", "z"), "m1": ("y",), "m2": ("y", "z"), "m3": ("z",)}
+    owned = {"m0": [("x", number) for number in range(4)], "m2": [("y", 0), ("z", 0)]}
+    members = [
+        MemberSubscription(name, None, frozenset(topics), frozenset(owned.get(name, ())))
+        for name, topics in subscriptions.items()
+    ]
+    assigned = assign(UNIFORM, members, TopicSizes({"x": 4, "y": 1, "z": 1}, {}))
+    assert [sorted(assigned[name]) for name in subscriptions] == [owned["m0"], [("y", 0)], [("z", 0)], []]
+
+
+def test_last_members_get_extra_partitions() -> None:
+    members = [MemberSubscription(name, None, frozenset({"x"}), frozenset()) for name in "abc"]
+    assigned = assign(UNIFORM, members, TopicSizes({"x": 4}, {}))
+    assert [len(assigned[name]) for name in "abc"] == [1, 1, 2]
+
+
 def test_derived_operation_ids_are_stable() -> None:
     """Tables of earlier runs have these ids."""
-    assert derived_operation_id(1, "g", 1) == -6242447497732302658
+    assert Group(1, "g").next_derived_operation_id() == derived_operation_id(1, "g", 1) == -6242447497732302658
 
 
 def test_least_hash_code_is_negative() -> None:
     least = "polygenelubricants"
     assert string_hash(least) == 1 << 31
     assert TimelineOrder([least, "a"], 2).in_order() == [least, "a"]
+    # The hash code of the first key is 1,922,924,640, which is below 2**31.
+    assert TimelineOrder(["AAAAAA", "a", "b", "c"], 4).in_order() == ["c", "AAAAAA", "b", "a"]
 
 
 def test_timeline_table_grows_at_three_quarters() -> None:

@@ -133,10 +133,11 @@ def test_loading_completes_sessions_of_unloaded_group() -> None:
 def test_loading_too_many_members_triggers_rebalance() -> None:
     """onGroupLoaded: groupIsOverCapacity → prepareRebalance."""
     group = GroupTimeline(max_size=1)
-    group.loaded(1000, "a", "b", generation=3)
+    group.loaded(1000, "a", "b", "c", generation=3)
     group.until(1000)
-    assert [line for line in group.log() if "Preparing" in line] == [
-        "1000 Stable → PreparingRebalance 3 [a b]: loaded with more members than it may have"
+    assert group.log() == [
+        "1000 Dead → Stable 3 [a b c]: loaded",
+        "1000 Stable → PreparingRebalance 3 [a b c]: loaded with more members than it may have",
     ]
 
 

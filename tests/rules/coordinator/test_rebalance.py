@@ -174,6 +174,7 @@ def test_join_completes_when_pending_member_leaves() -> None:
         "6000 p out: leave",
         "6000 PreparingRebalance → CompletingRebalance 2 [a b]: all members joined",
     ]
+    assert group.log()[-1] == "6000 leave_group p: NONE"
     assert "heartbeat g-p: 4500 to 14500 of 14500, completed by removed" in group.operations(drain=True)
 
 

@@ -439,3 +439,33 @@ def test_stopped_broker_abandons_remote_fetch() -> None:
     assert [(each.request_id, each.cancelled, each.ended_us) for each in replay.outcomes] == [
         ("f1", True, 300_000), ("f2", False, 520_000),
     ]  # fmt: skip
+
+
+def test_lost_leadership_ends_remote_read_by_group_key() -> None:
+    """A fetch that waits for remote storage is checked by its group's key first, and then by the partition's."""
+    timeline = ShareTimeline().settings().append(1, 0, 20).change(2, 0, "local_log_start", offset=10)
+    _, replay = _run(timeline.fetch(10, "f", "m", [0]).change(100, 0, "not_leader"))
+    assert [(each.completed_by, each.trigger) for each in replay.outcomes] == [("not_leader", "g/t-0")]
+
+
+def test_start_offset_stays_before_gap() -> None:
+    """The persisted state lacks offsets 0 to 4, 10 and 11. A repeated delivery of 0 to 4 sets the gap back to 5."""
+    states = [(5, 9, "ARCHIVED"), (12, 14, "AVAILABLE")]
+    timeline = ShareTimeline().settings().append(1, 0, 10).append(1, 0, 20, 10)
+    timeline.add(2, "share_state", group="g", topic="t", partition=0, start_offset=0, states=[
+        {"first_offset": first, "last_offset": last, "state": state, "delivery_count": 1}
+        for first, last, state in states
+    ])  # fmt: skip
+    for ms, member, limit in ((10, "m1", 5), (20, "m2", 2), (40, "m1", 5)):
+        timeline.fetch(ms, f"f{ms}", member, [0], max_records=limit)
+        if ms == 20:
+            timeline.acknowledge(30, "a30", "m1", 0, (0, 4), 2)
+    timeline.acknowledge(50, "a50", "m1", 0, (0, 4), 1).acknowledge(60, "a60", "m2", 0, (10, 11), 1)
+    replayer, replay = _run(timeline)
+    partition = replayer.cluster.broker(0).shares.partitions[PARTITION]
+    assert _ends(replay) == [
+        "0-4 m1 released 30 AVAILABLE",
+        "0-4 m1 accepted 50 ACKNOWLEDGED",
+        "10-11 m2 accepted 60 ACKNOWLEDGED",
+    ]
+    assert (partition.start_offset, partition.firsts) == (5, [5, 10, 12])
