@@ -42,12 +42,16 @@ EQUIVALENT = Path(__file__).with_name("equivalent_mutants.tsv")
 
 @dataclass(frozen=True)
 class Part:
-    """Modules to change, and the tests that judge the changes: paths of folders or files, and names (pytest's `-k`)."""
+    """Modules to change, and the tests that judge the changes: paths of folders or files, and names (pytest's `-k`).
+
+    `with_long` includes tests marked `long`, of which only those that take less than `_LONGEST_TEST_S` judge.
+    """
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
     keywords: str = ""
+    with_long: bool = False
 
 
 _REQUEST_LOG = ("purgatory_udf/sources/request_log",)
@@ -76,7 +80,8 @@ PARTS = {
         "every_branch or corner or hand_made or watches or gauges or state or short_logs or engine_call",
     ),
     "coordinator": Part(("purgatory_udf/rules/coordinator",), ("tests/rules/coordinator", "tests/rules/groups")),
-    "import": Part(_REQUEST_LOG, ("tests/sources/request_log",)),
+    # Most modules of these tests are marked `long` because of a few tests of whole recordings.
+    "import": Part(_REQUEST_LOG, ("tests/sources/request_log",), with_long=True),
     "adapter": Part(
         tuple(
             f"purgatory_udf/streaming/{name}.py"
@@ -576,7 +581,9 @@ def main() -> int:
     judge = Judge(options)
     part = PARTS[options.part]
     os.environ.update(part.environment)
-    quick = "not nightly and not long and not spark and not kafka and not browser"
+    quick = "not nightly and not spark and not kafka and not browser"
+    if not part.with_long:
+        quick += " and not long"
     chosen = ["-m", quick, "-k", part.keywords, *part.tests]
     disabled = [word for name in ("cacheprovider", "timeout", "xdist", "terminal") for word in ("-p", f"no:{name}")]
     status = pytest.main(["--capture=no", "-o", "addopts=", "--strict-markers", *disabled, *chosen], plugins=[judge])

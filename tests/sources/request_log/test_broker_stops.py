@@ -28,6 +28,7 @@ from purgatory_udf.sources.request_log.cluster_metadata import (
     LifecycleEvent,
     PartitionChange,
     broker_stops,
+    lifecycle_events_in,
 )
 from tests.sources.request_log import recordings
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, us
@@ -57,6 +58,15 @@ def test_controlled_shutdown_stops_when_permitted() -> None:
 
 def test_unfenced_broker_has_not_stopped() -> None:
     assert _stops((1, REGISTERED), (2, UNFENCED), (30, FENCED), (40, UNFENCED), (60, FENCED)) == []
+
+
+@pytest.mark.parametrize(
+    ("previous", "error", "kinds"),
+    [({}, 0, [REGISTERED]), ({"previousBrokerEpoch": 0}, 0, [REGISTERED_AGAIN]), ({}, 102, [])],
+)
+def test_accepted_registration_is_a_start(previous: dict[str, int], error: int, kinds: list[str]) -> None:
+    (request,) = parse([log_line(9, message("BROKER_REGISTRATION", {"brokerId": 3, **previous}, {"errorCode": error}))])
+    assert list(lifecycle_events_in(request)) == [LifecycleEvent(us(8), 3, kind) for kind in kinds]
 
 
 def test_stops_of_brokers_are_in_time_order() -> None:

@@ -21,6 +21,7 @@ from purgatory_udf.sources.request_log.kafka_protocol import decode_fetch_reques
 from purgatory_udf.sources.request_log.log_files import zone_of
 from purgatory_udf.sources.request_log.log_line import Place
 from tests.chaos import hostile_inputs
+from tests.sources.request_log.log_lines import log_line, message
 from tests.support import recorded
 
 
@@ -95,6 +96,13 @@ def test_fetch_decoders_agree() -> None:
             parsed += 1
             assert fetch.fetch == (decode_fetch_request(request), decode_fetch_response(response))
     assert parsed > 1_500
+
+
+def test_message_without_api_needs_complete_parser() -> None:
+    body = message("HEARTBEAT", {"groupId": "g"}, {})
+    headers = ({"requestApiVersion": 4, "requestApiKey": 12}, {"requestApiVersion": 4})
+    lines = [log_line(5, {**body, "requestHeader": header}) for header in headers]
+    assert [parse_line(line.encode(), Place(0, 1), UTC) is None for line in lines] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,19 @@ def test_metadata_dump_has_leaders_and_isr(tmp_path: Path) -> None:
     assert cluster.unfenced == [BrokerUnfenced(1795229699000000, 3)]
 
 
+def test_metadata_dump_has_default_min_isr(tmp_path: Path) -> None:
+    """A broker's own setting of `min.insync.replicas` is not that of the cluster."""
+
+    def setting(kind: int, name: str, value: int) -> str:
+        data = f'{{"resourceType":{kind},"resourceName":"{name}","name":"min.insync.replicas","value":"{value}"}}'
+        return f'| offset: 9 CreateTime: 1795229680226 payload: {{"type":"CONFIG_RECORD","data":{data}}}\n'
+
+    file = tmp_path / "metadata.txt"
+    file.write_text(METADATA + setting(4, "", 2) + setting(4, "1", 3) + setting(2, "t", 1))
+    cluster = read_metadata_dump(file)
+    assert (cluster.min_isr, cluster.topic_min_isr) == (2, {"t": 1})
+
+
 @pytest.mark.parametrize(
     ("read", "text", "error"),
     [

@@ -10,7 +10,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.sources.request_log import kafka_protocol as errors
-from purgatory_udf.sources.request_log.cluster_facts import GroupHistory
+from purgatory_udf.sources.request_log.cluster_facts import GroupHistory, leaving_members
 from purgatory_udf.sources.request_log.partition_facts import CoordinatorAnswer
 from purgatory_udf.sources.request_log.partition_status import LeadershipState
 from purgatory_udf.sources.request_log.partition_timeline import coordinator_moves
@@ -83,6 +83,13 @@ def test_restarted_static_member_is_stored_at_once() -> None:
     stored = history.at("g", us(3000))
     assert stored is not None and (stored.generation, stored.leader) == (1, "c")
     assert [member["member_id"] for member in stored.members] == ["c", "b"]
+
+
+def test_members_without_error_leave() -> None:
+    both = [{"memberId": "a"}, {"memberId": "b"}]
+    assert list(leaving_members({"members": both}, {"members": [{**both[0], "errorCode": 25}, both[1]]})) == ["b"]
+    assert list(leaving_members({"members": both}, {})) == ["a", "b"]
+    assert list(leaving_members({"memberId": "c"}, {})) == ["c"]
 
 
 @pytest.fixture(scope="module")

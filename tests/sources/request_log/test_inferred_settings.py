@@ -28,6 +28,7 @@ from purgatory_udf.sources.request_log.importing.import_options import RequestLo
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, request_batch, request_row
 from purgatory_udf.sources.request_log.inferred_settings import (
     evidence_in,
+    reported,
     roundest,
     settings_of_evidence,
     settings_of_joins,
@@ -89,6 +90,8 @@ def shown(lines: Iterable[str], is_new: bool = False) -> list[str]:
         ([(0, 4_001), (500, 4_001)], 2_000),
         # A third member may have extended a wait of 2 s twice, or one of 3 s once.
         ([(0, 6_002), (500, 6_002), (2_500, 6_002)], None),
+        # The rebalance timeout of 60 s may have ended the wait.
+        ([(0, 60_000), (1_000, 60_000), (17_000, 60_000), (33_000, 60_000)], None),
     ],
 )
 def test_first_joins_show_initial_delay(joins: list[tuple[float, float]], delay: int | None) -> None:
@@ -248,9 +251,21 @@ def test_value_is_certain_if_round_or_confirmed() -> None:
     assert roundest(6_871, 7_623) == (7_000, True)
     assert roundest(3_100, 9_000) == (5_000, True) and roundest(1_100, 3_900) == (2_000, False)
     assert roundest(7.2, 7.9) is None
+    assert roundest(1_234.2, 1_235.6) == (1_235, True) and roundest(1_211, 1_239) == (1_220, False)
     for waits, certain in (([703.0], True), ([737.0], False), ([737.0, 739.0], True), ([703.0, 900.0, 950.0], False)):
         setting = timeout_shown(DELAY, waits)
         assert setting is not None and setting.certain is certain
+
+
+def test_reported_value_is_certain_if_it_is_the_only_one() -> None:
+    assert [reported(DELAY, counted).certain for counted in ({5_000: 3}, {5_000: 3, 3_000: 1})] == [True, False]
+
+
+def test_first_heartbeat_shows_interval() -> None:
+    rows = [request_row(request, None) for request in parse([heartbeat(0, "a", 0, 1)])]
+    requests = LocalBackend().dataset_of(pa.Table.from_batches([request_batch(rows, {}, REQUESTS)]))
+    (setting,) = settings_of_evidence(evidence_in(requests).collect().to_pylist(), (), [])
+    assert (setting.name, setting.value) == ("group.consumer.heartbeat.interval.ms", 1_000)
 
 
 def test_given_settings_win_and_factors_scale() -> None:

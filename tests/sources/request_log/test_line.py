@@ -12,6 +12,7 @@ from tests.sources.request_log.log_lines import fetch_line, message, parse, pars
 
 HEARTBEAT = message("HEARTBEAT", {"groupId": "g"}, {"errorCode": 0}, version=4, queue=0.25, local=0.5, remote=0.125)
 MESSAGE = f"Completed request:{json.dumps(HEARTBEAT)}"
+VERSION = '"requestApiVersion": 4'
 WRAPPED = json.dumps({"time": "2026-11-21T02:54:27.702Z", "level": "DEBUG", "message": MESSAGE})
 
 
@@ -60,9 +61,10 @@ def test_broker_id_is_read_from_path(name: str, broker: int | None) -> None:
     assert broker_of(name) == broker
 
 
-def test_timestamp_without_zone_uses_given_zone() -> None:
-    line = f"[2026-11-21 03:54:27,702] DEBUG {MESSAGE}"
-    request = read_line(line, Place(0, 1), zone_of("+01:00"))
+@pytest.mark.parametrize(("zone", "time"), [("+01:00", "03:54:27,702"), ("-0130", "01:24:27,702")])
+def test_timestamp_without_zone_uses_given_zone(zone: str, time: str) -> None:
+    line = f"[2026-11-21 {time}] DEBUG {MESSAGE}"
+    request = read_line(line, Place(0, 1), zone_of(zone))
     assert isinstance(request, Request)
     assert request.answered_us == us(7_702)
 
@@ -94,6 +96,10 @@ def test_acks_0_has_no_response() -> None:
         (
             f"2026-11-21T02:54:27.702Z {MESSAGE.replace('0.125', 'true')}",
             "invalid value: remoteTimeMs is True, expected a number of milliseconds",
+        ),
+        (
+            f"2026-11-21T02:54:27.702Z {MESSAGE.replace(VERSION, VERSION[:-1] + str(2**31))}",
+            "invalid value: requestApiVersion is 2147483648, expected a 32-bit integer",
         ),
     ],
 )

@@ -235,6 +235,7 @@ def test_settings_are_those_of_requests_and_responses() -> None:
         pytest.param(5_010, [], [], id="when the locks end"),
         pytest.param(900, [_share(950, 2, lock_ms=5_000)], [], id="but the member goes on"),
         pytest.param(900, [_share(950, 0, partitions=[0], lock_ms=5_000)], [899], id="and the member connects again"),
+        pytest.param(900, [_share(950, 2, error=42)], [899], id="and a later request is refused"),
     ],
 )
 def test_records_that_nobody_acknowledged(written: float, later: list[str], released: list[float]) -> None:
@@ -243,8 +244,10 @@ def test_records_that_nobody_acknowledged(written: float, later: list[str], rele
         _share(10, 0, partitions=[0], acquired=[(0, 2, 1)], lock_ms=5_000),
         _share(20, 1, acquired=[(3, 4, 1)], lock_ms=5_000),
     )
-    events = _events(*fetches, _write(written, 0, (0, 2, 0, 1)), _write(written + 2, 0, (3, 4, 0, 1)), *later)
-    ends = [event for event in events if event["type"] == "share_release"]
+    writes = _write(written, 0, (0, 2, 0, 1)), _write(written + 2, 0, (3, 4, 0, 1))
+    translation = translate(parse([*fetches, *writes, *later]), NAMED)
+    assert translation.report.counts["share_session_ended"] == len(released)
+    ends = [_shown(event) for event in translation.events if event["type"] == "share_release"]
     assert [(event["at"], event["member_id"]) for event in ends] == [(at, "m") for at in released]
 
 

@@ -181,6 +181,11 @@ def test_tiered_topics_follow_from_configuration() -> None:
         "w8r",
         "w8t",
     }
+    configs = [{"name": "remote.storage.enable", "value": "true"}]
+    body = {"topics": [{"name": "t", "numPartitions": 1, "replicationFactor": 1, "configs": configs}]}
+    answer = {"topics": [{"name": "t", "topicId": T, "errorCode": 0, "numPartitions": 1, "configs": []}]}
+    translation = translate(parse([log_line(5, message("CREATE_TOPICS", body, answer, version=7))]))
+    assert translation.report.counts["tiered_configured"] == 1
 
 
 @pytest.mark.nightly

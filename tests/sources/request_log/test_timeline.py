@@ -5,6 +5,7 @@ Times are milliseconds. Events are (time, change, offset, or replica and offset,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ from purgatory_udf.sources.request_log.cluster_metadata import (
     ClusterMetadata,
     PartitionChange,
 )
+from purgatory_udf.sources.request_log.high_watermark_events import EventSweep
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     Fact,
@@ -29,6 +31,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     ReaderPosition,
     RecordDeletion,
 )
+from purgatory_udf.sources.request_log.partition_status import ALL_TIME
 from purgatory_udf.sources.request_log.partition_timeline import build_timeline
 from tests.sources.request_log.log_lines import START_US, us
 
@@ -217,10 +220,11 @@ def test_isr_shrink_is_dated_by_produces() -> None:
     late: Facts = [*both, _append(10, 0, 1, line=1), PartitionError(us(300), TIMED_OUT)]
     events, _ = _events(late, _isr_change(0, (THIS, OTHER, THIRD)), _isr_change(100))
     assert events[-1] == (300, "isr", [THIS, OTHER])
-    events, _ = _events(
-        [*late, _append(20, 1, 2, line=2, answered_us=us(340))], _isr_change(0, (THIS, OTHER, THIRD)), _isr_change(100)
-    )
-    assert events[-1] == (340, "isr", [THIS, OTHER])
+    for answered_at in (100, 340):
+        released = _append(20, 1, 2, line=2)
+        released.answered_us = us(answered_at)
+        events, _ = _events([*late, released], _isr_change(0, (THIS, OTHER, THIRD)), _isr_change(100))
+        assert events[-1] == (answered_at, "isr", [THIS, OTHER])
 
 
 def test_high_watermark_waits_for_rejoining_replica() -> None:
@@ -279,6 +283,21 @@ def test_low_watermark_follows_slowest_replica() -> None:
     ]
     events, _ = _events(facts, _isr_change(0))
     assert events[-1] == (12, "log_start", 4)
+
+
+def test_repeated_deletion_moves_log_start_once() -> None:
+    facts: Facts = [_append(1, 0, 9, line=1), RecordDeletion(us(10), 4), RecordDeletion(us(20), 4)]
+    events, _ = _events(facts, _isr_change(0, (THIS,)))
+    assert events[-1] == (10, "log_start", 4)
+
+
+def test_sweep_continues_from_its_snapshot() -> None:
+    replica = {"broker": THIS, "end": 9, "high_watermark": 7, "isr": [THIS, OTHER], "min_isr": 2, "ends": [[OTHER, 7]]}
+    replica |= {"open_transactions": {"x": 3}, "ended": [[1, 8]]}
+    state = {"replica": replica, "standing": {"status": "online"}, "follows": True, "log_starts": [[THIS, 4]], "low": 4}
+    state |= {"transactional": True, "stable": 1}
+    sweep = EventSweep.resumed(PartitionFacts.of(THIS, ("t", 0), []), Report(), ALL_TIME, state)
+    assert json.loads(json.dumps(sweep.snapshot())) == state
 
 
 def test_append_without_followers_ends_at_high_watermark() -> None:

@@ -51,7 +51,8 @@ def translate(
     overview = overview_of(read)
     converted = named.convert(read, overview)
     rows = number_rows(converted.finished.events)
-    rejected = whole.convert(read, overview).finished.rejected.collect().to_pylist()
+    by_number = whole.convert(read, overview) if sources else converted
+    rejected = by_number.finished.rejected.collect().to_pylist()
     bad = [BadLine(Place(int(row["source"]), row["line"]), "", row["reason"], row["raw"]) for row in rejected]
     accepted = [row for row in rows if row["rule"] is None]
     recorded = {row["number"]: RecordedOutcome(**json.loads(row["recorded"])) for row in accepted if row["recorded"]}
