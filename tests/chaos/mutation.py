@@ -44,7 +44,8 @@ EQUIVALENT = Path(__file__).with_name("equivalent_mutants.tsv")
 class Part:
     """Modules to change, and the tests that judge the changes: paths of folders or files, and names (pytest's `-k`).
 
-    `with_long` includes tests marked `long`, of which only those that take less than `_LONGEST_TEST_S` judge.
+    `with_long` includes tests marked `long`, of which only those that take less than `_LONGEST_TEST_S` judge. The tests
+    of the file `last` judge every mutant that they execute, in addition to the quickest ones.
     """
 
     modules: tuple[str, ...]
@@ -52,6 +53,7 @@ class Part:
     environment: tuple[tuple[str, str], ...] = ()
     keywords: str = ""
     with_long: bool = False
+    last: str = ""
 
 
 _REQUEST_LOG = ("purgatory_udf/sources/request_log",)
@@ -81,7 +83,12 @@ PARTS = {
     ),
     "coordinator": Part(("purgatory_udf/rules/coordinator",), ("tests/rules/coordinator", "tests/rules/groups")),
     # Most modules of these tests are marked `long` because of a few tests of whole recordings.
-    "import": Part(_REQUEST_LOG, ("tests/sources/request_log",), with_long=True),
+    "import": Part(
+        _REQUEST_LOG,
+        ("tests/sources/request_log",),
+        with_long=True,
+        last="tests/sources/request_log/test_recorded_events.py",
+    ),
     "adapter": Part(
         tuple(
             f"purgatory_udf/streaming/{name}.py"
@@ -386,11 +393,14 @@ class Judge:
         else:
             chosen = random.Random(self.options.seed).sample(judged, min(self.options.mutants, len(judged)))
         functions = _functions(files)
+        in_last = {number for number, item in enumerate(session.items) if item.nodeid.startswith(self.part.last)}
         reasons = equivalents()
         ends: Counter[str] = Counter()
         survivors = []
         for number, mutant in enumerate(chosen):
             tests = _affordable(lines[mutant.path, mutant.line], durations, self.options.seconds)
+            last = [test for test in lines[mutant.path, mutant.line] if self.part.last and test in in_last]
+            tests += [test for test in last if test not in tests]
             end = "equivalent" if mutant.key in reasons else self._judge(session, mutant, tests, durations, functions)
             ends[end] += 1
             if end == "survived":

@@ -433,4 +433,8 @@ class PartitionFacts:
         times += [int(attempts.at_us[0]) for attempts in (self.follower_attempts, self.consumer_attempts) if attempts]
         times += [append.start_us for append in self.appends[:1]]
         times = times or [answer.at_us for answer in self.coordinator_answers[:1]]
+        if not times:
+            # Of a session from before the log, a response may name partitions that no request does.
+            times = [kind[0].at_us for kind in (self.deliveries, self.local_starts) if kind]
+            times += [reading.since_us for reading in self.high_watermarks[:1]]
         return min(times, default=1)

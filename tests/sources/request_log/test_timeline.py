@@ -285,10 +285,28 @@ def test_low_watermark_follows_slowest_replica() -> None:
     assert events[-1] == (12, "log_start", 4)
 
 
-def test_repeated_deletion_moves_log_start_once() -> None:
+def test_deletion_without_followers_moves_log_start() -> None:
     facts: Facts = [_append(1, 0, 9, line=1), RecordDeletion(us(10), 4), RecordDeletion(us(20), 4)]
     events, _ = _events(facts, _isr_change(0, (THIS,)))
     assert events[-1] == (10, "log_start", 4)
+
+
+def test_low_watermark_is_written_once() -> None:
+    """The follower still has the records from offset 4 on."""
+    follower = _position(12, OTHER, 9, log_start=4)
+    facts: Facts = [_append(1, 0, 9, line=1), RecordDeletion(us(10), 4), follower, RecordDeletion(us(20), 6)]
+    events, _ = _events(facts, _isr_change(0))
+    assert [event for event in events if event[1] == "log_start"] == [(12, "log_start", 4)]
+
+
+def test_partition_named_only_by_response_has_its_time() -> None:
+    """The log starts within a fetch session, of which no request lists the partition."""
+    assert _events([HighWatermarkReading(us(20), us(21), 8)]) == ([(20, "log_end", 8)], {})
+
+
+def test_consumer_proves_high_watermark_without_metadata() -> None:
+    events, _ = _events([_append(10, 0, 1, line=1), _position(20, NO_REPLICA, 1)])
+    assert events[-1] == (20, "high_watermark", 1)
 
 
 def test_sweep_continues_from_its_snapshot() -> None:
