@@ -55,7 +55,7 @@ def unlogged_appends_from_batches(
         append.base, append.end, append.bytes = batch.base, batch.last + 1, batch.bytes
         _attribute_to(append, writer, facts.topic, classic)
         if batch.control:
-            append.ends_transaction = ended
+            append.ends_transaction, append.aborts = ended, writer is not None and writer.aborts
         elif batch.transactional:
             append.transaction = transactions.transaction_of(batch.producer_id)
         yield append
@@ -103,8 +103,8 @@ def _writer_of_marker(batch: StoredBatch, markers: Sequence[Append]) -> Append |
 def _append_during(writer: Append, earliest_us: int) -> Append:
     """Return an append during the handling of a request, not before `earliest_us`."""
     at, check = max(earliest_us, writer.at_us), max(earliest_us, writer.check_us)
-    ended = writer.ends_transaction
-    return Append(writer.start_us, at, check, at + MAX_APPEND_TO_FETCH_US, ends_transaction=ended)
+    ended, until_us = writer.ends_transaction, at + MAX_APPEND_TO_FETCH_US
+    return Append(writer.start_us, at, check, until_us, ends_transaction=ended, aborts=writer.aborts)
 
 
 def _attribute_to(append: Append, writer: Append | None, topic: str, classic: bool) -> None:

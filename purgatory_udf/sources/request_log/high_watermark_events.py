@@ -36,7 +36,9 @@ class TrackedReplica:
         min_isr: `min.insync.replicas`; None: unknown.
         ends: Log end offset by follower.
         open_transactions: First offset of each open transaction by transactional id.
+        records: First and last offset of each append of an open transaction, by transactional id.
         ended: (first offset, end of the marker) of transactions with a marker that may not be replicated yet.
+        aborted: First and last offset of appends of aborted transactions that are not readable yet.
     """
 
     broker: int
@@ -46,7 +48,9 @@ class TrackedReplica:
     min_isr: int | None = None
     ends: dict[int, int] = field(default_factory=dict)
     open_transactions: dict[str, int] = field(default_factory=dict)
+    records: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     ended: list[tuple[int, int]] = field(default_factory=list)
+    aborted: list[tuple[int, int]] = field(default_factory=list)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON values, from which `resumed` restores it."""
@@ -57,7 +61,10 @@ class TrackedReplica:
         """Restore the state from a `snapshot`."""
         isr = tuple(state["isr"]) if state["isr"] is not None else None
         ended = [(first, marker) for first, marker in state["ended"]]
-        return cls(**{**state, "broker": broker, "isr": isr, "ends": dict(state["ends"]), "ended": ended})
+        aborted = [(first, last) for first, last in state.get("aborted", ())]
+        records = {name: [(first, last) for first, last in listed] for name, listed in state.get("records", {}).items()}
+        known = {"broker": broker, "isr": isr, "ends": dict(state["ends"])}
+        return cls(**{**state, **known, "records": records, "ended": ended, "aborted": aborted})
 
     def append(self, end: int) -> bool:
         """Move the log end offset to `end`; return whether the log grew."""
@@ -98,11 +105,12 @@ class TrackedReplica:
         self.high_watermark = offset
         return True
 
-    def begin_transaction(self, transaction: str, offset: int) -> None:
-        """Record the first offset of a transaction, unless it is open already."""
-        self.open_transactions.setdefault(transaction, offset)
+    def append_to_transaction(self, transaction: str, first: int, end: int) -> None:
+        """Record offsets of a transaction, from `first` to before `end`."""
+        self.open_transactions.setdefault(transaction, first)
+        self.records.setdefault(transaction, []).append((first, end - 1))
 
-    def end_transaction(self, transaction: str, marker_end: int) -> bool:
+    def end_transaction(self, transaction: str, marker_end: int, aborts: bool) -> bool:
         """Close a transaction by its marker; its records remain unstable until the marker is replicated.
 
         Returns False if the transaction is unknown, and then closes the oldest open transaction instead.
@@ -114,8 +122,17 @@ class TrackedReplica:
                 return False
             oldest = min(self.open_transactions, key=lambda name: self.open_transactions[name])
             first = self.open_transactions.pop(oldest)
+            transaction = oldest
         self.ended.append((first, marker_end))
+        records = self.records.pop(transaction, [])
+        self.aborted += records if aborts and known else []
         return known
+
+    def take_aborted(self, stable: int) -> list[tuple[int, int]]:
+        """Remove and return the aborted records before the last stable offset, in order."""
+        readable = sorted(records for records in self.aborted if records[1] < stable)
+        self.aborted = [records for records in self.aborted if records[1] >= stable]
+        return readable
 
     def last_stable(self) -> int | None:
         """Return the last stable offset, or None if it is unknown.
@@ -281,8 +298,9 @@ class EventSweep:
         if not self._replica.append(append.end):
             return
         if append.transaction:
-            self._replica.begin_transaction(append.transaction, append.base)
-        if append.ends_transaction and not self._replica.end_transaction(append.ends_transaction, append.end):
+            self._replica.append_to_transaction(append.transaction, append.base, append.end)
+        ended = append.ends_transaction
+        if ended and not self._replica.end_transaction(ended, append.end, append.aborts):
             self._report.count("transaction_unknown")
         yield from self._last_stable(at)
         # If the produce's own event has the same time, that event is the append.
@@ -361,4 +379,8 @@ class EventSweep:
         stable = self._replica.last_stable() if self._transactional else None
         if stable is not None and (self._stable is None or stable > self._stable):
             self._stable = stable
-            yield self._event(at, STABLE_RANK, change="last_stable", offset=stable)
+            aborted = [
+                {"first_offset": first, "last_offset": last} for first, last in self._replica.take_aborted(stable)
+            ]
+            fields = {"aborted": aborted} if aborted else {}
+            yield self._event(at, STABLE_RANK, change="last_stable", offset=stable, **fields)

@@ -48,6 +48,7 @@ class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
         slot: Index of the partition in the produce.
         transaction: Transactional id of the records.
         ends_transaction: Transactional id of the transaction that a marker completes.
+        aborts: Whether this marker aborts the transaction.
         writer_file: File of the request for which a coordinator appended.
         writer_line: Line of that request.
         client: Client of that request.
@@ -70,6 +71,7 @@ class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
     slot: int = -1
     transaction: str | None = None
     ends_transaction: str | None = None
+    aborts: bool = False
     writer_file: int = -1
     writer_line: int = -1
     client: str | None = None

@@ -157,7 +157,7 @@ def _convert_marker(
         key, code = (context.name(topic), partition), codes.get((topic, partition), errors.NONE)
         appended = code in _APPENDED_CODES
         append = Append(request.start_us, at, check, request.local_us, records=1, ends_transaction=ended)
-        append.bytes = MARKER_BYTES
+        append.bytes, append.aborts = MARKER_BYTES, not marker.get("transactionResult", True)
         if key[0] != OFFSETS_TOPIC or context.has_classic_coordinator(request.broker):
             append.writer_file, append.writer_line = request.place
             append.slot = first_slot(sub) + len(partitions)

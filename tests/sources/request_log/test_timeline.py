@@ -143,6 +143,24 @@ def test_transaction_holds_last_stable_offset() -> None:
     ]
 
 
+@pytest.mark.parametrize("aborts", [True, False])
+def test_last_stable_offset_passes_aborted_records(aborts: bool) -> None:
+    """The records of x are readable once its marker is replicated; those of y are committed."""
+    facts: Facts = [
+        _append(10, 0, 2, line=1, transaction="x"),
+        _append(11, 2, 3, line=2, transaction="y"),
+        _append(12, 3, 5, line=3, transaction="x"),
+        _append(20, ends_transaction="x", aborts=aborts, records=1),
+        _append(22, ends_transaction="y", records=1),
+        _position(30, OTHER, 7),
+    ]
+    changes = {("t", 0): [_isr_change(0)]}
+    timeline = build_timeline(PartitionFacts.of(THIS, ("t", 0), facts), Context(changes=changes), Report())
+    events = [timed.event for timed in timeline.events if timed.event["change"] == "last_stable"]
+    ranges = [{"first_offset": 0, "last_offset": 1}, {"first_offset": 3, "last_offset": 4}]
+    assert (events[-1]["offset"], events[-1].get("aborted")) == (7, ranges if aborts else None)
+
+
 def test_unlogged_append_is_dated_by_its_request() -> None:
     events, counts = _events(
         [_position(5, OTHER, 0), _append(10, records=1), _position(14, OTHER, 1), _position(30, OTHER, 4)],

@@ -20,7 +20,7 @@ from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMet
 from purgatory_udf.sources.request_log.importing.import_tasks import finish_events
 from purgatory_udf.sources.request_log.internal_topics import StoredBatch
 from purgatory_udf.sources.request_log.recorded_operation import first_slot
-from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, us
+from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us
 from tests.sources.request_log.translate import Translation, translate
 
 OFFSETS = "__consumer_offsets"
@@ -33,13 +33,15 @@ def _init_producer(transaction: str, producer: int) -> str:
     )
 
 
-def _write_markers(at: float, *markers: tuple[int, dict[str, dict[int, int]]], remote: float = 3.0) -> str:
+def _write_markers(
+    at: float, *markers: tuple[int, dict[str, dict[int, int]]], remote: float = 3.0, commits: bool = True
+) -> str:
     """Return a WRITE_TXN_MARKERS line; each marker is a producer id and the error code by topic and partition."""
     markers_sent = [
         {
             "producerId": producer,
             "producerEpoch": 0,
-            "transactionResult": True,
+            "transactionResult": commits,
             "topics": [{"name": topic, "partitionIndexes": list(codes)} for topic, codes in topics.items()],
             "coordinatorEpoch": 0,
         }
@@ -190,3 +192,15 @@ def test_follower_offset_shows_marker() -> None:
         (0, 5, 5),
         (1, 0, -1),
     ]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_marker_shows_aborted_records(commits: bool) -> None:
+    fetches = [fetch_line(at, {0: offset}, replica=2, client="f", remote=0.0) for at, offset in ((103, 5), (110, 6))]
+    lines = [produce_line(100, 0, transaction="x", remote=2.0), *fetches]
+    lines = [_init_producer("x", 7), *(line.replace(T, "t") for line in lines)]
+    lines.insert(3, _write_markers(104, (7, {"t": {0: 0}}), commits=commits))
+    changes = [PartitionChange(us(-5_000), "t", 0, GIVEN, 1, 0, (1, 2), (1, 2))]
+    events = translate(parse(lines), GivenMetadata({}, ClusterMetadata(changes=changes))).events
+    stable = [(event["offset"], event.get("aborted")) for event in events if event.get("change") == "last_stable"]
+    assert stable == [(0, None), (6, None if commits else [{"first_offset": 0, "last_offset": 4}])]
