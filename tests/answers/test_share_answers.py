@@ -91,7 +91,7 @@ def test_worker_that_loses_its_locks_is_found(tmp_path: Path) -> None:
 
 
 def test_wait_for_remote_storage_is_blamed_on_it(tmp_path: Path) -> None:
-    """The read of a ends at 250 ms, that of b never. While b waits, c cannot acquire anything."""
+    """The read of a takes until 250 ms, and that of b is never completed. While b waits, c cannot acquire records."""
     group = {"time_us": 2000, "type": "share_group", "group": "g", "auto_offset_reset": "earliest"}
     read = {"time_us": 250_000, "type": "remote_read", "request_id": "a-100", **PLACE, "bytes": 1000}
     later = [_change(260, "log_end", offset=20, bytes=1000), _change(260, "high_watermark", offset=20)]

@@ -35,7 +35,7 @@ class ShareTimeline:
         self, ms: float, name: str, member: str, partitions: Sequence[int], *,
         reads: Mapping[int, Event] | None = None, **fields: Any,
     ) -> ShareTimeline:  # fmt: skip
-        """Fetch from partitions. `reads` has further fields of partitions, such as those of the read of the state."""
+        """Fetch from partitions. `reads` has further fields by partition, for the read of the state."""
         fields = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1_000_000, "max_records": 500, **fields}
         places = [{"topic": "t", "partition": partition} | (reads or {}).get(partition, {}) for partition in partitions]
         return self.add(

@@ -134,7 +134,7 @@ def test_queue_of_a_group_may_be_configured() -> None:
 
 @pytest.mark.parametrize("read_again", [True, False])
 def test_second_read_shows_that_the_broker_dropped_the_state(read_again: bool) -> None:
-    """The last session of the group at the broker ends at 30 ms; the next one has the state read again, or has not."""
+    """After the last session of the group at the broker, at 30 ms, the next one may have the state read again."""
     lines = [
         _read(8, 0),
         _share(10, 0, partitions=[0]),
@@ -321,8 +321,8 @@ def test_recorded_fetches_end_as_recorded() -> None:
 def test_expired_locks_are_as_many_as_the_brokers_counted() -> None:
     """The meter `AcquisitionLockTimeoutPerSec` counted 5 records at broker 2, and 8 at broker 3.
 
-    The missing record is offset 32: of two fetches that waited for it, the replay completes the other one, whose member
-    does not stall.
+    The missing record is offset 32. Two fetches wait for it, and the replay completes the one of a member that does not
+    stall.
     """
     events = translate(recordings.log("W10-locks", brokers=(2, 3)), _given()).events
     deliveries = ShareReplay(Config(), events[0]["time_us"] // 1000).step(events, None).deliveries
