@@ -52,12 +52,16 @@ def test_required_fields_are_required(kind: str) -> None:
 @pytest.mark.parametrize("kind", WHOLE)
 def test_schema_and_contract_accept_same_values(kind: str) -> None:
     compared = {True: 0, False: 0}
+    of_type = _validator_of(WHOLE[kind]["type"])
     for path in _paths(WHOLE[kind]):
+        validator = VALIDATOR if path == ("type",) else of_type
+        event = copy.deepcopy(WHOLE[kind])
+        holder = _holder(event, path)
         for value in VALUES:
-            event = _with(WHOLE[kind], path, value)
+            holder[path[-1]] = value
             reason = _rejection_reason(event)
             if not any(words in reason for words in NOT_IN_SCHEMA):
-                assert VALIDATOR.is_valid(event) == (reason == ""), (path, value, reason)
+                assert validator.is_valid(event) == (reason == ""), (path, value, reason)
                 compared[reason == ""] += 1
     assert min(compared.values()) > 10
 
@@ -65,6 +69,12 @@ def test_schema_and_contract_accept_same_values(kind: str) -> None:
 @pytest.mark.parametrize("line", [5, None, [], "clock", {"time_us": 1}, {"type": "clock"}, {"time_us": 1, "type": "x"}])
 def test_other_json_is_invalid(line: Any) -> None:
     assert not VALIDATOR.is_valid(line)
+
+
+def _validator_of(type_: str) -> Draft202012Validator:
+    """Return a validator with the rules of one type of events, which takes a small part of the time of all rules."""
+    rules = [rule for rule in SCHEMA["allOf"] if rule["if"]["properties"]["type"]["const"] == type_]
+    return Draft202012Validator({**SCHEMA, "allOf": rules})
 
 
 def _rejection_reason(event: Any) -> str:
@@ -85,12 +95,6 @@ def _paths(value: Any, above: Path = ()) -> Iterator[Path]:
 
 def _path(need: str) -> Path:
     return tuple(int(part) if part.isdigit() else part for part in need.replace("[", ".").replace("]", "").split("."))
-
-
-def _with(event: Any, path: Path, value: Any) -> Any:
-    changed = copy.deepcopy(event)
-    _holder(changed, path)[path[-1]] = value
-    return changed
 
 
 def _without(event: Any, path: Path) -> Any:
