@@ -6,4 +6,6 @@
 - `diagnosis`, `simulated_incidents`, `combined_incidents`: precision and recall of `diagnose` on simulated incidents
 - `simulation_speed`: events per second of `simulate`
 - `partition_trace`, `groups_trace`, `topic`: inputs of these
+
+Each one writes its figures with `--json FILE`, and prints them next to those of an earlier run with `--compare FILE`.
 """

@@ -13,7 +13,6 @@ operations that stay open between batches. Then replays of other sizes are compa
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from deltalake import DeltaTable
 
+from benchmarks import saved_figures
 from benchmarks.partition_trace import Shape
 from benchmarks.replay import local_spark_settings, timed_replay, write_trace
 
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--cluster", action="store_true", help="start a standalone cluster of two executors")
     options.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting")
     options.add_argument("--runs", type=int, default=3, help="runs of each case; medians are used [default: 3]")
-    options.add_argument("--json", type=Path, help="write the costs to this file")
+    saved_figures.add_options(options)
     given = options.parse_args(arguments)
     from purgatory_udf.launch.spark_session import build_session
 
@@ -117,8 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     costs = fit_costs(measurements[: len(MEASURED)])
     for line in report(costs, measurements):
         print(line, flush=True)
-    if given.json:
-        given.json.write_text(json.dumps(dict(zip(COSTS, costs, strict=True)), indent=1) + "\n")
+    saved_figures.finish(dict(zip(COSTS, costs, strict=True)), given, tuple(COSTS))
 
 
 @contextmanager

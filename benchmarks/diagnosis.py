@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import multiprocessing
 import os
 import tempfile
@@ -26,6 +25,7 @@ from typing import Any
 
 from deltalake import write_deltalake
 
+from benchmarks import saved_figures
 from benchmarks.combined_incidents import SHAPES, simulated_trace
 from benchmarks.simulated_incidents import Injected
 from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--seeds", type=int, default=10, help="traces of each shape [default: 10]")
     options.add_argument("--first-seed", type=int, default=1, help="the first seed [default: 1]")
     options.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes [default: one per core]")
-    options.add_argument("--json", type=Path, metavar="FILE", help="file for the scores as JSON")
+    saved_figures.add_options(options)
     options.add_argument("--errors", action="store_true", help="print each missed incident and each false finding")
     options.add_argument(
         "shapes", nargs="*", metavar="SHAPE", help=f"shapes of incidents [default: {', '.join(SHAPES)}]"
@@ -144,9 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     total = added("all", every)
     _print(total, False)
     print(f"{time.perf_counter() - started:,.0f} s in {given.processes} processes")
-    if given.json:
-        rows = [_as_json(result) for result in [*every, total]]
-        given.json.write_text(json.dumps({"seeds": [*seeds], "shapes": rows}, indent=2) + "\n", encoding="utf-8")
+    figures = {result.shape: _as_json(result) for result in [*every, total]}
+    saved_figures.finish({"seeds": [*seeds], "shapes": figures}, given, ("precision", "recall"))
 
 
 def _print(result: Score, with_errors: bool) -> None:

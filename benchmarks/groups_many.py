@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from benchmarks import saved_figures
 from benchmarks.groups_trace import groups_trace
+from benchmarks.saved_figures import Figures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,17 +40,20 @@ def main() -> int:
     options.add_argument("--seconds", type=int, default=45, help="length of the trace, in seconds [default: 45]")
     options.add_argument("--memory", default="4g", help="memory of the Spark driver [default: 4g]")
     options.add_argument("--reuse", action="store_true", help="skip variants that have written their tables")
+    saved_figures.add_options(options)
     options.add_argument("variants", nargs="*", default=VARIANTS, metavar="VARIANT")
     given = options.parse_args()
     from purgatory_udf.launch.spark_session import build_session
 
     spark = build_session("groups-many", {"spark.driver.memory": given.memory})
     events = _write_trace(spark, given.work, given.groups, given.seconds)
-    digests = []
+    digests, figures = [], Figures()
     for variant in given.variants:
         out = given.work / variant.replace(":", "-")
         reused = given.reuse and (out / TABLES[-1]).is_dir()
         seconds = 0.0 if reused else _replay(variant, given.work / "events", out, given.memory)
+        if not reused:
+            figures[variant] = {"seconds": seconds, "events_per_s": events / seconds}
         digests.append({name: _digest(spark, out / name) for name in TABLES})
         print(
             f"{variant}: " + ("reused" if reused else f"{seconds:,.0f} s, {events / seconds:,.0f} events/s"), flush=True
@@ -56,6 +61,7 @@ def main() -> int:
         print("  " + ", ".join(f"{name} {rows:,}" for name, (rows, _) in digests[-1].items()), flush=True)
     same = all(digest == digests[0] for digest in digests)
     print("all tables are equal" if same else "TABLES DIFFER")
+    saved_figures.finish(figures, given, ("events_per_s",))
     return 0 if same else 1
 
 

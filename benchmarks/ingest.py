@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from benchmarks import followed_log
+from benchmarks import followed_log, saved_figures
+from benchmarks.saved_figures import Figures
 from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.log_files import find_logs
@@ -42,8 +43,6 @@ ROOT = Path(__file__).resolve().parents[1]
 LINE_COUNT = pa.schema([("lines", pa.int64())])
 _MARK = MARKER.encode()
 
-Figures = dict[str, Any]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all imports and print one line each."""
@@ -56,8 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument(
         "--runs", type=int, default=3, help="runs of each measurement; medians are compared [default: 3]"
     )
-    options.add_argument("--json", help="write the figures to this file")
-    options.add_argument("--compare", help="figures of an earlier run, to compare the ratios with")
+    saved_figures.add_options(options)
     given = options.parse_args(arguments)
     from purgatory_udf.launch.backend_choice import open_local, spark_opener
 
@@ -75,15 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, figure in figures.items():
             report = followed_log.report if "steps" in figure else _report
             print(report(name, figure, not given.spark))
-    if given.compare:
-        before = json.loads(Path(given.compare).read_text(encoding="utf-8"))
-        for name in figures.keys() & before.keys():
-            change = figures[name]["ratio"] / before[name]["ratio"]
-            print(
-                f"{name}: {figures[name]['ratio']:.2f} x its floor, before {before[name]['ratio']:.2f}: x {change:.2f}"
-            )
-    if given.json:
-        Path(given.json).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    saved_figures.finish(figures, given)
     return 0
 
 

@@ -20,7 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks import saved_figures
 from benchmarks.partition_trace import Shape, partition_trace
+from benchmarks.saved_figures import Figures
 from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.rules.engine.loop.state_codec import encode_state
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables
@@ -61,21 +63,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the traces and print one line each; return 1 if any outcome is wrong."""
     options = argparse.ArgumentParser(prog="python -m benchmarks.lopsided")
     options.add_argument("--watches", type=int, default=1_000_000, help="watches of each trace [default: 1000000]")
+    saved_figures.add_options(options)
     options.add_argument("--only", type=int, help="measure only this trace: 0, 1 or 2")
     given = options.parse_args(arguments)
     chosen = list(shapes(given.watches).items())
+    figures: Figures = {}
     wrong = run(Shape(1_000, 10)).wrong  # Also loads the compiled code.
     for name, shape in chosen if given.only is None else [chosen[given.only]]:
         ordinary = run(Shape(shape.operations * shape.keys_per_operation, 1_000))
         uneven = run(shape)
         wrong = wrong or uneven.wrong or ordinary.wrong
         each = uneven.state_bytes / uneven.open if uneven.open else 0
+        ratio = uneven.seconds / ordinary.seconds
+        figures[name] = {"seconds": uneven.seconds, "ordinary_s": ordinary.seconds, "bytes": each, "ratio": ratio}
         print(
-            f"{name}: {uneven.seconds / ordinary.seconds:.1f} x an ordinary trace's time; {uneven.open:,} open at the "
+            f"{name}: {ratio:.1f} x an ordinary trace's time; {uneven.open:,} open at the "
             f"same time, {each:.0f} bytes each; {uneven.wrong or 'each operation ended once'}",
             flush=True,
         )
     print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
+    saved_figures.finish(figures, given)
     return 1 if wrong else 0
 
 

@@ -15,7 +15,6 @@ as absolute times of one machine mean little on another. Stages are reported as 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -32,7 +31,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from benchmarks import saved_figures
 from benchmarks.partition_trace import Shape, partition_trace
+from benchmarks.saved_figures import Figures
 from purgatory_udf.backend.backend import SparkBackend
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.secrets import read_properties
@@ -52,8 +53,6 @@ ROW_COUNT = pa.schema([("rows", pa.int64())])
 # Rows of a row group: small enough that all cores share the work on a table.
 ROWS_PER_TASK = 100_000
 
-Figures = dict[str, Any]
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the replays and print the report."""
@@ -68,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--grouping", nargs="+", default=["broker"], help="groupings to measure [default: broker]")
     options.add_argument("--batch-events", type=int, default=500_000, help="events per micro-batch [default: 500000]")
     options.add_argument("--runs", type=int, default=3, help="runs of each; medians are compared [default: 3]")
-    options.add_argument("--json", help="write the figures to this file")
-    options.add_argument("--compare", help="figures of an earlier run, to compare the ratios with")
+    saved_figures.add_options(options)
     given = options.parse_args(arguments)
     from purgatory_udf.launch.spark_session import build_session
 
@@ -79,10 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         events = given.events or write_trace(spark, Path(folder), Shape(given.operations, keys=given.partitions))
         figures = measure(spark, stages, Path(folder), events, given.grouping, given.batch_events, given.runs)
-    for line in report(figures, json.loads(Path(given.compare).read_text()) if given.compare else {}):
+    for line in report(figures):
         print(line, flush=True)
-    if given.json:
-        Path(given.json).write_text(json.dumps(figures, indent=1) + "\n")
+    saved_figures.finish(figures, given)
 
 
 def local_spark_settings() -> dict[str, str]:
@@ -182,18 +179,16 @@ def measure(
     }
 
 
-def report(figures: Figures, before: Figures) -> Iterator[str]:
-    """Yield the lines of the report; `before` are the figures to compare with."""
+def report(figures: Figures) -> Iterator[str]:
+    """Yield the lines of the report."""
     floor = statistics.median(figures["floor_seconds"])
     rows = ", ".join(f"{count:,} {name}" for name, count in figures["rows"].items())
     yield f"{figures['events']:,} events; {rows}"
     by_process = statistics.median(figures["floor_by_process_seconds"])
     yield f"floor: {floor:.1f} s (median of {len(figures['floor_seconds'])}); {by_process:.1f} s if this process writes"
     for grouping, runs in figures["replays"].items():
-        earlier = before.get("replays", {}).get(grouping)
-        compared = f"; before: {earlier['ratio']:.2f}" if earlier else ""
         seconds, ratio, other = statistics.median(runs["seconds"]), runs["ratio"], runs["ratio_by_process"]
-        yield f"by {grouping}: {seconds:.1f} s, {ratio:.2f} x the floor{compared}; {other:.2f} x that of this process"
+        yield f"by {grouping}: {seconds:.1f} s, {ratio:.2f} x the floor; {other:.2f} x that of this process"
         for stage, ms in sorted(runs["stages_ms"].items()):
             yield f"    {stage}: {ms:,}"
 

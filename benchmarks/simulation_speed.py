@@ -20,7 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import saved_figures
 from benchmarks.engine_speed import interleaved_medians
+from benchmarks.saved_figures import Figures
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.simulation.closed_loop import ClosedLoop
@@ -45,17 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument(
         "scenarios", nargs="*", default=SCENARIOS, metavar="SCENARIO", help="scenarios of the closed loop"
     )
+    saved_figures.add_options(options)
     given = options.parse_args(arguments)
+    figures: Figures = {}
     for name in given.scenarios:
         scenario = load_scenario(name)
         length = {} if given.seconds is None else {"duration_s": given.seconds}
-        _measure_closed_loop(name, scenario.model_copy(update=length), given.runs)
+        figures[name] = _measure_closed_loop(name, scenario.model_copy(update=length), given.runs)
     if given.events:
-        _measure_open_loop(Workload(given.events), given.runs)
+        figures["open loop"] = _measure_open_loop(Workload(given.events), given.runs)
+    saved_figures.finish(figures, given)
 
 
-def _measure_closed_loop(name: str, scenario: Scenario, runs: int) -> None:
-    """Print the speed of the closed loop on one scenario."""
+def _measure_closed_loop(name: str, scenario: Scenario, runs: int) -> Figures:
+    """Print and return the speed of the closed loop on one scenario."""
     events = ClosedLoop(scenario).run().events
     loop, reference = interleaved_medians([lambda: ClosedLoop(scenario).run(), lambda: replay(events, Config())], runs)
     print(
@@ -64,10 +69,11 @@ def _measure_closed_loop(name: str, scenario: Scenario, runs: int) -> None:
         f"{loop / reference:.1f} times its time ({len(events):,} events)",
         flush=True,
     )
+    return {"seconds": loop, "reference_s": reference, "ratio": loop / reference}
 
 
-def _measure_open_loop(workload: Workload, runs: int) -> None:
-    """Print the events per second of the open loop: on all cores, as one task, and of the same rows from memory."""
+def _measure_open_loop(workload: Workload, runs: int) -> Figures:
+    """Print and return the time of the open loop: on all cores, as one task, and of the same rows from memory."""
     from purgatory_udf.launch.spark_session import build_session
 
     spark = build_session("loops")
@@ -95,6 +101,7 @@ def _measure_open_loop(workload: Workload, runs: int) -> None:
         flush=True,
     )
     spark.stop()
+    return {"seconds": whole, "one_task_s": alone, "write_s": bare, "ratio": whole / bare}
 
 
 def _write(events: DataFrame, folder: Path) -> None:
