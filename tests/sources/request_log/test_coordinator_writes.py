@@ -16,6 +16,7 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.reference.reference_replay import replay
+from purgatory_udf.sources.request_log.assumptions import BATCH_TIME_TOLERANCE_US
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
@@ -75,6 +76,15 @@ def test_commit_becomes_produce_of_its_coordinator() -> None:
     assert not [event for event in translation.events if event.get("change") == "log_end" and event["offset"] > 7]
     assert translation.report.counts["coordinator_writes"] == 1
     assert produce["seq"] not in translation.recorded, "the outcome of the line is that of the commit"
+
+
+@pytest.mark.parametrize(("late_us", "request_id"), [(0, "0:2"), (1, f"{OFFSETS}-0@7")])
+def test_batch_may_precede_its_commit_shortly(late_us: int, request_id: str) -> None:
+    """Timestamps of batches are whole milliseconds. A commit that starts later has not written the batch."""
+    at = 104 + (BATCH_TIME_TOLERANCE_US + late_us) / 1000
+    commit = _commit(at, local=1.0, remote=3.0)
+    (produce,) = _produces(translate(parse([_heartbeat(50), commit, _heartbeat(900)]), _given(OFFSETS, [BATCH])))
+    assert produce["request_id"] == request_id
 
 
 def test_commit_waits_for_follower_up_to_timeout() -> None:

@@ -35,6 +35,15 @@ def _row(line: bytes, zone: tzinfo, tally: log_reader.Tally) -> dict[str, Any]:
     return row._asdict() if isinstance(row, RequestRow) else row or {}
 
 
+def test_totals_of_pieces_are_added() -> None:
+    pieces = [log_reader.Tally(), log_reader.Tally()]
+    for piece, partitions, heartbeats in zip(pieces, ({"t": 5}, {"t": 3, "u": 1}), ((1, 2), (2, 2)), strict=True):
+        piece.partitions, piece.heartbeats = partitions, {1: heartbeats}
+    (first, second) = (piece.end(file=0, piece=0, line=0).to_pylist()[0] for piece in pieces)
+    total = log_reader.Tally.of((row["counts"], row["body"]) for row in (first, second))
+    assert (total.partitions, total.heartbeats) == ({"t": 5, "u": 1}, {1: (3, 4)})
+
+
 def _use(parsers: Sequence[Callable[..., object]], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, parser in zip(("parse_fetch", "parse_line"), parsers, strict=True):
         monkeypatch.setattr(log_reader, name, parser)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from jobs.fidelity import main as fidelity
 from jobs.ingest import main
@@ -118,8 +119,19 @@ def test_linked_log_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixtu
         (log.parent / link).symlink_to(target)
     assert main.status(["--from", "request-log", str(log.parent), "--out", str(tmp_path / "out")], open_local) == 0
     printed = capsys.readouterr().out.splitlines()
+    (status,) = DeltaTable(f"{tmp_path}/out/runs").to_pyarrow_table().column("status").to_pylist()
+    assert status == "finished"
     links = ", ".join(f"{log.parent}/{link}" for link in ("all", "request-1.log.1"))
     assert printed[:2] == ["input     1 line of 1 file", f"skipped   links to files that were read already: {links}"]
+
+
+def test_anonymised_import_renames_clients(tmp_path: Path) -> None:
+    log, out = tmp_path / "request-1.log", str(tmp_path / "out")
+    log.write_text(fetch_line(5, {0: 3}, client="payments"))
+    for options, same in (([], True), (["--anonymise", "--overwrite"], False)):
+        assert main.status(["--from", "request-log", str(log), *options, "--out", out], open_local) == 0
+        clients = DeltaTable(f"{out}/events").to_pyarrow_table().column("client_id").to_pylist()
+        assert ("payments" in clients) is same
 
 
 @pytest.mark.parametrize("name", ["request-1.log.1", "request-1.log.gz"])

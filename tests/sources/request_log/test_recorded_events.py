@@ -23,15 +23,16 @@ from tests.sources.request_log import recordings
 from tests.sources.request_log.translate import translate
 from tests.support import recorded
 
-METADATA, BATCHES = "cluster-metadata.txt", "batches.csv"
-# The files of metadata that are given with an excerpt, in addition to the names of topics.
+TOPICS, METADATA, BATCHES = "topics.json", "cluster-metadata.txt", "batches.csv"
+# The files of metadata that are given with an excerpt.
 EXCERPTS: dict[str, tuple[str, ...]] = {
-    "W3-groups-k39": (METADATA,),
-    "W5-base": (),
-    "W6-follower-reads": (METADATA,),
-    "W7-rolling-k39": (METADATA, BATCHES),
-    "W8-tiered": (METADATA,),
-    "W11-faults": (),
+    "W3-groups-k39": (TOPICS, METADATA),
+    "W5-base": (TOPICS,),
+    "W6-follower-reads": (TOPICS, METADATA),
+    "W7-rolling-k39": (TOPICS, METADATA, BATCHES),
+    "W8-tiered": (TOPICS, METADATA),
+    "W9-kip848": (METADATA,),
+    "W11-faults": (TOPICS,),
 }
 
 
@@ -45,7 +46,7 @@ def excerpt(name: str) -> tuple[Request, ...]:
 @cache
 def given(name: str) -> GivenMetadata:
     files = {file: recorded.data_file("traces", name, file) for file in EXCERPTS[name]}
-    metadata = recordings.names(name)
+    metadata = recordings.names(name) if TOPICS in files else GivenMetadata()
     if METADATA in files:
         metadata = replace(metadata, cluster=read_metadata_dump(files[METADATA]))
     if BATCHES in files:

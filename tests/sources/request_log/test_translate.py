@@ -14,7 +14,7 @@ from purgatory_udf.sources.request_log.cluster_context import Context, GivenMeta
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter
 from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
-from purgatory_udf.sources.request_log.internal_topics import StoredBatch
+from purgatory_udf.sources.request_log.internal_topics import StoredBatch, TransactionFacts
 from purgatory_udf.sources.request_log.partition_facts import PartitionError
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us
 from tests.sources.request_log.translate import Translation, read_rows, translate
@@ -162,6 +162,11 @@ def test_follower_postpones_transactional_append() -> None:
     translation = translate(parse(lines), GivenMetadata({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
     (produce,) = [event for event in translation.events if event["type"] == "produce" and event["time_us"] > us(60)]
     assert us(84) < produce["time_us"] < us(90), "the follower's fetch was first checked at 84, and answered at 90"
+
+
+def test_partition_joins_transaction_until_append() -> None:
+    facts = TransactionFacts(added={("x", "t", 0): [5, 9]})
+    assert [facts.joined_us("x", ("t", 0), *span) for span in ((5, 5), (6, 8), (6, 9))] == [5, None, 9]
 
 
 def test_refused_produce_waited_in_no_purgatory() -> None:
