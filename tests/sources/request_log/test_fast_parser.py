@@ -20,8 +20,9 @@ from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, Re
 from purgatory_udf.sources.request_log.kafka_protocol import decode_fetch_request, decode_fetch_response
 from purgatory_udf.sources.request_log.log_files import zone_of
 from purgatory_udf.sources.request_log.log_line import Place
+from purgatory_udf.sources.request_log.request_conversion import is_controller_request
 from tests.chaos import hostile_inputs
-from tests.sources.request_log.log_lines import log_line, message
+from tests.sources.request_log.log_lines import T, fetch_line, log_line, message
 from tests.support import recorded
 
 
@@ -105,6 +106,13 @@ def test_fetch_decoders_agree() -> None:
             parsed += 1
             assert fetch.fetch == (decode_fetch_request(request), decode_fetch_response(response))
     assert parsed > 1_500
+
+
+def test_fetch_of_metadata_log_is_to_controller() -> None:
+    line = fetch_line(9, {0: 3}).replace('": ', '":').replace(', "', ',"')
+    for topic, is_to_controller in ((T, False), ("AAAAAAAAAAAAAAAAAAAAAQ", True)):
+        fetch = parse_fetch(line.replace(T, topic).encode(), Place(0, 1), UTC)
+        assert fetch is not None and is_controller_request(fetch) is is_to_controller
 
 
 def test_message_without_api_needs_complete_parser() -> None:

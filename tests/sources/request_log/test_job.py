@@ -125,6 +125,16 @@ def test_linked_log_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert printed[:2] == ["input     1 line of 1 file", f"skipped   links to files that were read already: {links}"]
 
 
+def test_truncated_log_has_rejected_line(tmp_path: Path) -> None:
+    log, out = tmp_path / "request-1.log.gz", str(tmp_path / "out")
+    packed = gzip.compress("".join(f"{fetch_line(at, {0: at})}\n" for at in range(200)).encode())
+    log.write_bytes(packed[: len(packed) // 2])
+    words = ["--from", "request-log", str(log), "--max-rejected", "10", "--out", out]
+    assert main.status(words, open_local) == 0
+    (reason,) = DeltaTable(f"{out}/rejected_events").to_pyarrow_table().column("reason").to_pylist()
+    assert reason == "truncated gzip: its end is missing"
+
+
 def test_anonymised_import_renames_clients(tmp_path: Path) -> None:
     log, out = tmp_path / "request-1.log", str(tmp_path / "out")
     log.write_text(fetch_line(5, {0: 3}, client="payments"))

@@ -157,6 +157,13 @@ def test_lookup_ends_with_response_or_never() -> None:
     ]
 
 
+def test_lookup_in_other_topic_stays_local() -> None:
+    other = '"topics": [{"name": "u", "partitions": [{"partitionIndex": 0, "timestamp": 7, "offset": 3}]}, {"name": "t"'
+    line = _lookup(500, 300).replace('"topics": [{"name": "t"', other)
+    lookups = [event for event in _translated(line).events if event["type"] == "remote_lookup"]
+    assert [event["topic"] for event in lookups] == ["t"]
+
+
 def test_lookups_that_never_wait_are_left_out() -> None:
     """Kafka 3.9 looks up in the handling thread."""
     translation = _translated(_lookup(500, 0))

@@ -245,6 +245,18 @@ def test_isr_shrink_is_dated_by_produces() -> None:
         assert events[-1] == (answered_at, "isr", [THIS, OTHER])
 
 
+def test_later_change_applies_after_earlier_one() -> None:
+    """A produce shows that the leader applied the shrunk in-sync set 240 ms late, after the set had grown again."""
+    both: Facts = [_position(12, OTHER, 0), _position(12, THIRD, 0), PartitionError(us(300), TIMED_OUT)]
+    facts = [*both, _append(20, 0, 1, line=1, answered_us=us(340))]
+    all_in_sync = (THIS, OTHER, THIRD)
+    events, _ = _events(facts, _isr_change(0, all_in_sync), _isr_change(100), _isr_change(150, all_in_sync))
+    assert [event for event in events if event[1] == "isr"] == [
+        (340, "isr", [THIS, OTHER]),
+        (340, "isr", [THIS, OTHER, THIRD]),
+    ]
+
+
 def test_high_watermark_waits_for_rejoining_replica() -> None:
     attempt = FetchAttempt(us(20), THIRD, 0)
     changes = [_isr_change(0, (THIS, OTHER, THIRD)), _isr_change(9_000), _isr_change(20_500, (THIS, OTHER, THIRD))]
