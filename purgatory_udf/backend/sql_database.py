@@ -14,17 +14,18 @@ Both engines return the same Arrow types: integers as int64 or int32, times as t
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Parameters = Mapping[str, int | float | str | bool | None]
+Result = TypeVar("Result")
 
 # A string, a comment or a quoted identifier, or else a parameter. `::` is a cast.
 _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/|::|:(?P<name>[a-z]\w*)""", re.DOTALL)
@@ -125,15 +127,19 @@ class DuckDatabase(SqlDatabase):
     """A new DuckDB database in this process, which spills to the directory for temporary files.
 
     Raises `NeedsSparkError` for tables that it cannot read (remote ones, and ones with unsupported features), and for
-    queries that need more memory than the limit in spite of spilling.
+    queries that need more memory than `MOST_MEMORY` in spite of spilling.
     """
 
-    # Of this machine's memory. Queries beyond it spill; 1 GB suffices for the metrics of 9 million operations.
-    MEMORY = "25%"
+    # Queries beyond `MEMORY` spill; it suffices for the report of 16 million operations. Parts of some queries do not
+    # spill, for example lists: these queries are repeated with `MOST_MEMORY`, a share of this machine's memory. On
+    # machines with less than `LARGE_BYTES` that is the limit from the start.
+    MEMORY, MOST_MEMORY, LARGE_BYTES = "1250MB", "25%", 5_000_000_000
 
     def __init__(self, memory: str | None = None) -> None:
         self._lock = threading.Lock()
-        self._memory = memory or self.MEMORY
+        is_large = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= self.LARGE_BYTES
+        self._memory = memory or (self.MEMORY if is_large else self.MOST_MEMORY)
+        self._may_grow = memory is None
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -205,17 +211,18 @@ class DuckDatabase(SqlDatabase):
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
 
     def keep(self, name: str) -> None:
-        with self._exclusive():
+        def compute() -> None:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_rows AS SELECT * FROM {name}")
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {name}_rows")
+
+        self._executed_in_memory(compute)
 
     def release(self, name: str) -> None:
         with self._exclusive():
             self._connection.execute(f"DROP TABLE IF EXISTS {name}_rows")
 
     def query(self, query: str, parameters: Parameters | None = None) -> pa.Table:
-        with self._exclusive():
-            return _plain(self._executed(query, parameters).to_arrow_table())
+        return self._executed_in_memory(lambda: _plain(self._executed(query, parameters).to_arrow_table()))
 
     def stream(self, query: str, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a query as batches of about `rows` rows, with the columns of the schema."""
@@ -246,7 +253,7 @@ class DuckDatabase(SqlDatabase):
             for batch in reader:
                 yield from _conform(pa.Table.from_batches([batch]), written, constants or {}).to_batches()
 
-        with self._exclusive():
+        def write() -> None:
             rows = batches(self._executed(query, parameters).to_arrow_reader())
             write_table(
                 str(require_local_path(path)),
@@ -255,9 +262,27 @@ class DuckDatabase(SqlDatabase):
                 schema_mode=None if append else "overwrite",
             )
 
+        self._executed_in_memory(write)
+
     def _executed(self, query: str, parameters: Parameters | None) -> duckdb.DuckDBPyRelation:
         text = _TOKENS.sub(lambda token: f"${token['name']}" if token["name"] else token[0], query)
         return self._connection.sql(text, params=_used(query, parameters))
+
+    def _executed_in_memory(self, execute: Callable[[], Result]) -> Result:
+        """Return the result of a function that executes a query; if memory runs out, it is called again with more.
+
+        Raises:
+            NeedsSparkError: The query needs more than `MOST_MEMORY`.
+        """
+        with self._exclusive():
+            try:
+                return execute()
+            except Exception as error:
+                if not self._may_grow or not _is_out_of_memory(error):
+                    raise
+            self._may_grow = False
+            self._connection.execute(f"SET memory_limit = '{self.MOST_MEMORY}'")
+            return execute()
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -270,10 +295,14 @@ class DuckDatabase(SqlDatabase):
             with self._lock:
                 yield
         except Exception as error:
-            # Writing wraps an error of the query in one of the writer.
-            if _OUT_OF_MEMORY in str(error) or isinstance(error, MemoryError):
+            if _is_out_of_memory(error):
                 raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
             raise
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # Writing wraps an error of the query in one of the writer.
+    return _OUT_OF_MEMORY in str(error) or isinstance(error, MemoryError)
 
 
 def _delta_table(path: str) -> DeltaTable | None:

@@ -147,11 +147,24 @@ def test_mistake_in_query_is_reported() -> None:
         DuckDatabase().query("SELECT nothing FROM (SELECT 1 AS n)")
 
 
+_LONG_LIST = "SELECT size(collect_list(n)) AS n FROM (SELECT explode(sequence(1, 3000000, 1)) AS n) t"
+
+
+def test_query_beyond_memory_is_repeated_with_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DuckDatabase, "MEMORY", "10MB")
+    assert DuckDatabase().query(_LONG_LIST).to_pylist() == [{"n": 3_000_000}]
+    DuckDatabase().save(_LONG_LIST, str(tmp_path), pa.schema([("n", pa.int64())]))
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist() == [{"n": 3_000_000}]
+    with pytest.raises(NeedsSparkError, match="Out of Memory"):
+        DuckDatabase("10MB").query(_LONG_LIST)
+
+
 def test_query_beyond_memory_needs_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists do not spill."""
     monkeypatch.setattr(DuckDatabase, "MEMORY", "10MB")
+    monkeypatch.setattr(DuckDatabase, "MOST_MEMORY", "11MB")
     database = DuckDatabase()
-    query = "SELECT size(collect_list(n)) AS n FROM (SELECT explode(sequence(1, 3000000, 1)) AS n) t"
+    query = _LONG_LIST
     with pytest.raises(NeedsSparkError, match="Out of Memory"):
         database.query(query)
     with pytest.raises(NeedsSparkError, match="Out of Memory"):
