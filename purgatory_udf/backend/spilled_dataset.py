@@ -1,12 +1,13 @@
 """Rows in files of a local folder: the `Dataset` of inputs that may be too large for the memory of this process.
 
 Steps read their rows batch by batch from Arrow files, and write the rows that they make to other files. DuckDB sorts
-and joins within `MEMORY`, and spills the rest. So a process needs memory only for a batch of rows, and for the objects
-that a step makes of one group.
+keys and joins within `MEMORY`, and spills the rest. So a process needs memory only for a file of rows, for their number
+in the order of a sort, and for the objects that a step makes of one group.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from purgatory_udf.backend.dataset import BATCH_ROWS, Dataset, LocalDataset, Part, Step, apply_numbered, union_schema
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 MEMORY = "400MB"
 # Bytes of rows in a file, which is a part of the next step, and in a batch.
 _FILE_BYTES, _BATCH_BYTES = 16 << 20, 2 << 20
+_IPC_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 _PATHS = pa.schema([("path", pa.string())])
 
 
@@ -136,13 +139,36 @@ class SpilledDataset(LocalDataset):
 
         Equal rows keep their order.
         """
-        columns = ", ".join(f'"{name}"' for name in self.schema.names)
-        places = ", ".join(f'"{name}" ASC NULLS FIRST' for name in (*order, "_row"))
-        numbered = pa.RecordBatchReader.from_batches(self.schema.append(_ROW), _numbered(self._batches()))
+        folder = _new_folder(f"{self._folder}/unsorted")
+        ranks, size = self._ranks(order)
+        runs = max(1, -(-size // _FILE_BYTES))
+        ordered = _in_order_of_ranks(self._batches(), ranks, max(1, -(-len(ranks) // runs)), self.schema, folder)
+        stored = self._stored(ordered, self.schema, keys)
+        shutil.rmtree(folder)
+        return stored
+
+    def _ranks(self, order: Sequence[str]) -> tuple[npt.NDArray[np.int64], int]:
+        """Return the number of each row in the order (see `_sorted`), and the size of all rows in bytes."""
+        sizes: list[int] = []
+        names = list(dict.fromkeys(order))
+
+        def numbered() -> Iterator[pa.RecordBatch]:
+            first = 0
+            for batch in self._batches():
+                sizes.append(batch.nbytes)
+                yield batch.select(names).append_column(_ROW, pa.array(np.arange(first, first + batch.num_rows)))
+                first += batch.num_rows
+
+        schema = pa.schema([*(self.schema.field(name) for name in names), _ROW])
+        places = ", ".join(f'"{name}" ASC NULLS FIRST' for name in (*names, _ROW.name))
         with _database() as database:
-            database.add_rows("rows", numbered)
-            query = f"SELECT {columns} FROM rows ORDER BY {places}"
-            return self._stored(database.stream(query, self.schema, BATCH_ROWS), self.schema, keys)
+            database.add_rows("rows", pa.RecordBatchReader.from_batches(schema, numbered()))
+            query = f"SELECT {_ROW.name} FROM rows ORDER BY {places}"
+            rows = [batch.column(0).to_numpy() for batch in database.stream(query, pa.schema([_ROW]), BATCH_ROWS)]
+        places_of_rows = np.concatenate(rows) if rows else np.empty(0, np.int64)
+        ranks = np.empty(len(places_of_rows), np.int64)
+        ranks[places_of_rows] = np.arange(len(ranks))
+        return ranks, sum(sizes)
 
     def _stored(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str] = ()) -> SpilledDataset:
         paths = _written(batches, schema, _new_folder(f"{self._folder}/rows"), "0", keys)
@@ -169,11 +195,30 @@ def _widened(dataset: Dataset, schema: pa.Schema) -> list[Part]:
     return dataset.widened_parts(schema)
 
 
-def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    first = 0
+def _in_order_of_ranks(
+    batches: Iterable[pa.RecordBatch], ranks: npt.NDArray[np.int64], rows: int, schema: pa.Schema, folder: Path
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches in the order of their ranks. Each file in `folder` has `rows` consecutive ranks."""
+    ranked, writers, first = schema.append(_ROW), {}, 0
     for batch in batches:
-        yield batch.append_column(_ROW, pa.array(np.arange(first, first + batch.num_rows)))
+        of_batch = ranks[first : first + batch.num_rows]
         first += batch.num_rows
+        batch = batch.append_column(_ROW, pa.array(of_batch))
+        files = of_batch // rows
+        for file in np.unique(files).tolist():
+            part = batch if (files == file).all() else batch.filter(pa.array(files == file))
+            if file not in writers:
+                writers[file] = pa.ipc.new_stream(str(folder / f"{file:05}.arrow"), ranked, options=_IPC_OPTIONS)
+            writers[file].write_batch(part)
+    for writer in writers.values():
+        writer.close()
+    for file in sorted(writers):
+        path = folder / f"{file:05}.arrow"
+        table = pa.Table.from_batches(_read(str(path)), ranked).combine_chunks()
+        path.unlink()
+        yield from (
+            table.select(schema.names).take(np.argsort(table.column(_ROW.name).to_numpy())).to_batches(BATCH_ROWS)
+        )
 
 
 def _new_folder(path: str) -> Path:
@@ -198,7 +243,7 @@ def _written(
         while batch.num_rows:
             if writer is None:
                 path = str(folder / f"{name}-{files:05}.arrow")
-                writer = pa.ipc.new_stream(path, schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+                writer = pa.ipc.new_stream(path, schema, options=_IPC_OPTIONS)
                 size, files = 0, files + 1
                 yield path
             end = batch.num_rows if size < _FILE_BYTES or last is None else _end_of_group(batch, keys, last)

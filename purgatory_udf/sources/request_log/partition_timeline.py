@@ -8,9 +8,9 @@ This includes groups that it has just handed over, because a controlled shutdown
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 from purgatory_udf.sources.request_log import kafka_protocol as errors
@@ -218,14 +218,19 @@ class ProducedOffsets(NamedTuple):
 class PartitionTimeline:
     """Events of a partition, offsets of produces, appends in offset order, and the state for the next time range.
 
-    `remote_reads` are the fetches that waited for remote storage.
+    Events and offsets are made when they are read, once. `remote_reads` are the fetches that waited for remote storage.
     """
 
-    events: list[TimedEvent] = field(default_factory=list)
-    produced: list[ProducedOffsets] = field(default_factory=list)
-    appends: list[Append] = field(default_factory=list)
-    remote_reads: list[ConsumerRead] = field(default_factory=list)
-    sweep: dict[str, Any] = field(default_factory=dict)
+    snapshot: Callable[[], dict[str, Any]]
+    events: Iterable[TimedEvent] = ()
+    produced: Iterable[ProducedOffsets] = ()
+    appends: Sequence[Append] = ()
+    remote_reads: Sequence[ConsumerRead] = ()
+
+    @property
+    def sweep(self) -> dict[str, Any]:
+        """The state after all events have been read."""
+        return self.snapshot()
 
 
 def build_timeline(
@@ -247,7 +252,7 @@ def build_timeline(
     key = (facts.topic, facts.partition)
     sweep = EventSweep.resumed(facts, report, time_range, before) if before else EventSweep(facts, report, time_range)
     if facts.has_only_copies:
-        return PartitionTimeline(sweep=sweep.snapshot())
+        return PartitionTimeline(sweep.snapshot)
     first_us = facts.first_us
     known_start = (before or {}).get("local_start")
     tiered = TieredReads()
@@ -267,15 +272,17 @@ def build_timeline(
     correct_position_times(facts.positions, facts.high_watermarks, facts.consumer_attempts)
     apply_high_watermark_readings(facts.positions, facts.high_watermarks)
     start_us = min([first_us, *(append.check_us for append in appends[:1])]) - 1
-    events = [
-        *sweep.run(leadership, appends, start_us),
-        *group_moves(facts, context, leadership, time_range),
-        *_tiered_events(facts, tiered.starts, time_range),
-    ]
-    state = sweep.snapshot()
-    if facts.topic in context.tiered:
-        state["local_start"] = tiered.local_start
-    return PartitionTimeline(events, list(_produced(facts, appends)), appends, tiered.remote, state)
+    events = chain(
+        sweep.run(leadership, appends, start_us),
+        group_moves(facts, context, leadership, time_range),
+        _tiered_events(facts, tiered.starts, time_range),
+    )
+
+    def snapshot() -> dict[str, Any]:
+        start = {"local_start": tiered.local_start} if facts.topic in context.tiered else {}
+        return sweep.snapshot() | start
+
+    return PartitionTimeline(snapshot, events, _produced(facts, appends), appends, tiered.remote)
 
 
 def _tiered_events(

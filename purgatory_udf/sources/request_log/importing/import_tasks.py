@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -185,9 +186,7 @@ def timeline_step(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report = Report()
-        changes: list[tuple[Any, ...]] = []
-        produced: list[ProducedOffsets] = []
-        reads: list[tuple[Any, ...]] = []
+        rows = _TimelineRows()
         key = ("broker", "topic", "partition")
         for (broker, topic, partition), of_partition in groupby(
             rows_in(batches), lambda row: tuple(row[name] for name in key)
@@ -195,29 +194,43 @@ def timeline_step(context: Callable[[], Context]) -> Work:
             facts_of_key = (fact for row in of_partition for fact in facts_in(row["packed"]))
             facts = PartitionFacts.of(broker, (topic, partition), facts_of_key)
             timeline = build_timeline(facts, context(), report)
-            changes += _changes_of(timeline, facts)
-            produced += timeline.produced
-            reads += _reads_of(timeline, facts)
-            if len(changes) + len(produced) + len(reads) >= ROWS:
-                yield from _timeline_batches(changes, produced, reads)
-                changes, produced, reads = [], [], []
-        yield from _timeline_batches(changes, produced, reads)
+            yield from rows.added(CHANGE, _changes_of(timeline, facts))
+            yield from rows.added(PRODUCED, timeline.produced)
+            yield from rows.added(REMOTE_READ, _reads_of(timeline, facts))
+        yield from rows.rest()
         yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=CHANGES)
 
     return work
 
 
-def _timeline_batches(
-    changes: Sequence[tuple[Any, ...]], produced: Sequence[ProducedOffsets], reads: Sequence[tuple[Any, ...]]
-) -> Batches:
-    for part, names, rows in (
-        (CHANGE, CHANGE_FIELDS, changes),
-        (PRODUCED, ProducedOffsets._fields, produced),
-        (REMOTE_READ, READ_FIELDS, reads),
-    ):
-        # The columns of a batch are lists of Python objects.
-        for start in range(0, len(rows), ROWS):
-            yield batch_of_part(part, names, rows[start : start + ROWS], CHANGES)
+class _TimelineRows:
+    """Rows of timelines until there are enough for a batch. The columns of a batch are lists of Python objects."""
+
+    _FIELDS: Mapping[str, Sequence[str]] = {
+        CHANGE: CHANGE_FIELDS,
+        PRODUCED: ProducedOffsets._fields,
+        REMOTE_READ: READ_FIELDS,
+    }
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[tuple[Any, ...]]] = {part: [] for part in self._FIELDS}
+
+    def added(self, part: str, rows: Iterable[tuple[Any, ...]]) -> Batches:
+        """Add rows of one kind, and yield the batches that are full."""
+        rows = iter(rows)
+        held = self._rows[part]
+        while True:
+            held += islice(rows, ROWS - len(held))
+            if len(held) < ROWS:
+                return
+            yield batch_of_part(part, self._FIELDS[part], held, CHANGES)
+            held.clear()
+
+    def rest(self) -> Batches:
+        """Yield the remaining rows."""
+        for part, held in self._rows.items():
+            if held:
+                yield batch_of_part(part, self._FIELDS[part], held, CHANGES)
 
 
 def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:
@@ -230,7 +243,8 @@ def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:
     def work(batches: Batches) -> Batches:
         first = 0
         for batch in batches:
-            yield from _finished(_named(batch, source), first, rename)
+            finished = _finished(_named(batch, source), first, rename)
+            yield from _in_order(pa.Table.from_batches(finished, FINISHED))
             first += batch.num_rows
 
     return work
@@ -288,6 +302,14 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
             judged.append({**place, **(anonymised(event, rename) if rename else event)})
     if judged:
         yield pa.RecordBatch.from_pylist(judged, schema=FINISHED)
+
+
+def _in_order(finished: pa.Table) -> Batches:
+    """Yield the rows in the order of `number`, in which spilled rows can be written without sorting all of them."""
+    numbers = finished.column("number")
+    if finished.num_rows > 1 and np.any(np.diff(numbers.to_numpy()) < 0):
+        finished = finished.combine_chunks().take(pc.sort_indices(numbers))
+    yield from finished.to_batches()
 
 
 def _texts(batch: pa.RecordBatch) -> list[bytes]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -87,8 +87,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STAGING = "_ingest"
-# Bytes of requests up to which the rows of an import are in memory; later steps take five times as much.
-IN_MEMORY_BYTES = 64 << 20
+# Bytes of requests up to which the rows of an import are in memory; later steps take up to 15 times as much.
+IN_MEMORY_BYTES = 32 << 20
 
 
 def ingest_request_log(
@@ -195,6 +195,10 @@ class WholeLog:
         self.report_phase("converting requests, and rebuilding the logs of the partitions")
         requests = read.where_in("row", [log_reader.REQUEST]).select("piece", *import_rows.REQUESTS.names)
         passed = run_passes(requests, _steps(self.backend, context, overview.lines_before), self.keep)
+        report = _report(overview.tally.counts, passed, context)
+        # The other parts, operations and facts, are large and not needed any more.
+        needed = [import_rows.BAD, import_rows.OVERDUE]
+        passed = replace(passed, parts=passed.parts.where_in("part", needed))
         self.report_phase("sorting the events")
         # Only consumer groups depend on the sizes of topics.
         sizes = context.topic_sizes if overview.tally.consumer_brokers else []
@@ -208,7 +212,6 @@ class WholeLog:
         rejected = rejections(
             read, passed.parts, events, self.run_id, self.source, overview.lines_before, self.rename is not None
         )
-        report = _report(overview.tally.counts, passed, context)
         report.count("broker_pauses", len(pauses))
         settings = [
             *overview.settings(requests, context),
