@@ -47,6 +47,8 @@ class Question:
             raise UserError(
                 "give one of --operation ID, --request-id ID, --group ID, --member ID, --client ID, --record RECORD"
             )
+        if self.operation is not None and not 0 <= self.operation < 2**63:
+            raise UserError(f"--operation {self.operation}: expected an operation_id, an integer from 0 to 2^63 - 1")
         if self.record is not None and not _RECORD.fullmatch(self.record):
             raise UserError(f"--record {self.record}: expected GROUP/TOPIC-PARTITION:OFFSET, such as workers/jobs-0:15")
 

@@ -97,6 +97,8 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
     builder = SparkSession.Builder().appName(app)
     for key, value in settings.items():
         builder = builder.config(key, value)
+    if submitted:
+        _silence_interrupts()
     spark: SparkSession = builder.getOrCreate()
     if submitted:
         _handle_interrupts()
@@ -108,13 +110,16 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
 
 
 def _handle_interrupts() -> None:
-    """Raise KeyboardInterrupt on SIGINT.
-
-    PySpark's handler first cancels the jobs in the JVM. The same interrupt has usually stopped the JVM already, and
-    every thread that waits for its response would log a traceback.
-    """
+    """Raise KeyboardInterrupt on SIGINT. PySpark's handler, which a new session sets, first cancels jobs in the JVM."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _silence_interrupts() -> None:
+    """Log no traceback for an interrupt, also while the session starts.
+
+    The same interrupt has usually stopped the JVM already, and every thread that waits for its response would log one.
+    """
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_interrupt)
     from pyspark.accumulators import AccumulatorTCPServer

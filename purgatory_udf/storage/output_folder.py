@@ -15,11 +15,22 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import SCHEME, local_path
 
 
+def _require_name(out: str) -> None:
+    """Raise `UserError` for a name of a folder that would mean another one, or that Delta cannot store."""
+    if not out.strip():
+        raise UserError("the output folder has an empty name; `.` is the current folder")
+    if any(ord(character) < 32 or ord(character) == 127 for character in out):
+        raise UserError(f"{out!r}: the name of the output folder has a control character, such as a line break")
+
+
 @dataclass(frozen=True)
 class Layout:
     """The paths of the public tables and the internal files in the output folder `out`."""
 
     out: str
+
+    def __post_init__(self) -> None:
+        _require_name(self.out)
 
     def table(self, name: str) -> str:
         return f"{self.out.rstrip('/')}/{name}"
@@ -90,6 +101,7 @@ def output_lock(out: str, job: str) -> Iterator[None]:
     Raises:
         UserError: If another process holds the lock, or the folder cannot be written.
     """
+    _require_name(out)
     folder = local_folder(out)
     if folder is None or folder.is_file():
         yield

@@ -14,6 +14,7 @@ from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.backend.delta_store import Condition, Identity
 from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.local_files import local_path
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.groups.group_rows import API_OF
 from purgatory_udf.rules.purgatory.clock import PAUSE_EVENTS, Pauses
@@ -141,9 +142,16 @@ class EventTable:
         return self._store.is_table(self.path)
 
     def require(self) -> None:
-        """Raise `UserError` unless the table exists."""
+        """Raise `UserError` unless there is a table of events."""
+        place = local_path(self.path)
+        if place is not None and place.is_file():
+            raise UserError(f"{self.path}: is a file, not a table of events; import it with ingest")
         if not self.exists:
             raise UserError(f"{self.path}: not a Delta table of events; create one with ingest")
+        columns = self._backend.query("SELECT * FROM events LIMIT 0", {"events": self.path}).column_names
+        missing = [name for name in ("seq", "time_us", "type") if name not in columns]
+        if missing:
+            raise UserError(f"{self.path}: not a table of events: it has no column {missing[0]}")
 
     def wait(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """Wait until the table exists: `ingest --follow` creates it with its first batch."""

@@ -163,7 +163,7 @@ def zone_of(text: str) -> tzinfo:
     """Parse a time zone, `UTC` or an offset such as `+01:00`. Raises ValueError for any other text."""
     if text.upper() in ("UTC", "Z"):
         return UTC
-    match = re.fullmatch(r"([+-])(\d{2}):?(\d{2})", text)
+    match = re.fullmatch(r"([+-])([01]\d|2[0-3]):?([0-5]\d)", text)
     if match is None:
         raise ValueError(f"{text!r} is not a time zone; expected UTC or an offset such as +01:00")
     minutes = int(match[2]) * 60 + int(match[3])

@@ -93,6 +93,9 @@ class IngestReport:
             lines.append(f"          {reasons}")
         if self.first_us is not None and self.last_us is not None:
             lines.append(f"time      {_moment(self.first_us)} to {_moment(self.last_us)}")
+            unit = next((unit for unit, (low, high) in _OTHER_UNITS.items() if low <= self.first_us < high), None)
+            if unit is not None:
+                lines.append(f"          time_us seems to be in {unit}; it counts microseconds since 1970")
         return lines
 
     def require_complete(self) -> None:
@@ -109,6 +112,10 @@ class IngestReport:
                 f"{self.rejected:,} of {self.lines:,} lines were rejected ({_percent(self.rejected, self.lines)} %), "
                 f"more than max_rejected ({max_rejected:g} %); the reasons are in {self.rejected_events}"
             )
+
+
+# Values of `time_us` that are times of 2001 to 2096 in another unit.
+_OTHER_UNITS = {"seconds": (10**9, 4 * 10**9), "milliseconds": (10**12, 4 * 10**12)}
 
 
 def _percent(part: int, whole: int) -> str:

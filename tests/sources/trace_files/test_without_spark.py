@@ -84,6 +84,29 @@ def test_unsupported_inputs_need_spark(tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "out" / "events").exists()
 
 
+@pytest.mark.parametrize(
+    ("out", "error"),
+    [
+        ("", "the output folder has an empty name; `.` is the current folder"),
+        ("a\nb", r"'a\nb': the name of the output folder has a control character, such as a line break"),
+    ],
+)
+def test_output_folder_has_a_usable_name(out: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty name would be the root folder."""
+    assert ingest.main.status([str(SAMPLE), "--out", out], open_local) == 2
+    assert capsys.readouterr().err.endswith(f"ingest: {error}\n")
+
+
+@pytest.mark.parametrize(("unit", "per_second"), [("seconds", 1), ("milliseconds", 1_000)])
+def test_times_in_another_unit_are_noticed(
+    unit: str, per_second: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"time_us": 1_772_442_000 * per_second, "type": "clock", "broker": 1}))
+    assert ingest.main.status([str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "out")], open_local) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"          time_us seems to be in {unit}; it counts microseconds since 1970"
+
+
 def test_spilled_import_equals_import_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines are in memory, and in small files; some are rejected, and a step left rows when it was interrupted."""
     monkeypatch.setattr(spilled_dataset, "_FILE_BYTES", 1 << 14)
