@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -118,9 +119,14 @@ def test_fidelity_equals_spark(replayed_on_spark: Replayed, tmp_path: Path, caps
 def test_spilled_import_equals_import_in_memory(piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows are in memory, and in small files, of which an import never sorts all events in memory."""
     monkeypatch.setattr(spilled_dataset, "_FILE_BYTES", 1 << 16)
-    sorts: list[int] = []
+    sorts = []
     sort_events = event_staging._sorted
-    monkeypatch.setattr(event_staging, "_sorted", lambda events: sorts.append(len(events)) or sort_events(events))
+
+    def count_and_sort(events: pa.Table) -> pa.Table:
+        sorts.append(len(events))
+        return sort_events(events)
+
+    monkeypatch.setattr(event_staging, "_sorted", count_and_sort)
     tables, summaries = [], []
     for most in (1 << 40, -1):
         monkeypatch.setattr(log_import, "IN_MEMORY_BYTES", most)
