@@ -47,6 +47,10 @@ _CAUSES = (
         re.compile(r"Mkdirs failed to create|DELTA_CANNOT_CREATE_LOG_PATH"),
         f"the output cannot be written; make it writable or free some space, and {_AGAIN}",
     ),
+    (
+        re.compile(r"(?<=calling None\.org\.apache\.spark\.api\.java\.JavaSparkContext\.\n: )[^\n]+"),
+        "Spark did not start; correct its options, or SPARK_CONF_DIR",
+    ),
     (re.compile(r"Too many open files"), f"too many open files; raise the limit (`ulimit -n`) and {_AGAIN}"),
     (
         re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back|PYTHON_WORKER\w*"),

@@ -92,6 +92,10 @@ FROM_DEEP_DOWN = RuntimeError(
     "Caused by: java.io.IOException: No space left on device\n\t... 41 more"
 )
 
+FROM_ITS_START = RuntimeError(
+    "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+    ": java.io.FileNotFoundException: File file:/logs does not exist\n\tat org.apache.hadoop…"
+)
 FROM_A_CHECKPOINT = RuntimeError(
     "An error occurred while calling o105.start.\n: org.apache.spark.SparkException: Failed to read log file "
     "file:/o/_replay/checkpoints/p/offsets/4. Incomplete log file\n\tat org.apache…\nCaused by: java.io.EOFException: "
@@ -132,6 +136,12 @@ AGAIN = "run the same command again to resume"
             3,
             "the disk is full; free some space and run the same command again to resume (No space left on device) "
             "(--verbose shows where)",
+        ),
+        (
+            FROM_ITS_START,
+            3,
+            "Spark did not start; correct its options, or SPARK_CONF_DIR (java.io.FileNotFoundException: File "
+            "file:/logs does not exist) (--verbose shows where)",
         ),
         (
             FROM_A_CHECKPOINT,
