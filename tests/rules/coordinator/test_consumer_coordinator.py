@@ -256,6 +256,35 @@ def test_removal_by_instance_id_is_reason() -> None:
     assert [each.reason for each in changes] == ["client--1 joined", "join_group of s", "leave_group of instance i"]
 
 
+def test_classic_member_leaves_with_its_own_ids() -> None:
+    group = GroupTimeline()
+    group.consumer_heartbeat(1000, "a", 0, **JOIN)
+    group.join(2000, "s", group_instance_id="i", subscribed_topics=["orders"], protocol_type="consumer")
+    group.leave(3000, "s", group_instance_id="other")
+    group.leave(3100, "t", group_instance_id="i")
+    group.leave(3200, "s", group_instance_id="i")
+    group.leave(3300, "s", group="unknown")
+    assert [line for line in group.log(since=3000) if "leave_group s:" in line or "Write" in line] == [
+        "3000 leave_group s: UNKNOWN_MEMBER_ID",
+        "3200 Write(broker=0, group='g', at_us=3200000)",
+        "3200 leave_group s: NONE",
+        "3300 leave_group s: UNKNOWN_MEMBER_ID",
+    ]
+    assert "3100 leave_group t: FENCED_INSTANCE_ID" in group.log()
+
+
+def test_members_of_converted_group_owe_no_heartbeat_while_waiting() -> None:
+    """The last member of the consumer protocol leaves, and one of the two others rejoins."""
+    group = GroupTimeline()
+    group.consumer_heartbeat(1000, "a", 0, **JOIN)
+    for member in "st":
+        group.join(2000, member, subscribed_topics=["orders"], protocol_type="consumer", rebalance_timeout_ms=60_000)
+    group.consumer_heartbeat(3000, "a", -1)
+    group.rejoin(4000, "s", rebalance_timeout_ms=60_000)
+    group.until(30_000)
+    assert "heartbeat g-s: 3000 to 13000 of 13000, completed by awaiting_join" in group.operations()
+
+
 def test_conversion_answers_waiting_join() -> None:
     """The first member of the consumer protocol makes a consumer group of a classic one."""
     group = GroupTimeline(coordinator="new")
