@@ -197,6 +197,14 @@ def test_static_leader_restart_in_stable_does_not_rebalance(version: int, leader
     ]
 
 
+def test_new_coordinator_stores_id_of_restarted_member() -> None:
+    group = GroupTimeline(coordinator="new")
+    group.join(1000, "a", group_instance_id="i")
+    group.sync(4100, "a", group_instance_id="i")
+    group.join(5000, "b", group_instance_id="i")
+    assert "5000 Write(broker=0, group='g', at_us=5000000)" in group.log()
+
+
 def test_static_restart_with_new_group_protocol_rebalances() -> None:
     group = GroupTimeline(initial_rebalance_delay_ms=6000)
     group.join(1000, "a", group_instance_id="i", protocols=["range", "sticky"])
