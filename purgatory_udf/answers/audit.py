@@ -110,6 +110,7 @@ class _Audit:
         ended_once, has_ended, is_unique = self._check("operations")
         yield from (ended_once, self._open(has_ended), is_unique)
         yield from self._check("times")
+        self._require_tables("watches")
         if self._tables.has("watches"):
             yield from self._check("watches")
         lines = self._lines()

@@ -166,6 +166,12 @@ def test_folder_without_a_run_is_reported(without_spark: SparkSession, tmp_path:
         audit(without_spark, str(tmp_path))
 
 
+def test_missing_watches_are_an_error(sound: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(sound, tmp_path / "out", ignore=shutil.ignore_patterns("watches"))
+    with pytest.raises(UserError, match=f"^{out}/watches: the table of run run-1 does not exist; restore it"):
+        audit(LocalBackend(), str(out))
+
+
 def test_report_is_table_and_violation_is_error() -> None:
     findings = [InvariantCheck(OPEN, 1, 0, note="1 open"), InvariantCheck(NO_ID_TWICE, 12345, 2, (3, 4))]
     assert report(findings) == [
