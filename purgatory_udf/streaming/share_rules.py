@@ -50,6 +50,21 @@ _COLUMNS = (
 )  # fmt: skip
 _TICK_COLUMNS = ("time_us", "seq", "broker", "type")
 _EFFECTIVE_TYPES = ("produce", "partition", "share_fetch", *SHARE_EVENTS, *SHARE_STORAGE_EVENTS)
+# For the frequent types: the columns, and the fields of `partitions`, that the rules need.
+_NEEDED = {
+    "produce": (
+        ("time_us", "broker", "type", "acks", "partitions"),
+        ("topic", "partition", "error", "last_offset", "bytes"),
+    ),
+    "fetch": (("time_us", "broker", "type", "replica_id", "partitions"), ("topic", "partition", "fetch_offset")),
+    "partition": (
+        (
+            "time_us", "broker", "type", "topic", "partition", "change", "offset", "bytes", "batches", "leader_epoch",
+            "isr", "min_isr", "wake", "replica_id", "aborted",
+        ),
+        (),
+    ),
+}  # fmt: skip
 _SCHEMA = pa.schema([TABLES["events"].field(name) for name in _COLUMNS])
 
 # The number of waiting share fetches of a broker that the status file lists.
@@ -164,8 +179,35 @@ class ShareRules(Rules[ShareReplay, pa.Table]):
 
 
 def _events(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows as events. Of the frequent types, only the fields that the rules need become objects."""
     for batch in rows.to_batches(max_chunksize=1 << 12):
-        yield from batch.to_pylist()
+        types = batch.column("type")
+        events: list[dict[str, Any]] = [{}] * len(batch)
+        is_other = np.ones(len(batch), dtype=bool)
+        for kind, (columns, fields) in _NEEDED.items():
+            of_kind = pc.equal(types, kind)
+            narrow = batch.filter(of_kind).select(columns)
+            if fields and len(narrow):
+                narrow = _with_fields(narrow, fields)
+            is_kind = of_kind.to_numpy(zero_copy_only=False)
+            is_other &= ~is_kind
+            _place(events, is_kind, narrow)
+        _place(events, is_other, batch.filter(pa.array(is_other)))
+        yield from events
+
+
+def _with_fields(batch: pa.RecordBatch, fields: Sequence[str]) -> pa.RecordBatch:
+    """Return the batch with these fields of its `partitions` only."""
+    column = batch.column("partitions")
+    entries = pa.StructArray.from_arrays([pc.struct_field(column.values, name) for name in fields], fields)
+    lists = pa.ListArray.from_arrays(column.offsets, entries)
+    return batch.set_column(batch.schema.get_field_index("partitions"), "partitions", lists)
+
+
+def _place(events: list[dict[str, Any]], where: npt.NDArray[np.bool_], rows: pa.RecordBatch) -> None:
+    """Put the rows, as objects, into the places of `events` that the mask `where` selects."""
+    for at, event in zip(np.flatnonzero(where).tolist(), rows.to_pylist(), strict=True):
+        events[at] = event
 
 
 def _table_of(outcome: Outcome) -> str:

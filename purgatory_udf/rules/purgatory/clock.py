@@ -64,6 +64,11 @@ class Pauses:
         """Change the end of the broker's last pause to `resumed_ms`, which the clock must not have reached yet."""
         self._of[broker][-1] = self._of[broker][-1]._replace(resumed_ms=resumed_ms)
 
+    @property
+    def exist(self) -> bool:
+        """Whether there are any pauses."""
+        return bool(self._of)
+
     def of(self, broker: int) -> list[Pause]:
         """Return the pauses of the broker."""
         return self._of.get(broker, [])
@@ -134,7 +139,8 @@ class ExpiredOperationReaper:
         self._last_wake_ms += (now_ms - self._last_wake_ms) // IDLE_MS * IDLE_MS
 
     def _fires_ms(self, due_ms: int) -> int:
-        return self._pauses.fires_ms(self._broker, due_ms)
+        pauses = self._pauses
+        return pauses.fires_ms(self._broker, due_ms) if pauses.exist else due_ms
 
 
 class Reapers:
@@ -162,6 +168,10 @@ class Reapers:
         """Return when the next bucket of any purgatory expires; None without one. No operation expires before it."""
         wake_times = (reaper.next_bucket_ms(self.now_ms) for reaper in self._reapers)
         return min((wake_ms for wake_ms in wake_times if wake_ms is not None), default=None)
+
+    def is_idle_until(self, now_ms: int) -> bool:
+        """Return whether no reaper wakes up to `now_ms`."""
+        return self._alarm.at_ms > now_ms or not self._reapers
 
     def advance_to(self, now_ms: int) -> None:
         """Expire every operation with deadline <= `now_ms`, purging where a purge is due on the way."""
@@ -288,6 +298,9 @@ class Clock:
 
     def advance_to(self, now_ms: int) -> None:
         """Expire every operation with deadline <= `now_ms` and read the gauges, each step after its expirations."""
+        if now_ms < self._next_step_ms and self._reapers.is_idle_until(now_ms):
+            self._reapers.now_ms = now_ms
+            return
         while now_ms - self._reapers.now_ms > _SETTLED_MS:
             pause = self.pauses.next_after(self._reapers.now_ms)
             if pause is not None and pause.paused_ms <= self._reapers.now_ms + _SETTLED_MS:

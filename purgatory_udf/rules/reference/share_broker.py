@@ -19,7 +19,7 @@ A waiting fetch is watched on two keys per partition: G, the group's share parti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple, Protocol
@@ -633,8 +633,12 @@ class ShareBroker:
         """Check the fetches of every group that wait for the partition, because its high watermark rose."""
         self._check(key, "high_watermark", now_us)
 
-    def _check(self, key: object, cause: str, now_us: int) -> None:
-        self._caused_by(cause, lambda: self.purgatory.check_and_complete(key, now_us))
+    def _check(self, key: Hashable, cause: str, now_us: int) -> None:
+        before, self.cause = self.cause, cause
+        try:
+            self.purgatory.check_and_complete(key, now_us)
+        finally:
+            self.cause = before
 
     def _caused_by(self, cause: str, call: Callable[[], object]) -> object:
         before, self.cause = self.cause, cause
