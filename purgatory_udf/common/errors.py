@@ -57,6 +57,10 @@ _CAUSES = (
         f"a Python worker of Spark was killed, possibly for lack of memory; {_AGAIN}",
     ),
     (
+        re.compile(r"(?<=\[PYTHON_VERSION_MISMATCH\] )[^\n]+"),
+        "Spark's workers use another Python; unset PYSPARK_PYTHON and spark.pyspark.python, or set them to this one",
+    ),
+    (
         # In an error of this process the text does not include the name of the exception.
         re.compile(r"ModuleNotFoundError: No module named '\S+'"),
         f"a Python module is missing on the workers; ship the environment that {COMMAND} package builds",

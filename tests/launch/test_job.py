@@ -96,6 +96,11 @@ FROM_ITS_START = RuntimeError(
     "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
     ": java.io.FileNotFoundException: File file:/logs does not exist\n\tat org.apache.hadoop…"
 )
+FROM_ANOTHER_PYTHON = RuntimeError(
+    "An exception was thrown from the Python worker:\npyspark.errors.exceptions.base.PySparkRuntimeError: "
+    "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.13 than that in driver: 3.11.\n\tat org…\n"
+    "Snapshot(path=file:/o/events/_delta_log)"
+)
 FROM_A_CHECKPOINT = RuntimeError(
     "An error occurred while calling o105.start.\n: org.apache.spark.SparkException: Failed to read log file "
     "file:/o/_replay/checkpoints/p/offsets/4. Incomplete log file\n\tat org.apache…\nCaused by: java.io.EOFException: "
@@ -142,6 +147,12 @@ AGAIN = "run the same command again to resume"
             3,
             "Spark did not start; correct its options, or SPARK_CONF_DIR (java.io.FileNotFoundException: File "
             "file:/logs does not exist) (--verbose shows where)",
+        ),
+        (
+            FROM_ANOTHER_PYTHON,
+            3,
+            "Spark's workers use another Python; unset PYSPARK_PYTHON and spark.pyspark.python, or set them to this one "
+            "(Python in worker has different version: 3.13 than that in driver: 3.11.) (--verbose shows where)",
         ),
         (
             FROM_A_CHECKPOINT,

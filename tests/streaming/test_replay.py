@@ -79,8 +79,12 @@ def killed(events: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = folder / "out"
     words = ["replay", "--events", events, "--out", str(out), "--batch-events", "450", "--set", "grouping=partition"]
     command = [str(Path(__file__).resolve().parents[2] / "spark-submit.sh"), *small_spark.ARGUMENTS, *words]
+    # The command chooses its own Python, which may not be that of this process's session.
+    environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
     # In a new process group, so that the JVM is killed, too.
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, cwd=folder, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stderr is not None
         lines = []
         for line in process.stderr:
