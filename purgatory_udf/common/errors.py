@@ -58,7 +58,7 @@ _CAUSES = (
     ),
     (
         re.compile(r"(?<=\[PYTHON_VERSION_MISMATCH\] )[^\n]+"),
-        "Spark's workers use another Python; unset PYSPARK_PYTHON and spark.pyspark.python, or set them to this one",
+        "Spark's workers use another Python; unset PYSPARK_PYTHON, or set it to the Python of this job",
     ),
     (
         # In an error of this process the text does not include the name of the exception.

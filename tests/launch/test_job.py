@@ -151,8 +151,8 @@ AGAIN = "run the same command again to resume"
         (
             FROM_ANOTHER_PYTHON,
             3,
-            "Spark's workers use another Python; unset PYSPARK_PYTHON and spark.pyspark.python, or set them to this "
-            "one (Python in worker has different version: 3.13 than that in driver: 3.11.) (--verbose shows where)",
+            "Spark's workers use another Python; unset PYSPARK_PYTHON, or set it to the Python of this job "
+            "(Python in worker has different version: 3.13 than that in driver: 3.11.) (--verbose shows where)",
         ),
         (
             FROM_A_CHECKPOINT,
