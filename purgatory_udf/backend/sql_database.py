@@ -203,6 +203,8 @@ class DuckDatabase(SqlDatabase):
 
     def add_rows(self, name: str, rows: pa.Table | pa.RecordBatchReader) -> None:
         """Add a view of an Arrow table, or of a stream that a single query or `keep` reads."""
+        # A query that has read a stream must not be repeated: the stream is at its end.
+        self._may_grow = self._may_grow and isinstance(rows, pa.Table)
         with self._exclusive():
             self._connection.register(name, rows)
 

@@ -157,6 +157,11 @@ def test_query_beyond_memory_is_repeated_with_more(tmp_path: Path, monkeypatch: 
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist() == [{"n": 3_000_000}]
     with pytest.raises(NeedsSparkError, match="Out of Memory"):
         DuckDatabase("10MB").query(_LONG_LIST)
+    streaming = DuckDatabase()
+    numbers = pa.record_batch({"n": range(3_000_000)})
+    streaming.add_rows("numbers", pa.RecordBatchReader.from_batches(numbers.schema, [numbers]))
+    with pytest.raises(NeedsSparkError, match="Out of Memory"):
+        streaming.query("SELECT size(collect_list(n)) AS n FROM numbers")
 
 
 def test_query_beyond_memory_needs_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
