@@ -103,12 +103,9 @@ class ShareLog(Protocol):
     """Interface of the broker to a share fetch: reads of partitions' logs, and checks that it schedules.
 
     Attributes:
-        cause: The kind of event that is being handled.
         cuts_reads: Whether a read is cut at its limit, and its bytes reduce the limit of later partitions.
         checks_only_with_data: Whether an answered fetch only checks others of the partitions from which it read data.
     """
-
-    cause: str | None
 
     @property
     def cuts_reads(self) -> bool: ...
@@ -190,8 +187,6 @@ class DelayedShareFetch(DelayedRequest):
         self.share_partitions: dict[TopicPartition, SharePartition] = {}
         self.erroneous: dict[TopicPartition, str] = {}
         self.response: dict[TopicPartition, SharePartitionAnswer] = {}
-        # The kind of event that completed the fetch.
-        self.woken_by: str | None = None
         self._log = log
         # Whether the fetch has left the purgatory, and still waits for remote reads.
         self.is_outside = False
@@ -216,14 +211,13 @@ class DelayedShareFetch(DelayedRequest):
         if any(read.is_remote for read in reads.values()):
             return self._begin_remote_reads(offsets, reads, now_us)  # Case C
         for key, read in reads.items():
-            if read.error == NONE and read.metadata is not None:
+            if read.metadata is not None:
                 self.share_partitions[key].set_fetch_metadata(offsets[key], read.metadata)
         rule = self.completion_rule(offsets, reads)
         if rule is None:
             self._release(offsets)
             return False
         self._locked, self._reads = offsets, reads
-        self.woken_by = self._log.cause
         return self.complete_by(rule, now_us)
 
     def _begin_remote_reads(
@@ -242,13 +236,12 @@ class DelayedShareFetch(DelayedRequest):
             self._remote = dict.fromkeys(remote, RemoteData(UNKNOWN_SERVER_ERROR))
             return self.complete_by("reader_queue_full", now_us)
         self._remote = dict.fromkeys(remote)
-        return self._try_remote(now_us)
+        return False
 
     def _try_remote(self, now_us: int) -> bool:
         rule = next((rule for key in self._remote if (rule := self._log.lost_rule(key)) is not None), None)
         if rule is None and not self.pending_reads:
             rule = "remote_reads"
-        self.woken_by = self._log.cause
         return rule is not None and self.complete_by(rule, now_us)
 
     def end_remote_read(self, key: TopicPartition, data: RemoteData, now_us: int) -> None:

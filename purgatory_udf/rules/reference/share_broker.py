@@ -287,7 +287,6 @@ class ShareBroker:
         self.answers: list[ShareAnswer] = []
         # Records of expired acquisition locks, by share partition (`AcquisitionLockTimeoutPerSec`).
         self.expired_locks: dict[tuple[str, TopicPartition], int] = {}
-        self.cause: str | None = None
         self._writes = clock.new_purgatory(broker_id, "share-state-writes", 0, SystemTimer(clock.start_ms)).timer
         self.purgatory: DelayedOperationPurgatory[DelayedShareFetch]
         self.purgatory = clock.new_purgatory(broker_id, "ShareFetch", groups.settings.purge_interval)
@@ -406,7 +405,7 @@ class ShareBroker:
         operation.end_remote_read(key, data, now_us)
         if not operation.is_outside and (task := self._waiting.pop(operation, None)) is not None:
             task.cancel()
-        self._check(GroupKey(operation.fetch.group, key), "remote_read", now_us)
+        self._check(GroupKey(operation.fetch.group, key), now_us)
 
     def await_remote_reads(self, operation: DelayedShareFetch, now_us: int) -> None:
         self._add_timer(operation, _PendingRemoteReads(operation))
@@ -478,13 +477,13 @@ class ShareBroker:
         if len(operation.erroneous) == len(fetch.partitions):
             operation.complete_by("partition_errors", now_us)
             return
-        self._caused_by("arrival", lambda: self.purgatory.try_complete_else_watch(operation, keys, now_us))
+        self.purgatory.try_complete_else_watch(operation, keys, now_us)
 
     def initialize(self, partition: SharePartition, now_us: int) -> None:
         """Start a share partition with the state that was read, and check the fetches that wait for it."""
         if not partition.is_fenced:
             self._initialize(partition)
-            self._caused_by("state_read", lambda: self.check_group_key(partition, now_us))
+            self.check_group_key(partition, now_us)
             partition.resume_letters(now_us)
 
     def fail_read(self, partition: SharePartition, operation: DelayedShareFetch, error: str, now_us: int) -> None:
@@ -493,15 +492,15 @@ class ShareBroker:
         The fetch that caused the read is answered with the error, but only when it completes or expires; other waiting
         fetches are answered without an error.
         """
-        self._drop(GroupKey(partition.group, partition.key), partition, "state_read", now_us)
+        self._drop(GroupKey(partition.group, partition.key), partition, now_us)
         operation.erroneous[partition.key] = _PERSISTER_ERRORS.get(error, UNKNOWN_SERVER_ERROR)
 
-    def _drop(self, key: GroupKey, partition: SharePartition, cause: str, now_us: int) -> None:
+    def _drop(self, key: GroupKey, partition: SharePartition, now_us: int) -> None:
         """Fence a share partition, and forget it; the next fetch reads its state again."""
         if self.partitions.get(key) is partition:
             del self.partitions[key]
         partition.fence(now_us)
-        self._check(key, cause, now_us)
+        self._check(key, now_us)
 
     def _initialize(self, partition: SharePartition) -> None:
         replica, key = self._host.replica(partition.key), GroupKey(partition.group, partition.key)
@@ -532,7 +531,7 @@ class ShareBroker:
         def apply(partition: SharePartition) -> str:
             return partition.acknowledge(acquirer, acknowledgements[partition.key], now_us, answer)
 
-        self._end_deliveries(answer, group, acknowledgements, apply, "acknowledgement", now_us)
+        self._end_deliveries(answer, group, acknowledgements, apply, now_us)
 
     def release_session(self, answer: ShareAnswer, group: str, member_id: str, now_us: int) -> None:
         """End a member's session: release its records, and check the fetches that wait for their partitions.
@@ -545,13 +544,13 @@ class ShareBroker:
             return NONE
 
         session = self._sessions.pop((group, member_id), None)
-        self._end_deliveries(answer, group, session.partitions if session else (), apply, "session_end", now_us)
+        self._end_deliveries(answer, group, session.partitions if session else (), apply, now_us)
 
     def close_connection(self, group: str, now_us: int) -> None:
         """Drop the share partitions of a group if the broker has no session of it any more (`onGroupEmpty`)."""
         if all(of != group for of, _ in self._sessions):
             for key in [each for each in self.partitions if each.group == group]:
-                self._drop(key, self.partitions[key], "group_empty", now_us)
+                self._drop(key, self.partitions[key], now_us)
 
     def _end_deliveries(
         self,
@@ -559,7 +558,6 @@ class ShareBroker:
         group: str,
         keys: Iterable[TopicPartition],
         apply: Callable[[SharePartition], str],
-        cause: str,
         now_us: int,
     ) -> None:
         self.answers.append(answer)
@@ -569,12 +567,10 @@ class ShareBroker:
             if partition is None:
                 answer.errors[key] = UNKNOWN_TOPIC_OR_PARTITION
                 continue
-            self.cause = cause
             error = apply(partition)
             # A write that fails at once has set its error.
             answer.errors.setdefault(key, error)
-            self.cause = None
-            self._check(GroupKey(group, key), cause, now_us)
+            self._check(GroupKey(group, key), now_us)
         answer.waited = answer.pending > 1
         answer.settle(now_us)
 
@@ -600,12 +596,12 @@ class ShareBroker:
         error = None if answer is None else answer.write_errors.get(partition.key)
         if answer is None or error is None:
             self._groups.state(group_key).write(write.start, write.batches)
-            self._caused_by("state_write", lambda: partition.on_written(write, now_us))
+            partition.on_written(write, now_us)
         else:
             partition.roll_back(write, now_us)
             answered = answer.errors[partition.key] = _PERSISTER_ERRORS.get(error, UNKNOWN_SERVER_ERROR)
             if answered in _FENCING_ERRORS and (fenced := self.partitions.get(group_key)):
-                self._drop(group_key, fenced, "state_write", now_us)
+                self._drop(group_key, fenced, now_us)
         if answer is not None:
             answer.settle(now_us)
 
@@ -627,25 +623,14 @@ class ShareBroker:
     # Checks
 
     def check_group_key(self, partition: SharePartition, now_us: int) -> None:
-        self._check(GroupKey(partition.group, partition.key), self.cause or "lock_expiry", now_us)
+        self._check(GroupKey(partition.group, partition.key), now_us)
 
     def check_partition(self, key: TopicPartition, now_us: int) -> None:
         """Check the fetches of every group that wait for the partition, because its high watermark rose."""
-        self._check(key, "high_watermark", now_us)
+        self._check(key, now_us)
 
-    def _check(self, key: Hashable, cause: str, now_us: int) -> None:
-        before, self.cause = self.cause, cause
-        try:
-            self.purgatory.check_and_complete(key, now_us)
-        finally:
-            self.cause = before
-
-    def _caused_by(self, cause: str, call: Callable[[], object]) -> object:
-        before, self.cause = self.cause, cause
-        try:
-            return call()
-        finally:
-            self.cause = before
+    def _check(self, key: Hashable, now_us: int) -> None:
+        self.purgatory.check_and_complete(key, now_us)
 
     def add_release_action(self, group: str, keys: tuple[TopicPartition, ...]) -> None:
         """Schedule a check of the fetches that wait for these partitions, for the end of the broker's next request."""
@@ -664,16 +649,16 @@ class ShareBroker:
                 continue
             group, keys = action
             for key in keys:
-                self._check(GroupKey(group, key), "fetch_lock_released", now_us)
-                self._check(key, "fetch_lock_released", now_us)
+                self._check(GroupKey(group, key), now_us)
+                self._check(key, now_us)
 
     # Replicas
 
     def fence(self, key: TopicPartition, now_us: int) -> None:
         """Drop the share partitions of a partition, because the broker lost its leadership."""
         for group_key in [each for each in self.partitions if each.key == key]:
-            self._drop(group_key, self.partitions[group_key], "leadership", now_us)
-        self._check(key, "leadership", now_us)
+            self._drop(group_key, self.partitions[group_key], now_us)
+        self._check(key, now_us)
 
     def stop(self, key: TopicPartition, now_us: int) -> None:
         """Abandon fetches that wait for the partition, and drop its share partitions, because the broker stopped."""

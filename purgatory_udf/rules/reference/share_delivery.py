@@ -213,7 +213,7 @@ class Acquisition:
 
     def _new_batches(self, first: int, last: int, limit: int) -> list[AcquiredRange]:
         bounds = [first]
-        if not self._is_exact and last - first + 1 > self._batch_size:
+        if not self._is_exact:
             for record_batch in self._records:
                 if record_batch.base > last:
                     break

@@ -106,8 +106,9 @@ class SharePartition:
         self.has_gap_or_release = False
         self.firsts: list[int] = []
         self._batches: dict[int, InFlightBatch] = {}
-        # Offsets that the persisted state does not cover, up to the end offset at that time: (end offset, first gap).
-        self._gap_end, self._gap_start = -1, -1
+        # Offsets that the persisted state does not cover: the first one, and the end offset at that time.
+        self._gap_start = 0
+        self._gap_end: int | None = None
         # Records on their way to the dead-letter queue, and offsets that the trace reported before.
         self.dead_letters: list[DeadLetters] = []
         self._reported: set[int] = set()
@@ -137,9 +138,10 @@ class SharePartition:
     def initialize(self, state: PersistedState, default_start: int) -> None:
         """Start with the persisted state, or at `default_start` without one."""
         self.start_offset = default_start if state.start is None else state.start
-        gap, before = -1, self.start_offset - 1
+        gap: int | None = None
+        before = self.start_offset - 1
         for first, last, record_state, count in state.batches:
-            if gap == -1 and first > before + 1:
+            if gap is None and first > before + 1:
                 gap = before + 1
             before = last
             self.put(InFlightBatch(first, last, InFlightState(record_state, count)))
@@ -147,21 +149,20 @@ class SharePartition:
         if self.firsts:
             self.has_gap_or_release = True
             self.end_offset = self._batches[self.firsts[-1]].last
-            if gap != -1:
+            if gap is not None:
                 self._gap_end, self._gap_start = self.end_offset, gap
             self._move_start()
         self.is_active = True
 
     @property
     def has_gap(self) -> bool:
-        return self._gap_end >= 0 and self._gap_end == self.end_offset
+        return self._gap_end == self.end_offset
 
     def advance_gap(self, offset: int) -> None:
-        if self._gap_end >= 0:
-            if self.has_gap and offset <= self._gap_end:
-                self._gap_start = offset
-            else:
-                self._gap_end = -1
+        if self.has_gap and offset <= self.end_offset:
+            self._gap_start = offset
+        else:
+            self._gap_end = None
 
     # Fetching
 
@@ -181,8 +182,7 @@ class SharePartition:
         if empty or not self.has_gap_or_release:
             self.has_gap_or_release = self.has_gap_or_release and not empty
             return self.end_offset if empty else self.end_offset + 1
-        gap = self._gap_start if self.has_gap else -1
-        available, has_gap = RecordState.AVAILABLE, self.has_gap
+        gap, has_gap, available = self._gap_start, self.has_gap, RecordState.AVAILABLE
         for key in self.firsts:
             batch = self._batches[key]
             if has_gap:
@@ -207,9 +207,8 @@ class SharePartition:
     def acquirable_offset(self) -> int | None:
         """Return the next fetch offset, or None if no records may be acquired because too many are in flight."""
         offset = self.next_fetch_offset()
-        if offset != self.end_offset + 1 or self.in_flight < self.limits.partition_max_record_locks:
-            return offset
-        return None
+        is_full = offset == self.end_offset + 1 and self.in_flight >= self.limits.partition_max_record_locks
+        return None if is_full else offset
 
     def fetch_metadata(self, offset: int) -> OffsetMetadata | None:
         """Return the cached segment and position of the fetch offset, or None if they are those of another offset."""
@@ -228,8 +227,7 @@ class SharePartition:
             return
         floor = self.floor(fetch_offset)
         begin = floor.first if floor is not None and floor.last >= fetch_offset else fetch_offset
-        if self._archive(fetch_offset, base, self.between(begin, base - 1), RecordState.AVAILABLE):
-            self.has_gap_or_release = True
+        self._archive(fetch_offset, base, self.between(begin, base - 1), RecordState.AVAILABLE)
 
     def archive_aborted(
         self, acquired: Sequence[AcquiredRange], aborted: Sequence[tuple[int, int]]
@@ -254,12 +252,8 @@ class SharePartition:
             ]
         return remaining
 
-    def _archive(self, first: int, end: int, batches: Sequence[InFlightBatch], former: RecordState) -> bool:
-        """Archive the records in the state `former` of these batches from `first` to before `end`.
-
-        Returns True if there are any.
-        """
-        archived = False
+    def _archive(self, first: int, end: int, batches: Sequence[InFlightBatch], former: RecordState) -> None:
+        """Archive the records in the state `former` of these batches from `first` to before `end`."""
         for batch in batches:
             if batch.first >= end:
                 break
@@ -271,8 +265,6 @@ class SharePartition:
                 in_range = batch.whole is not None or first <= begin < end
                 if in_range and state.state is former:
                     state.archive()
-                    archived = True
-        return archived
 
     def on_log_start(self, log_start: int) -> None:
         """Move the start offset up to the log start offset, because a read was out of range."""
@@ -281,8 +273,7 @@ class SharePartition:
         if not self.firsts:
             self.start_offset = self.end_offset = log_start
             return
-        if self._archive(self.start_offset, log_start, self.batches, RecordState.AVAILABLE):
-            self.has_gap_or_release = True
+        self._archive(self.start_offset, log_start, self.batches, RecordState.AVAILABLE)
         self.start_offset = log_start
         self.end_offset = max(self.end_offset, log_start)
 
@@ -405,8 +396,8 @@ class SharePartition:
                 is_held = state.state is RecordState.ACQUIRED and state.former is None and state.member_id == member_id
                 if not is_held:
                     return INVALID_RECORD_STATE
-                kind = types[begin - first] if len(types) > 1 and batch.whole is None else types[0]
-                self._end_acquisition(state, begin, end, kind, transitions, now_us)
+                # One type for all offsets, or one per offset.
+                self._end_acquisition(state, begin, end, types[(begin - first) % len(types)], transitions, now_us)
         return None
 
     def _end_acquisition(
