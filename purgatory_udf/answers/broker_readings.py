@@ -93,16 +93,18 @@ def count_expirations(before: str | Path | None, after: str | Path) -> list[Expi
 
 
 def _readings(path: str | Path) -> dict[tuple[int, str], _Reading]:
-    beans = _beans(path)
-    try:
-        return {
-            (broker, kind): _Reading(int(named[name]["Count"]), int(named[name]["readAtMs"]) * 1000)
-            for broker, named in beans.items()
-            for kind, name in COUNTERS.items()
-            if name in named
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: expected numbers Count and readAtMs in each counter ({error!r})") from None
+    readings = {}
+    for broker, named in _beans(path).items():
+        for kind, name in COUNTERS.items():
+            if name in named:
+                try:
+                    count, at_ms = int(named[name]["Count"]), int(named[name]["readAtMs"])
+                except (ValueError, KeyError, TypeError):
+                    raise UserError(
+                        f"{path}: broker {broker}, {name}: Count and readAtMs must be whole numbers"
+                    ) from None
+                readings[broker, kind] = _Reading(count, at_ms * 1000)
+    return readings
 
 
 def _moments(path: str | Path) -> dict[int, int]:
@@ -115,9 +117,16 @@ def _moments(path: str | Path) -> dict[int, int]:
 
 def _beans(path: str | Path) -> dict[int, dict[str, dict[str, Any]]]:
     try:
-        return {int(broker): dict(values["mbeans"]) for broker, values in json.loads(read_text(path)).items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: expected a JSON object of MBeans by broker id ({error!r})") from None
+        by_broker = json.loads(read_text(path))
+    except ValueError as error:
+        raise UserError(f"{path}: this is not JSON: {error}") from None
+    try:
+        return {int(broker): dict(values["mbeans"]) for broker, values in by_broker.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"{path}: expected a JSON object with an object for each broker id, which has the broker's MBeans in the "
+            "field mbeans"
+        ) from None
 
 
 # A group prepares to rebalance; a new generation; expiration of a member's session, of joins, of syncs.

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -174,6 +175,9 @@ def replace_file(file: Path, text: str, for_all: bool = False) -> None:
         if for_all:
             draft.chmod(0o644)
         draft.replace(place)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        # The caller knows only the path that it gave.
+        raise OSError(error.errno, error.strerror, str(file)) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()

@@ -28,6 +28,11 @@ def test_write_through_link_keeps_link(tmp_path: Path) -> None:
     assert link.is_symlink() and page.read_text() == "new"
 
 
+def test_error_names_given_path() -> None:
+    with pytest.raises(OSError, match=r": '/proc/page\.html'$"):
+        replace_file(Path("/proc/page.html"), "new")
+
+
 def test_write_to_pipe_keeps_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -109,7 +109,8 @@ class IngestReport:
         """Raise `CheckFailedError` if more than `max_rejected` percent of the lines were rejected."""
         if self.rejected * 100 > max_rejected * self.lines:
             raise CheckFailedError(
-                f"{self.rejected:,} of {self.lines:,} lines were rejected ({_percent(self.rejected, self.lines)} %), "
+                f"{self.rejected:,} of {counted(self.lines, 'line')} {'was' if self.rejected == 1 else 'were'} "
+                f"rejected ({_percent(self.rejected, self.lines)} %), "
                 f"more than max_rejected ({max_rejected:g} %); the reasons are in {self.rejected_events}"
             )
 

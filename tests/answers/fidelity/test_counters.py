@@ -39,10 +39,15 @@ def test_count_is_increase_between_readings(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("{}", "no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics found"),
-        ("[]", "expected a JSON object of MBeans by broker id"),
+        ("", "this is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (
+            "[]",
+            "expected a JSON object with an object for each broker id, which has the broker's MBeans in the field mb",
+        ),
+        ('{"1": []}', "expected a JSON object with an object for each broker id"),
         (
             json.dumps({"1": {"mbeans": {PRODUCES: {"Count": 1}}}}),
-            "expected numbers Count and readAtMs in each counter",
+            f"broker 1, {PRODUCES}: Count and readAtMs must be whole numbers",
         ),
     ],
 )

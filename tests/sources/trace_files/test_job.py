@@ -33,7 +33,7 @@ def test_too_many_rejections_exit_with_status_1(
         f"time      2023-11-14 22:13:20.000000 to 2023-11-14 22:13:20.000002\n"
     )
     assert printed.err.splitlines()[-1] == (
-        "ingest: 1 of 4 lines were rejected (25 %), more than max_rejected (0 %); "
+        "ingest: 1 of 4 lines was rejected (25 %), more than max_rejected (0 %); "
         f"the reasons are in {out}/rejected_events"
     )
     assert [len(events(out)), len(rejected(out))] == [3, 1]
