@@ -56,8 +56,7 @@ def acquire(
     if limit <= 0:
         return [], 0
     call = Acquisition(partition, acquirer, records, limits, batch_size, is_exact, now_us)
-    base = records[0].base
-    partition.archive_stale(fetch_offset, base)
+    base = records[0].base  # at or before `fetch_offset`: the replay knows of no records that compaction has removed
     floor = partition.floor(base)
     if floor is None:
         base = max(base, partition.start_offset)

@@ -218,17 +218,6 @@ class SharePartition:
     def set_fetch_metadata(self, offset: int, metadata: OffsetMetadata | None) -> None:
         self._metadata_offset, self._fetch_metadata = offset, metadata
 
-    def archive_stale(self, fetch_offset: int, base: int) -> None:
-        """Archive available records that the log no longer has, from `fetch_offset` to before `base`.
-
-        `base` is the first offset that a read from `fetch_offset` returned.
-        """
-        if not self.firsts or fetch_offset >= base:
-            return
-        floor = self.floor(fetch_offset)
-        begin = floor.first if floor is not None and floor.last >= fetch_offset else fetch_offset
-        self._archive(fetch_offset, base, self.between(begin, base - 1), RecordState.AVAILABLE)
-
     def archive_aborted(
         self, acquired: Sequence[AcquiredRange], aborted: Sequence[tuple[int, int]]
     ) -> list[AcquiredRange]:

@@ -303,6 +303,35 @@ def test_converted_group_keeps_leaders_assignment() -> None:
     assert [line.rpartition(" of ")[2] for line in states(group) if " b " in line] == ["a"], "b waits for a's partition"
 
 
+def test_converted_group_takes_surplus_from_leaders_target() -> None:
+    """`c` waits for a partition of `b`, to which the leader assigned two. Without the target, it would wait for `a`."""
+    group = GroupTimeline(coordinator="new")
+    group.events.append(TOPIC | {"partition_count": 3})
+    for member in "ab":
+        group.join(1000, member, subscribed_topics=["orders"], protocol_type="consumer")
+    assigned = {"a": [2], "b": [0, 1]}
+    group.sync(
+        7100,
+        "a",
+        assignments=[
+            {"member_id": member, "assigned": [{"topic": "orders", "partitions": partitions}]}
+            for member, partitions in assigned.items()
+        ],
+    )
+    group.consumer_heartbeat(8000, "c", 0, **JOIN)
+    assert states(group) == ["8000 b STABLE 1 ", "8000 a STABLE 1 ", "8000 c UNRELEASED_PARTITIONS 2 orders-1 of b"]
+
+
+def test_reconciliation_of_former_epoch_has_no_effect() -> None:
+    """`a` rejoins by the classic protocol before the deadline, and keeps its epoch when the timer runs."""
+    group = two_members()
+    owned = [{"topic": "orders", "partitions": [0]}]
+    group.rejoin(4000, "a", subscribed_topics=["orders"], protocol_type="consumer", owned=owned)
+    group.until(7000)
+    group.unloaded(8000)
+    assert "reconciliation g-a: 3000 to 6000 of 6000, completed by left_epoch" in group.operations()
+
+
 def test_target_has_only_subscribed_topics() -> None:
     """The target may be older than the member's subscription."""
     member = ConsumerMember("a", epoch=2, topics=frozenset({"orders"}))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from purgatory_udf.rules.coordinator.member_sessions import SessionTimer
+from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer, TimerTask
 from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline
 
 
@@ -315,3 +317,27 @@ def test_session_expires_when_coordinator_resumes() -> None:
         log = group.log(since=4101)
         assert log[-1] == last
         assert ("20002 a out: session" in log) == (handled_ms == 20_003)
+
+
+class _Session(TimerTask):
+    """The part of a `DelayedHeartbeat` that a `SessionTimer` uses."""
+
+    def __init__(self, deadline_ms: int, order: int, timer: SessionTimer, expired: list[tuple[int, int]]) -> None:
+        super().__init__(deadline_ms)
+        self.order, self._timer, self._expired = order, timer, expired
+
+    def run(self, now_ms: int) -> None:
+        self._timer.expire_in_order(self, now_ms)  # type: ignore[arg-type]
+
+    def expire(self, now_ms: int) -> None:
+        self._expired.append((self.order, now_ms))
+
+
+def test_sessions_that_are_due_already_expire_in_order() -> None:
+    """A broker that resumes after a pause runs the timers that became due meanwhile."""
+    timer, expired = SessionTimer(SystemTimer(100)), list[tuple[int, int]]()
+    for order in (2, 1):
+        timer.add(_Session(50, order, timer, expired))
+    assert timer.run_due() is True
+    assert expired == [(1, 50), (2, 50)]
+    assert timer.run_due() is False

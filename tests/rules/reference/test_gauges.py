@@ -31,6 +31,10 @@ def test_step_follows_expirations_and_precedes_events() -> None:
     assert readings(timeline.replay()) == [(200, 1, 0, 0), (400, 2, 0, 0)]
 
 
+def test_expiration_at_step_ends_gauges() -> None:
+    assert readings(Timeline().produce(10, "p", 390, a=5).replay()) == [(200, 1, 1, 0), (400, 1, 0, 0)]
+
+
 def test_last_event_is_followed_by_step() -> None:
     timeline = Timeline().produce(10, "p", 1000, a=5).high_watermark(200, "a", 5)
     assert readings(timeline.replay()) == [(200, 1, 1, 0), (400, 0, 0, 0)]

@@ -126,6 +126,13 @@ def test_queue_may_report_records_in_parts_and_early() -> None:
     assert _states(_run(timeline, "drain=false")[0]) == "0..9: 0-9 ARCHIVED"
 
 
+def test_early_report_of_all_records_archives_them_at_once() -> None:
+    """The report precedes the end of the state write at 50 ms; the ARCHIVED state is written at 55 ms."""
+    timeline = _acquired().acknowledge(30, "a1", "m1", 0, (0, 9), REJECT, state_write_ms=20)
+    replayer, _ = _run(_written(timeline, 40, 0, 9).add(55, "clock"), "drain=false")
+    assert _states(replayer) == "10..10: "
+
+
 def test_failed_state_write_sends_nothing_to_the_queue() -> None:
     """m1 holds the records again until its lock expires; at the limit, they then go to the queue."""
     timeline = _acquired(delivery_count_limit=1)

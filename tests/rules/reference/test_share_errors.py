@@ -325,7 +325,7 @@ def _tiered(**fields: Any) -> ShareTimeline:
 
 
 def _read(timeline: ShareTimeline, ms: float, name: str = "f1", **fields: Any) -> ShareTimeline:
-    return timeline.add(ms, "remote_read", request_id=name, topic="t", partition=0, **{"bytes": 1000, **fields})
+    return timeline.add(ms, "remote_read", request_id=name, topic="t", **{"partition": 0, "bytes": 1000, **fields})
 
 
 @pytest.mark.parametrize(
@@ -425,12 +425,16 @@ def test_exhausted_quota_lets_fetch_wait() -> None:
     assert _fetches(replay) == ["f1 expired 110 ", "f2 remote_reads 300 0:1000"]
 
 
-def test_only_first_remote_partition_is_read_by_4_1() -> None:
+@pytest.mark.parametrize(
+    ("reads", "answer"), [("first", "f1 remote_reads 50 0:1000"), ("all", "f1 remote_reads 60 0:1000,1:1000")]
+)
+def test_only_first_remote_partition_is_read_by_4_1(reads: str, answer: str) -> None:
     timeline = ShareTimeline().settings().append(1, 0, 10).append(2, 1, 10)
     for partition in (0, 1):
         timeline.change(4, partition, "local_log_start", offset=10)
-    _, replay = _run(_read(timeline.fetch(10, "f1", "m1", [0, 1]), 50), "remote_fetch.reads=first")
-    assert _fetches(replay) == ["f1 remote_reads 50 0:1000"]
+    _read(_read(timeline.fetch(10, "f1", "m1", [0, 1]), 50), 60, partition=1)
+    _, replay = _run(timeline, f"remote_fetch.reads={reads}")
+    assert _fetches(replay) == [answer]
 
 
 def test_stopped_broker_abandons_remote_fetch() -> None:
@@ -469,3 +473,51 @@ def test_start_offset_stays_before_gap() -> None:
         "10-11 m2 accepted 60 ACKNOWLEDGED",
     ]
     assert (partition.start_offset, partition.firsts) == (5, [5, 10, 12])
+
+
+def test_segment_roll_at_end_wakes_no_fetch() -> None:
+    """The fetch offset has the segment before the roll, the end the one after it, but both are the same offset."""
+    timeline = ShareTimeline().settings().append(1, 0, 10).fetch(10, "f1", "m1", [0]).fetch(20, "f2", "m2", [0])
+    timeline.change(30, 0, "segment_roll", offset=10).change(31, 0, "log_end", offset=11, bytes=0)
+    timeline.change(32, 0, "high_watermark", offset=10).fetch(40, "f3", "m3", [0], max_wait_ms=0)
+    _, replay = _run(timeline)
+    assert _fetches(replay)[1:] == ["f2 expired 520 0:0", "f3 expired 40 0:0"]
+
+
+@pytest.mark.parametrize("end", ["lock_expired", "session_ended"])
+def test_records_below_log_start_are_not_released(end: str) -> None:
+    """Offsets 5 to 9 are one batch that m2 holds when the log start moves to 7, because m1 has released 0 to 4."""
+    timeline = ShareTimeline().settings().append(1, 0, 5).append(2, 0, 10, 5)
+    timeline.fetch(10, "f1", "m1", [0], max_records=5).fetch(20, "f2", "m2", [0])
+    timeline.acknowledge(30, "a1", "m1", 0, (0, 4), 2).change(40, 0, "log_start", offset=7)
+    timeline.fetch(50, "f3", "m3", [0], max_wait_ms=0)
+    if end == "session_ended":
+        timeline.release(60, "m2")
+    _, replay = _run(timeline, "share.record_lock_duration_ms=100")
+    at = 60 if end == "session_ended" else 120
+    assert _ends(replay)[1:] == [f"5-6 m2 {end} {at} ARCHIVED", f"7-9 m2 {end} {at} AVAILABLE"]
+
+
+def test_lower_limit_ends_remote_fetch_without_records() -> None:
+    """The limit of records in flight is lowered to those that m1 holds, while m2 reads remote storage."""
+    timeline = (
+        ShareTimeline().settings().append(1, 0, 10).append(2, 0, 20, 10).change(4, 0, "local_log_start", offset=20)
+    )
+    _read(timeline.fetch(10, "f1", "m1", [0]), 20).fetch(30, "f2", "m2", [0])
+    _, replay = _run(_read(timeline.settings(40, partition_max_record_locks=10), 50, "f2"))
+    assert _fetches(replay) == ["f1 remote_reads 20 0:1000", "f2 remote_reads 50 0:0"]
+    assert _ends(replay) == ["0-9 m1 lock_expired 1020 AVAILABLE"]
+
+
+def test_write_that_leaves_start_offset_wakes_no_fetch() -> None:
+    """m1 still holds records below the log start, so that the start offset stays when 5 to 9 are done.
+
+    A higher limit of records in flight would let f4 acquire 10 to 14, but no event checks it.
+    """
+    timeline = ShareTimeline().settings().append(1, 0, 5).append(2, 0, 10, 5)
+    timeline.fetch(10, "f1", "m1", [0], max_records=5).fetch(20, "f2", "m2", [0])
+    timeline.acknowledge(30, "a1", "m1", 0, (4, 4), 2).change(40, 0, "log_start", offset=5)
+    timeline.fetch(45, "f3", "m3", [0], max_wait_ms=0).append(50, 0, 15, 5).settings(55, partition_max_record_locks=5)
+    timeline.acknowledge(60, "a2", "m2", 0, (5, 9), 1, state_write_ms=50).fetch(65, "f4", "m3", [0])
+    _, replay = _run(timeline.settings(70))
+    assert _fetches(replay)[3] == "f4 expired 565 0:500"
