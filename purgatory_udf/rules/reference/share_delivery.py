@@ -137,12 +137,11 @@ class Acquisition:
         """
         if not self._partition.limits_failing_deliveries:
             return False
-        counts = [
-            state.delivery_count
+        return any(
+            state.delivery_count >= self._limits.throttle_limit
             for begin, _, state in batch.states()
             if state.is_available and (batch.whole is not None or first <= begin <= last)
-        ]
-        return max(counts, default=0) >= self._limits.throttle_limit
+        )
 
     def _acquire_whole(self, batch: InFlightBatch, state: InFlightState) -> None:
         state.try_acquire(self._acquirer, self._now_us)
@@ -156,7 +155,8 @@ class Acquisition:
         It stops at `limit` offsets if the limit is exact, and earlier if deliveries of these records have failed often.
         """
         acquired: list[AcquiredRange] = []
-        max_count, throttle, part = self._limits.delivery_count_limit, self._limits.throttle_limit, -1
+        max_count, throttle = self._limits.delivery_count_limit, self._limits.throttle_limit
+        part: int | None = None
         if not self._partition.limits_failing_deliveries:
             max_count, throttle = MIN_THROTTLE_LIMIT, INT32_MAX
         for offset, state in batch.by_offset.items():
@@ -169,7 +169,7 @@ class Acquisition:
             count = state.delivery_count
             if max_count > MIN_THROTTLE_LIMIT and count == max_count - 1 and acquired:
                 break  # the last delivery of a record is made alone
-            if count >= throttle and part < 0:
+            if count >= throttle and part is None:
                 part = max(1, len(batch.by_offset) >> (count - throttle + 1))
             state.try_acquire(self._acquirer, self._now_us)
             self._partition.lock(state, offset, offset, self._deadline_ms)
@@ -203,12 +203,7 @@ class Acquisition:
 
     def _end_of_batch(self, offset: int) -> int:
         """Return the last offset of the log's batch that holds `offset`."""
-        batch = None
-        for record_batch in self._records:
-            if offset < record_batch.base:
-                break
-            batch = record_batch
-        return batch.last if batch is not None and offset <= batch.last else offset
+        return next(batch.last for batch in self._records if offset <= batch.last)
 
     def _new_batches(self, first: int, last: int, limit: int) -> list[AcquiredRange]:
         bounds = [first]

@@ -180,7 +180,6 @@ class SharePartition:
         """Return the first offset that may be acquired next."""
         empty = not self.firsts or self.start_offset > self._batches[self.firsts[-1]].last
         if empty or not self.has_gap_or_release:
-            self.has_gap_or_release = self.has_gap_or_release and not empty
             return self.end_offset if empty else self.end_offset + 1
         gap, has_gap, available = self._gap_start, self.has_gap, RecordState.AVAILABLE
         for key in self.firsts:

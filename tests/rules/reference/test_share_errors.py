@@ -521,3 +521,18 @@ def test_write_that_leaves_start_offset_wakes_no_fetch() -> None:
     timeline.acknowledge(60, "a2", "m2", 0, (5, 9), 1, state_write_ms=50).fetch(65, "f4", "m3", [0])
     _, replay = _run(timeline.settings(70))
     assert _fetches(replay)[3] == "f4 expired 565 0:500"
+
+
+def test_last_record_of_read_that_failed_is_delivered_alone() -> None:
+    """Offset 9, the last one, has been delivered three times, so it does not follow the available 0 to 4."""
+    states = [
+        {"first_offset": first, "last_offset": first + 4, "state": "AVAILABLE", "delivery_count": count}
+        for first, count in ((0, 1), (5, 2))
+    ]
+    timeline = ShareTimeline().settings().append(1, 0, 10)
+    timeline.add(2, "share_state", group="g", topic="t", partition=0, start_offset=0, states=states)
+    timeline.fetch(10, "f1", "m1", [0]).acknowledge(20, "a1", "m1", 0, (5, 8), 1)
+    timeline.release(30, "m1").fetch(40, "f2", "m2", [0]).fetch(50, "f3", "m3", [0])
+    replayer, _ = _run(timeline)
+    assert _acquired_at(replayer, "f2") == [(0, 4, 3)]
+    assert _acquired_at(replayer, "f3") == [(9, 9, 4)]

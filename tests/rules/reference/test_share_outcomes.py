@@ -28,6 +28,8 @@ from tests.support.share_timeline import Event, ShareTimeline
 TRACES = range(40)
 STEPS = 90
 PARTITIONS, MEMBERS = 3, 3
+# Far from 0, so that milliseconds and microseconds are never equal by rounding.
+START_US = 1_000_000_000
 STATES = "AVAILABLE", "ACKNOWLEDGED", "ARCHIVED", "ARCHIVING"
 
 
@@ -260,9 +262,9 @@ class _RandomTrace:
 def replayed(seed: int) -> Iterator[str]:
     """Yield the states after each event, the outcomes, deliveries, answers and gauges of a trace as text."""
     trace = _RandomTrace(seed)
-    replayer, known = Replayer(trace.config(), 0), dict[str, str]()
+    replayer, known = Replayer(trace.config(), START_US // 1000), dict[str, str]()
     for event in trace.events():
-        replayer.apply(event)
+        replayer.apply(event | {"time_us": START_US + event["time_us"]})
         yield from _changed(replayer.cluster.broker(0).shares, known, event["seq"])
     replay = replayer.finish()
     shares = replayer.cluster.broker(0).shares
