@@ -11,10 +11,15 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.importing.follow_step import TIMELINES
+from purgatory_udf.sources.request_log.importing.import_rows import Facts
+from purgatory_udf.sources.request_log.importing.import_tasks import batches_of, facts_and_rows_in
 from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.partition_facts import Append
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us
@@ -87,6 +92,17 @@ def test_events_wait_for_hold_time() -> None:
     assert _summary(events) == _summary(
         event for event in translate(parse(LOG), NAMES).events if event["time_us"] < us(30)
     )
+
+
+def test_carried_facts_stay_with_their_partition() -> None:
+    appends = [Append(start_us=at, at_us=at, check_us=at, until_us=at) for at in range(3)]
+    given = [Facts(1, "t", 0, None, appends[:1]), Facts(1, "t", 1, None, appends[1:2]), Facts(1, "t", 0, None, [])]
+    (batch,) = batches_of([*given, Facts(1, "t", 0, None, appends[2:])], TIMELINES)
+    rows = [{"settled": None, **row} for row in batch.to_pylist()]
+    assert list(facts_and_rows_in([pa.RecordBatch.from_pylist(rows)])) == [
+        Facts(1, "t", 0, None, [appends[0], appends[2]]),
+        Facts(1, "t", 1, None, [appends[1]]),
+    ]
 
 
 def test_line_before_written_events_is_late() -> None:

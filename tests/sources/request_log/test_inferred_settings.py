@@ -208,6 +208,19 @@ def test_followed_log_shows_same_settings() -> None:
     }
 
 
+@pytest.mark.parametrize(("last_ms", "shows"), [(9_000, False), (8_999, True)])
+def test_member_is_silent_after_two_intervals(last_ms: int, shows: bool) -> None:
+    """Member b sends a heartbeat every second; at 11 s the group has a new epoch."""
+    lines = [heartbeat(0, "a", 0, 1), heartbeat(500, "b", 0, 2)]
+    lines += [heartbeat(1_000 * at, "a", 1 if at == 1 else 2, 2) for at in range(1, 11)]
+    lines += [heartbeat(last_ms - 1_000 * at, "b", 2, 2) for at in range(7, -1, -1)]
+    log = sorted(parse([*lines, heartbeat(11_000, "a", 2, 3)]), key=lambda request: request.answered_us)
+    followed = FollowedLog(3_000_000)
+    followed.step(log)
+    followed.step(parse([heartbeat(15_000, "a", 3, 3)]))
+    assert any(each.name == SESSION for each in followed.carried.settings.settings()) is shows
+
+
 def test_followed_import_records_settings(tmp_path: Path) -> None:
     layout, backend = Layout(str(tmp_path)), LocalBackend()
     for name in ("events", "recorded", "rejected_events"):
