@@ -246,6 +246,17 @@ def test_static_classic_member_is_replaced() -> None:
     ]
 
 
+def test_replaced_classic_member_has_no_former_epoch() -> None:
+    """A heartbeat of t with an epoch before its own is not a repeated one."""
+    group = GroupTimeline()
+    group.events.append(dict(TOPIC))
+    group.consumer_heartbeat(1000, "a", 0, **JOIN)
+    for ms, member in ((2000, "s"), (3000, "t")):
+        group.join(ms, member, group_instance_id="i", subscribed_topics=["orders"], protocol_type="consumer")
+    group.consumer_heartbeat(3500, "t", 1, group_instance_id="i", owned=[])
+    assert answers(group)[-1] == "3500 t FENCED_MEMBER_EPOCH None None"
+
+
 def test_removal_by_instance_id_is_reason() -> None:
     """An administrator removes a static member of the classic protocol."""
     group = GroupTimeline()
