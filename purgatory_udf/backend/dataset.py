@@ -92,12 +92,14 @@ class Dataset(ABC):
         """Keep rows with less than the value in the column or, with `below=False`, all other rows."""
 
     @abstractmethod
-    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> Dataset:
+    def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> Dataset:
         """Return the rows of a query over this and other datasets.
 
         Args:
             text: The query, in the SQL of `SqlDatabase`. `{rows}` is this dataset.
             schema: Names and types of the result's columns.
+            joined_on: Columns of integers that all datasets have. If they are given, each row of the result depends
+                only on rows with the same values in them, so that spilled rows can be joined part by part.
             others: Further datasets; the query refers to them by their names in braces.
         """
 
@@ -174,7 +176,7 @@ class LocalDataset(Dataset):
         compare = pc.less if below else pc.greater_equal
         return self._derived(lambda batch: batch.filter(compare(batch.column(column), value)), self.schema)
 
-    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> LocalDataset:
+    def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> LocalDataset:
         from purgatory_udf.backend.sql_database import DuckDatabase
 
         database, named = DuckDatabase(), {"rows": self, **others}
@@ -284,7 +286,7 @@ class SparkDataset(Dataset):
         compared = sf.col(column) < value if below else sf.col(column) >= value
         return SparkDataset(self.frame.where(compared), self.schema)
 
-    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> SparkDataset:
+    def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> SparkDataset:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         frames = {"rows": self.frame}

@@ -1,15 +1,17 @@
 """Rows in files of a local folder: the `Dataset` of inputs that may be too large for the memory of this process.
 
 Steps read their rows batch by batch from Arrow files, and write the rows that they make to other files. DuckDB sorts
-keys and joins within `MEMORY`, and spills the rest. So a process needs memory only for a file of rows, for their number
-in the order of a sort, and for the objects that a step makes of one group.
+keys and joins within `MEMORY`, and spills the rest. Joins whose results contain lists, which it cannot spill, are made
+part by part. So a process needs memory only for a file of rows, for their number in the order of a sort, and for the
+objects that a step makes of one group.
 """
 
 from __future__ import annotations
 
+import ctypes
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, count, pairwise
 from pathlib import Path
@@ -28,9 +30,13 @@ if TYPE_CHECKING:
     from purgatory_udf.backend.sql_database import DuckDatabase
 
 # Memory of DuckDB for a sort or a join.
-MEMORY = "400MB"
+MEMORY = "150MB"
 # Bytes of rows in a file, which is a part of the next step, and in a batch.
 _FILE_BYTES, _BATCH_BYTES = 16 << 20, 2 << 20
+# Files of rows that are joined at once; lists of a query do not spill. Each bucket needs an open file of each dataset.
+_BUCKET_FILES, _MOST_BUCKETS = 6, 256
+# Rows whose key differs only in the lowest bits, such as neighbouring lines of a file, are in the same bucket.
+_BUCKET_BITS = 10
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 _PATHS = pa.schema([("path", pa.string())])
 
@@ -49,17 +55,33 @@ class SpilledDataset(LocalDataset):
         parts = [apply_numbered(step, part, number, task) for number, part in enumerate(self._sorted(order)._parts)]
         return self._with_parts(schema.append(pa.field(task, pa.int32())), parts)
 
-    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> LocalDataset:
-        named: dict[str, Dataset] = {"rows": self, **others}
-        with _database() as database:
-            for name, each in named.items():
-                assert isinstance(each, SpilledDataset)
-                database.add_rows(name, pa.RecordBatchReader.from_batches(each.schema, each._batches()))
-                if text.count(f"{{{name}}}") > 1:
-                    # A stream can be read once.
-                    database.keep(name)
-            query = text.format_map({name: f'"{name}"' for name in named})
-            return self._stored(database.stream(query, schema, BATCH_ROWS), schema)
+    def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> LocalDataset:
+        named: dict[str, SpilledDataset] = {"rows": self}
+        for name, each in others.items():
+            assert isinstance(each, SpilledDataset)
+            named[name] = each
+        count = min(_MOST_BUCKETS, -(-sum(len(each._parts) for each in named.values()) // _BUCKET_FILES))
+        if not joined_on or count < 2:
+            return self._stored(_results(text, schema, named), schema)
+        folder = _new_folder(f"{self._folder}/buckets")
+        buckets = [each._in_buckets(joined_on, count, folder / name) for name, each in named.items()]
+        each_bucket = (dict(zip(named, bucket, strict=True)) for bucket in zip(*buckets, strict=True))
+        stored = self._stored(chain.from_iterable(_results(text, schema, bucket) for bucket in each_bucket), schema)
+        shutil.rmtree(folder)
+        return stored
+
+    def _in_buckets(self, keys: Sequence[str], count: int, folder: Path) -> list[SpilledDataset]:
+        """Return the rows in `count` datasets with files in `folder`; rows with equal keys are in the same one."""
+        folder.mkdir()
+        paths = [str(folder / f"{number:05}.arrow") for number in range(count)]
+        writers = [pa.ipc.new_stream(path, self.schema, options=_IPC_OPTIONS) for path in paths]
+        for batch in self._batches():
+            bucket = sum(batch.column(name).to_numpy().astype(np.int64) >> _BUCKET_BITS for name in keys) % count
+            for number in np.unique(bucket).tolist():
+                writers[number].write_batch(batch.filter(pa.array(bucket == number)))
+        for writer in writers:
+            writer.close()
+        return [self._with_parts(self.schema, [partial(_read, path)]) for path in paths]
 
     def union(self, *others: Dataset) -> LocalDataset:
         schema = union_schema(self, others)
@@ -112,10 +134,13 @@ class SpilledDataset(LocalDataset):
             borders: Returns the numbers of the first rows of the parts and the number of rows, given the values.
         """
         stored = self.keep(f"{self._folder}/in-order")
-        values = [batch.column(column).to_numpy() for batch in stored._batches()]
         starts = [0, *np.cumsum([sum(batch.num_rows for batch in part()) for part in stored._parts]).tolist()]
-        all_values = np.concatenate(values) if values else np.empty(0, np.int64)
-        if np.any(np.diff(all_values) < 0):
+        all_values = np.empty(starts[-1], np.int64)
+        first = 0
+        for batch in stored._batches():
+            all_values[first : first + batch.num_rows] = batch.column(column).to_numpy()
+            first += batch.num_rows
+        if np.any(all_values[1:] < all_values[:-1]):
             return None
 
         def rows_between(begin: int, end: int) -> pa.Table:
@@ -145,37 +170,57 @@ class SpilledDataset(LocalDataset):
         ordered = _in_order_of_ranks(self._batches(), ranks, max(1, -(-len(ranks) // runs)), self.schema, folder)
         stored = self._stored(ordered, self.schema, keys)
         shutil.rmtree(folder)
+        _release_memory()
         return stored
 
-    def _ranks(self, order: Sequence[str]) -> tuple[npt.NDArray[np.int64], int]:
+    def _ranks(self, order: Sequence[str]) -> tuple[Ranks, int]:
         """Return the number of each row in the order (see `_sorted`), and the size of all rows in bytes."""
-        sizes: list[int] = []
+        rows = size = 0
         names = list(dict.fromkeys(order))
 
         def numbered() -> Iterator[pa.RecordBatch]:
-            first = 0
+            nonlocal rows, size
             for batch in self._batches():
-                sizes.append(batch.nbytes)
-                yield batch.select(names).append_column(_ROW, pa.array(np.arange(first, first + batch.num_rows)))
-                first += batch.num_rows
+                numbers = np.arange(rows, rows + batch.num_rows)
+                rows += batch.num_rows
+                size += batch.nbytes
+                yield batch.select(names).append_column(_ROW, pa.array(numbers))
 
         schema = pa.schema([*(self.schema.field(name) for name in names), _ROW])
         places = ", ".join(f'"{name}" ASC NULLS FIRST' for name in (*names, _ROW.name))
         with _database() as database:
             database.add_rows("rows", pa.RecordBatchReader.from_batches(schema, numbered()))
             query = f"SELECT {_ROW.name} FROM rows ORDER BY {places}"
-            rows = [batch.column(0).to_numpy() for batch in database.stream(query, pa.schema([_ROW]), BATCH_ROWS)]
-        places_of_rows = np.concatenate(rows) if rows else np.empty(0, np.int64)
-        ranks = np.empty(len(places_of_rows), np.int64)
-        ranks[places_of_rows] = np.arange(len(ranks))
-        return ranks, sum(sizes)
+            ranks: Ranks = np.empty(0, np.uint32)
+            rank = 0
+            for batch in database.stream(query, pa.schema([_ROW]), BATCH_ROWS):
+                # All rows have been read now.
+                if not rank:
+                    ranks = np.empty(rows, np.uint32 if rows < 1 << 32 else np.int64)
+                ranks[batch.column(0).to_numpy()] = np.arange(rank, rank + batch.num_rows)
+                rank += batch.num_rows
+        return ranks, size
 
     def _stored(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str] = ()) -> SpilledDataset:
         paths = _written(batches, schema, _new_folder(f"{self._folder}/rows"), "0", keys)
         return self._with_parts(schema, [partial(_read, path) for path in paths])
 
 
+def _results(text: str, schema: pa.Schema, named: Mapping[str, SpilledDataset]) -> Iterator[pa.RecordBatch]:
+    """Yield the results of a query."""
+    with _database() as database:
+        for name, each in named.items():
+            database.add_rows(name, pa.RecordBatchReader.from_batches(each.schema, each._batches()))
+            if text.count(f"{{{name}}}") > 1:
+                # A stream can be read once.
+                database.keep(name)
+        query = text.format_map({name: f'"{name}"' for name in named})
+        yield from database.stream(query, schema, BATCH_ROWS)
+
+
 _ROW = pa.field("_row", pa.int64())
+# The number of each row in an order, in 4 bytes if there are fewer than 2**32 rows.
+Ranks = npt.NDArray[np.uint32 | np.int64]
 
 
 @contextmanager
@@ -188,6 +233,15 @@ def _database() -> Iterator[DuckDatabase]:
     finally:
         # Its threads must not be running when this process forks.
         database.close()
+        _release_memory()
+
+
+def _release_memory() -> None:
+    """Return unused memory to the operating system; Arrow and the C library would keep it for later steps."""
+    pa.default_memory_pool().release_unused()
+    # Only glibc has this function.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _widened(dataset: Dataset, schema: pa.Schema) -> list[Part]:
@@ -196,12 +250,12 @@ def _widened(dataset: Dataset, schema: pa.Schema) -> list[Part]:
 
 
 def _in_order_of_ranks(
-    batches: Iterable[pa.RecordBatch], ranks: npt.NDArray[np.int64], rows: int, schema: pa.Schema, folder: Path
+    batches: Iterable[pa.RecordBatch], ranks: Ranks, rows: int, schema: pa.Schema, folder: Path
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches in the order of their ranks. Each file in `folder` has `rows` consecutive ranks."""
     ranked, writers, first = schema.append(_ROW), {}, 0
     for batch in batches:
-        of_batch = ranks[first : first + batch.num_rows]
+        of_batch = ranks[first : first + batch.num_rows].astype(np.int64)
         first += batch.num_rows
         batch = batch.append_column(_ROW, pa.array(of_batch))
         files = of_batch // rows

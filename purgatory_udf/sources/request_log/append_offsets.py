@@ -16,6 +16,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
 from purgatory_udf.sources.request_log.assumptions import (
     BATCH_TIME_TOLERANCE_US,
     COORDINATOR_APPEND_US,
@@ -30,7 +32,62 @@ from purgatory_udf.sources.request_log.internal_topics import (
     TransactionFacts,
     replication_wait_ms,
 )
-from purgatory_udf.sources.request_log.partition_facts import Append, PartitionFacts, ReaderPosition
+from purgatory_udf.sources.request_log.partition_facts import (
+    Append,
+    FactColumns,
+    Integers,
+    PartitionFacts,
+    ReaderPosition,
+)
+
+
+class SelectedAppends:
+    """Some of the appends of a partition, in their own order.
+
+    Attributes:
+        facts: The columns of all appends.
+        rows: The numbers of the selected ones among these, in order.
+    """
+
+    __slots__ = ("facts", "rows")
+
+    def __init__(self, facts: FactColumns[Append], rows: Integers) -> None:
+        self.facts, self.rows = facts, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Append]:
+        yield from self.facts.in_order(self.rows)
+
+    def __getitem__(self, number: int) -> Append:
+        return self.facts[int(self.rows[number])]
+
+    def integers(self, name: str) -> Integers:
+        """Return the values of a field."""
+        return self.facts.integers(name)[self.rows]
+
+    def has_any(self, name: str) -> bool:
+        """Return whether any value of a field is true."""
+        return len(self.rows) > 0 and self.facts.has_any(name, self.rows)
+
+    def replace(self, name: str, values: Integers) -> None:
+        """Replace the values of a field."""
+        column = self.facts.integers(name).copy()
+        column[self.rows] = values
+        self.facts.replace(name, column)
+
+    def since_row(self, first: int) -> SelectedAppends:
+        """Return the appends whose rows have at least the number `first`."""
+        return SelectedAppends(self.facts, self.rows[self.rows >= first])
+
+
+def places_right(values: Integers, wanted: Integers) -> Integers:
+    """Return what `bisect_right` finds for each wanted number, even if the values are not in order."""
+    if np.all(values[1:] >= values[:-1]):
+        return np.searchsorted(values, wanted, side="right")
+    listed = values.tolist()
+    return np.array([bisect_right(listed, number) for number in wanted.tolist()], np.int64)
 
 
 def unlogged_appends_from_batches(
@@ -61,9 +118,27 @@ def unlogged_appends_from_batches(
         yield append
 
 
-def _writers(facts: PartitionFacts) -> list[Append]:
-    """Return the requests that may have caused an unlogged append, in time order."""
-    return [append for append in facts.appends if not append.is_operation and append.base < 0]
+class _Writers:
+    """The requests that may have caused an unlogged append, in time order."""
+
+    def __init__(self, appends: SelectedAppends) -> None:
+        self._appends = appends
+        # Their values are Python's integers.
+        self.starts, self.untils = (appends.integers(name).data for name in ("start_us", "until_us"))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, number: int) -> Append:
+        return self._appends[number]
+
+    def __iter__(self) -> Iterator[Append]:
+        return iter(self._appends)
+
+
+def _writers(facts: PartitionFacts) -> _Writers:
+    is_writer = (facts.appends.integers("line") < 0) & (facts.appends.integers("base") < 0)
+    return _Writers(SelectedAppends(facts.appends, np.flatnonzero(is_writer)))
 
 
 def _marker_writers(facts: PartitionFacts) -> dict[str, list[Append]]:
@@ -75,14 +150,13 @@ def _marker_writers(facts: PartitionFacts) -> dict[str, list[Append]]:
     return by_transaction
 
 
-def _writer_of(batch: StoredBatch, writers: Sequence[Append]) -> Append | None:
+def _writer_of(batch: StoredBatch, writers: _Writers) -> Append | None:
     """Return the first request during which the batch was created, or None."""
-    first = bisect_left(writers, batch.created_us - MAX_HANDLING_US, key=lambda writer: writer.start_us)
-    for writer in writers[first:]:
-        if writer.start_us > batch.created_us + BATCH_TIME_TOLERANCE_US:
+    for number in range(bisect_left(writers.starts, batch.created_us - MAX_HANDLING_US), len(writers)):
+        if writers.starts[number] > batch.created_us + BATCH_TIME_TOLERANCE_US:
             return None
-        if batch.created_us <= writer.until_us + BATCH_TIME_TOLERANCE_US:
-            return writer
+        if batch.created_us <= writers.untils[number] + BATCH_TIME_TOLERANCE_US:
+            return writers[number]
     return None
 
 
@@ -128,7 +202,7 @@ def _append_after(started_us: int) -> Append:
 
 
 def unlogged_appends(
-    appends: Sequence[Append], facts: PartitionFacts, classic: bool, report: Report
+    appends: SelectedAppends, facts: PartitionFacts, classic: bool, report: Report
 ) -> Iterator[Append]:
     """Yield the appends that followers' offsets show in addition to the known ones.
 
@@ -138,24 +212,27 @@ def unlogged_appends(
         classic: Whether the broker's group coordinator is a classic one.
         report: Counts what could not be derived.
     """
-    followers = sorted(
-        (position for position in facts.positions if position.replica >= 0),
-        key=lambda position: (position.proven_us, position.offset),
-    )
-    if not followers:
+    positions = facts.positions
+    followers = np.flatnonzero(positions.integers("replica") >= 0)
+    if not len(followers):
         return
+    shown_us, shown = (positions.integers(name)[followers] for name in ("proven_us", "offset"))
+    order = np.lexsort((shown, shown_us))
+    followers, offsets = followers[order], shown[order].data
     search = _WriterSearch(facts, classic, report)
-    known = min(followers[0].offset, appends[0].base) if appends else followers[0].offset
-    upcoming = 0
-    for follower in followers:
-        while known < follower.offset:
-            while upcoming < len(appends) and appends[upcoming].end <= known:
+    # The values of these are Python's integers.
+    bases, ends = (appends.integers(name).data for name in ("base", "end"))
+    known = min(offsets[0], bases[0]) if bases else offsets[0]
+    upcoming, count = 0, len(bases)
+    for number, offset in enumerate(offsets):
+        while known < offset:
+            while upcoming < count and ends[upcoming] <= known:
                 upcoming += 1
-            if upcoming < len(appends) and appends[upcoming].base <= known:
-                known = appends[upcoming].end
+            if upcoming < count and bases[upcoming] <= known:
+                known = ends[upcoming]
                 continue
-            limit = appends[upcoming].base if upcoming < len(appends) else follower.offset
-            append = search.append(known, min(limit, follower.offset), follower)
+            limit = bases[upcoming] if upcoming < count else offset
+            append = search.append(known, min(limit, offset), positions[int(followers[number])])
             known = append.end
             yield append
 
@@ -168,6 +245,7 @@ class _WriterSearch:
         self._topic = facts.topic
         self._next = 0
         self._deliveries = facts.deliveries
+        self._delivered_us = facts.deliveries.integers("at_us").data
         self._classic = classic
         self._report = report
 
@@ -177,8 +255,7 @@ class _WriterSearch:
         It is attributed to the next request that started before the follower's fetch `shown_by`, if there is one.
         """
         while (
-            self._may_write(shown_by)
-            and self._writers[self._next].start_us < shown_by.proven_us - MAX_APPEND_TO_FETCH_US
+            self._may_write(shown_by) and self._writers.starts[self._next] < shown_by.proven_us - MAX_APPEND_TO_FETCH_US
         ):
             self._next += 1
         if not self._may_write(shown_by):
@@ -197,7 +274,7 @@ class _WriterSearch:
 
     def _may_write(self, shown_by: ReaderPosition) -> bool:
         """Return whether the next request started before the follower's fetch."""
-        return self._next < len(self._writers) and self._writers[self._next].start_us < shown_by.proven_us
+        return self._next < len(self._writers) and self._writers.starts[self._next] < shown_by.proven_us
 
     def _inferred(self, base: int, limit: int, shown_by: ReaderPosition) -> Append:
         """Return an append of the offsets [base, limit) that no request explains.
@@ -205,9 +282,9 @@ class _WriterSearch:
         Its time is just before a response with its records, or otherwise just before the follower's fetch.
         """
         at, size = shown_by.proven_us - 1, 1
-        place = bisect_right(self._deliveries, at, key=lambda delivery: delivery.at_us) - 1
-        if place >= 0 and at - self._deliveries[place].at_us < MAX_APPEND_TO_FETCH_US:
-            at, size = self._deliveries[place].at_us - 1, self._deliveries[place].bytes
+        place = bisect_right(self._delivered_us, at) - 1
+        if place >= 0 and at - self._delivered_us[place] < MAX_APPEND_TO_FETCH_US:
+            at, size = self._delivered_us[place] - 1, self._deliveries[place].bytes
         self._report.count("hidden_inferred")
         append = Append(at, at, at, at, base=base, end=limit, bytes=max(1, size))
         _attribute_to(append, None, self._topic, self._classic)
@@ -221,8 +298,8 @@ def appends_from_batches(
     classic: bool,
     transactions: TransactionFacts,
     report: Report,
-) -> list[Append]:
-    """Return all appends in offset order, with their offsets from `--batches`.
+) -> SelectedAppends:
+    """Return all appends in offset order, with their offsets from `--batches`. Adds unlogged ones to the facts.
 
     Args:
         facts: Facts of the partition at the broker.
@@ -233,114 +310,162 @@ def appends_from_batches(
         report: Counts what could not be derived.
     """
     index = BatchIndex(batches)
-    appends = _with_base_offset(facts, report)
+    appends = facts.appends
+    named = _with_base_offset(facts, report)
+    base, end, size = (appends.integers(name).copy() for name in ("base", "end", "bytes"))
     taken: set[int] = set()
-    for append in appends:
-        run = index.batches_of_request(append.base, append.bytes)
+    for row in named.tolist():
+        run = index.batches_of_request(int(base[row]), int(size[row]))
         if run:
-            append.end = run[-1].last + 1
+            end[row] = run[-1].last + 1
             taken.update(batch.base for batch in run)
-    report.count("end_from_batches", sum(append.end >= 0 for append in appends))
+    report.count("end_from_batches", int(np.count_nonzero(end[named] >= 0)))
     free = [batch for batch in index.batches if batch.base not in taken]
-    for append in _unanswered(facts):
+    placed = []
+    for row in _unanswered(facts).tolist():
         # The log has the size of the records: take the next batch of the same size, in order of arrival.
-        match = next((batch for batch in free if batch.bytes == append.bytes and not batch.control), None)
+        match = next((batch for batch in free if batch.bytes == size[row] and not batch.control), None)
         if match is None:
             report.count("unanswered_lost")
             continue
         free.remove(match)
-        append.base, append.end = match.base, match.last + 1
+        base[row], end[row] = match.base, match.last + 1
         report.count("unanswered_offsets")
-        appends.append(append)
+        placed.append(row)
+    appends.replace("base", base)
+    appends.replace("end", end)
     within = [batch for batch in free if span_us[0] <= batch.created_us <= span_us[1]]
     report.count("hidden_from_batches", len(within))
-    appends.extend(unlogged_appends_from_batches(within, facts, classic, transactions))
-    appends.sort(key=lambda append: append.base)
-    _set_missing_ends(appends, facts, report)
-    return appends
+    logged = np.concatenate([named, np.array(placed, np.int64)])
+    found = FactColumns.of(Append, unlogged_appends_from_batches(within, facts, classic, transactions))
+    all_appends = _in_offset_order(_with_unlogged(facts, logged, found))
+    _set_missing_ends(all_appends, facts, report)
+    return all_appends
 
 
-def appends_from_offsets(facts: PartitionFacts, classic: bool, report: Report) -> list[Append]:
+def appends_from_offsets(facts: PartitionFacts, classic: bool, report: Report) -> SelectedAppends:
     """Return all appends in offset order, with offsets from responses and followers' fetches alone.
 
-    `classic`: whether the broker's group coordinator is a classic one.
+    Adds unlogged appends to the facts. `classic`: whether the broker's group coordinator is a classic one.
     """
-    appends = _with_base_offset(facts, report)
-    appends.extend(_place_unanswered(appends, facts, report))
-    appends.sort(key=lambda append: append.base)
-    _set_missing_ends(appends, facts, report)
-    appends.extend(unlogged_appends(appends, facts, classic, report))
-    return sorted(appends, key=lambda append: append.base)
+    named = _with_base_offset(facts, report)
+    placed = _place_unanswered(named, facts, report)
+    logged = _in_offset_order(SelectedAppends(facts.appends, np.concatenate([named, placed])))
+    _set_missing_ends(logged, facts, report)
+    found = FactColumns.of(Append, unlogged_appends(logged, facts, classic, report))
+    return _in_offset_order(_with_unlogged(facts, logged.rows, found))
 
 
-def _with_base_offset(facts: PartitionFacts, report: Report) -> list[Append]:
-    """Return the appends with a known base offset. A repeated base offset is a retry, which appends nothing."""
-    named: dict[int, Append] = {}
-    for append in facts.appends:
-        if append.base >= 0 and named.setdefault(append.base, append) is not append:
-            append.end = append.base
-            report.count("retried_batch")
-    return [named[base] for base in sorted(named)]
+def _with_unlogged(facts: PartitionFacts, rows: Integers, unlogged: FactColumns[Append]) -> SelectedAppends:
+    """Add unlogged appends to the facts; return the rows and these."""
+    first = len(facts.appends)
+    if len(unlogged):
+        facts.appends.extend(unlogged)
+    return SelectedAppends(facts.appends, np.concatenate([rows, np.arange(first, len(facts.appends))]))
 
 
-def _unanswered(facts: PartitionFacts) -> list[Append]:
-    """Return the appends of produces without a response (acks 0)."""
-    return [append for append in facts.appends if append.base < 0 and append.is_operation]
+def _in_offset_order(appends: SelectedAppends) -> SelectedAppends:
+    order = np.argsort(appends.integers("base"), kind="stable")
+    return SelectedAppends(appends.facts, appends.rows[order])
 
 
-def _set_missing_ends(appends: Sequence[Append], facts: PartitionFacts, report: Report) -> None:
+def _with_base_offset(facts: PartitionFacts, report: Report) -> Integers:
+    """Return the rows of the appends with a known base offset, in offset order.
+
+    A repeated base offset is a retry, which appends nothing.
+    """
+    base = facts.appends.integers("base")
+    known = np.flatnonzero(base >= 0)
+    _, first = np.unique(base[known], return_index=True)
+    if len(first) < len(known):
+        is_retry = np.ones(len(known), bool)
+        is_retry[first] = False
+        retries, end = known[is_retry], facts.appends.integers("end").copy()
+        end[retries] = base[retries]
+        facts.appends.replace("end", end)
+        report.count("retried_batch", len(retries))
+    return known[first]
+
+
+def _unanswered(facts: PartitionFacts) -> Integers:
+    """Return the rows of the appends of produces without a response (acks 0)."""
+    return np.flatnonzero((facts.appends.integers("base") < 0) & (facts.appends.integers("line") >= 0))
+
+
+def _set_missing_ends(appends: SelectedAppends, facts: PartitionFacts, report: Report) -> None:
     """Set each unknown end to the next known boundary of a batch, or without one to a single record."""
-    followed = {position.offset for position in facts.positions if position.replica >= 0}
+    base, end = appends.integers("base"), appends.integers("end")
+    is_missing = end < 0
+    if not is_missing.any():
+        return
+    positions = facts.positions
+    followed = positions.integers("offset")[positions.integers("replica") >= 0]
     # The high watermark is always the end of a batch, too.
-    followed |= {reading.offset for reading in facts.high_watermarks}
-    boundaries = sorted(followed | {append.base for append in appends})
-    for append in appends:
-        if append.end >= 0:
-            continue
-        following = bisect_right(boundaries, append.base)
-        if following < len(boundaries):
-            append.end = boundaries[following]
-            report.count("end_from_offsets")
-        else:
-            append.end = append.base + 1
-            report.count("end_supposed")
+    boundaries = np.unique(np.concatenate([followed, facts.high_watermarks.integers("offset"), base]))
+    following = np.searchsorted(boundaries, base[is_missing], side="right")
+    is_shown = following < len(boundaries)
+    next_boundaries = boundaries[np.minimum(following, len(boundaries) - 1)]
+    end[is_missing] = np.where(is_shown, next_boundaries, base[is_missing] + 1)
+    appends.replace("end", end)
+    for cause, number in (("end_from_offsets", is_shown.sum()), ("end_supposed", (~is_shown).sum())):
+        if number:
+            report.count(cause, int(number))
 
 
-def _place_unanswered(named: Sequence[Append], facts: PartitionFacts, report: Report) -> list[Append]:
+def _place_unanswered(named: Integers, facts: PartitionFacts, report: Report) -> Integers:
     """Assign offsets to appends without a response, from the gaps between known base offsets.
 
-    Appends in one gap share its offsets in proportion to their size. Returns the appends that got offsets.
+    Appends in one gap share its offsets in proportion to their size. Returns the rows of those that got offsets.
+
+    Args:
+        named: The rows of the appends with known base offsets, in offset order.
+        facts: Facts of the partition at the broker.
+        report: Counts what could not be derived.
     """
-    starts = [append.start_us for append in named]
-    groups: dict[int, list[Append]] = {}
-    for append in _unanswered(facts):
-        groups.setdefault(bisect_right(starts, append.start_us), []).append(append)
-    high_watermarks = [reading.offset for reading in facts.high_watermarks]
-    highest = max([*high_watermarks, *(position.offset for position in facts.positions)], default=0)
+    appends, unanswered = facts.appends, _unanswered(facts)
+    if not len(unanswered):
+        return unanswered
+    starts = appends.integers("start_us")
+    following = places_right(starts[named], starts[unanswered])
+    positions, high_watermarks = facts.positions, facts.high_watermarks.integers("offset")
+    read, is_follower = positions.integers("offset"), positions.integers("replica") >= 0
+    highest = max([int(offsets.max()) for offsets in (high_watermarks, read) if len(offsets)], default=0)
     # A follower starts at the end of its log, but a consumer may read old records.
-    lowest = min(
-        [*high_watermarks, *(position.offset for position in facts.positions if position.replica >= 0)], default=0
-    )
-    placed: list[Append] = []
-    for following, group in groups.items():
-        before = [named[following - 1]] if following else []
-        first = before[0].base if before else lowest
-        last = named[following].base if following < len(named) else max(highest, first)
-        sharing = [*before, *group]
-        if last - first < len(sharing):
+    known = np.concatenate([high_watermarks, read[is_follower]])
+    lowest = int(known.min()) if len(known) else 0
+    base, end, size = (appends.integers(name).copy() for name in ("base", "end", "bytes"))
+    _, first, numbers = np.unique(following, return_index=True, return_inverse=True)
+    in_groups = np.split(unanswered[np.argsort(numbers, kind="stable")], np.cumsum(np.bincount(numbers))[:-1])
+    placed = []
+    for gap in np.argsort(first).tolist():
+        group, place = in_groups[gap], int(following[first[gap]])
+        before = named[place - 1 : place] if place else named[:0]
+        begin = int(base[before[0]]) if place else lowest
+        last = int(base[named[place]]) if place < len(named) else max(highest, begin)
+        sharing = np.concatenate([before, group])
+        if last - begin < len(sharing):
             report.count("unanswered_lost", len(group))
             continue
-        _divide_offsets(sharing, first, last)
+        base[sharing], end[sharing] = _divide_offsets(size[sharing].tolist(), begin, last)
         report.count("unanswered_offsets", len(group))
-        placed.extend(group)
-    return placed
+        placed.append(group)
+    appends.replace("base", base)
+    appends.replace("end", end)
+    return np.concatenate([unanswered[:0], *placed])
 
 
-def _divide_offsets(sharing: Sequence[Append], first: int, last: int) -> None:
-    """Divide the offsets [first, last) among the appends by their size, with at least one offset for each."""
-    weights = [max(1, append.bytes) for append in sharing]
-    for number, append in enumerate(sharing):
-        after = len(sharing) - number - 1
-        part = round((last - first) * weights[number] / sum(weights[number:]))
-        append.base = first
-        append.end = first = last if not after else first + max(1, min(last - first - after, part))
+def _divide_offsets(sizes: Sequence[int], first: int, last: int) -> tuple[list[int], list[int]]:
+    """Divide the offsets [first, last) among appends by their size, with at least one offset for each.
+
+    Returns the first offset of each, and the offset after its last one.
+    """
+    weights = [max(1, size) for size in sizes]
+    bases, ends, rest = [], [], sum(weights)
+    for number, weight in enumerate(weights):
+        after = len(sizes) - number - 1
+        part = round((last - first) * weight / rest)
+        rest -= weight
+        bases.append(first)
+        first = last if not after else first + max(1, min(last - first - after, part))
+        ends.append(first)
+    return bases, ends

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from heapq import merge
+from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from purgatory_udf.sources.request_log import partition_status
+from purgatory_udf.sources.request_log.append_offsets import SelectedAppends
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.log_line import Place
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     FollowerCopy,
+    Integers,
     PartitionFacts,
     ReaderPosition,
     RecordDeletion,
@@ -159,6 +165,10 @@ class TimedEvent(NamedTuple):
     cause: Place | None = None
 
 
+# Rows that are read at once.
+_CHUNK = 4096
+
+
 class EventSweep:
     """Writes the events of one partition within a time range.
 
@@ -206,7 +216,7 @@ class EventSweep:
         return sweep
 
     def run(
-        self, leadership: Sequence[LeadershipState], appends: Sequence[Append], start_us: int
+        self, leadership: Sequence[LeadershipState], appends: SelectedAppends, start_us: int
     ) -> Iterator[TimedEvent]:
         """Yield the events of the time range in time order.
 
@@ -215,25 +225,10 @@ class EventSweep:
             appends: Appends in offset order.
             start_us: A time before all facts of the partition; the initial log end offset is written there.
         """
-        self._transactional |= any(append.transaction or append.ends_transaction for append in appends)
-        positions, deletions = self._facts.positions, self._facts.deletions
-        entries: list[tuple[int, int, int, Any]] = [
-            *(
-                (state.at_us, STATE_RANK, number, state)
-                for number, state in enumerate(self._changes_to_write(leadership))
-            ),
-            *((append.check_us, APPEND_RANK, number, append) for number, append in enumerate(appends)),
-            *((position.wake_us, PROGRESS_RANK, number, position) for number, position in enumerate(positions)),
-            *(
-                (deletion.at_us, PROGRESS_RANK, len(positions) + number, deletion)
-                for number, deletion in enumerate(deletions)
-            ),
-            *((copied.at_us, PROGRESS_RANK, number, copied) for number, copied in enumerate(self._facts.copies)),
-        ]
-        entries.sort(key=lambda entry: entry[:3])
+        self._transactional |= appends.has_any("transaction") or appends.has_any("ends_transaction")
         if self._replica.end is None and start_us < self._range.until_us:
             yield from self._initial_end(appends, start_us)
-        for time, _, _, what in entries:
+        for time, *_, what in self._in_order(leadership, appends):
             if time >= self._range.until_us:
                 break
             at = self._range.clamp(time)
@@ -248,6 +243,36 @@ class EventSweep:
                     yield from self._deletion(at, what.offset)
                 case FollowerCopy():
                     yield from self._follower_copy(at, what)
+
+    def _in_order(
+        self, leadership: Sequence[LeadershipState], appends: SelectedAppends
+    ) -> Iterator[tuple[int, int, int, int, Any]]:
+        """Yield (time, rank, number, kind, entry) for each entry in order; the kinds are only for equal numbers."""
+        facts = self._facts
+        positions, copies = facts.positions, facts.copies
+        woken = np.argsort(positions.integers("wake_us"), kind="stable")
+        copied = np.argsort(copies.integers("at_us"), kind="stable")
+        changes = [
+            (state.at_us, STATE_RANK, number, 0, state)
+            for number, state in enumerate(self._changes_to_write(leadership))
+        ]
+        deletions = [
+            (deletion.at_us, PROGRESS_RANK, len(positions) + number, 3, deletion)
+            for number, deletion in enumerate(facts.deletions)
+        ]
+        return merge(
+            sorted(changes, key=lambda entry: entry[:3]),
+            ((append.check_us, APPEND_RANK, number, 1, append) for number, append in enumerate(appends)),
+            (
+                (position.wake_us, PROGRESS_RANK, number, 2, position)
+                for number, position in zip(_numbers(woken), positions.in_order(woken), strict=True)
+            ),
+            deletions,
+            (
+                (copy.at_us, PROGRESS_RANK, number, 4, copy)
+                for number, copy in zip(_numbers(copied), copies.in_order(copied), strict=True)
+            ),
+        )
 
     def _event(self, at: int, rank: int, **fields: Any) -> TimedEvent:
         at = self._range.clamp(at)
@@ -268,17 +293,20 @@ class EventSweep:
             upcoming.insert(0, LeadershipState(self._range.from_us, partition_status.status_fields(now)))
         return upcoming
 
-    def _initial_end(self, appends: Sequence[Append], start_us: int) -> Iterator[TimedEvent]:
+    def _initial_end(self, appends: SelectedAppends, start_us: int) -> Iterator[TimedEvent]:
         """Yield the initial log end offset.
 
         It is the base offset of the first append; without appends, the highest offset that a reader fetched from or
         that the first response had as its high watermark.
         """
-        offsets = [position.offset for position in self._facts.positions]
-        offsets += [reading.offset for reading in self._facts.high_watermarks[:1]]
-        if not appends and not offsets:
+        positions, readings = self._facts.positions, self._facts.high_watermarks
+        if not len(appends) and not positions and not readings:
             return
-        end = appends[0].base if appends else max(offsets)
+        if len(appends):
+            end = appends[0].base
+        else:
+            offsets = [int(positions.integers("offset").max())] if positions else []
+            end = max([*offsets, *([readings[0].offset] if readings else [])])
         self._replica.append(end)
         yield self._event(start_us, APPEND_RANK, change="log_end", offset=end, bytes=0)
 
@@ -384,3 +412,8 @@ class EventSweep:
             ]
             fields = {"aborted": aborted} if aborted else {}
             yield self._event(at, STABLE_RANK, change="last_stable", offset=stable, **fields)
+
+
+def _numbers(rows: Integers) -> Iterator[int]:
+    """Yield integers of Python."""
+    return chain.from_iterable(rows[start : start + _CHUNK].tolist() for start in range(0, len(rows), _CHUNK))

@@ -19,6 +19,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import (
     ALTER_PARTITION_WINDOW_US,
@@ -28,8 +30,16 @@ from purgatory_udf.sources.request_log.assumptions import (
     Report,
 )
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, GRANTED, ClusterMetadata, PartitionChange
-from purgatory_udf.sources.request_log.partition_facts import PartitionFacts, ReaderPosition
+from purgatory_udf.sources.request_log.partition_facts import (
+    Booleans,
+    FactColumns,
+    Integers,
+    PartitionFacts,
+    ReaderPosition,
+)
 from purgatory_udf.sources.request_log.partition_status import InSyncSet, LeadershipState, rejoining_replicas
+
+NEVER = 2**62
 
 # Whether the broker is the leader after a change; other changes do not matter for it.
 LEADS_AFTER = {"leader": True, "online": True, "not_leader": False, "offline": False, "deleted": False}
@@ -48,29 +58,49 @@ def with_inferred_leadership(
         history: In-sync sets in time order, for the fields of inferred leadership.
         min_isr: `min.insync.replicas` of the topic; None if it is unknown.
     """
-    served = [
-        (max(position.start_us, 0) or position.at_us, 1, position)
-        for position in facts.positions
-        if position.replica >= 0
-    ]
+    served = _Served(facts.positions)
     refused = [(failure.at_us, 1, None) for failure in facts.errors if failure.error == errors.NOT_LEADER_OR_FOLLOWER]
     stated: list[tuple[int, int, Any]] = [(state.at_us, 0, state) for state in states]
     leadership: list[LeadershipState] = []
     leads: bool | None = None
-    for at, _, what in sorted([*stated, *served, *refused], key=lambda entry: entry[:2]):
+    before_us, is_refused = -NEVER, False
+    for at, _, what in [*sorted([*stated, *refused], key=lambda entry: entry[:2]), (NEVER, 0, None)]:
+        # At the same time, a reported change comes before a request that is served, and a refusal after it.
+        shown = served.first(before_us, after=is_refused) if leads is False else None
+        if shown is not None and (shown[0] < at or (shown[0] == at and what is None)):
+            served_us, position = shown
+            fields = dict(_leader_fields(position, facts.broker, history, served_us, min_isr))
+            leads = True
+            leadership.append(LeadershipState(served_us - 1, fields))
+        before_us, is_refused = at, what is None
         if isinstance(what, LeadershipState):
             leads_now = LEADS_AFTER.get(what.fields["change"])
             if leads_now is False and leads is False and what.fields["change"] == "not_leader":
                 continue
             leads = leads if leads_now is None else leads_now
             leadership.append(what)
-        elif leads is False and what is not None:
-            leads = True
-            leadership.append(LeadershipState(at - 1, dict(_leader_fields(what, facts.broker, history, at, min_isr))))
-        elif leads and what is None:
+        elif leads and at < NEVER:
             leads = False
             leadership.append(LeadershipState(at - 1, {"change": "not_leader"}))
     return sorted(leadership, key=lambda state: state.at_us)
+
+
+class _Served:
+    """The fetches of followers that a broker served, in the order of their start."""
+
+    def __init__(self, positions: FactColumns[ReaderPosition]) -> None:
+        start, at = positions.integers("start_us"), positions.integers("at_us")
+        served_us = np.where(start > 0, start, at)
+        rows = np.flatnonzero(positions.integers("replica") >= 0)
+        self._rows = rows[np.argsort(served_us[rows], kind="stable")]
+        self._times, self._positions = served_us[self._rows], positions
+
+    def first(self, since_us: int, *, after: bool) -> tuple[int, ReaderPosition] | None:
+        """Return the first fetch since a time, or after it, with its time; None if there is no such fetch."""
+        place = int(np.searchsorted(self._times, since_us, side="right" if after else "left"))
+        if place == len(self._rows):
+            return None
+        return int(self._times[place]), self._positions[int(self._rows[place])]
 
 
 def _leader_fields(
@@ -101,8 +131,7 @@ def first_leadership_us(facts: PartitionFacts, first_us: int) -> int:
 
     The result is at least `first_us`.
     """
-    appended = (append.start_us for append in facts.appends if append.base >= 0)
-    served = min([*appended, *(position.at_us for position in facts.positions)], default=2**62)
+    served = min(_least(_appended_us(facts)), _least(facts.positions.integers("at_us")))
     early = [
         failure.at_us + 1 for failure in facts.errors if failure.error in NOT_YET_LEADER and failure.at_us < served
     ]
@@ -114,15 +143,27 @@ def takeover_us(facts: PartitionFacts, change: PartitionChange) -> int:
 
     The result is after the last request that the broker refused, and before the first request that it served.
     """
-    appended = (append.start_us for append in facts.appends if append.base >= 0)
-    read = (position.at_us for position in facts.positions if position.replica >= 0)
-    served = min((time for time in (*appended, *read) if time >= change.at_us), default=2**62)
+    appended, read = _appended_us(facts), facts.positions.integers("at_us")[_of_followers(facts)]
+    served = min(_least(times[times >= change.at_us]) for times in (appended, read))
     refused = [
         failure.at_us + 1
         for failure in facts.errors
         if failure.error in NOT_YET_LEADER and change.at_us <= failure.at_us < served
     ]
     return min(max([_assumed_propagation_us(change), *refused]), served - 1)
+
+
+def _appended_us(facts: PartitionFacts) -> Integers:
+    """Return the start of each request whose append has a known offset."""
+    return facts.appends.integers("start_us")[facts.appends.integers("base") >= 0]
+
+
+def _of_followers(facts: PartitionFacts) -> Booleans:
+    return facts.positions.integers("replica") >= 0
+
+
+def _least(times: Integers) -> int:
+    return int(times.min()) if len(times) else NEVER
 
 
 def propagated_us(facts: PartitionFacts, change: PartitionChange, codes: Collection[int]) -> int:
@@ -148,10 +189,9 @@ def _isr_shrink_us(facts: PartitionFacts, change: PartitionChange) -> int:
         if failure.error == errors.REQUEST_TIMED_OUT and change.at_us <= failure.at_us <= until
     ]
     at = max([_assumed_propagation_us(change), *timed_out])
-    released = [
-        append.answered_us for append in facts.appends if append.start_us < change.at_us <= append.answered_us <= until
-    ]
-    return min(released) - COMPLETION_TO_RESPONSE_US if released else at
+    start, answered = facts.appends.integers("start_us"), facts.appends.integers("answered_us")
+    released = answered[(start < change.at_us) & (change.at_us <= answered) & (answered <= until)]
+    return _least(released) - COMPLETION_TO_RESPONSE_US if len(released) else at
 
 
 def _assumed_propagation_us(change: PartitionChange) -> int:
@@ -299,9 +339,8 @@ def _leader_change(now: _KnownState, min_isr: int | None) -> dict[str, Any]:
 
 def _in_sync_by_fetches(facts: PartitionFacts, until_us: int) -> tuple[int, ...]:
     """Return the broker and the followers that fetched from it until `until_us`; empty if none did."""
-    followers = sorted(
-        {position.replica for position in facts.positions if position.replica >= 0 and position.at_us < until_us}
-    )
+    is_before = facts.positions.integers("at_us") < until_us
+    followers = np.unique(facts.positions.integers("replica")[_of_followers(facts) & is_before]).tolist()
     return (facts.broker, *followers) if followers else ()
 
 
@@ -313,7 +352,7 @@ def _assumed_leadership(
     If followers fetched the partition from the broker, the broker is assumed to lead it from `first_us` on, with all of
     these followers in sync. Later changes follow from errors in responses.
     """
-    followers = sorted({position.replica for position in facts.positions if position.replica >= 0})
+    followers = np.unique(facts.positions.integers("replica")[_of_followers(facts)]).tolist()
     leadership: list[LeadershipState] = []
     if followers:
         report.count("isr_supposed")
@@ -326,16 +365,24 @@ def _assumed_leadership(
 
 def _leadership_from_responses(facts: PartitionFacts, report: Report) -> list[LeadershipState]:
     """Return leadership changes that responses show: an error ends the leadership until a request succeeds again."""
-    signals = [(append.start_us, "online") for append in facts.appends if append.base >= 0]
-    signals += [(position.proven_us, "online") for position in facts.positions]
-    signals += [
+    failed = [
         (failure.at_us, CHANGE_BY_ERROR[failure.error]) for failure in facts.errors if failure.error in CHANGE_BY_ERROR
     ]
+    if not failed:
+        return []
+    succeeded = np.sort(np.concatenate([_appended_us(facts), facts.positions.integers("proven_us")]))
     leadership: list[LeadershipState] = []
-    now = "online"
-    for at, change in sorted(signals):
-        if change != now:
+    now, before_us = "online", -NEVER
+    for at, change in [*sorted(failed), (NEVER, "")]:
+        # A request that succeeds at the time of an error comes after it.
+        place = int(np.searchsorted(succeeded, before_us))
+        if now != "online" and place < len(succeeded) and succeeded[place] < at:
+            leadership.append(LeadershipState(int(succeeded[place]) - 1, {"change": "online"}))
+            report.count("status_reported")
+            now = "online"
+        if change and change != now:
             leadership.append(LeadershipState(at - 1, {"change": change}))
             report.count("status_reported")
             now = change
+        before_us = at
     return leadership

@@ -10,14 +10,17 @@ A reader fetches from the same offset again until there are records, so a partit
 other fact. They are therefore stored as runs of equal offset, and evaluated as columns:
 
     fetches from   7  7  7  7  9  9 …      AttemptRun(offset=7, 4 times), AttemptRun(offset=9, …), …
+
+A busy partition has millions of appends, positions and readings, so these are held as columns, too (`FactColumns`).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import repeat
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -359,40 +362,202 @@ def _run_of_one(attempt: FetchAttempt) -> AttemptRun:
     return AttemptRun(attempt.replica, attempt.offset, attempt.empty, array("q", (attempt.at_us,)).tobytes())
 
 
+F = TypeVar("F", bound=msgspec.Struct)
+Column = npt.NDArray[Any]
+# Number of facts that are made into columns, or read from them, at once.
+_CHUNK = 4096
+_INTEGER_TYPES = (np.int8, np.int16, np.int32, np.int64)
+
+
+class FactColumns(Generic[F]):
+    """Facts of one kind as columns, each in the narrowest type for its values. The facts that it yields are copies."""
+
+    __slots__ = ("_columns", "_kind", "_length")
+
+    def __init__(self, kind: type[F], columns: dict[str, Column], length: int) -> None:
+        self._kind, self._columns, self._length = kind, columns, length
+
+    @classmethod
+    def of(cls, kind: type[F], facts: Iterable[F]) -> FactColumns[F]:
+        """Return the columns of facts, in the same order."""
+        collector = FactCollector(kind)
+        for fact in facts:
+            collector.append(fact)
+        return collector.columns()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[F]:
+        for start in range(0, self._length, _CHUNK):
+            yield from self.rows(slice(start, start + _CHUNK))
+
+    def in_order(self, rows: Integers) -> Iterator[F]:
+        """Yield the facts of rows, given their numbers."""
+        for start in range(0, len(rows), _CHUNK):
+            yield from self.rows(rows[start : start + _CHUNK])
+
+    def __getitem__(self, row: int) -> F:
+        return self.rows(slice(row, row + 1))[0]
+
+    def rows(self, which: slice | Integers) -> list[F]:
+        """Return the facts of some rows."""
+        return list(map(self._kind, *(column[which].tolist() for column in self._columns.values())))
+
+    def is_none(self, name: str) -> Booleans:
+        """Return whether each value of a field is None."""
+        none: Any = None
+        return np.equal(self._columns[name], none).astype(bool)
+
+    def has_any(self, name: str, rows: Integers) -> bool:
+        """Return whether any value of a field is true in some rows."""
+        column = self._columns[name]
+        return any(column[rows[:1] if _has_one_value(column) else rows])
+
+    def integers(self, name: str) -> Integers:
+        """Return the values of a field, widened so that calculations do not overflow."""
+        return self._columns[name].astype(np.int64, copy=False)
+
+    def replace(self, name: str, values: Integers) -> None:
+        """Replace the values of a field."""
+        self._columns[name] = _narrowed(values)
+
+    def sort(self, *names: str) -> npt.NDArray[np.intp] | None:
+        """Sort by fields, the first one first; return the former number of each row, or None if all are the same.
+
+        Equal facts keep their order.
+        """
+        first = self._columns[names[0]]
+        if np.all(first[1:] > first[:-1]):
+            return None
+        order = np.lexsort([self._columns[name] for name in reversed(names)])
+        if np.all(order[1:] > order[:-1]):
+            return None
+        for name, column in self._columns.items():
+            if not _has_one_value(column):
+                self._columns[name] = column[order]
+        return order
+
+    def extend(self, more: FactColumns[F]) -> None:
+        """Add facts at the end."""
+        for name, column in self._columns.items():
+            self._columns[name] = _joined([column, more._columns[name]])
+        self._length += len(more)
+
+
+class FactCollector(Generic[F]):
+    """Collects facts of one kind as columns."""
+
+    def __init__(self, kind: type[F]) -> None:
+        self._kind = kind
+        self._fields = {each.name: each.type is int for each in msgspec.structs.fields(kind)}
+        self._held: list[F] = []
+        self._chunks: dict[str, list[Column]] = {name: [] for name in self._fields}
+        self._length = 0
+        self._texts: dict[str, str] = {}
+
+    def append(self, fact: F) -> None:
+        """Add a fact."""
+        self._held.append(fact)
+        if len(self._held) == _CHUNK:
+            self._make_columns()
+
+    def columns(self) -> FactColumns[F]:
+        """Return all facts, and remove them from the collector."""
+        if self._held or not self._length:
+            self._make_columns()
+        return FactColumns(self._kind, {name: _joined(self._chunks.pop(name)) for name in self._fields}, self._length)
+
+    def _make_columns(self) -> None:
+        self._length += len(self._held)
+        rows = zip(*map(msgspec.structs.astuple, self._held), strict=True) if self._held else repeat(())
+        for (name, is_integer), values in zip(self._fields.items(), rows, strict=False):
+            column = _narrowed(np.array(values, np.int64)) if is_integer else self._objects(values)
+            self._chunks[name].append(column)
+        self._held.clear()
+
+    def _objects(self, values: tuple[Any, ...]) -> Column:
+        if values and all(value is values[0] for value in values):
+            return np.broadcast_to(_of_objects(values[:1]), (len(values),))
+        # Equal names share one object.
+        texts = self._texts
+        return _of_objects([texts.setdefault(value, value) if type(value) is str else value for value in values])
+
+
+def _of_objects(values: Sequence[Any]) -> Column:
+    # Values may be lists, of which `np.array` would make more dimensions.
+    return np.fromiter(values, object, len(values))
+
+
+def _narrowed(values: Integers) -> Column:
+    """Return the same numbers in the narrowest type; equal numbers are stored once."""
+    if not len(values):
+        return values
+    least, most = int(values.min()), int(values.max())
+    narrowest = next(each for each in _INTEGER_TYPES if np.iinfo(each).min <= least and most <= np.iinfo(each).max)
+    if least == most:
+        return np.broadcast_to(values[:1].astype(narrowest), values.shape)
+    return values.astype(narrowest)
+
+
+def _joined(chunks: Sequence[Column]) -> Column:
+    filled = [chunk for chunk in chunks if len(chunk)]
+    if not filled:
+        return chunks[0]
+    first = filled[0]
+    if all(_has_one_value(chunk) and chunk[0] == first[0] and type(chunk[0]) is type(first[0]) for chunk in filled):
+        return np.broadcast_to(first[:1].copy(), (sum(map(len, filled)),))
+    return np.concatenate(filled)
+
+
+def _has_one_value(column: Column) -> bool:
+    """Return whether a column stores one value for all rows."""
+    return column.strides == (0,)
+
+
 @dataclass(slots=True)
 class PartitionFacts:
-    """All facts of one partition at one broker, those of each kind in time order."""
+    """All facts of one partition at one broker, those of each kind in time order.
+
+    `given` has the number of each append among those given, or is None if these were in order.
+    """
 
     broker: int
     topic: str
     partition: int
-    appends: list[Append] = field(default_factory=list)
-    positions: list[ReaderPosition] = field(default_factory=list)
+    appends: FactColumns[Append] = field(default_factory=lambda: FactColumns.of(Append, ()))
+    positions: FactColumns[ReaderPosition] = field(default_factory=lambda: FactColumns.of(ReaderPosition, ()))
     follower_attempts: AttemptColumns = NO_ATTEMPTS
     consumer_attempts: AttemptColumns = NO_ATTEMPTS
-    high_watermarks: list[HighWatermarkReading] = field(default_factory=list)
-    deliveries: list[FollowerDelivery] = field(default_factory=list)
+    high_watermarks: FactColumns[HighWatermarkReading] = field(
+        default_factory=lambda: FactColumns.of(HighWatermarkReading, ())
+    )
+    deliveries: FactColumns[FollowerDelivery] = field(default_factory=lambda: FactColumns.of(FollowerDelivery, ()))
     errors: list[PartitionError] = field(default_factory=list)
     deletions: list[RecordDeletion] = field(default_factory=list)
-    copies: list[FollowerCopy] = field(default_factory=list)
+    copies: FactColumns[FollowerCopy] = field(default_factory=lambda: FactColumns.of(FollowerCopy, ()))
     coordinator_answers: list[CoordinatorAnswer] = field(default_factory=list)
     reads: list[ConsumerRead] = field(default_factory=list)
     lookups: list[RemoteLookup] = field(default_factory=list)
     local_starts: list[LocalStart] = field(default_factory=list)
+    given: npt.NDArray[np.intp] | None = None
 
     @classmethod
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
         """Collect facts about one partition at one broker, given in any order, by kind and in time order."""
         result = cls(broker, *key)
         attempts: list[FetchAttempt | AttemptRun] = []
-        by_kind: dict[type[Fact], list[Any]] = {
-            Append: result.appends,
-            ReaderPosition: result.positions,
-            HighWatermarkReading: result.high_watermarks,
-            FollowerDelivery: result.deliveries,
+        appends, positions = FactCollector(Append), FactCollector(ReaderPosition)
+        high_watermarks, deliveries = FactCollector(HighWatermarkReading), FactCollector(FollowerDelivery)
+        copies = FactCollector(FollowerCopy)
+        by_kind: dict[type[Fact], Any] = {
+            Append: appends,
+            ReaderPosition: positions,
+            HighWatermarkReading: high_watermarks,
+            FollowerDelivery: deliveries,
             PartitionError: result.errors,
             RecordDeletion: result.deletions,
-            FollowerCopy: result.copies,
+            FollowerCopy: copies,
             CoordinatorAnswer: result.coordinator_answers,
             ConsumerRead: result.reads,
             RemoteLookup: result.lookups,
@@ -404,11 +569,17 @@ class PartitionFacts:
             by_kind[type(fact)].append(fact)
         result.follower_attempts = AttemptColumns.of(attempt for attempt in attempts if attempt.replica >= 0)
         result.consumer_attempts = AttemptColumns.of(attempt for attempt in attempts if attempt.replica < 0)
-        result.appends.sort(key=lambda append: (append.start_us, append.file, append.line))
-        result.positions.sort(key=lambda position: (position.at_us, position.replica, position.offset))
-        result.high_watermarks.sort(key=lambda reading: (reading.until_us, reading.offset))
-        by_time = (result.deliveries, result.errors, result.deletions, result.copies, result.coordinator_answers)
-        for facts_of_kind in (*by_time, result.lookups, result.local_starts):
+        attempts.clear()
+        result.appends, result.positions = appends.columns(), positions.columns()
+        result.high_watermarks, result.deliveries = high_watermarks.columns(), deliveries.columns()
+        result.copies = copies.columns()
+        result.given = result.appends.sort("start_us", "file", "line")
+        result.positions.sort("at_us", "replica", "offset")
+        result.high_watermarks.sort("until_us", "offset")
+        result.deliveries.sort("at_us")
+        result.copies.sort("at_us")
+        by_time = (result.errors, result.deletions, result.coordinator_answers, result.lookups, result.local_starts)
+        for facts_of_kind in by_time:
             facts_of_kind.sort(key=lambda fact: fact.at_us)
         result.reads.sort(key=lambda read: (read.at_us, read.file, read.line))
         return result
@@ -433,10 +604,10 @@ class PartitionFacts:
         """Time of the earliest fact, in microseconds since the epoch."""
         times = [kind[0].at_us for kind in (self.positions, self.errors, self.deletions, self.lookups) if kind]
         times += [int(attempts.at_us[0]) for attempts in (self.follower_attempts, self.consumer_attempts) if attempts]
-        times += [append.start_us for append in self.appends[:1]]
+        times += [self.appends[0].start_us] if self.appends else []
         times = times or [answer.at_us for answer in self.coordinator_answers[:1]]
         if not times:
             # Of a session from before the log, a response may name partitions that no request does.
             times = [kind[0].at_us for kind in (self.deliveries, self.local_starts) if kind]
-            times += [reading.since_us for reading in self.high_watermarks[:1]]
+            times += [self.high_watermarks[0].since_us] if self.high_watermarks else []
         return min(times, default=1)

@@ -13,8 +13,14 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from purgatory_udf.sources.request_log import kafka_protocol as errors
-from purgatory_udf.sources.request_log.append_offsets import appends_from_batches, appends_from_offsets
+from purgatory_udf.sources.request_log.append_offsets import (
+    SelectedAppends,
+    appends_from_batches,
+    appends_from_offsets,
+)
 from purgatory_udf.sources.request_log.assumptions import MAX_LATE_MOVE_US, Report
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.high_watermark_events import (
@@ -30,6 +36,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     ConsumerRead,
     CoordinatorAnswer,
+    FactColumns,
     FollowerCopy,
     HighWatermarkReading,
     PartitionFacts,
@@ -49,6 +56,8 @@ from purgatory_udf.sources.request_log.time_correction import (
 )
 
 NEVER = 2**62
+# Rows of offsets that are made at once.
+_CHUNK = 4096
 
 # Moves of a coordinator: it loads the groups of a partition, unloads them, or its process ends.
 LOADS, UNLOADS, STOPS = "loads", "unloads", "stops"
@@ -154,28 +163,27 @@ def with_follower_reads(facts: PartitionFacts, states: Iterable[LeadershipState]
     leadership = list(states)
     for place, state in enumerate(leadership):
         until = leadership[place + 1].at_us if place + 1 < len(leadership) else NEVER
-        served = any(state.at_us <= reading.until_us < until for reading in facts.high_watermarks)
-        if state.fields["change"] == "not_leader" and facts.copies and served:
-            leadership[place] = LeadershipState(state.at_us, {"change": "online"})
+        if state.fields["change"] == "not_leader" and facts.copies:
+            read_us = facts.high_watermarks.integers("until_us")
+            if np.any((read_us >= state.at_us) & (read_us < until)):
+                leadership[place] = LeadershipState(state.at_us, {"change": "online"})
     return leadership
 
 
-def correct_copy_times(copies: Sequence[FollowerCopy], high_watermarks: Sequence[HighWatermarkReading]) -> None:
+def correct_copy_times(copies: FactColumns[FollowerCopy], high_watermarks: FactColumns[HighWatermarkReading]) -> None:
     """Correct the times of copies, which are in time order.
 
     A copy is not later than the first response of this broker with its high watermark, nor than the next copy.
     """
-    # (high watermark, time of the first response with it or a higher one), both rising.
-    shown: list[tuple[int, int]] = []
-    for reading in sorted(high_watermarks, key=lambda reading: (reading.since_us, reading.offset)):
-        if not shown or reading.offset > shown[-1][0]:
-            shown.append((reading.offset, reading.since_us))
-    offsets = [offset for offset, _ in shown]
-    latest = NEVER
-    for copied in reversed(copies):
-        place = bisect_left(offsets, copied.high_watermark)
-        bound = shown[place][1] if place < len(shown) else NEVER
-        copied.at_us = latest = min(copied.at_us, bound, latest)
+    if not copies:
+        return
+    since, offset = high_watermarks.integers("since_us"), high_watermarks.integers("offset")
+    order = np.lexsort((offset, since))
+    # The highest offset shown until each response, and the time of that response.
+    highest, since = np.maximum.accumulate(offset[order]), np.append(since[order], NEVER)
+    bound = since[np.searchsorted(highest, copies.integers("high_watermark"))]
+    latest = np.minimum(np.minimum(copies.integers("at_us"), bound), NEVER)
+    copies.replace("at_us", np.minimum.accumulate(latest[::-1])[::-1])
 
 
 def follower_appends(
@@ -216,15 +224,16 @@ class ProducedOffsets(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionTimeline:
-    """Events of a partition, offsets of produces, appends in offset order, and the state for the next time range.
+    """Events of a partition, offsets of produces, and the state for the next time range.
 
-    Events and offsets are made when they are read, once. `remote_reads` are the fetches that waited for remote storage.
+    Events and offsets are made when they are read, once. `unlogged` are the appends that no fact is about, in offset
+    order; `remote_reads` are the fetches that waited for remote storage.
     """
 
     snapshot: Callable[[], dict[str, Any]]
     events: Iterable[TimedEvent] = ()
     produced: Iterable[ProducedOffsets] = ()
-    appends: Sequence[Append] = ()
+    unlogged: Iterable[Append] = ()
     remote_reads: Sequence[ConsumerRead] = ()
 
     @property
@@ -258,8 +267,8 @@ def build_timeline(
     tiered = TieredReads()
     if facts.topic in context.tiered:
         tiered = tiered_reads(facts, known_start or 0, report)
-        readings = [*facts.high_watermarks, *tiered.high_watermarks]
-        facts.high_watermarks = sorted(readings, key=lambda reading: (reading.until_us, reading.offset))
+        facts.high_watermarks.extend(FactColumns.of(HighWatermarkReading, tiered.high_watermarks))
+        facts.high_watermarks.sort("until_us", "offset")
         if known_start is None:
             tiered.starts.insert(0, (min(first_us, time_range.clamp(first_us)) - 2, 0))
     led = leadership_states(
@@ -267,11 +276,12 @@ def build_timeline(
     )
     leadership = with_broker_stops(with_follower_reads(facts, led), context.stops, facts.broker)
     correct_copy_times(facts.copies, facts.high_watermarks)
+    logged = len(facts.appends)
     appends = _appends(facts, context, leadership, report)
     correct_append_times(appends, facts.positions, facts.follower_attempts)
     correct_position_times(facts.positions, facts.high_watermarks, facts.consumer_attempts)
     apply_high_watermark_readings(facts.positions, facts.high_watermarks)
-    start_us = min([first_us, *(append.check_us for append in appends[:1])]) - 1
+    start_us = min([first_us, *([appends[0].check_us] if len(appends) else [])]) - 1
     events = chain(
         sweep.run(leadership, appends, start_us),
         group_moves(facts, context, leadership, time_range),
@@ -282,7 +292,9 @@ def build_timeline(
         start = {"local_start": tiered.local_start} if facts.topic in context.tiered else {}
         return sweep.snapshot() | start
 
-    return PartitionTimeline(snapshot, events, _produced(facts, appends), appends, tiered.remote)
+    return PartitionTimeline(
+        snapshot, events, _produced(facts, logged, appends), appends.since_row(logged), tiered.remote
+    )
 
 
 def _tiered_events(
@@ -304,32 +316,47 @@ def _tiered_events(
 
 def _appends(
     facts: PartitionFacts, context: Context, leadership: Sequence[LeadershipState], report: Report
-) -> list[Append]:
-    """Return the appends with their offsets.
+) -> SelectedAppends:
+    """Return the appends with their offsets, in offset order. Adds unlogged ones to the facts.
 
     For a broker that never leads, these are the records that it copied, and only if consumers read from it.
     """
     leads = any(state.fields["change"] == "leader" for state in leadership)
     batches = context.batches.get((facts.topic, facts.partition))
-    if not leads and not any(append.base >= 0 for append in facts.appends):
+    if not leads and not np.any(facts.appends.integers("base") >= 0):
         served = any(state.fields["change"] == "online" for state in leadership)
-        return list(follower_appends(facts, batches or (), context.transactions)) if served else []
+        copied = follower_appends(facts, batches or (), context.transactions) if served else ()
+        logged = len(facts.appends)
+        facts.appends.extend(FactColumns.of(Append, copied))
+        return SelectedAppends(facts.appends, np.arange(logged, len(facts.appends)))
     classic = context.has_classic_coordinator(facts.broker)
     if batches is None and not context.batches:
         return appends_from_offsets(facts, classic, report)
     return appends_from_batches(facts, batches or (), context.span_us, classic, context.transactions, report)
 
 
-def _produced(facts: PartitionFacts, appends: Sequence[Append]) -> Iterator[ProducedOffsets]:
-    """Yield the offsets of produces: a retry has those of the first attempt, a marker those of its append."""
-    ends: dict[int, Any] = {append.base: append.end for append in appends}
-    for append in facts.appends:
-        if append.is_operation and append.base in ends:
-            yield ProducedOffsets(
-                append.file, append.line, append.slot, append.base, ends[append.base], append.check_us
-            )
-    for append in appends:
-        if append.slot >= 0 and not append.is_operation:
-            yield ProducedOffsets(
-                append.writer_file, append.writer_line, append.slot, append.base, append.end, append.check_us
-            )
+def _produced(facts: PartitionFacts, logged: int, appends: SelectedAppends) -> Iterator[ProducedOffsets]:
+    """Yield the offsets of produces: a retry has those of the first attempt, a marker those of its append.
+
+    Args:
+        facts: Facts of the partition.
+        logged: Number of appends that are in the log; the facts have others after these.
+        appends: The appends with their offsets.
+    """
+    columns = facts.appends
+    base, bases = columns.integers("base")[:logged], appends.integers("base")
+    place = np.searchsorted(bases, base, side="right") - 1
+    is_produce = (place >= 0) & (columns.integers("line")[:logged] >= 0)
+    is_produce[is_produce] = bases[place[is_produce]] == base[is_produce]
+    rows = np.flatnonzero(is_produce)
+    ends = appends.integers("end")[place[rows]]
+    for start in range(0, len(rows), _CHUNK):
+        some = slice(start, start + _CHUNK)
+        names = ("file", "line", "slot", "base", "check_us")
+        file, line, slot, base_, check = (columns.integers(name)[rows[some]].tolist() for name in names)
+        yield from map(ProducedOffsets, file, line, slot, base_, ends[some].tolist(), check)
+    is_marker = (appends.integers("slot") >= 0) & (appends.integers("line") < 0)
+    for append in columns.in_order(appends.rows[is_marker]):
+        yield ProducedOffsets(
+            append.writer_file, append.writer_line, append.slot, append.base, append.end, append.check_us
+        )

@@ -10,14 +10,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 
+from purgatory_udf.sources.request_log.append_offsets import SelectedAppends, places_right
 from purgatory_udf.sources.request_log.partition_facts import (
-    Append,
     AttemptColumns,
+    Booleans,
+    FactColumns,
     HighWatermarkReading,
     Integers,
     ReaderPosition,
@@ -27,9 +26,9 @@ NEVER = 2**62
 
 
 def correct_append_times(
-    appends: Sequence[Append], positions: Sequence[ReaderPosition], attempts: AttemptColumns
+    appends: SelectedAppends, positions: FactColumns[ReaderPosition], attempts: AttemptColumns
 ) -> None:
-    """Narrow `at_us` and `check_us` of appends, which are in offset order, by what readers saw.
+    """Narrow `at_us` and `check_us` of appends by what readers saw.
 
     An append is later than the last empty fetch below its end, and not later than the first proof that it was read.
     Neither time decreases from one append to the next.
@@ -40,100 +39,136 @@ def correct_append_times(
         attempts: Attempts of followers. Those of consumers prove nothing, because consumers see records only below the
             high watermark.
     """
-    latest = _latest_times(appends, positions)
-    known = [position.proven_us for position in positions], [position.offset for position in positions]
-    earliest = _EarliestTimes(attempts, *known)
-    attempt_times = attempts.at_us.tolist()
-    before = 0
-    for append, bound in zip(appends, latest, strict=True):
-        at = max(append.at_us, min(earliest.after(append.end), append.until_us))
-        append.at_us = before = min(max(at, before), bound)
-    after = NEVER
-    for append, bound in zip(reversed(appends), reversed(latest), strict=True):
-        check = _before_next_attempt(append.at_us, max(append.at_us, min(append.check_us, bound)), attempt_times)
-        # The check of a later append finds the records of this one, too.
-        append.check_us = after = min(check, after)
+    if not len(appends):
+        return
+    bound = _latest_times(appends, positions)
+    earliest = _EarliestTimes(attempts, positions.integers("proven_us"), positions.integers("offset"))
+    possible = np.minimum(earliest.after(appends.integers("end")), appends.integers("until_us"))
+    at = np.maximum(appends.integers("at_us"), possible)
+    at[0] = max(0, at[0])
+    # The bounds do not decrease, so neither do the minimums that the maximum is taken of.
+    at = np.maximum.accumulate(np.minimum(at, bound))
+    check = np.maximum(at, np.minimum(appends.integers("check_us"), bound))
+    check = np.minimum(_before_next_attempt(at, check, attempts.at_us), NEVER)
+    appends.replace("at_us", at)
+    # The check of a later append finds the records of this one, too.
+    appends.replace("check_us", _least_from(check))
 
 
 def correct_position_times(
-    positions: Sequence[ReaderPosition], readings: Sequence[HighWatermarkReading], attempts: AttemptColumns
+    positions: FactColumns[ReaderPosition], readings: FactColumns[HighWatermarkReading], attempts: AttemptColumns
 ) -> None:
     """Set `at_us` and `wake_us` of followers' positions from the attempts of consumers.
 
     Records that a position makes readable were not readable in an attempt that was empty, and are readable in an
     attempt between `at_us` and `wake_us`.
     """
-    readable = [position for position in positions if position.replica < 0]
-    times = [*(position.at_us for position in readable), *(reading.until_us for reading in readings)]
-    offsets = [*(position.offset for position in readable), *(reading.offset for reading in readings)]
-    earliest = _EarliestTimes(attempts, times, offsets)
-    attempt_times = attempts.at_us.tolist()
-    for position in positions:
-        if position.replica >= 0:
-            bound = min(earliest.after(position.offset), position.until_us)
-            position.at_us = max(position.at_us, bound)
-            wake = max(position.at_us, position.wake_us)
-            position.wake_us = _before_next_attempt(position.at_us, wake, attempt_times)
+    replica, at, offset = (positions.integers(name) for name in ("replica", "at_us", "offset"))
+    consumers, followers = replica < 0, replica >= 0
+    times = np.concatenate([at[consumers], readings.integers("until_us")])
+    earliest = _EarliestTimes(attempts, times, np.concatenate([offset[consumers], readings.integers("offset")]))
+    bound = np.minimum(earliest.after(offset[followers]), positions.integers("until_us")[followers])
+    at_followers = np.maximum(at[followers], bound)
+    wake = np.maximum(at_followers, positions.integers("wake_us")[followers])
+    _replace(positions, "at_us", followers, at_followers)
+    _replace(positions, "wake_us", followers, _before_next_attempt(at_followers, wake, attempts.at_us))
 
 
 def apply_high_watermark_readings(
-    positions: Sequence[ReaderPosition], readings: Sequence[HighWatermarkReading]
+    positions: FactColumns[ReaderPosition], readings: FactColumns[HighWatermarkReading]
 ) -> None:
     """Set `at_us` and `wake_us` of followers' positions from the high watermarks in responses.
 
     If a high watermark is at least an offset, all followers had reached the offset. If it is lower, the last of them
     had not.
     """
-    by_offset = sorted(readings, key=lambda reading: reading.offset)
-    offsets = [reading.offset for reading in by_offset]
-    first_times = [reading.until_us for reading in by_offset]
-    for number in range(len(first_times) - 2, -1, -1):
-        first_times[number] = min(first_times[number], first_times[number + 1])
-    reached = _ReachedOffsets(positions)
-    by_time = sorted(readings, key=lambda reading: reading.since_us)
-    times = [reading.since_us for reading in by_time]
-    for position in positions:
-        if position.replica < 0:
-            continue
-        shown = bisect_left(offsets, position.offset)
-        if shown < len(first_times):
-            position.wake_us = min(position.wake_us, max(position.start_us, first_times[shown] - 1))
-        within = by_time[bisect_left(times, position.start_us) : bisect_right(times, position.until_us)]
-        below = [reading.since_us for reading in within if reading.offset < position.offset]
-        if below and reached.by_others(position, below[-1]):
-            position.wake_us = max(position.wake_us, below[-1] + 1)
-        position.at_us = min(position.at_us, position.wake_us)
+    followers = positions.integers("replica") >= 0
+    names = ("replica", "offset", "start_us", "until_us", "wake_us")
+    replica, offset, start, until, wake = (positions.integers(name)[followers] for name in names)
+    if len(readings):
+        shown_offsets = readings.integers("offset")
+        by_offset = np.argsort(shown_offsets, kind="stable")
+        first_times = _least_from(readings.integers("until_us")[by_offset])
+        shown = np.searchsorted(shown_offsets[by_offset], offset)
+        is_shown = shown < len(first_times)
+        first = first_times[np.minimum(shown, len(first_times) - 1)]
+        wake = np.where(is_shown, np.minimum(wake, np.maximum(start, first - 1)), wake)
+        since = readings.integers("since_us")
+        by_time = np.argsort(since, kind="stable")
+        since, shown_offsets = since[by_time], shown_offsets[by_time]
+        earliest, latest = np.searchsorted(since, start), np.searchsorted(since, until, side="right") - 1
+        _find_lower(shown_offsets, offset, earliest, latest)
+        below = np.flatnonzero(latest >= earliest)
+        since_below = since[latest[below]]
+        last = _reached_by_others(replica, offset, until, below, since_below)
+        below, since_below = below[last], since_below[last]
+        wake[below] = np.maximum(wake[below], since_below + 1)
+    _replace(positions, "wake_us", followers, wake)
+    _replace(positions, "at_us", followers, np.minimum(positions.integers("at_us")[followers], wake))
 
 
-class _ReachedOffsets:
-    """Offsets that followers had certainly reached, by follower and time."""
+def _find_lower(shown: Integers, offset: Integers, earliest: Integers, latest: Integers) -> None:
+    """Decrease each number in `latest` until the reading of that number is lower than the offset, or not wanted.
 
-    def __init__(self, positions: Sequence[ReaderPosition]) -> None:
-        self._of: dict[int, tuple[list[int], list[int]]] = {}
-        for position in positions:
-            if position.replica >= 0:
-                times, offsets = self._of.setdefault(position.replica, ([], []))
-                times.append(max(position.until_us, times[-1] if times else 0))
-                offsets.append(max(position.offset, offsets[-1] if offsets else 0))
-
-    def by_others(self, position: ReaderPosition, at_us: int) -> bool:
-        """Return whether all other followers had reached the offset of the position by `at_us`."""
-        for replica, (times, offsets) in self._of.items():
-            if replica != position.replica:
-                last = bisect_right(times, at_us) - 1
-                if last < 0 or offsets[last] < position.offset:
-                    return False
-        return True
+    Args:
+        shown: The offset of each reading.
+        offset: The offset of each position.
+        earliest: The number of the first reading that is wanted.
+        latest: The number of the last reading that is wanted.
+    """
+    open_ = np.flatnonzero(latest >= earliest)
+    while len(open_ := open_[shown[latest[open_]] >= offset[open_]]):
+        latest[open_] -= 1
+        open_ = open_[latest[open_] >= earliest[open_]]
 
 
-def _before_next_attempt(at: int, check: int, attempts: Sequence[int]) -> int:
+def _reached_by_others(
+    replica: Integers, offset: Integers, until: Integers, which: Integers, times: Integers
+) -> Booleans:
+    """Return whether all other followers had certainly reached the offsets of some positions at these times.
+
+    Args:
+        replica: The follower of each position, in time order.
+        offset: The offset of each position.
+        until: The latest time of each position.
+        which: The numbers of the positions to check.
+        times: A time for each of them.
+    """
+    reached = np.ones(len(which), bool)
+    for follower in np.unique(replica).tolist():
+        is_its = replica == follower
+        # A running maximum, because positions of one follower may be out of order.
+        its_times = np.maximum.accumulate(np.maximum(until[is_its], 0))
+        its_offsets = np.maximum.accumulate(np.maximum(offset[is_its], 0))
+        last = np.searchsorted(its_times, times, side="right") - 1
+        has_reached = (last >= 0) & (its_offsets[last] >= offset[which])
+        reached &= has_reached | (replica[which] == follower)
+    return reached
+
+
+def _replace(positions: FactColumns[ReaderPosition], name: str, which: Booleans, values: Integers) -> None:
+    column = positions.integers(name).copy()
+    column[which] = values
+    positions.replace(name, column)
+
+
+def _least_from(values: Integers) -> Integers:
+    """Return the least of each value and all later ones."""
+    return np.minimum.accumulate(values[::-1])[::-1]
+
+
+def _before_next_attempt(at: Integers, check: Integers, attempts: Integers) -> Integers:
     """Return `check` or, if there is an attempt between `at` and `check`, the time just before the first one.
 
-    The result is at least `at`, the time at which records are in the log. `check` is when the fetches that wait for
+    The results are at least `at`, the times at which records are in the log. `check` is when the fetches that wait for
     them are checked, and `attempts` are sorted times of fetches. All are microseconds.
     """
-    following = bisect_right(attempts, at)
-    return max(at, attempts[following] - 1) if following < len(attempts) and attempts[following] <= check else check
+    following = np.searchsorted(attempts, at, side="right")
+    is_followed = following < len(attempts)
+    if not is_followed.any():
+        return check
+    attempt = attempts[np.minimum(following, len(attempts) - 1)]
+    return np.where(is_followed & (attempt <= check), np.maximum(at, attempt - 1), check)
 
 
 class _EarliestTimes:
@@ -142,7 +177,7 @@ class _EarliestTimes:
     `times` and `offsets` are parallel: at each time, the log had certainly reached the offset.
     """
 
-    def __init__(self, attempts: AttemptColumns, times: Sequence[int], offsets: Sequence[int]) -> None:
+    def __init__(self, attempts: AttemptColumns, times: Integers, offsets: Integers) -> None:
         at, offset = attempts.empty_attempts()
         # An attempt below an offset that others had before proves nothing.
         new = offset >= _highest_before(times, offsets, at)
@@ -150,37 +185,34 @@ class _EarliestTimes:
         order = np.argsort(offset, kind="stable")
         offset, latest = offset[order], np.maximum.accumulate(at[order])
         last = np.append(offset[1:] != offset[:-1], np.ones(len(offset[:1]), bool))
-        self._offsets: list[int] = offset[last].tolist()
-        self._times: list[int] = latest[last].tolist()
+        self._offsets, self._times = offset[last], latest[last]
 
-    def after(self, end: int) -> int:
-        """Return the earliest possible time (µs) of an append that ends at the offset `end`, or 0 if none is known."""
-        place = bisect_left(self._offsets, end) - 1
-        return self._times[place] + 1 if place >= 0 else 0
+    def after(self, ends: Integers) -> Integers:
+        """Return the earliest possible time (µs) of an append that ends at each offset, or 0 if none is known."""
+        if not len(self._offsets):
+            return np.zeros(len(ends), np.int64)
+        place = np.searchsorted(self._offsets, ends) - 1
+        return np.where(place >= 0, self._times[place] + 1, 0)
 
 
-def _highest_before(times: Sequence[int], offsets: Sequence[int], at_us: Integers) -> Integers:
+def _highest_before(times: Integers, offsets: Integers, at_us: Integers) -> Integers:
     """Return the highest of the offsets before each of the times `at_us`."""
-    moments = np.array(times, np.int64)
-    order = np.argsort(moments)
-    highest = np.maximum.accumulate(np.concatenate([[-1], np.array(offsets, np.int64)[order]]))
-    return highest[np.searchsorted(moments[order], at_us)]
+    order = np.argsort(times)
+    highest = np.maximum.accumulate(np.concatenate([[-1], offsets[order]]))
+    return highest[np.searchsorted(times[order], at_us)]
 
 
-def _latest_times(appends: Sequence[Append], positions: Iterable[ReaderPosition]) -> list[int]:
+def _latest_times(appends: SelectedAppends, positions: FactColumns[ReaderPosition]) -> Integers:
     """Return the latest possible time of each append, in microseconds since the epoch.
 
     It is just before the first fetch from beyond the append, and not after the handling of a later produce.
     """
-    ends = [append.end for append in appends]
-    latest = [NEVER] * len(appends)
-    for position in positions:
-        # The last append that is completely below the offset; the loop below extends its bound to earlier ones.
-        place = bisect_right(ends, position.offset) - 1
-        if place >= 0:
-            latest[place] = min(latest[place], position.proven_us - 1)
-    for number in range(len(latest) - 2, -1, -1):
-        following = appends[number + 1]
-        handled = following.until_us if following.is_within_handling else NEVER
-        latest[number] = min(latest[number], latest[number + 1], handled)
-    return latest
+    latest = np.full(len(appends), NEVER, np.int64)
+    # The last append that is completely below the offset; its bound holds for earlier ones, too.
+    place = places_right(appends.integers("end"), positions.integers("offset")) - 1
+    is_below = place >= 0
+    np.minimum.at(latest, place[is_below], positions.integers("proven_us")[is_below] - 1)
+    is_handled = (appends.integers("line") >= 0) & appends.facts.is_none("transaction")[appends.rows]
+    handled = np.where(is_handled, appends.integers("until_us"), NEVER)
+    latest[:-1] = np.minimum(latest[:-1], handled[1:])
+    return _least_from(latest)

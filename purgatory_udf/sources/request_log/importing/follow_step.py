@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -49,7 +50,6 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     REQUESTS,
     Facts,
     RequestRow,
-    copied,
     count_rows,
     fetches_in,
     request_of,
@@ -72,7 +72,7 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
 from purgatory_udf.sources.request_log.log_line import Request
 from purgatory_udf.sources.request_log.partition_facts import Append, Fact, PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import TimeRange
-from purgatory_udf.sources.request_log.partition_timeline import build_timeline
+from purgatory_udf.sources.request_log.partition_timeline import PartitionTimeline, build_timeline
 from purgatory_udf.sources.request_log.request_conversion import (
     ConvertedRequest,
     convert_requests,
@@ -261,19 +261,18 @@ def _partition(
     before: dict[str, Any] | None = None
     counted = Report()
     known: list[Fact] = []
-    settled: list[tuple[Fact, Fact]] = []
+    settled: list[Fact] = []
     for row in rows:
         if not isinstance(row, Facts):
             before = json.loads(row["event"])
             continue
         known += row.facts
         if row.settled:
-            # A timeline changes the times of its facts; the next step needs them unchanged.
-            settled += [(copied(fact), fact) for fact in row.facts]
+            settled += row.facts
     if before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in known):
         # Possible appends of a coordinator: without a request for this partition, it is unknown whether they were here.
         since_us = time_range.until_us - LOOK_BACK_US
-        yield of_now([fact for fact, _ in settled if isinstance(fact, Append) and fact.start_us >= since_us])
+        yield of_now([fact for fact in settled if isinstance(fact, Append) and fact.start_us >= since_us])
         return
     if not known:
         state = before
@@ -287,33 +286,32 @@ def _partition(
         for cause in LOCAL_START_CAUSES:
             report.count(cause, counted.counts[cause])
         yield from rows_of_timeline(timeline, facts)
-        yield of_now(list(facts_to_carry(_fixed(settled, known, timeline.appends, time_range), time_range.until_us)))
+        fixed = [*settled, *_fixed_appends(facts, known, timeline, time_range)]
+        yield of_now(list(facts_to_carry(fixed, time_range.until_us)))
         state = timeline.sweep
     if state is not None:
         place = {"broker": broker, "topic": key[0], "partition": key[1]}
         yield {"part": SWEEP, **place, "event": json.dumps(state)}
 
 
-def _fixed(
-    settled: Iterable[tuple[Fact, Fact]], given: Iterable[Fact], appends: Iterable[Append], time_range: TimeRange
-) -> Iterator[Fact]:
-    """Yield the facts for the next step; an append whose event is settled keeps the offsets of its event.
-
-    All other facts are as they were before the timeline was built.
+def _fixed_appends(
+    facts: PartitionFacts, known: Iterable[Fact], timeline: PartitionTimeline, time_range: TimeRange
+) -> Iterator[Append]:
+    """Give each append of `known` whose event is settled the offsets of its event, and yield settled unlogged appends.
 
     Args:
-        settled: Pairs of a fact before and after the timeline was built.
-        given: The facts from which the timeline was built.
-        appends: The appends of the timeline. Derived appends, which are not in `given`, are yielded if settled.
+        facts: The facts after the timeline was built.
+        known: The facts from which the timeline was built, which it has not changed.
+        timeline: The timeline.
         time_range: The range of the settled events.
     """
-    for fact, used in settled:
-        if isinstance(fact, Append) and isinstance(used, Append) and is_settled_append(used, time_range):
-            fact.base, fact.end = used.base, used.end
-        yield fact
-    known = set(map(id, given))
-    for append in appends:
-        if id(append) not in known and is_settled_append(append, time_range):
+    appends = [fact for fact in known if isinstance(fact, Append)]
+    numbers = np.arange(len(appends)) if facts.given is None else facts.given
+    for number, used in zip(numbers.tolist(), facts.appends, strict=False):
+        if is_settled_append(used, time_range):
+            appends[number].base, appends[number].end = used.base, used.end
+    for append in timeline.unlogged:
+        if is_settled_append(append, time_range):
             yield append
 
 

@@ -407,5 +407,6 @@ def _dated(
         {fetches}
         """,
         schema,
+        joined_on=("file", "line"),
         **others,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -17,7 +16,7 @@ from purgatory_udf.sources.request_log.high_watermark_events import REQUEST_RANK
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.kafka_protocol import decode_fetches, encode_fetch
 from purgatory_udf.sources.request_log.log_line import Place, Request
-from purgatory_udf.sources.request_log.partition_facts import Append, Fact, FollowerCopy, ReaderPosition
+from purgatory_udf.sources.request_log.partition_facts import Fact
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.recorded_operation import LoggedOperation
 
@@ -167,7 +166,6 @@ FINISHED = pa.schema(
 Row = Mapping[str, Any]
 
 _KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Fact)}
-_MODIFIED_TYPES = frozenset({Append, ReaderPosition, FollowerCopy})
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[Fact]).decode
@@ -312,11 +310,6 @@ class Facts(NamedTuple):
     partition: int
     settled: bool | None
     facts: Sequence[Fact]
-
-
-def copied(fact: Fact) -> Fact:
-    """Return a copy of the fact if it is of a type that a timeline modifies, otherwise the fact itself."""
-    return copy(fact) if type(fact) in _MODIFIED_TYPES else fact
 
 
 def packed_facts(facts: Sequence[Fact]) -> bytes:

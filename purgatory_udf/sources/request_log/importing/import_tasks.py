@@ -92,8 +92,8 @@ Row = dict[str, Any]
 READ_FIELDS = (*CHANGE_FIELDS, "slot", "base", "end")
 
 ROWS = 10_000
-# Number of facts after which a task serializes them; a larger number makes fewer rows.
-FACTS = 200_000
+# Number of facts after which a task serializes them; a larger number makes fewer rows, but takes more memory.
+FACTS = 20_000
 _FACT_PLACE = ("broker", "topic", "partition", "settled")
 
 
