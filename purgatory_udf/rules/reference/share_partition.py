@@ -343,8 +343,6 @@ class SharePartition:
         following = self.end_offset + 1 if self.firsts else self.end_offset
         if last < following:
             return
-        if not self.firsts:
-            self.start_offset = following
         if first > following:
             self.put(InFlightBatch(following, first - 1, InFlightState(RecordState.AVAILABLE, 0)))
             self.has_gap_or_release = True

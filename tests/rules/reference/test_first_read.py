@@ -130,3 +130,14 @@ def test_large_old_batch_is_returned_whole(batch: int) -> None:
     outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
     assert [outcome.answered_bytes for outcome in outcomes] == [1_000, 1_000, 5_000, 1_000, 1_000]
     assert [outcome.answered_bytes for outcome in timeline.replay().outcomes] == [1_000, 1_000, 5_000, 1_000, 1_000]
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "ends"),
+    [(1, ["f completed 50 remote_reads a-0 a-0:NONE"]), (0, ["f completed 10 min_bytes - a-0:0"])],
+)
+def test_remote_read_needs_a_byte(max_bytes: int, ends: list[str]) -> None:
+    timeline = Timeline().log_end(1, "a", 5, 500).high_watermark(1, "a", 5).change(2, "a", "local_log_start", offset=5)
+    timeline.fetch(10, "f", 100, 0, {"a": {"fetch_offset": 2, "max_bytes": max_bytes}})
+    timeline.add(50, "remote_read", request_id="f", topic="a", partition=0, bytes=1)
+    assert timeline.ends() == ends

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from typing import Any
+
 import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import TopicPartition
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest
 from purgatory_udf.rules.reference import reference_replay
+from purgatory_udf.rules.reference.broker import Cluster
+from purgatory_udf.rules.reference.event_handlers import REQUESTS, apply_change
 from purgatory_udf.rules.reference.reference_replay import replay
 from tests.rules.reference.timeline import Timeline
 
@@ -70,4 +76,33 @@ def test_replay_of_share_groups_forgets_old_batches(monkeypatch: pytest.MonkeyPa
             timeline.produce(end, "p", 500, a=end)
     replay = reference_replay.ShareReplay(Config(), 0)
     replay.step(timeline.events, None)
-    assert len(replay.cluster.broker(0).replica(TopicPartition("a", 0)).log) == 16
+    log = replay.cluster.broker(0).replica(TopicPartition("a", 0)).log
+    assert len(log) == 16
+    ends = accumulate(100 if kind == "log_end" else 10 * end for end in range(1, 26))
+    assert [log.position(offset) for offset in range(9, 26)] == [0, *list(ends)[9:]], "one batch below 10"
+
+
+KEY = {"topic": "a", "partition": 0}
+WAITING: dict[str, dict[str, Any]] = {
+    "produce": {"acks": -1, "timeout_ms": 50, "partitions": [KEY | {"base_offset": 0, "last_offset": 4, "bytes": 9}]},
+    "fetch": {"max_wait_ms": 50, "min_bytes": 1, "partitions": [KEY | {"fetch_offset": 0}]},
+    "delete_records": {"timeout_ms": 50, "partitions": [KEY | {"offset": 3}]},
+    "create_topics": {"timeout_ms": 50, "topics": [{"topic": "b", "partitions": 1}]},
+    "list_offsets": {"timeout_ms": 50, "partitions": [KEY | {"timestamp": 5}]},
+    "share_fetch": {"group": "g", "member_id": "m", "max_wait_ms": 50, "min_bytes": 1, "max_records": 9,
+                    "partitions": [KEY]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_request_is_answered_once(kind: str) -> None:
+    """The simulation gets the answers by calls. A fetch of remote storage is answered by another operation."""
+    cluster, answers = Cluster(Config(), 0), list[DelayedRequest]()
+    if kind == "list_offsets":
+        for change in ("log_end", "local_log_start"):
+            apply_change(cluster, {**KEY, "time_us": 500, "change": change, "offset": 5})
+    request: Any = REQUESTS[kind]
+    operation = request(cluster, {**WAITING[kind], "type": kind, "time_us": 1000, "seq": 1}, answers.append)
+    assert (operation.completed, answers) == (False, [])
+    cluster.clock.advance_to(1000)
+    assert (operation.ended_us, answers) == (51_000, [operation])

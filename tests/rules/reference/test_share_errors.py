@@ -246,6 +246,12 @@ def test_sessions_are_checked_with_a_limit() -> None:
     }
 
 
+def test_fetch_without_epoch_starts_a_session() -> None:
+    timeline = ShareTimeline().settings().append(1, 0, 0).fetch(10, "f1", "m1", [0], max_wait_ms=1)
+    _, replay = _run(timeline.fetch(20, "f2", "m2", [0], max_wait_ms=1), "share.max_sessions=1")
+    assert _fetches(replay) == ["f1 expired 11 0:0", "f2 session_limit 21 0:SHARE_SESSION_LIMIT_REACHED"]
+
+
 def test_sessions_are_not_checked_by_default() -> None:
     timeline = ShareTimeline().settings().append(1, 0, 0)
     timeline.fetch(10, "f1", "m", [0], session_epoch=3, max_wait_ms=1).release(20, "m")
@@ -536,3 +542,12 @@ def test_last_record_of_read_that_failed_is_delivered_alone() -> None:
     replayer, _ = _run(timeline)
     assert _acquired_at(replayer, "f2") == [(0, 4, 3)]
     assert _acquired_at(replayer, "f3") == [(9, 9, 4)]
+
+
+def test_batch_that_starts_at_log_start_stays_whole() -> None:
+    timeline = ShareTimeline().settings().append(1, 0, 5).append(2, 0, 10, 5)
+    timeline.fetch(10, "f1", "m1", [0], max_records=5).fetch(20, "f2", "m1", [0]).release(30, "m1")
+    timeline.change(40, 0, "log_start", offset=5).fetch(50, "f3", "m2", [0], max_wait_ms=0).add(51, "clock")
+    replayer, _ = _run(timeline, "drain=false")
+    last = replayer.cluster.broker(0).shares.partitions[PARTITION].batches[-1]
+    assert (last.first, last.last, last.whole is not None) == (5, 9, True)

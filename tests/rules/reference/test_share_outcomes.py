@@ -10,7 +10,7 @@ from __future__ import annotations
 import lzma
 from collections.abc import Iterator
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from random import Random
 from typing import Any
 
@@ -18,8 +18,9 @@ import pytest
 
 from purgatory_udf.common.configuration import INT32_MAX, Config, load_config
 from purgatory_udf.contract.outcome import TopicPartition
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch
-from purgatory_udf.rules.reference.reference_replay import Replayer
+from purgatory_udf.rules.reference.reference_replay import Replayer, ShareReplay, ShareResults, replay
 from purgatory_udf.rules.reference.share_broker import GroupKey, ShareBroker
 from purgatory_udf.rules.reference.share_partition import SharePartition
 from tests.support import recorded
@@ -29,7 +30,7 @@ TRACES = range(40)
 STEPS = 90
 PARTITIONS, MEMBERS = 3, 3
 # Far from 0, so that milliseconds and microseconds are never equal by rounding.
-START_US = 1_000_000_000
+START_US = 1_000_130_000
 STATES = "AVAILABLE", "ACKNOWLEDGED", "ARCHIVED", "ARCHIVING"
 
 
@@ -93,7 +94,7 @@ class _RandomTrace:
             at = self._random.random() * bounds[-1]
             next(step for (step, _), bound in zip(steps, bounds, strict=True) if at < bound)()
             self._ms += self._of(0, 0.4, 1, 3, 10, 30)
-        return self.timeline.events
+        return [event | {"time_us": START_US + event["time_us"]} for event in self.timeline.events]
 
     def _configure(self, ms: float) -> None:
         limits = {
@@ -264,7 +265,7 @@ def replayed(seed: int) -> Iterator[str]:
     trace = _RandomTrace(seed)
     replayer, known = Replayer(trace.config(), START_US // 1000), dict[str, str]()
     for event in trace.events():
-        replayer.apply(event | {"time_us": START_US + event["time_us"]})
+        replayer.apply(event)
         yield from _changed(replayer.cluster.broker(0).shares, known, event["seq"])
     replay = replayer.finish()
     shares = replayer.cluster.broker(0).shares
@@ -325,6 +326,27 @@ def _expected() -> list[list[str]]:
 @pytest.mark.parametrize("seed", TRACES)
 def test_random_trace_has_same_outcomes(seed: int) -> None:
     assert list(replayed(seed)) == _expected()[seed]
+
+
+@pytest.mark.parametrize("seed", TRACES)
+def test_serialized_steps_have_same_outcomes(seed: int) -> None:
+    """After each third of the trace, the replay of share groups is restored from its state."""
+    trace = _RandomTrace(seed)
+    config, events = trace.config(), trace.events()
+    expected = replay(events, config)
+    stepwise, results = ShareReplay(config, START_US // 1000), ShareResults()
+    bounds = [0, len(events) // 3, 2 * len(events) // 3, len(events)]
+    for low, high in pairwise(bounds):
+        end_ms = None if high == len(events) else events[high - 1]["time_us"] // 1000
+        step = stepwise.step(events[low:high], end_ms)
+        for name in ("outcomes", "deliveries", "gauges"):
+            getattr(results, name).extend(getattr(step, name))
+        stepwise = ShareReplay.from_bytes(memoryview(stepwise.to_bytes()), config)
+    assert stepwise.open == {}
+    assert sorted(results.outcomes, key=lambda each: each.operation_id) == expected.outcomes
+    assert results.deliveries == expected.deliveries
+    changes = [each for each in gauge_changes(expected.gauges) if each.purgatory == "ShareFetch"]
+    assert [each for each in results.gauges if each.purgatory == "ShareFetch"] == changes
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def test_carried_facts_stay_with_their_partition() -> None:
     given = [Facts(1, "t", 0, None, appends[:1]), Facts(1, "t", 1, None, appends[1:2]), Facts(1, "t", 0, None, [])]
     (batch,) = batches_of([*given, Facts(1, "t", 0, None, appends[2:])], TIMELINES)
     rows = [{"settled": None, **row} for row in batch.to_pylist()]
-    assert list(facts_and_rows_in([pa.RecordBatch.from_pylist(rows)])) == [
+    assert list(facts_and_rows_in(iter([pa.RecordBatch.from_pylist(rows)]))) == [
         Facts(1, "t", 0, None, [appends[0], appends[2]]),
         Facts(1, "t", 1, None, [appends[1]]),
     ]
