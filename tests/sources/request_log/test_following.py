@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
-from purgatory_udf.sources.request_log.importing.follow_step import TIMELINES
+from purgatory_udf.sources.request_log.importing.carried_state import TIMELINES
 from purgatory_udf.sources.request_log.importing.import_rows import Facts
 from purgatory_udf.sources.request_log.importing.import_tasks import batches_of, facts_and_rows_in
 from purgatory_udf.sources.request_log.log_line import Request
