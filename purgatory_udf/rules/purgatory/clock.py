@@ -13,6 +13,8 @@ from purgatory_udf.rules.purgatory.timing_wheel import Alarm, SystemTimer, Timer
 
 # Longest sleep of a reaper, in milliseconds.
 IDLE_MS = 200
+# Later than any wake-up.
+NEVER_MS = 1 << 62
 # Interval at which the gauges are read, in milliseconds, as an operator's monitoring would.
 STEP_MS = 200
 
@@ -34,6 +36,8 @@ class Pauses:
 
     def __init__(self, pauses: Iterable[Pause] = ()) -> None:
         self._of: dict[int, list[Pause]] = {}
+        # Whether there are any pauses.
+        self.exist = False
         for pause in pauses:
             self.add(pause)
 
@@ -59,15 +63,11 @@ class Pauses:
     def add(self, pause: Pause) -> None:
         """Add a pause that is later than all others of its broker."""
         self._of.setdefault(pause.broker, []).append(pause)
+        self.exist = True
 
     def end_last(self, broker: int, resumed_ms: int) -> None:
         """Change the end of the broker's last pause to `resumed_ms`, which the clock must not have reached yet."""
         self._of[broker][-1] = self._of[broker][-1]._replace(resumed_ms=resumed_ms)
-
-    @property
-    def exist(self) -> bool:
-        """Whether there are any pauses."""
-        return bool(self._of)
 
     def of(self, broker: int) -> list[Pause]:
         """Return the pauses of the broker."""
@@ -119,10 +119,12 @@ class ExpiredOperationReaper:
         self._skip_idle(now_ms)
 
     def next_wake_ms(self, now_ms: int) -> int:
-        idle_ms = self._last_wake_ms + IDLE_MS
+        wake_ms = self._last_wake_ms + IDLE_MS
         bucket_ms = self.purgatory.timer.next_wake_ms()
-        # A task may be added to a bucket that has already expired; the reaper cannot wake in the past.
-        return self._fires_ms(idle_ms if bucket_ms is None else min(idle_ms, max(bucket_ms, now_ms)))
+        if bucket_ms is not None and bucket_ms < wake_ms:
+            # A task may be added to a bucket that has already expired; the reaper cannot wake in the past.
+            wake_ms = bucket_ms if bucket_ms > now_ms else min(wake_ms, now_ms)
+        return self._fires_ms(wake_ms) if self._pauses.exist else wake_ms
 
     def next_bucket_ms(self, now_ms: int) -> int | None:
         """Return when the reaper takes the next bucket, or None if it has none."""
@@ -139,8 +141,7 @@ class ExpiredOperationReaper:
         self._last_wake_ms += (now_ms - self._last_wake_ms) // IDLE_MS * IDLE_MS
 
     def _fires_ms(self, due_ms: int) -> int:
-        pauses = self._pauses
-        return pauses.fires_ms(self._broker, due_ms) if pauses.exist else due_ms
+        return self._pauses.fires_ms(self._broker, due_ms) if self._pauses.exist else due_ms
 
 
 class Reapers:
@@ -155,6 +156,7 @@ class Reapers:
         self._pauses = Pauses() if pauses is None else pauses
         self._reapers: list[ExpiredOperationReaper] = []
         self._alarm = Alarm()
+        self._alarm.at_ms = NEVER_MS
 
     def add(self, purgatory: DelayedOperationPurgatory[Any], broker: int = 0) -> None:
         """Add the reaper of a new, empty purgatory, as if it had woken every 200 ms since the start."""
@@ -171,31 +173,52 @@ class Reapers:
 
     def is_idle_until(self, now_ms: int) -> bool:
         """Return whether no reaper wakes up to `now_ms`."""
-        return self._alarm.at_ms > now_ms or not self._reapers
+        return self._alarm.at_ms > now_ms
 
     def advance_to(self, now_ms: int) -> None:
         """Expire every operation with deadline <= `now_ms`, purging where a purge is due on the way."""
-        while self._reapers and self._alarm.at_ms <= now_ms:
+        alarm = self._alarm
+        while alarm.at_ms <= now_ms:
             self._run_due()
-            at_ms, _, reaper = min(
-                (reaper.next_wake_ms(self.now_ms), order, reaper) for order, reaper in enumerate(self._reapers)
-            )
-            self._alarm.at_ms = at_ms
-            if at_ms <= now_ms:
-                self.now_ms = at_ms
-                reaper.wake(at_ms)
+            at_ms, following_ms, reaper = self._next_wake()
+            if at_ms > now_ms:
+                alarm.at_ms = at_ms
+                break
+            self.now_ms = at_ms
+            alarm.at_ms = following_ms
+            # May bring the alarm forward, by adding tasks.
+            reaper.wake(at_ms)
+            alarm.bring_forward(reaper.next_wake_ms(at_ms))
         self.now_ms = now_ms
+
+    def _next_wake(self) -> tuple[int, int, ExpiredOperationReaper]:
+        """Return the time of the next wake-up, that of the one after it, and the reaper that wakes first."""
+        first, at_ms, following_ms = self._reapers[0], NEVER_MS, NEVER_MS
+        for reaper in self._reapers:
+            wake_ms = reaper.next_wake_ms(self.now_ms)
+            if wake_ms < at_ms:
+                first, at_ms, following_ms = reaper, wake_ms, at_ms
+            elif wake_ms < following_ms:
+                following_ms = wake_ms
+        return at_ms, following_ms, first
 
     def skip_to(self, now_ms: int) -> None:
         """Advance to `now_ms` without waking reapers. No bucket may expire on the way and no purge may be due."""
         for reaper in self._reapers:
             reaper.skip_to(now_ms)
-        self.now_ms = self._alarm.at_ms = now_ms
+        self.now_ms = now_ms
+        if self._reapers:
+            self._alarm.at_ms = now_ms
 
     def _run_due(self) -> None:
         """Run the tasks that were already due when they were added. Each may add further due tasks to any purgatory."""
-        while any(reaper.purgatory.timer.run_due() for reaper in self._reapers):
-            pass
+        ran = True
+        while ran:
+            ran = False
+            for reaper in self._reapers:
+                if reaper.purgatory.timer.run_due():
+                    ran = True
+                    break
 
 
 @dataclass

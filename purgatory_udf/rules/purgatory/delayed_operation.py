@@ -190,17 +190,17 @@ class Watchers(Generic[Operation]):
     def watch(self, operation: Operation) -> None:
         self._operations[operation] = None
 
-    def try_complete_watched(self, key: str, now_us: int) -> int:
+    def try_complete_watched(self, key: Hashable, now_us: int) -> int:
         """Remove ended operations and try the others. Return how many this call completed.
 
-        `key` is the list's key, which becomes the trigger of the operations that this call completes.
+        `key` is the list's key. Its text becomes the trigger of the operations that this call completes.
         """
         completed = 0
         for operation in list(self._operations):
-            if operation.completed:
+            if operation.ended_us is not None:
                 self._operations.pop(operation, None)
-            elif operation.maybe_try_complete(now_us):
-                operation.trigger = key
+            elif operation.try_complete(now_us):
+                operation.trigger = str(key)
                 self._operations.pop(operation, None)
                 completed += 1
         return completed
@@ -281,8 +281,9 @@ class DelayedOperationPurgatory(Generic[Operation]):
         watchers = self._watchers_by_key.get(key)
         if watchers is None:
             return 0
-        completed = watchers.try_complete_watched(str(key), now_us)
-        self._remove_if_empty(key)
+        completed = watchers.try_complete_watched(key, now_us)
+        if not len(watchers):
+            self._remove_if_empty(key)
         return completed
 
     def watched(self) -> int:

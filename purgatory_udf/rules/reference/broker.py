@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import TopicPartition
@@ -40,7 +41,8 @@ class ReplicaBroker:
         self.remote_storage = RemoteStorage()
         self._clock, self._share_groups = clock, share_groups
         self._shares: ShareBroker | None = None
-        self._replicas: dict[TopicPartition, Partition] = {}
+        # The keys are `TopicPartition`s, which equal tuples of topic and partition.
+        self._replicas: dict[tuple[str, int], Partition] = {}
 
     def replica(self, key: TopicPartition) -> Partition:
         """Return the broker's replica of the partition, creating it on first use."""
@@ -48,6 +50,11 @@ class ReplicaBroker:
         if replica is None:
             replica = self._replicas[key] = Partition(key, self.broker_id, self.remote_storage)
         return replica
+
+    def replica_of(self, entry: Mapping[str, Any]) -> Partition:
+        """Return the replica of the `topic` and `partition` of an event, or of a part of it."""
+        replica = self._replicas.get((entry["topic"], entry["partition"]))
+        return self.replica(TopicPartition(entry["topic"], entry["partition"])) if replica is None else replica
 
     @property
     def shares(self) -> ShareBroker:

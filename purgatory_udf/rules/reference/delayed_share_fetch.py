@@ -103,9 +103,13 @@ class ShareLog(Protocol):
     """Interface of the broker to a share fetch: reads of partitions' logs, and checks that it schedules.
 
     Attributes:
+        exhausted: Share partitions of which no records may be acquired, as fetches found that were tried before in the
+            same check. The end of a fetch clears it.
         cuts_reads: Whether a read is cut at its limit, and its bytes reduce the limit of later partitions.
         checks_only_with_data: Whether an answered fetch only checks others of the partitions from which it read data.
     """
+
+    exhausted: set[SharePartition]
 
     @property
     def cuts_reads(self) -> bool: ...
@@ -328,19 +332,21 @@ class DelayedShareFetch(DelayedRequest):
         self._respond(now_us)
 
     def _respond(self, now_us: int) -> None:
+        self._log.exhausted.clear()
         for key, error in self.erroneous.items():
             self.response[key] = SharePartitionAnswer(error)
         super().on_complete(now_us)
 
     def _lock_acquirable(self, partitions: Mapping[TopicPartition, SharePartition]) -> dict[TopicPartition, int]:
         """Lock the partitions of which records may be acquired, and return the next offset of each."""
-        offsets = {}
+        offsets, exhausted = {}, self._log.exhausted
         for key, partition in partitions.items():
-            if partition.is_active and partition.fetch_lock is None:
+            if partition.is_active and partition.fetch_lock is None and partition not in exhausted:
                 offset = partition.acquirable_offset()
-                if offset is not None:
-                    partition.fetch_lock = self
-                    offsets[key] = offset
+                if offset is None:
+                    exhausted.add(partition)
+                else:
+                    partition.fetch_lock, offsets[key] = self, offset
         return offsets
 
     def _release(self, keys: Iterable[TopicPartition]) -> None:

@@ -173,13 +173,14 @@ def list_offsets(cluster: Cluster, event: Event, respond: Respond | None = None)
 def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None = None) -> DelayedShareFetch:
     """Apply a fetch of a share group. Its acknowledgements are processed first."""
     broker = cluster.broker(_broker_id(event))
-    request = _request(event, "share_fetch", _first_partition(event))
+    partitions = tuple(_key(entry) for entry in event["partitions"])
+    request = _request(event, "share_fetch", str(partitions[0]) if partitions else None)
     max_bytes = min(_number(event, "max_bytes", INT32_MAX), cluster.config.fetch.max_bytes)
     min_bytes = _number(event, "min_bytes", 1)
     fetch = ShareFetch(
         group=event["group"],
         acquirer=Acquirer(event["seq"], request.request_id, request.client_id, event["member_id"]),
-        partitions=tuple(_key(entry) for entry in event["partitions"]),
+        partitions=partitions,
         min_bytes=min(min_bytes, max_bytes) if cluster.config.fetch.cap_min_bytes else min_bytes,
         max_bytes=max_bytes,
         max_records=_overridden(cluster, event, "max_records", "share.max_records"),
@@ -343,7 +344,7 @@ def _overridden(cluster: ReplicaCluster, event: Event, field: str, *keys: str) -
 
 
 def _replica(broker: ReplicaBroker, entry: Event) -> Partition:
-    return broker.replica(TopicPartition(entry["topic"], entry["partition"]))
+    return broker.replica_of(entry)
 
 
 def _key(entry: Event) -> TopicPartition:
@@ -512,9 +513,9 @@ CHANGES: dict[str, Change] = {
 def apply_change(cluster: ReplicaCluster, event: Event) -> None:
     """Apply a `partition` event at its broker, then update which partitions of the topic have a leader."""
     broker = cluster.broker(event.get("broker") or 0)
-    key = TopicPartition(event["topic"], event["partition"])
-    CHANGES[event["change"]](broker, broker.replica(key), event)
+    replica = broker.replica_of(event)
+    CHANGES[event["change"]](broker, replica, event)
     if event["change"] == "leader":
-        cluster.on_leader_elected(key, event["time_us"])
+        cluster.on_leader_elected(replica.key, event["time_us"])
     elif event["change"] == "deleted":
-        cluster.on_partition_deleted(key)
+        cluster.on_partition_deleted(replica.key)

@@ -350,8 +350,13 @@ class Partition:
         """Record that a follower's log ends at `offset` or later. Return True if that raised the high watermark."""
         if self.status is not ReplicaStatus.ONLINE:
             return False
-        self.follower_ends[replica_id] = max(offset, self.follower_ends.get(replica_id, offset))
-        return self._maybe_increment_leader_hw()
+        before, high_watermark = self.follower_ends.get(replica_id), self.high_watermark
+        if before is not None and offset <= before:
+            return False
+        self.follower_ends[replica_id] = offset
+        # A follower that was beyond the high watermark did not hold it back.
+        is_held_back = before is None or high_watermark is None or before <= high_watermark.offset
+        return is_held_back and self._maybe_increment_leader_hw()
 
     def _maybe_increment_leader_hw(self) -> bool:
         """Raise the high watermark to the lowest log end of the in-sync replicas, if all of these are known.
@@ -359,16 +364,18 @@ class Partition:
         Returns True if it rose. Since Kafka 3.7 it does not rise while the in-sync replicas are fewer than
         `min.insync.replicas`.
         """
-        if self.isr is None or self.log.end is None or self.is_under_min_isr:
+        end, high_watermark, ends = self.log.end, self.high_watermark, self.follower_ends
+        if self.isr is None or end is None or self.is_under_min_isr:
             return False
-        least = self.log.end.offset
+        least = end.offset
         for replica_id in self.isr:
             if replica_id != self._broker_id:
-                follower_end = self.follower_ends.get(replica_id)
-                if follower_end is None:
+                follower_end = ends.get(replica_id)
+                if follower_end is None or (high_watermark is not None and follower_end <= high_watermark.offset):
                     return False
-                least = min(least, follower_end)
-        if self.high_watermark is not None and least <= self.high_watermark.offset:
+                if follower_end < least:
+                    least = follower_end
+        if high_watermark is not None and least <= high_watermark.offset:
             return False
-        self.high_watermark = self.log.offset_metadata(least)
+        self.high_watermark = end if least == end.offset else self.log.offset_metadata(least)
         return True

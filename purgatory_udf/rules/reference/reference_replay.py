@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from purgatory_udf.common.configuration import Config, ShareSettings
-from purgatory_udf.contract.outcome import Gauge, Outcome, ShareDelivery, TopicPartition, Transition
+from purgatory_udf.contract.outcome import Gauge, Outcome, ShareDelivery, Transition
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
 from purgatory_udf.rules.coordinator.group_coordinator import Coordinators
@@ -34,6 +34,7 @@ from purgatory_udf.rules.reference.event_handlers import (
     apply_change,
     share_fetch,
 )
+from purgatory_udf.rules.reference.partition import Partition
 from purgatory_udf.rules.reference.share_broker import ShareBroker
 
 
@@ -178,7 +179,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 # The version of the serialized form, which contains the names of modules and classes.
-VERSION = 9
+VERSION = 10
 
 # Batches of a log that are remembered although no share group needs them. Older ones become one batch.
 RETAINED_BATCHES = 1000
@@ -231,14 +232,14 @@ class ShareReplay:
         return self.cluster.clock.next_expiration_ms()
 
     def _apply(self, event: Event) -> None:
-        self.cluster.clock.advance_to(event["time_us"] // 1000)
-        kind = event["type"]
+        kind, now_us = event["type"], event["time_us"]
+        self.cluster.clock.advance_to(now_us // 1000)
         if kind == "share_fetch":
             self.open[event["seq"]] = share_fetch(self.cluster, event)
         elif (handler := _HANDLERS.get(kind)) is not None:
             handler(self.cluster, event)
         if kind in FINISHED_BY_BROKER:
-            self.cluster.broker(event.get("broker") or 0).finish_request(event["time_us"])
+            self.cluster.broker(event.get("broker") or 0).finish_request(now_us)
 
     def _run_out(self, last_ms: int) -> None:
         """Advance the clock from the last event until no timer is running, then to the next reading of the gauges."""
@@ -288,10 +289,10 @@ def _produce(cluster: ReplicaCluster, event: Event) -> None:
     broker = cluster.broker(event.get("broker") or 0)
     for entry in event["partitions"]:
         if (entry.get("error") or NONE) == NONE:
-            replica = broker.replica(TopicPartition(entry["topic"], entry["partition"]))
+            replica = broker.replica_of(entry)
             change = replica.append(entry["last_offset"] + 1, entry.get("bytes") or 0, True)
             broker.check_after_append(replica, change, event["time_us"])
-            _trim_log(cluster, broker, replica.key)
+            _trim_log(cluster, broker, replica)
 
 
 def _follower_fetch(cluster: ReplicaCluster, event: Event) -> None:
@@ -300,7 +301,7 @@ def _follower_fetch(cluster: ReplicaCluster, event: Event) -> None:
         return
     broker = cluster.broker(event.get("broker") or 0)
     for entry in event["partitions"]:
-        replica = broker.replica(TopicPartition(entry["topic"], entry["partition"]))
+        replica = broker.replica_of(entry)
         if replica.update_follower_fetch_state(replica_id, entry["fetch_offset"]):
             broker.check_all(replica, event["time_us"])
 
@@ -309,7 +310,7 @@ def _change(cluster: ReplicaCluster, event: Event) -> None:
     apply_change(cluster, event)
     if event["change"] == "log_end":
         broker = cluster.broker(event.get("broker") or 0)
-        _trim_log(cluster, broker, TopicPartition(event["topic"], event["partition"]))
+        _trim_log(cluster, broker, broker.replica_of(event))
 
 
 _HANDLERS: dict[str, Callable[[ReplicaCluster, Event], None]] = {
@@ -321,10 +322,9 @@ _HANDLERS: dict[str, Callable[[ReplicaCluster, Event], None]] = {
 }
 
 
-def _trim_log(cluster: ReplicaCluster, broker: ReplicaBroker, key: TopicPartition) -> None:
+def _trim_log(cluster: ReplicaCluster, broker: ReplicaBroker, replica: Partition) -> None:
     """Merge old batches of a log that no share group needs, each time the log has grown by `RETAINED_BATCHES`."""
-    replica = broker.replica(key)
-    log = replica.log
+    log, key = replica.log, replica.key
     if len(log) % RETAINED_BATCHES or not len(log):
         return
     needed = cluster.share_groups.start_offsets(key)

@@ -54,6 +54,7 @@ from purgatory_udf.rules.reference.share_records import (
     Acquirer,
     PersistedState,
     ShareGroupLimits,
+    ShareGroupSettings,
 )
 
 UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
@@ -101,21 +102,26 @@ class ShareGroups:
 
     def __init__(self, settings: ShareSettings, remote_wait_ms: int | None = None) -> None:
         self.settings, self.remote_wait_ms = settings, remote_wait_ms
-        self._limits: dict[str, ShareGroupLimits] = {}
+        self._group_settings: dict[str, ShareGroupSettings] = {}
         # Groups with a dead-letter queue in the trace, which reports the end of each write to it.
         self._reporting: set[str] = set()
         self._states: dict[GroupKey, PersistedState] = {}
 
     def limits(self, group: str) -> ShareGroupLimits:
         """Return the settings of a group."""
-        limits = self._limits.get(group)
-        if limits is None:
-            limits = self._limits[group] = self._with_settings(group, ShareGroupLimits())
-        return limits
+        return self.group_settings(group).limits
+
+    def group_settings(self, group: str) -> ShareGroupSettings:
+        """Return the object that always has the settings of a group."""
+        settings = self._group_settings.get(group)
+        if settings is None:
+            limits = self._with_settings(group, ShareGroupLimits())
+            settings = self._group_settings[group] = ShareGroupSettings(limits)
+        return settings
 
     def configure(self, group: str, limits: ShareGroupLimits) -> None:
         """Set the settings of a group, as the trace reports them."""
-        self._limits[group] = self._with_settings(group, limits)
+        self.group_settings(group).limits = self._with_settings(group, limits)
         (self._reporting.add if limits.dead_letter_queue else self._reporting.discard)(group)
 
     def _with_settings(self, group: str, limits: ShareGroupLimits) -> ShareGroupLimits:
@@ -285,6 +291,7 @@ class ShareBroker:
         self.broker_id = broker_id
         self.deliveries: list[ShareDelivery] = []
         self.answers: list[ShareAnswer] = []
+        self.exhausted: set[SharePartition] = set()
         # Records of expired acquisition locks, by share partition (`AcquisitionLockTimeoutPerSec`).
         self.expired_locks: dict[tuple[str, TopicPartition], int] = {}
         self._writes = clock.new_purgatory(broker_id, "share-state-writes", 0, SystemTimer(clock.start_ms)).timer
@@ -318,8 +325,8 @@ class ShareBroker:
         """See `ShareSettings.limits_failing_deliveries`."""
         return self._groups.settings.limits_failing_deliveries
 
-    def limits(self, group: str) -> ShareGroupLimits:
-        return self._groups.limits(group)
+    def group_settings(self, group: str) -> ShareGroupSettings:
+        return self._groups.group_settings(group)
 
     # Sessions
 
@@ -478,6 +485,7 @@ class ShareBroker:
             operation.complete_by("partition_errors", now_us)
             return
         self.purgatory.try_complete_else_watch(operation, keys, now_us)
+        self.exhausted.clear()
 
     def initialize(self, partition: SharePartition, now_us: int) -> None:
         """Start a share partition with the state that was read, and check the fetches that wait for it."""
@@ -506,7 +514,7 @@ class ShareBroker:
         replica, key = self._host.replica(partition.key), GroupKey(partition.group, partition.key)
         end = replica.high_watermark or replica.log.end
         latest = end.offset if end is not None else 0
-        is_earliest = self.limits(key.group).auto_offset_reset == "earliest"
+        is_earliest = partition.limits.auto_offset_reset == "earliest"
         start = replica.log.start or 0 if is_earliest else latest
         partition.initialize(self._groups.state(key), start)
 
@@ -631,6 +639,7 @@ class ShareBroker:
 
     def _check(self, key: Hashable, now_us: int) -> None:
         self.purgatory.check_and_complete(key, now_us)
+        self.exhausted.clear()
 
     def add_release_action(self, group: str, keys: tuple[TopicPartition, ...]) -> None:
         """Schedule a check of the fetches that wait for these partitions, for the end of the broker's next request."""
@@ -642,6 +651,8 @@ class ShareBroker:
 
     def run_actions(self, now_us: int) -> None:
         """Run the scheduled actions at the end of a request. Actions that they add wait for the next request."""
+        if not self._actions:
+            return
         actions, self._actions = self._actions, []
         for action in actions:
             if isinstance(action, TopicPartition):

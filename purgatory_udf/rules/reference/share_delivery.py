@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 
 from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.rules.reference.partition import LogBatch
@@ -203,7 +205,7 @@ class Acquisition:
 
     def _end_of_batch(self, offset: int) -> int:
         """Return the last offset of the log's batch that holds `offset`."""
-        return next(batch.last for batch in self._records if offset <= batch.last)
+        return self._records[bisect_left(self._records, offset, key=attrgetter("last"))].last
 
     def _new_batches(self, first: int, last: int, limit: int) -> list[AcquiredRange]:
         bounds = [first]

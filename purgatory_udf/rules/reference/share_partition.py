@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from purgatory_udf.contract.outcome import ShareDelivery, TopicPartition
@@ -32,9 +33,13 @@ from purgatory_udf.rules.reference.share_records import (
     PersistedState,
     RecordState,
     ShareGroupLimits,
+    ShareGroupSettings,
     StateBatch,
     StateTransition,
 )
+
+# Returns the fields of a delivery other than its offsets.
+_but_offsets = attrgetter(*(each.name for each in fields(ShareDelivery) if not each.name.endswith("_offset")))
 
 
 class StateWrite(NamedTuple):
@@ -72,8 +77,8 @@ class ShareServer(Protocol):
     def limits_failing_deliveries(self) -> bool:
         """Whether deliveries that failed are repeated in parts."""
 
-    def limits(self, group: str) -> ShareGroupLimits:
-        """Return the settings of a group."""
+    def group_settings(self, group: str) -> ShareGroupSettings:
+        """Return the current settings of a group."""
 
     def write_state(self, write: StateWrite, now_us: int) -> None:
         """Send a write to the share coordinator; its answer comes by `SharePartition.on_written`."""
@@ -97,6 +102,7 @@ class SharePartition:
 
     def __init__(self, group: str, key: TopicPartition, server: ShareServer) -> None:
         self.group, self.key, self._server = group, key, server
+        self._settings = server.group_settings(group)
         self.start_offset = self.end_offset = 0
         self.is_active = self.is_fenced = False
         self.fetch_lock: object = None
@@ -169,7 +175,7 @@ class SharePartition:
     @property
     def limits(self) -> ShareGroupLimits:
         """The settings of the group."""
-        return self._server.limits(self.group)
+        return self._settings.limits
 
     @property
     def limits_failing_deliveries(self) -> bool:
@@ -206,8 +212,9 @@ class SharePartition:
     def acquirable_offset(self) -> int | None:
         """Return the next fetch offset, or None if no records may be acquired because too many are in flight."""
         offset = self.next_fetch_offset()
-        is_full = offset == self.end_offset + 1 and self.in_flight >= self.limits.partition_max_record_locks
-        return None if is_full else offset
+        if offset != self.end_offset + 1 or not self.firsts:
+            return offset
+        return offset if offset - self.start_offset < self._settings.limits.partition_max_record_locks else None
 
     def fetch_metadata(self, offset: int) -> OffsetMetadata | None:
         """Return the cached segment and position of the fetch offset, or None if they are those of another offset."""
@@ -474,8 +481,8 @@ class SharePartition:
         moved = self._move_start()
         if moved and not write.after_timeout:
             self._server.check_group_key(self, now_us)
-        of_transitions = (DeadLetters(*transition[:3]) for transition in write.transitions)
-        for letters in (*of_transitions, *write.dead_letters):
+        undeliverable = (each for each in write.transitions if each.state.state is RecordState.ARCHIVING)
+        for letters in (*(DeadLetters(*transition[:3]) for transition in undeliverable), *write.dead_letters):
             if letters.state.is_archiving and not self.is_fenced:
                 self._start_letters(letters, now_us)
 
@@ -567,12 +574,10 @@ class SharePartition:
         )
         deliveries = self._server.deliveries
         before = deliveries[-1] if deliveries else None
-        if before is not None and before.last_offset + 1 == first:
-            joined = replace(before, last_offset=last)
-            if joined == replace(delivery, first_offset=before.first_offset):
-                deliveries[-1] = joined
-                return
-        deliveries.append(delivery)
+        if before is not None and before.last_offset + 1 == first and _but_offsets(before) == _but_offsets(delivery):
+            deliveries[-1] = replace(before, last_offset=last)
+        else:
+            deliveries.append(delivery)
 
     # The start offset
 

@@ -79,6 +79,13 @@ class ShareGroupLimits(NamedTuple):
         return max(MIN_THROTTLE_LIMIT, -(-self.delivery_count_limit // 2))
 
 
+@dataclass(slots=True)
+class ShareGroupSettings:
+    """The current settings of a share group. Its share partitions refer to this object, so they see each change."""
+
+    limits: ShareGroupLimits
+
+
 class Acquirer(NamedTuple):
     """The share fetch that acquires records."""
 
@@ -143,7 +150,8 @@ class PersistedState:
         for batch in self.batches:
             first, last, state, count = batch
             before = joined[-1] if joined else None
-            if before is not None and before.last + 1 == first and before[2:] == (state, count):
+            is_adjacent = before is not None and before.last + 1 == first
+            if before is not None and is_adjacent and before.state is state and before.delivery_count == count:
                 joined[-1] = StateBatch(before.first, last, state, count)
             elif last >= start:
                 joined.append(batch if first >= start else StateBatch(start, last, state, count))
