@@ -87,7 +87,7 @@ def main(
     print(STORY)
     # Name the local file system, because a cluster has another default.
     place = f"file://{out.absolute()}"
-    with ThreadPoolExecutor(1) as executor:
+    with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as stopping:
         # Import the trace and load modules while Spark starts, if it is installed.
         importing = executor.submit(_import_trace, place)
         executor.submit(import_module, _CHART_MODULE)
@@ -100,6 +100,8 @@ def main(
         from purgatory_udf.streaming.run_resumption import ReplayOptions
 
         run = run_replay(chosen, ReplayOptions(events, place, Config(), ingested=ingested))
+        # The tables are small: this process queries them, while Spark stops.
+        stopping.submit(chosen.stop)
         backend = open_local()
         drawing = executor.submit(save_waits, open_local(), place, out.absolute() / "waits.svg")
         print("\n".join(summary(backend, place, run)))

@@ -94,6 +94,9 @@ class Backend(ABC):
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the software that executes queries and tasks."""
 
+    def stop(self) -> None:  # noqa: B027
+        """End the Spark session, if there is one. Only the tables that the backend has written remain usable."""
+
 
 class LocalBackend(Backend):
     """Backend for inputs and tables on the local disk: this process and forks of it, DuckDB and deltalake."""
@@ -227,6 +230,9 @@ class SparkBackend(Backend):
 
     def versions(self) -> Mapping[str, str]:
         return {"spark": self.spark.version, "delta": version("delta-spark")}
+
+    def stop(self) -> None:
+        self.spark.stop()
 
 
 def _with_tables(database: Database, tables: Mapping[str, str]) -> Database:

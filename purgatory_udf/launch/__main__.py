@@ -6,6 +6,7 @@ environment in which it is installed.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import sys
@@ -85,9 +86,21 @@ def main(words: Sequence[str], enter_environment: bool = True) -> int:
         return 0
 
 
-def run_installed() -> int:
+def run_installed() -> NoReturn:
     """Run the command line of this process in its environment: the console script `purgatory-replay`."""
-    return main(sys.argv[1:], enter_environment=False)
+    _exit(main(sys.argv[1:], enter_environment=False))
+
+
+def _exit(status: int) -> NoReturn:
+    """Run the exit handlers and end the process. Freeing its memory first would take a sixth of a small job's time."""
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        # The interpreter reports it.
+        sys.exit(status)
+    os._exit(status)
 
 
 def _enter_environment() -> None:
@@ -170,4 +183,4 @@ def _set_java_home(environ: MutableMapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _exit(main(sys.argv[1:]))
