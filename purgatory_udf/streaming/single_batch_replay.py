@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 
 from purgatory_udf.backend.backend import Backend, LocalBackend
@@ -26,7 +25,7 @@ from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.batch_sink import LocalChunks, Sink
 from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
 from purgatory_udf.streaming.run_resumption import SINGLE_BATCH_GROUPING, ReplayOptions
-from purgatory_udf.streaming.stateful_adapter import OutputChunk, input_chunk_function, state_function
+from purgatory_udf.streaming.stateful_adapter import OutputChunk, call_rules, input_chunk_function
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +121,5 @@ class LocalQuery:
         self.sink.process(LocalChunks(chunks), 0)
 
     def _chunks(self, payloads: dict[str, list[bytes]]) -> Iterator[OutputChunk]:
-        call = state_function(self.sink.rules)
         for group, values in payloads.items():
-            for frame in call((group,), iter([pd.DataFrame({"payload": values})]), NoState()):
-                yield from map(OutputChunk._make, zip(*(frame[name] for name in frame.columns), strict=True))
+            yield from call_rules(self.sink.rules, group, values, NoState())

@@ -22,11 +22,10 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,6 +34,9 @@ from purgatory_udf.contract.tables import TIMESTAMP
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.rules.purgatory.clock import STEP_MS, Pauses
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Values of `OutputChunk.table` that are not tables: input of the second query, an update of the status file, and
 # changes of watcher lists for gauges that span several groups.
@@ -291,18 +293,24 @@ def state_function(rules: AnyRules) -> Callable[[Any, Iterator[pd.DataFrame], Sp
     """Return the function for `applyInPandasWithState`, which Spark calls for each group."""
 
     def run(key: Any, frames: Iterator[pd.DataFrame], group: SparkGroupState) -> Iterator[pd.DataFrame]:
+        import pandas as pd
+
         retain_freed_memory()
         values = [bytes(value) for frame in frames for value in frame["payload"] if value]
-        chunks = list(
-            _call_clock(values, group, rules) if key[0] == CLOCK else _call_group(key[0], values, group, rules)
-        )
+        chunks = call_rules(rules, key[0], values, group)
         if chunks:
             yield pd.DataFrame(chunks, columns=list(OutputChunk._fields))
 
     return run
 
 
-def _call_clock(values: list[bytes], group: SparkGroupState, rules: AnyRules) -> Iterator[OutputChunk]:
+def call_rules(rules: AnyRules, name: str, values: list[bytes], group: SparkGroupState) -> list[OutputChunk]:
+    """Call the rules for a group with the payloads of its input chunks; return its output."""
+    call = _call_clock if name == CLOCK else _call_group
+    return list(call(name, values, group, rules))
+
+
+def _call_clock(_: str, values: list[bytes], group: SparkGroupState, rules: AnyRules) -> Iterator[OutputChunk]:
     """Call the rules for the clock group (`Rules.tick`), which has a row in every batch with events.
 
     If the rules need it, a timeout calls them once more when the watermark has passed the batch's last event.
