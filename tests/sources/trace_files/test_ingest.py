@@ -15,8 +15,10 @@ import zstandard
 from deltalake import DeltaTable
 from pyarrow import parquet as pq
 
+from purgatory_udf.backend.backend import Backend
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
 from purgatory_udf.sources.trace_files.trace_import import ingest
 from purgatory_udf.storage.event_staging import write_in_time_order
@@ -35,14 +37,23 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+def _ingest_by(session: SparkSession | Backend, out: Path) -> Ingest:
+    def run(*paths: Path, **options: Any) -> IngestReport:
+        return ingest(session, IngestOptions([str(path) for path in paths], **{"out": str(out), **options}))
+
+    return run
+
+
 @pytest.fixture
 def run_ingest(spark: SparkSession, out: Path) -> Ingest:
     """A function that imports into `out`."""
+    return _ingest_by(spark, out)
 
-    def run(*paths: Path, **options: Any) -> IngestReport:
-        return ingest(spark, IngestOptions([str(path) for path in paths], **{"out": str(out), **options}))
 
-    return run
+@pytest.fixture
+def ingest_in_process(out: Path) -> Ingest:
+    """The same without Spark."""
+    return _ingest_by(open_local(), out)
 
 
 def test_all_event_types_are_imported(run_ingest: Ingest, tmp_path: Path, out: Path) -> None:
@@ -213,12 +224,13 @@ def test_tables_do_not_depend_on_piece_size(
     assert min(report.by_rule.values()) > 20
 
 
-@pytest.fixture(scope="module")
-def out_of_order(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, IngestReport]:
+@pytest.fixture(scope="module", params=["in process", pytest.param("Spark", marks=pytest.mark.nightly)])
+def out_of_order(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, IngestReport]:
     """Three files with late events and repeated seqs, imported with one line per piece, so that checks cross pieces.
 
     Input and output share a folder.
     """
+    session = request.getfixturevalue("spark") if request.param == "Spark" else open_local()
     folder = tmp_path_factory.mktemp("out-of-order")
     given = {
         "a": [clock(0, seq=7), clock(1, seq=2), clock(2, seq=7), clock(3), clock(4, seq=9)],
@@ -226,7 +238,7 @@ def out_of_order(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
         "c": [clock(5_000), clock(4_000), clock(5_000), clock(3_999), clock(5_001)],
     }
     paths = [str(write(folder / f"{name}.jsonl", events_of_it)) for name, events_of_it in given.items()]
-    return folder, ingest(spark, IngestOptions(paths, str(folder / "out"), max_disorder_ms=1, piece_bytes=10))
+    return folder, ingest(session, IngestOptions(paths, str(folder / "out"), max_disorder_ms=1, piece_bytes=10))
 
 
 def test_repeated_seq_names_first_line(out_of_order: tuple[Path, IngestReport]) -> None:
@@ -281,19 +293,19 @@ def test_wrong_parquet_schema_writes_nothing(run_ingest: Ingest, tmp_path: Path,
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \r\n\n"])
-def test_empty_input_is_refused(run_ingest: Ingest, tmp_path: Path, out: Path, content: bytes) -> None:
+def test_empty_input_is_refused(ingest_in_process: Ingest, tmp_path: Path, out: Path, content: bytes) -> None:
     path = write(tmp_path / "a.jsonl", content)
     with pytest.raises(UserError) as caught:
-        run_ingest(path)
+        ingest_in_process(path)
     assert str(caught.value) == f"{path}: no events: the input has no lines"
     assert list(out.glob("*")) == []
 
 
-def test_finished_ingest_needs_overwrite(run_ingest: Ingest, tmp_path: Path, out: Path) -> None:
+def test_finished_ingest_needs_overwrite(ingest_in_process: Ingest, tmp_path: Path, out: Path) -> None:
     for remains in ("_ingest/part-0.parquet", "events/part-0.parquet", "rejected_events/part-0.parquet"):
         write(out / remains, b"cut off")
     path = write(tmp_path / "a.jsonl", [clock(0), clock(7), clock(0)])
-    run_ingest(path, run_id="tuesday", max_disorder_ms=0)
+    ingest_in_process(path, run_id="tuesday", max_disorder_ms=0)
     assert [[row["time_us"] - START for row in events(out)], len(rejected(out))] == [[0, 7], 1]
     assert sorted(table.name for table in out.iterdir()) == ["events", "rejected_events", "runs"]
     (run,) = DeltaTable(out / "runs").to_pyarrow_table().to_pylist()
@@ -312,25 +324,25 @@ def test_finished_ingest_needs_overwrite(run_ingest: Ingest, tmp_path: Path, out
 
     write(path, [clock(5)])
     with pytest.raises(UserError) as caught:
-        run_ingest(path)
+        ingest_in_process(path)
     assert str(caught.value) == f"{out}/events: exists; choose another --out, or replace it with --overwrite"
     assert [len(events(out)), len(rejected(out))] == [2, 1]
     # --overwrite also replaces a table of a newer Delta version that cannot be read.
     (commit,) = (out / "events" / "_delta_log").glob("*.json")
     commit.write_text(commit.read_text().replace('"minReaderVersion":1', '"minReaderVersion":99'))
-    run_ingest(path, overwrite=True)
+    ingest_in_process(path, overwrite=True)
     assert [[row["time_us"] - START for row in events(out)], rejected(out)] == [[5], []]
     assert sorted(table.name for table in out.iterdir()) == ["events", "rejected_events", "runs"]
 
 
-def test_foreign_output_is_not_overwritten(run_ingest: Ingest, tmp_path: Path) -> None:
+def test_foreign_output_is_not_overwritten(ingest_in_process: Ingest, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [clock(0)])
     with pytest.raises(UserError) as caught:
-        run_ingest(path, out=str(path))
+        ingest_in_process(path, out=str(path))
     assert str(caught.value) == f"{path}: is a file; --out must be a folder"
     write(tmp_path / "mine" / "events" / "precious.txt", b"")
     with pytest.raises(UserError) as caught:
-        run_ingest(path, out=str(tmp_path / "mine"), overwrite=True)
+        ingest_in_process(path, out=str(tmp_path / "mine"), overwrite=True)
     assert str(caught.value) == (
         f"{tmp_path}/mine/events: exists, but is not a Delta table; choose another --out or move it away"
     )
