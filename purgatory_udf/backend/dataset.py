@@ -38,6 +38,8 @@ _PARTS_PER_CORE = 4
 _ROW_BYTES = 64
 # Smallest parts that are worth another process: grouped rows are more work than independent ones.
 _LEAST_GROUPED_BYTES, _LEAST_BYTES = 1 << 19, 1 << 21
+# Largest input of a dataset whose parts are not worth another process, which takes 20 to 50 ms.
+_MOST_ALONE_BYTES = 1 << 18
 
 
 class Dataset(ABC):
@@ -127,15 +129,17 @@ class Dataset(ABC):
 class LocalDataset(Dataset):
     """Rows in this process: parts that forked processes have yet to compute, or an Arrow table."""
 
-    def __init__(self, schema: pa.Schema, parts: Sequence[Part]) -> None:
+    def __init__(self, schema: pa.Schema, parts: Sequence[Part], input_bytes: int | None = None) -> None:
+        """Create a dataset of parts. `input_bytes` is the size of the rows from which they are computed, if known."""
         self.schema = schema
         self._parts = list(parts)
+        self._input_bytes = input_bytes
         self._table: pa.Table | None = None
 
     @classmethod
     def of(cls, table: pa.Table) -> LocalDataset:
         """Wrap a table that is in memory."""
-        dataset = cls(table.schema, ())
+        dataset = cls(table.schema, (), table.nbytes)
         dataset._table = table
         return dataset
 
@@ -148,13 +152,13 @@ class LocalDataset(Dataset):
         places = _sorted_places(rows, [*keys, *order])
         parts = _cut(rows, places, keys)
         step = without_garbage_collection(step)
-        return LocalDataset(schema, [partial(_apply, step, part) for part in parts])
+        return LocalDataset(schema, [partial(_apply, step, part) for part in parts], rows.nbytes)
 
     def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> LocalDataset:
         rows = self.collect()
         parts = _cut(rows, _sorted_places(rows, order), ())
         numbered = [apply_numbered(step, part, number, task) for number, part in enumerate(parts)]
-        return LocalDataset(schema.append(pa.field(task, pa.int32())), numbered)
+        return LocalDataset(schema.append(pa.field(task, pa.int32())), numbered, rows.nbytes)
 
     def select(self, *names: str) -> LocalDataset:
         schema = pa.schema([self.schema.field(name) for name in names])
@@ -188,22 +192,28 @@ class LocalDataset(Dataset):
         schema = union_schema(self, others)
         tables: list[pa.Table] = []
         parts: list[Part] = []
+        sizes: list[int | None] = []
         for each in (self, *others):
             assert isinstance(each, LocalDataset)
             if each._table is not None:
                 tables.append(_with_schema(each._table, schema))
             parts += each.widened_parts(schema)
+            sizes.append(each._input_bytes)
         if len(tables) == 1 + len(others):
             return LocalDataset.of(pa.concat_tables(tables))
-        return LocalDataset(schema, parts)
+        known = [size for size in sizes if size is not None]
+        return LocalDataset(schema, parts, sum(known) if len(known) == len(sizes) else None)
 
     def keep(self, folder: str) -> LocalDataset:
         return LocalDataset.of(self.collect())
 
     def collect(self) -> pa.Table:
         if self._table is None:
-            # The last part may be large: start it first, so that no process waits for it at the end.
-            made = run_parallel(lambda part: part(), self._parts[::-1])[::-1]
+            if self._input_bytes is not None and self._input_bytes <= _MOST_ALONE_BYTES:
+                made = [list(part()) for part in self._parts]
+            else:
+                # The last part may be large: start it first, so that no process waits for it at the end.
+                made = run_parallel(lambda part: part(), self._parts[::-1])[::-1]
             self._table = pa.Table.from_batches([batch for part in made for batch in part], self.schema)
             self._parts = []
         return self._table
@@ -231,7 +241,7 @@ class LocalDataset(Dataset):
         return [partial(_mapped, widen, part) for part in self._ungrouped_parts()]
 
     def _with_parts(self, schema: pa.Schema, parts: Sequence[Part]) -> LocalDataset:
-        return LocalDataset(schema, parts)
+        return LocalDataset(schema, parts, self._input_bytes)
 
     def _ungrouped_parts(self) -> Sequence[Part]:
         return self._parts if self._table is None else _cut(self._table, None, ())
