@@ -63,6 +63,8 @@ def needing_spark() -> Iterator[None]:
     """
     try:
         yield
+    except DamagedLogError:
+        raise
     except (pa.ArrowException, DeltaError, OSError) as error:
         if _SPARK_FAILS_TOO.search(str(error)):
             raise
@@ -73,6 +75,10 @@ def write_table(path: str, rows: pa.Table | pa.RecordBatchReader, **options: Any
     """Write a table with deltalake's `write_deltalake`, whose panics on a full disk are raised, but not printed."""
     with hidden_panics():
         write_deltalake(path, rows, **options)
+
+
+class DamagedLogError(DeltaError):
+    """A file of a table's log is not JSON, so Spark cannot read the table either."""
 
 
 class NewerProtocolError(UserError):
@@ -94,6 +100,7 @@ class LocalDelta(DeltaStore):
         Raises:
             NewerProtocolError: The table requires a newer reader version than deltalake has.
             PermissionError: The table's log cannot be read.
+            DamagedLogError: The table's log is damaged.
         """
         with needing_spark():
             _require_known_protocol(path)
@@ -104,6 +111,7 @@ class LocalDelta(DeltaStore):
             except DeltaError as error:
                 newer = re.search(r"minimum reader version (\d+)", str(error))
                 if newer is None:
+                    _require_json(require_local_path(path))
                     raise
                 raise NewerProtocolError(path, int(newer[1])) from None
             _require_complete_log(require_local_path(path))
@@ -112,7 +120,7 @@ class LocalDelta(DeltaStore):
     def is_table(self, path: str) -> bool:
         try:
             return self.table_at(path) is not None
-        except NewerProtocolError:
+        except (NewerProtocolError, DamagedLogError):
             return True
 
     def create(self, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
@@ -345,6 +353,16 @@ def _commit(transaction: Transaction | None, metadata: Mapping[str, str] | None 
         custom_metadata=dict(metadata or {}),
         app_transactions=[_Transaction(*transaction)] if transaction is not None else None,
     )
+
+
+def _require_json(table: Path) -> None:
+    """Raise DamagedLogError if a line of a commit file is not JSON."""
+    for commit in sorted((table.absolute() / "_delta_log").glob("*.json")):
+        for line in commit.read_bytes().splitlines():
+            try:
+                json.loads(line)
+            except ValueError:
+                raise DamagedLogError(f"{commit}: the file is not JSON") from None
 
 
 def _require_complete_log(table: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Annotated
@@ -113,6 +114,19 @@ def test_unknown_table_feature_needs_spark(tmp_path: Path) -> None:
     (log / f"{len(list(log.glob('*.json'))):020}.json").write_text(json.dumps(feature) + "\n")
     with pytest.raises(NeedsSparkError):
         metrics.main.status(["--out", str(tmp_path)], open_local)
+
+
+def test_damaged_log_is_named_without_spark(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message has the whole path, although a relative one is given."""
+    shutil.copytree(folder, tmp_path / "out")
+    commit = tmp_path / "out" / "completions" / "_delta_log" / f"{0:020}.json"
+    commit.write_text('{"commitInfo": {"x')
+    monkeypatch.chdir(tmp_path)
+    assert LocalDelta().is_table("out/completions")
+    assert metrics.main.status(["--out", "out"], open_local) == 3
+    assert capsys.readouterr().err.startswith(f"metrics: {commit} is missing or damaged; restore it from a backup, or")
 
 
 def test_newer_protocol_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent_mutants.tsv")
 class Part:
     """Modules to change, and the tests that judge the changes: paths of folders or files, and names (pytest's `-k`).
 
-    `with_long` includes tests marked `long`, of which only those that take less than `_LONGEST_TEST_S` judge. The tests
+    `with_long` includes tests marked `long`, of which only quick ones judge (`_LONGEST_TEST_S`). The tests
     of the file `last` judge every mutant that they execute, in addition to the quickest ones.
     """
 
@@ -423,7 +423,7 @@ class Judge:
         return True
 
     def _baseline(self, session: pytest.Session) -> tuple[dict[int, float], dict[tuple[str, int], list[int]]]:
-        """Run all tests in a fork; return the durations of those that pass, and the tests of each executed line."""
+        """Run all tests in a fork; return the durations of passing tests, and the tests of each executed line."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(self.options.baseline or Path(folder) / "baseline")
             if file.exists():

@@ -105,6 +105,6 @@ def test_columns_hold_any_transactional_id() -> None:
 
 
 def test_places_in_disorder_are_those_of_bisect() -> None:
-    """In a damaged log, ends of appends may decrease."""
+    """In a damaged log, offsets of later appends may be lower."""
     assert places_right(np.array([5, 1, 4]), np.array([0, 1, 4, 6])).tolist() == [0, 2, 3, 3]
     assert places_right(np.array([1, 4, 5]), np.array([0, 1, 4, 6])).tolist() == [0, 1, 2, 3]
