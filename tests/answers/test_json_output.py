@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ from tests.support.outcome_folder import sample_with_group, write_folder
 JOBS = [(audit.main, []), (metrics.main, []), (explain.main, ["--operation", "885"])]
 
 
+@pytest.fixture(scope="module")
+def folder(story_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the story's folder: `metrics` replaces tables that other tests read."""
+    return Path(shutil.copytree(story_folder, tmp_path_factory.mktemp("copy") / "out"))
+
+
 def _printed(job: Job, words: list[str], capsys: pytest.CaptureFixture[str], status: int = 0) -> dict[str, Any]:
     """Run the job with `--json -`, and return what it printed, which must be one JSON object."""
     capsys.readouterr()
@@ -30,9 +37,9 @@ def _printed(job: Job, words: list[str], capsys: pytest.CaptureFixture[str], sta
 
 @pytest.mark.parametrize(("job", "words"), JOBS)
 def test_file_has_what_is_printed(
-    job: Job, words: list[str], story_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    job: Job, words: list[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--out", str(story_folder), *words]
+    words = ["--out", str(folder), *words]
     printed = _printed(job, words, capsys)
     file = tmp_path / "new folder" / "answer.json"
     assert job.status([*words, "--json", str(file)], open_local) == 0
@@ -42,16 +49,14 @@ def test_file_has_what_is_printed(
 
 @pytest.mark.parametrize(("job", "words"), JOBS)
 def test_folder_is_refused(
-    job: Job, words: list[str], story_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    job: Job, words: list[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert job.check(["--out", str(story_folder), *words, "--json", str(tmp_path)]) == USER_ERROR
+    assert job.check(["--out", str(folder), *words, "--json", str(tmp_path)]) == USER_ERROR
     assert capsys.readouterr().err == f"{job.name}: {tmp_path}: is a folder; --json names a file\n"
 
 
-def test_metrics_have_rows_of_the_overview(
-    metrics: Metrics, story_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = _printed(JOBS[1][0], ["--out", str(story_folder), "--top", "3"], capsys)
+def test_metrics_have_rows_of_the_overview(metrics: Metrics, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = _printed(JOBS[1][0], ["--out", str(folder), "--top", "3"], capsys)
     kinds = metrics.rows("overview/kinds")
     assert told["kinds"] == kinds
     assert told["operations"] == sum(row["operations"] for row in kinds)
