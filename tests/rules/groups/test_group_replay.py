@@ -177,8 +177,25 @@ def die_before_completion(*_: object) -> None:
     raise KilledError
 
 
+# What is killed: the class or module, the name of its function, and what that does instead.
+DEATHS: dict[str, tuple[Any, str, Any]] = {
+    "batch": (streaming_query, "monitor_query", stop_after_first_batch),
+    "tables of Spark": (Sink, "_spark_write", die_between_tables(by_spark)),
+    "tables of this process": (Sink, "_local_write", die_between_tables(by_this_process)),
+    "snapshot": (Snapshots, "keep", die_before_completion),
+}
+
+
+@pytest.mark.parametrize(
+    "kills", [("batch", "snapshot"), pytest.param(tuple(DEATHS), marks=pytest.mark.nightly)], ids=len
+)
 def test_killed_and_resumed_run_matches_reference(
-    spark: SparkSession, tmp_path: Path, cells: list[Event], reference: Replay, monkeypatch: pytest.MonkeyPatch
+    kills: tuple[str, ...],
+    spark: SparkSession,
+    tmp_path: Path,
+    cells: list[Event],
+    reference: Replay,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events = write_trace(spark, tmp_path, cells, per_batch=len(cells) // 3)
     layout, run = Layout(str(tmp_path)), Run("run-1", "replay", {}, {"stream": "stream-1"})
@@ -196,22 +213,18 @@ def test_killed_and_resumed_run_matches_reference(
         write_disagreements(backend, layout, run)
         return group_counts(backend, layout, sink)
 
-    deaths: tuple[tuple[Any, str, Any], ...] = (
-        (streaming_query, "monitor_query", stop_after_first_batch),
-        (Sink, "_spark_write", die_between_tables(by_spark)),
-        (Sink, "_local_write", die_between_tables(by_this_process)),
-        (Snapshots, "keep", die_before_completion),
-    )
     expected = decided_by(reference)
     incomplete = []
-    for where, name, death in deaths:
+    for kill in kills:
+        where, name, death = DEATHS[kill]
         with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
             patch.setattr(where, name, death)
             if name == "_spark_write":  # Otherwise Spark writes larger batches only.
                 patch.setattr(batch_sink, "MOST_LOCAL_ROWS", -1)
             resume()
         incomplete.append(decided_in(tmp_path) != expected)
-    assert incomplete[:3] == [True, True, True]
+    # The last kill comes after all tables have been written.
+    assert all(incomplete[:-1])
     counts = resume()
     assert decided_in(tmp_path) == expected
     read = gauges(tmp_path)

@@ -10,6 +10,8 @@ from tests.support.oracle_groups import NEW, OLD, GroupTrace, Row
 
 CASES = [*oracle_groups.cases(OLD), *oracle_groups.cases(NEW)]
 TRACES = [(folder, name) for folder in (OLD, NEW) for name in oracle_groups.names(folder) if name != "mixed-1"]
+# The slowest ones in batches run nightly; without batches, all of them run in `tests/rules/coordinator`.
+SLOWEST = {(OLD, "small-1"), (NEW, "csmall-1")}
 # Every batch serializes every group, so long traces have at most `_MOST` batches.
 _LEAST, _MOST = 400, 12
 
@@ -19,7 +21,10 @@ def test_hand_made_case_event_by_event(case: GroupTrace) -> None:
     assert _differences(case, in_batches(case.events, case.config, range(len(case.events)))) == []
 
 
-@pytest.mark.parametrize(("folder", "name"), TRACES)
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [pytest.param(*each, marks=[pytest.mark.nightly] if each in SLOWEST else []) for each in TRACES],
+)
 def test_recorded_trace_in_batches(folder: str, name: str) -> None:
     trace = oracle_groups.load(name, folder)
     size = max(_LEAST, len(trace.events) // _MOST)

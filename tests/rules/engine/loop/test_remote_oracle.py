@@ -42,8 +42,9 @@ def test_hand_made_case(title: str, trace: RemoteTrace) -> None:
 
 
 def _marks(name: str, grouping: str, batch: int | None) -> list[pytest.MarkDecorator]:
-    """Leave the slowest case to the nightly tests."""
-    return [pytest.mark.nightly] if (name, grouping, batch) == ("small-1", "partition", 100) else []
+    """Leave the slowest cases to the nightly tests."""
+    slowest = {("small-1", "partition", 100), ("small-1", "shard", 100), ("lists-1", "partition", 100)}
+    return [pytest.mark.nightly] if (name, grouping, batch) in slowest else []
 
 
 _GROUPINGS = {"broker": by_broker, "partition": by_partition, "shard": by_shard(3)}
