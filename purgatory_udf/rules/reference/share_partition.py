@@ -361,9 +361,7 @@ class SharePartition:
         self, member_id: str, acknowledgement: Acknowledgement, transitions: list[StateTransition], now_us: int
     ) -> str | None:
         first, last, types, *_ = acknowledgement
-        floor = self.floor(first)
-        if floor is None and first < self.start_offset <= last:
-            floor = self.floor(self.start_offset)
+        floor = self.floor(max(first, self.start_offset))
         if floor is None:
             return INVALID_RECORD_STATE
         batches = self.between(floor.first, last)

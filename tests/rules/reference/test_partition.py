@@ -102,6 +102,15 @@ def test_equal_high_watermark_refreshes_metadata() -> None:
     assert led.high_watermark == OffsetMetadata(10, 10, 100)
 
 
+def test_equal_last_stable_offset_refreshes_metadata() -> None:
+    led = leading(1)
+    led.append(5, 50)
+    led.set_last_stable_offset(5)
+    led.log.roll(5)
+    led.set_last_stable_offset(5)
+    assert led.last_stable_offset == OffsetMetadata(5, 5, 50)
+
+
 def test_last_stable_offset_defaults_to_high_watermark() -> None:
     led = replica()
     led.append(10, 100)

@@ -15,6 +15,7 @@ from purgatory_udf.rules.reference.broker import Cluster
 from purgatory_udf.rules.reference.event_handlers import REQUESTS, apply_change
 from purgatory_udf.rules.reference.reference_replay import replay
 from tests.rules.reference.timeline import Timeline
+from tests.support.share_timeline import ShareTimeline
 
 
 def test_events_are_sorted_by_time_and_seq() -> None:
@@ -88,7 +89,7 @@ WAITING: dict[str, dict[str, Any]] = {
     "fetch": {"max_wait_ms": 50, "min_bytes": 1, "partitions": [KEY | {"fetch_offset": 0}]},
     "delete_records": {"timeout_ms": 50, "partitions": [KEY | {"offset": 3}]},
     "create_topics": {"timeout_ms": 50, "topics": [{"topic": "b", "partitions": 1}]},
-    "list_offsets": {"timeout_ms": 50, "partitions": [KEY | {"timestamp": 5}]},
+    "list_offsets": {"timeout_ms": 50, "partitions": [KEY | {"timestamp": 0}]},
     "share_fetch": {"group": "g", "member_id": "m", "max_wait_ms": 50, "min_bytes": 1, "max_records": 9,
                     "partitions": [KEY]},
 }  # fmt: skip
@@ -106,3 +107,18 @@ def test_request_is_answered_once(kind: str) -> None:
     assert (operation.completed, answers) == (False, [])
     cluster.clock.advance_to(1000)
     assert (operation.ended_us, answers) == (51_000, [operation])
+
+
+def test_step_of_gauges_follows_last_event_of_share_groups() -> None:
+    """The event at 200 ms completes the fetch, after the reading of that time."""
+    timeline = ShareTimeline().settings().append(1, 0, 0).fetch(10, "f", "m", [0]).append(200, 0, 1)
+    results = reference_replay.ShareReplay(Config(), 0).step(timeline.events, None)
+    assert [(each.at_ms, each.delayed) for each in results.gauges if each.purgatory == "ShareFetch"] == [
+        (200, 1),
+        (400, 0),
+    ]
+
+
+def test_create_topics_is_shown_under_its_first_topic() -> None:
+    (outcome,) = Timeline().create_topics(10, "c", 50, b=1, a=1).replay().outcomes
+    assert outcome.key == "b"

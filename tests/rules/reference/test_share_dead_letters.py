@@ -118,11 +118,13 @@ def test_waiting_fetch_gets_records_after_the_queue_has_them() -> None:
 
 
 def test_queue_may_report_records_in_parts_and_early() -> None:
-    """The report of 5 to 9 precedes the end of the state write in the replay."""
+    """The report of 5 to 8 precedes the end of the state write in the replay."""
     timeline = _acquired().acknowledge(30, "a1", "m1", 0, (0, 9), REJECT, state_write_ms=20)
-    _written(_written(timeline, 40, 5, 9), 60, 0, 3)
+    _written(_written(timeline, 40, 5, 8), 60, 0, 3)
     assert _states(_run(timeline.add(90, "clock"), "drain=false")[0]) == "0..9: 0-9 ARCHIVING"
-    _written(timeline, 100, 4, 4).add(104, "clock")
+    _written(timeline, 100, 4, 4).add(108, "clock")
+    assert _states(_run(timeline, "drain=false")[0]) == "0..9: 0-9 ARCHIVING"
+    _written(timeline, 110, 9, 9).add(114, "clock")
     assert _states(_run(timeline, "drain=false")[0]) == "0..9: 0-9 ARCHIVED"
 
 

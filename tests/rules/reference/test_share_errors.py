@@ -446,8 +446,8 @@ def test_only_first_remote_partition_is_read_by_4_1(reads: str, answer: str) -> 
 def test_stopped_broker_abandons_remote_fetch() -> None:
     timeline = _tiered(max_wait_ms=100).fetch(20, "f2", "m2", [1], session_epoch=1, min_bytes=1000)
     _, replay = _run(timeline.change(300, 0, "stopped"))
-    assert [(each.request_id, each.cancelled, each.ended_us) for each in replay.outcomes] == [
-        ("f1", True, 300_000), ("f2", False, 520_000),
+    assert [(each.request_id, each.cancelled, each.expired, each.ended_us) for each in replay.outcomes] == [
+        ("f1", True, False, 300_000), ("f2", False, True, 520_000),
     ]  # fmt: skip
 
 
@@ -551,3 +551,12 @@ def test_batch_that_starts_at_log_start_stays_whole() -> None:
     replayer, _ = _run(timeline, "drain=false")
     last = replayer.cluster.broker(0).shares.partitions[PARTITION].batches[-1]
     assert (last.first, last.last, last.whole is not None) == (5, 9, True)
+
+
+def test_records_released_before_read_offset_are_not_acquired() -> None:
+    """m1 holds 0 to 9 as one batch, and releases 0 to 4 while m2 reads from 5 on."""
+    timeline = ShareTimeline().settings().append(1, 0, 5).append(2, 0, 10, 5).change(4, 0, "local_log_start", offset=10)
+    _read(timeline.fetch(10, "f1", "m1", [0]), 20).acknowledge(30, "a1", "m1", 0, (5, 9), 2)
+    timeline.fetch(40, "f2", "m2", [0]).acknowledge(50, "a2", "m1", 0, (0, 4), 2)
+    replayer, _ = _run(_read(timeline, 60, "f2", bytes=500))
+    assert _acquired_at(replayer, "f2") == [(5, 9, 2)]

@@ -48,6 +48,8 @@ def test_stop_cancels_operations_of_partition() -> None:
         "f cancelled 50 broker_stopped a-0 a-0:-",
         "d cancelled 50 broker_stopped a-0 a-0:-",
     ]
+    fetches = [outcome for outcome in timeline.replay().outcomes if outcome.kind == "fetch"]
+    assert [(part.error, part.bytes) for fetch in fetches for part in fetch.partitions] == [(None, 0)] * 2
 
 
 def test_stopped_broker_forgets_reads_of_remote_storage() -> None:
