@@ -141,3 +141,12 @@ def test_remote_read_needs_a_byte(max_bytes: int, ends: list[str]) -> None:
     timeline.fetch(10, "f", 100, 0, {"a": {"fetch_offset": 2, "max_bytes": max_bytes}})
     timeline.add(50, "remote_read", request_id="f", topic="a", partition=0, bytes=1)
     assert timeline.ends() == ends
+
+
+def test_remote_part_without_bytes_left_completes_no_fetch() -> None:
+    """`a` uses up the limit, so that `b`, which is on an older segment than its end, is not read."""
+    timeline = Timeline().log_end(1, "a", 5, 500).high_watermark(1, "a", 5).log_end(1, "b", 5, 500)
+    timeline.change(1, "b", "segment_roll", offset=5).log_end(1, "b", 9, 500).high_watermark(1, "b", 9)
+    timeline.change(2, "b", "local_log_start", offset=5)
+    timeline.fetch(10, "f", 100, 50, {"a": 0, "b": 2}, max_bytes=100)
+    assert timeline.ends() == ["f completed 10 min_bytes - a-0:500,b-0:0"]

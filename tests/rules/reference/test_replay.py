@@ -110,13 +110,11 @@ def test_request_is_answered_once(kind: str) -> None:
 
 
 def test_step_of_gauges_follows_last_event_of_share_groups() -> None:
-    """The event at 200 ms completes the fetch, after the reading of that time."""
-    timeline = ShareTimeline().settings().append(1, 0, 0).fetch(10, "f", "m", [0]).append(200, 0, 1)
+    """The fetch expires at once, after the reading of its time; its two keys still list it."""
+    timeline = ShareTimeline().settings().append(1, 0, 0).fetch(200, "f", "m", [0], max_wait_ms=0)
     results = reference_replay.ShareReplay(Config(), 0).step(timeline.events, None)
-    assert [(each.at_ms, each.delayed) for each in results.gauges if each.purgatory == "ShareFetch"] == [
-        (200, 1),
-        (400, 0),
-    ]
+    readings = [(each.at_ms, each.watched, each.delayed) for each in results.gauges if each.purgatory == "ShareFetch"]
+    assert readings == [(400, 2, 0)]
 
 
 def test_create_topics_is_shown_under_its_first_topic() -> None:
