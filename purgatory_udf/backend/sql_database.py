@@ -14,8 +14,10 @@ Both engines return the same Arrow types: integers as int64 or int32, times as t
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import tempfile
 import threading
 import uuid
@@ -145,11 +147,13 @@ class DuckDatabase(SqlDatabase):
     def _connection(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
+        # DuckDB creates it when it spills, and removes it when the connection is freed. Commands end before that.
+        spilled = Path(tempfile.gettempdir(), f"purgatory-replay-duckdb-{uuid.uuid4().hex}")
+        atexit.register(shutil.rmtree, spilled, ignore_errors=True)
         connection = duckdb.connect(
             config={
                 "memory_limit": self._memory,
-                # DuckDB creates it when it spills, and removes it at the end.
-                "temp_directory": str(Path(tempfile.gettempdir(), f"purgatory-replay-duckdb-{uuid.uuid4().hex}")),
+                "temp_directory": str(spilled),
                 # Extensions would be downloaded.
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -290,3 +293,22 @@ def test_saved_table_has_order_types_and_comments(database: SqlDatabase, tmp_pat
     assert [field.metadata.get(COMMENT) for field in table.schema().fields] == ["ID of the run", None, "A sum", None]
     save(1, append=True)
     assert sorted(DeltaTable(str(tmp_path)).to_pyarrow_table().column("n").to_pylist()) == [1, 1, 2, 3]
+
+
+def test_ended_command_leaves_no_spilled_rows(tmp_path: Path) -> None:
+    """Commands end without freeing connections, which would remove what DuckDB has spilled."""
+    program = """
+from pathlib import Path
+from purgatory_udf.backend.sql_database import DuckDatabase
+from purgatory_udf.launch.__main__ import _exit
+
+database = DuckDatabase("60MB")
+rows = database._executed("SELECT i, md5(i::VARCHAR) AS t FROM range(1000000) r(i) ORDER BY t", None)
+next(iter(rows.to_arrow_reader(1000)))
+print(len(list(Path(SPILLED).glob("purgatory-replay-duckdb-*/*"))) > 0, flush=True)
+_exit(7)
+""".replace("SPILLED", repr(str(tmp_path)))
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (7, "True\n"), done.stderr
+    assert list(tmp_path.iterdir()) == []
