@@ -15,7 +15,6 @@ from purgatory_udf.launch.backend_choice import ANY_BYTES, IMPORTED_BYTES, OpenB
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.request_log.importing.import_options import HOLD_MS, ImportReport, RequestLogOptions
 from purgatory_udf.sources.request_log.log_files import find_logs
-from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
 from purgatory_udf.sources.trace_files.input_files import (
     JSON_LINES,
     PARQUET,
@@ -25,6 +24,7 @@ from purgatory_udf.sources.trace_files.input_files import (
     require_applicable_options,
 )
 from purgatory_udf.sources.trace_files.text_lines import FileLimits
+from purgatory_udf.sources.trace_files.trace_reader import IngestOptions, IngestReport
 from purgatory_udf.storage.output_folder import output_lock
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ from purgatory_udf.sources.request_log.importing.import_tables import (
 )
 from purgatory_udf.sources.request_log.importing.log_import import given_by
 from purgatory_udf.sources.request_log.log_files import zone_of
-from purgatory_udf.sources.trace_files.import_report import IngestOptions
+from purgatory_udf.sources.trace_files.trace_reader import IngestOptions
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS, decode_lines
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.checkpoints import Snapshots, prepare_checkpoint

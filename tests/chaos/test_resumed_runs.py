@@ -19,7 +19,7 @@ from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.sources.follow_topic import EventSteps
 from purgatory_udf.sources.kafka_topic import KafkaTopic
-from purgatory_udf.sources.trace_files.import_report import IngestOptions
+from purgatory_udf.sources.trace_files.trace_reader import IngestOptions
 from purgatory_udf.storage import checkpoints, run_records
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout

@@ -4,8 +4,8 @@ In reading order:
 
 - `group_coordinator`: requests by group state, and the coordinators of a cluster
 - `group_metadata`, `group_requests`: a classic group with its members and states, and the requests of members
-- `join_requests`, `rebalance`, `member_sessions`: joining, rebalancing, session expiration
-- `group_loading`: a group that moves to another coordinator
+- `join_requests`, `rebalance`, `member_sessions`: joining and moving to another coordinator, rebalancing, session
+  expiration
 - `group_operations`: the delayed operations join, initial join and sync
 - `coordinator_timer`: the one timer of the new coordinator, and timers of members
 - `coordinator_journal`: answers, removed members, and transitions of groups and members, in order

@@ -31,7 +31,7 @@ The operations in the purgatories are not the requests, but the phases for which
   `assignment`, `rebalance`), or because no heartbeat is due at its deadline (`awaiting_join`, `awaiting_sync`,
   `replaced`, `removed`). When it expires, its member has failed, or the assigned id is dropped.
 
-A group that another broker coordinates is Dead at this one: see `group_loading`.
+A group that another broker coordinates is Dead at this one: see `join_requests`.
 
 A member's waiting request is not an operation. Its wait is recorded in its `Answer`.
 
@@ -58,7 +58,6 @@ from purgatory_udf.rules.coordinator.consumer_group import ConsumerGroup, Consum
 from purgatory_udf.rules.coordinator.consumer_group_coordinator import ConsumerCoordinator, invalid_heartbeat
 from purgatory_udf.rules.coordinator.coordinator_journal import NONE, Answer, GroupJournal
 from purgatory_udf.rules.coordinator.coordinator_timer import CoordinatorTimer
-from purgatory_udf.rules.coordinator.group_loading import NOT_COORDINATOR, GroupLoader
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState
 from purgatory_udf.rules.coordinator.group_requests import (
     ConsumerHeartbeat,
@@ -73,7 +72,7 @@ from purgatory_udf.rules.coordinator.group_requests import (
     SyncGroup,
     group_request,
 )
-from purgatory_udf.rules.coordinator.join_requests import JoinHandler
+from purgatory_udf.rules.coordinator.join_requests import NOT_COORDINATOR, GroupLoader, JoinHandler
 from purgatory_udf.rules.coordinator.online_migration import classic_group_of, consumer_group_of
 from purgatory_udf.rules.coordinator.rebalance import Rebalancer
 from purgatory_udf.rules.purgatory.clock import Clock

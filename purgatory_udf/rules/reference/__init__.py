@@ -6,8 +6,11 @@ In reading order:
 - `delayed_produce`, `delayed_fetch`: the delayed operations of produces, delete-records and create-topics requests, and
   of fetches
 - `delayed_remote`: the delayed operations of fetches and list-offsets requests that wait for remote storage
-- `share_records`, `share_partition`, `share_delivery`: the records of a partition in flight for a share group
+- `share_records`, `share_partition`: the records of a partition in flight for a share group
+- `share_state`: the persisted states of share partitions, settings of share groups, and dead-letter queues
+- `share_delivery`: reads of logs for share fetches, and acquisition of the records
 - `delayed_share_fetch`: the delayed operation of share fetches
+- `share_sessions`: the share sessions of a broker
 - `share_broker`: the share partitions of a broker, and the events that check waiting share fetches
 - `broker`: a broker's replicas and purgatories, and the cluster
 - `event_handlers`: turns each event of a trace into a delayed operation, or into a change that triggers checks

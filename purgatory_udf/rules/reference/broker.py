@@ -25,9 +25,10 @@ from purgatory_udf.rules.reference.delayed_remote import (
     DelayedRemoteListOffsets,
     RemoteReads,
 )
-from purgatory_udf.rules.reference.delayed_share_fetch import RemoteData
 from purgatory_udf.rules.reference.partition import LeaderHwChange, Partition, RemoteStorage
-from purgatory_udf.rules.reference.share_broker import ShareBroker, ShareGroups
+from purgatory_udf.rules.reference.share_broker import ShareBroker
+from purgatory_udf.rules.reference.share_delivery import RemoteData
+from purgatory_udf.rules.reference.share_state import ShareGroups
 
 
 class ReplicaBroker:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from purgatory_udf.contract.outcome import PartitionOutcome, TopicPartition
 from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedRequest, TraceRequest
@@ -14,10 +13,16 @@ from purgatory_udf.rules.reference.delayed_produce import NONE
 from purgatory_udf.rules.reference.delayed_remote import UNKNOWN_SERVER_ERROR
 from purgatory_udf.rules.reference.partition import (
     FetchIsolation,
-    LogBatch,
     OffsetMetadata,
 )
-from purgatory_udf.rules.reference.share_delivery import acquire
+from purgatory_udf.rules.reference.share_delivery import (
+    UNKNOWN_OFFSET_METADATA,
+    RemoteData,
+    ShareRead,
+    acquire,
+    partition_max_bytes,
+    sliced_bytes,
+)
 from purgatory_udf.rules.reference.share_partition import SharePartition
 from purgatory_udf.rules.reference.share_records import (
     AcquiredRange,
@@ -61,33 +66,6 @@ class ShareFetch:
         keys = self.partitions
         at = self.session_epoch % len(keys) if len(keys) > 1 and self.session_epoch > 0 else 0
         return keys[at:] + keys[:at]
-
-
-class ShareRead(NamedTuple):
-    """A read for a share fetch: the error, the number of bytes including incomplete batches, the complete batches.
-
-    `aborted` has the first and last offsets of aborted records in the batches, if the group reads committed records.
-    `is_remote` is whether the records are only in remote storage; then nothing was read.
-    """
-
-    error: str
-    metadata: OffsetMetadata | None = None
-    bytes: int = 0
-    batches: Sequence[LogBatch] = ()
-    aborted: tuple[tuple[int, int], ...] = ()
-    is_remote: bool = False
-
-
-# The metadata of an offset in remote storage while the quota of remote reads is exhausted. It adds no bytes.
-UNKNOWN_OFFSET_METADATA = OffsetMetadata(-1, -1, -1)
-
-
-class RemoteData(NamedTuple):
-    """The result of a read of remote storage. `last_offset` is that of the last complete batch, None if unknown."""
-
-    error: str
-    bytes: int = 0
-    last_offset: int | None = None
 
 
 @dataclass(slots=True)
@@ -370,7 +348,7 @@ class DelayedShareFetch(DelayedRequest):
         """
         total = self.fetch.max_bytes if max_bytes is None else max_bytes
         reads, limit, min_one_message = {}, total, True
-        for key, part in _partition_max_bytes(total, keys, locked).items():
+        for key, part in partition_max_bytes(total, keys, locked).items():
             if key in self.erroneous:
                 continue
             read = self._log.read(key, offsets[key], min(part, limit), min_one_message, self.fetch.isolation)
@@ -391,7 +369,7 @@ class DelayedShareFetch(DelayedRequest):
         if any(read.error != NONE for read in reads.values()):  # Case D
             return "read_error"
         accumulated = 0
-        max_bytes = _partition_max_bytes(self.fetch.max_bytes, list(offsets), len(offsets))
+        max_bytes = partition_max_bytes(self.fetch.max_bytes, list(offsets), len(offsets))
         for key, offset in offsets.items():
             end = self._log.end(key, self.fetch.isolation)
             start = self.share_partitions[key].fetch_metadata(offset)
@@ -431,7 +409,7 @@ class DelayedShareFetch(DelayedRequest):
                     answer.acquired = partition.archive_aborted(answer.acquired, read.aborted)
                     count = sum(each.last + 1 - each.first for each in answer.acquired)
                 acquired_count += count
-                answer.bytes = _sliced_bytes(read, answer.acquired)
+                answer.bytes = sliced_bytes(read, answer.acquired)
 
     def waits_for(self, key: object) -> bool:
         return True
@@ -459,33 +437,3 @@ class DelayedShareFetch(DelayedRequest):
 
     def answered_bytes(self) -> int:
         return self.readable_bytes()
-
-
-def _partition_max_bytes(max_bytes: int, keys: Sequence[TopicPartition], locked: int) -> dict[TopicPartition, int]:
-    """Divide the bytes of a request among partitions (`PartitionMaxBytesStrategy`); return the limit of each of `keys`.
-
-    The request is divided by the number of `locked` partitions, although only `keys` may be read. Kafka gives the
-    remainder to a random partition, a replay to the first.
-    """
-    if max_bytes < len(keys):
-        return {key: int(index < max_bytes) for index, key in enumerate(keys)}
-    parts = locked if max_bytes >= locked else len(keys)
-    each, remainder = divmod(max_bytes, parts)
-    return {key: each + (remainder if index == 0 else 0) for index, key in enumerate(keys)}
-
-
-def _sliced_bytes(read: ShareRead, acquired: Sequence[AcquiredRange]) -> int:
-    """Return the bytes of the batches that hold acquired records (`ShareFetchUtils.maybeSliceFetchRecords`)."""
-    if not acquired:
-        return 0
-    if len(read.batches) == 1:
-        return read.bytes
-    first, size = read.batches[0], 0
-    for batch in islice(read.batches, 1, None):
-        if batch.base <= acquired[0].first:
-            first = batch
-        elif batch.base > acquired[-1].last:
-            break
-        else:
-            size += batch.size
-    return first.size + size

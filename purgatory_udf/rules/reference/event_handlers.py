@@ -50,17 +50,18 @@ from purgatory_udf.rules.reference.delayed_remote import (
     DelayedRemoteListOffsets,
     ListOffsetsPartitionStatus,
 )
-from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, RemoteData, ShareFetch
+from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, ShareFetch
 from purgatory_udf.rules.reference.partition import FetchIsolation, Partition, ReplicaStatus
-from purgatory_udf.rules.reference.share_broker import SHARE_SESSION_LIMIT_REACHED, GroupKey, ShareAnswer, StateRead
+from purgatory_udf.rules.reference.share_delivery import RemoteData
 from purgatory_udf.rules.reference.share_records import (
     Acknowledgement,
     Acquirer,
-    PersistedState,
     RecordState,
     ShareGroupLimits,
     StateBatch,
 )
+from purgatory_udf.rules.reference.share_sessions import SHARE_SESSION_LIMIT_REACHED
+from purgatory_udf.rules.reference.share_state import GroupKey, PersistedState, ShareAnswer, StateRead
 
 Event = Mapping[str, Any]
 Respond = Callable[[Any], None]
@@ -195,7 +196,7 @@ def share_fetch(cluster: ReplicaCluster, event: Event, respond: Respond | None =
     error = event.get("error") or NONE
     is_limit = error == SHARE_SESSION_LIMIT_REACHED and cluster.config.share.max_sessions is not None
     if error == NONE or is_limit:
-        error = broker.shares.fetch_session_error(fetch)
+        error = broker.shares.sessions.fetch_error(fetch)
     if error != NONE:
         broker.shares.refuse(operation, error, event["time_us"])
         return operation
@@ -222,7 +223,7 @@ REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
 
 def _share_acknowledge(cluster: ReplicaCluster, event: Event) -> None:
     shares = cluster.broker(_broker_id(event)).shares
-    error = shares.acknowledge_session_error(event["group"], event["member_id"], event.get("session_epoch"))
+    error = shares.sessions.acknowledge_error(event["group"], event["member_id"], event.get("session_epoch"))
     if error == NONE:
         _acknowledge(cluster, event)
         return

@@ -179,7 +179,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 # The version of the serialized form, which contains the names of modules and classes.
-VERSION = 10
+VERSION = 11
 
 # Batches of a log that are remembered although no share group needs them. Older ones become one batch.
 RETAINED_BATCHES = 1000

@@ -20,226 +20,38 @@ A waiting fetch is watched on two keys per partition: G, the group's share parti
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import NamedTuple, Protocol
 
-from purgatory_udf.common.configuration import INT32_MAX, ShareSettings
 from purgatory_udf.contract.outcome import ShareDelivery, TopicPartition
-from purgatory_udf.contract.overrides import apply_override
 from purgatory_udf.rules.purgatory.clock import Clock
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer, Timer, TimerTask
-from purgatory_udf.rules.reference.delayed_fetch import OFFSET_OUT_OF_RANGE, start_offset_metadata
 from purgatory_udf.rules.reference.delayed_produce import NONE
-from purgatory_udf.rules.reference.delayed_remote import UNKNOWN_SERVER_ERROR, RemoteReads
-from purgatory_udf.rules.reference.delayed_share_fetch import (
-    UNKNOWN_OFFSET_METADATA,
-    DelayedShareFetch,
-    RemoteData,
-    ShareFetch,
-    ShareRead,
-)
-from purgatory_udf.rules.reference.partition import (
-    FetchIsolation,
-    LogBatch,
-    OffsetMetadata,
-    Partition,
-    RemoteStorage,
-    ReplicaStatus,
-)
-from purgatory_udf.rules.reference.share_partition import DeadLetters, SharePartition, StateWrite
+from purgatory_udf.rules.reference.delayed_remote import RemoteReads
+from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch
+from purgatory_udf.rules.reference.partition import ReplicaStatus
+from purgatory_udf.rules.reference.share_delivery import RemoteData, ReplicaHost, ShareLogReader
+from purgatory_udf.rules.reference.share_partition import SharePartition
 from purgatory_udf.rules.reference.share_records import (
     Acknowledgement,
     Acquirer,
-    PersistedState,
-    ShareGroupLimits,
     ShareGroupSettings,
 )
-
-UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
-NOT_LEADER_OR_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
-# The errors of the share coordinator as members get them (`fetchPersisterError`). Any other is UNKNOWN_SERVER_ERROR.
-_PERSISTER_ERRORS = {
-    **dict.fromkeys(
-        ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"), "COORDINATOR_NOT_AVAILABLE"
-    ),
-    **dict.fromkeys(("FENCED_LEADER_EPOCH", "FENCED_STATE_EPOCH", NOT_LEADER_OR_FOLLOWER), NOT_LEADER_OR_FOLLOWER),
-    "GROUP_ID_NOT_FOUND": "GROUP_ID_NOT_FOUND",
-    UNKNOWN_TOPIC_OR_PARTITION: UNKNOWN_TOPIC_OR_PARTITION,
-}
-# Errors with which the broker drops the share partition (`fencedSharePartitionHandler`).
-_FENCING_ERRORS = {NOT_LEADER_OR_FOLLOWER, "GROUP_ID_NOT_FOUND", UNKNOWN_TOPIC_OR_PARTITION}
-SHARE_SESSION_NOT_FOUND = "SHARE_SESSION_NOT_FOUND"
-INVALID_SHARE_SESSION_EPOCH = "INVALID_SHARE_SESSION_EPOCH"
-SHARE_SESSION_LIMIT_REACHED = "SHARE_SESSION_LIMIT_REACHED"
-# Epochs of the requests that start and end a session.
-INITIAL_EPOCH, FINAL_EPOCH = 0, -1
-
-
-class StateRead(NamedTuple):
-    """The read of a share partition's state: how long it takes, and its error."""
-
-    delay_ms: int = 0
-    error: str = NONE
-
-
-NO_READS: Mapping[TopicPartition, StateRead] = {}
-
-
-class GroupKey(NamedTuple):
-    """Key G: a share partition, which is a partition and a share group. As text: `group/topic-partition`."""
-
-    group: str
-    key: TopicPartition
-
-    def __str__(self) -> str:
-        return f"{self.group}/{self.key}"
-
-
-class ShareGroups:
-    """State that all brokers of a cluster share: settings of share groups, and states persisted by the coordinator."""
-
-    def __init__(self, settings: ShareSettings, remote_wait_ms: int | None = None) -> None:
-        self.settings, self.remote_wait_ms = settings, remote_wait_ms
-        self._group_settings: dict[str, ShareGroupSettings] = {}
-        # Groups with a dead-letter queue in the trace, which reports the end of each write to it.
-        self._reporting: set[str] = set()
-        self._states: dict[GroupKey, PersistedState] = {}
-
-    def limits(self, group: str) -> ShareGroupLimits:
-        """Return the settings of a group."""
-        return self.group_settings(group).limits
-
-    def group_settings(self, group: str) -> ShareGroupSettings:
-        """Return the object that always has the settings of a group."""
-        settings = self._group_settings.get(group)
-        if settings is None:
-            limits = self._with_settings(group, ShareGroupLimits())
-            settings = self._group_settings[group] = ShareGroupSettings(limits)
-        return settings
-
-    def configure(self, group: str, limits: ShareGroupLimits) -> None:
-        """Set the settings of a group, as the trace reports them."""
-        self.group_settings(group).limits = self._with_settings(group, limits)
-        (self._reporting.add if limits.dead_letter_queue else self._reporting.discard)(group)
-
-    def _with_settings(self, group: str, limits: ShareGroupLimits) -> ShareGroupLimits:
-        numbers = {
-            field: max(1, apply_override(getattr(limits, field), self.settings.of_group(field, group)))
-            for field in ("record_lock_duration_ms", "delivery_count_limit", "partition_max_record_locks")
-        }
-        queue = self.settings.dead_letter_queue
-        return limits._replace(
-            **numbers,
-            dead_letter_queue=self.settings.has_dead_letters and (limits.dead_letter_queue if queue is None else queue),
-            auto_offset_reset=self.settings.auto_offset_reset or limits.auto_offset_reset,
-            isolation=str(self.settings.of_group("isolation", group) or limits.isolation),
-        )
-
-    def dead_letter_write_ms(self, group: str) -> int | None:
-        """Return how long a write to the dead-letter queue takes; None if the trace reports its end."""
-        if self.settings.dead_letter_write_ms is None and group in self._reporting:
-            return None
-        return self.settings.dead_letter_write_ms or 0
-
-    def state(self, key: GroupKey) -> PersistedState:
-        """Return the persisted state of a share partition."""
-        return self._states.setdefault(key, PersistedState())
-
-    def start_offsets(self, key: TopicPartition) -> list[int]:
-        """Return the persisted start offsets of a partition, those of every group."""
-        states = (state for group_key, state in self._states.items() if group_key.key == key)
-        return [state.start for state in states if state.start is not None]
-
-    def load(self, key: GroupKey, state: PersistedState) -> None:
-        """Set the persisted state of a share partition, as the trace reports it."""
-        self._states[key] = state
-
-
-@dataclass
-class CachedShareSession:
-    """The share session of a member at a broker: the partitions it has had, and the epoch of its next request.
-
-    `epoch` is None while the trace does not show it.
-    """
-
-    partitions: dict[TopicPartition, None] = field(default_factory=dict)
-    epoch: int | None = None
-
-
-@dataclass
-class ShareAnswer:
-    """The answer to a request that waits for the states of share partitions to be written.
-
-    `pending` is the number of writes without an answer. `written_us` is the time of the last answer, None until then.
-    `errors` has the error of each partition. `respond` is called at that time, unless it is None. `write_errors` has
-    the errors with which the share coordinator answers the writes, by partition.
-    """
-
-    operation_id: int
-    request_id: str | None
-    type: str
-    write_ms: int | None = None
-    pending: int = 0
-    written_us: int | None = None
-    waited: bool = False
-    errors: dict[TopicPartition, str] = field(default_factory=dict)
-    write_errors: Mapping[TopicPartition, str] = field(default_factory=dict)
-    respond: Callable[[], None] | None = None
-
-    def settle(self, now_us: int) -> None:
-        self.pending -= 1
-        if not self.pending:
-            self.written_us = now_us
-            if self.respond is not None:
-                self.respond()
-
-
-class _WriteAnswer(TimerTask):
-    """Timer task: the share coordinator's answer to a write of a share partition's state, after its delay."""
-
-    def __init__(self, deadline_ms: int, write: StateWrite, broker: ShareBroker) -> None:
-        super().__init__(deadline_ms)
-        self._write, self._broker = write, broker
-
-    def run(self, now_ms: int) -> None:
-        self._broker.apply_write(self._write, now_ms * 1000)
-
-
-class _DeadLetterWrite(TimerTask):
-    """Timer task: the end of a write to a dead-letter queue, after its delay."""
-
-    def __init__(self, deadline_ms: int, partition: SharePartition, letters: DeadLetters) -> None:
-        super().__init__(deadline_ms)
-        self._partition, self._letters = partition, letters
-
-    def run(self, now_ms: int) -> None:
-        self._partition.archive_letters(self._letters, now_ms * 1000)
-
-
-class _StateRead(TimerTask):
-    """Timer task: the share coordinator's answer to the read of a share partition's state, after its delay.
-
-    `operation` is the share fetch that caused the read, and `error` that of the answer.
-    """
-
-    def __init__(
-        self,
-        deadline_ms: int,
-        partition: SharePartition,
-        operation: DelayedShareFetch,
-        error: str,
-        broker: ShareBroker,
-    ) -> None:
-        super().__init__(deadline_ms)
-        self._partition, self._operation, self._error, self._broker = partition, operation, error, broker
-
-    def run(self, now_ms: int) -> None:
-        if self._error == NONE:
-            self._broker.initialize(self._partition, now_ms * 1000)
-        else:
-            self._broker.fail_read(self._partition, self._operation, self._error, now_ms * 1000)
+from purgatory_udf.rules.reference.share_sessions import SHARE_SESSION_LIMIT_REACHED, ShareSessions
+from purgatory_udf.rules.reference.share_state import (
+    FENCING_ERRORS,
+    NO_READS,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    DeadLetters,
+    DeadLetterWrite,
+    GroupKey,
+    ShareAnswer,
+    ShareGroups,
+    StateRead,
+    StateReadEnd,
+    StateWrite,
+    WriteAnswer,
+    member_error,
+)
 
 
 class _IdleShareFetch(TimerTask):
@@ -264,18 +76,7 @@ class _PendingRemoteReads(TimerTask):
         self._operation.expire_remote_reads(now_ms * 1000)
 
 
-class ReplicaHost(Protocol):
-    """Interface of the broker to which a `ShareBroker` belongs."""
-
-    @property
-    def remote_storage(self) -> RemoteStorage:
-        """The limits on the broker's reads of remote storage."""
-
-    def replica(self, key: TopicPartition) -> Partition:
-        """Return the broker's replica of the partition."""
-
-
-class ShareBroker:
+class ShareBroker(ShareLogReader):
     """The share partitions of a broker (`SharePartitionManager`), its ShareFetch purgatory and its timers.
 
     Of timers with the same deadline, answers to state writes come first, then fetches expire, then acquisition locks.
@@ -288,6 +89,7 @@ class ShareBroker:
         groups: ShareGroups,
         host: ReplicaHost,
     ) -> None:
+        super().__init__(host, groups.settings.reads == "bytes")
         self.broker_id = broker_id
         self.deliveries: list[ShareDelivery] = []
         self.answers: list[ShareAnswer] = []
@@ -301,19 +103,12 @@ class ShareBroker:
             broker_id, "share-group-lock-timeout", 0, SystemTimer(clock.start_ms)
         ).timer
         self.partitions: dict[GroupKey, SharePartition] = {}
-        self._sessions: dict[tuple[str, str], CachedShareSession] = {}
-        # Groups and members that have had a session, or have been refused one.
-        self._members: set[tuple[str, str]] = set()
+        self.sessions = ShareSessions(groups.settings)
         # Timers of share fetches that wait outside of the purgatory: without a session, or for remote reads.
         self._waiting: dict[DelayedShareFetch, TimerTask] = {}
         self._reads = RemoteReads()
         self._actions: list[tuple[str, tuple[TopicPartition, ...]] | TopicPartition] = []
-        self._groups, self._host = groups, host
-
-    @property
-    def cuts_reads(self) -> bool:
-        """Whether a read is cut at its limit, and its bytes reduce the limit of later partitions."""
-        return self._groups.settings.reads == "bytes"
+        self._groups = groups
 
     @property
     def checks_only_with_data(self) -> bool:
@@ -328,50 +123,7 @@ class ShareBroker:
     def group_settings(self, group: str) -> ShareGroupSettings:
         return self._groups.group_settings(group)
 
-    # Sessions
-
-    def fetch_session_error(self, fetch: ShareFetch) -> str:
-        """Create, continue or refuse the share session of a fetch (`SharePartitionManager.newContext`).
-
-        Sessions are only checked if the settings limit their number. A session from before the trace may have any
-        epoch. Returns the error, or NONE.
-        """
-        member, limit = (fetch.group, fetch.acquirer.member_id), self._groups.settings.max_sessions
-        if limit is not None and fetch.session_epoch == INITIAL_EPOCH:
-            self._members.add(member)
-            self._sessions.pop(member, None)
-            if len(self._sessions) >= limit:
-                return SHARE_SESSION_LIMIT_REACHED
-            self._sessions[member] = CachedShareSession(epoch=INITIAL_EPOCH)
-        elif member not in self._sessions and (limit is None or member not in self._members):
-            self._members.add(member)
-            self._sessions[member] = CachedShareSession()
-        error = self._use_session(member, fetch.session_epoch)
-        if error == NONE:
-            self._sessions[member].partitions.update(dict.fromkeys(fetch.partitions))
-        return error
-
-    def acknowledge_session_error(self, group: str, member_id: str, epoch: int | None) -> str:
-        """Return the error of the session epoch of a request that acknowledges records, or NONE."""
-        member = group, member_id
-        if member not in self._sessions and member not in self._members:
-            return NONE
-        return self._use_session(member, epoch)
-
-    def _use_session(self, member: tuple[str, str], epoch: int | None) -> str:
-        """Check the epoch of a request, and advance that of the session. An epoch of None matches any session."""
-        if self._groups.settings.max_sessions is None:
-            return NONE
-        session = self._sessions.get(member)
-        if session is None:
-            return SHARE_SESSION_NOT_FOUND
-        if epoch is None:
-            session.epoch = None
-        elif epoch != FINAL_EPOCH:
-            if session.epoch not in (None, epoch):
-                return INVALID_SHARE_SESSION_EPOCH
-            session.epoch = epoch + 1 if epoch < INT32_MAX else 1
-        return NONE
+    # Fetches that wait outside of the purgatory
 
     def refuse(self, operation: DelayedShareFetch, error: str, now_us: int) -> None:
         """Answer a share fetch with an error of its session: after its maximum wait if there are too many sessions."""
@@ -424,27 +176,6 @@ class ShareBroker:
             is_lost = self._groups.settings.limits_failing_deliveries  # since 4.2 (KAFKA-19567)
         return status.rule if is_lost else None
 
-    def remote_data(self, key: TopicPartition, offset: int, data: RemoteData, isolation: FetchIsolation) -> ShareRead:
-        if data.error != NONE:
-            return ShareRead(data.error)
-        replica = self._host.replica(key)
-        batches: Sequence[LogBatch] = replica.log.batches_from(offset, data.bytes)
-        if (last := data.last_offset) is not None:
-            batches = list(
-                takewhile(lambda batch: batch.last <= last, replica.log.batches_from(offset, replica.log.size))
-            )
-            if not batches or batches[-1].last != last:
-                batches = [LogBatch(offset, last, data.bytes)] if last >= offset else []
-        return self._with_aborted(replica, ShareRead(NONE, None, data.bytes, batches), isolation)
-
-    @staticmethod
-    def _with_aborted(replica: Partition, read: ShareRead, isolation: FetchIsolation) -> ShareRead:
-        """Return the read with the ranges of aborted records in it, if the group reads committed records."""
-        if isolation is not FetchIsolation.TXN_COMMITTED or not replica.aborted or not read.batches:
-            return read
-        first, last = read.batches[0].base, read.batches[-1].last
-        return read._replace(aborted=tuple(each for each in replica.aborted if each[0] <= last and each[1] >= first))
-
     # Requests
 
     def fetch_messages(
@@ -473,7 +204,7 @@ class ShareBroker:
                 partition = self.partitions[group_key] = SharePartition(*group_key, self)
                 delay_ms, error = reads.get(key, StateRead())
                 if delay_ms:
-                    self._writes.add(_StateRead(now_us // 1000 + delay_ms, partition, operation, error, self))
+                    self._writes.add(StateReadEnd(now_us // 1000 + delay_ms, partition, operation, error, self))
                 elif error != NONE:
                     self.fail_read(partition, operation, error, now_us)
                 else:
@@ -501,7 +232,7 @@ class ShareBroker:
         fetches are answered without an error.
         """
         self._drop(GroupKey(partition.group, partition.key), partition, now_us)
-        operation.erroneous[partition.key] = _PERSISTER_ERRORS.get(error, UNKNOWN_SERVER_ERROR)
+        operation.erroneous[partition.key] = member_error(error)
 
     def _drop(self, key: GroupKey, partition: SharePartition, now_us: int) -> None:
         """Fence a share partition, and forget it; the next fetch reads its state again."""
@@ -551,12 +282,12 @@ class ShareBroker:
             partition.release(member_id, now_us, answer)
             return NONE
 
-        session = self._sessions.pop((group, member_id), None)
-        self._end_deliveries(answer, group, session.partitions if session else (), apply, now_us)
+        keys = self.sessions.close(group, member_id)
+        self._end_deliveries(answer, group, keys, apply, now_us)
 
     def close_connection(self, group: str, now_us: int) -> None:
         """Drop the share partitions of a group if the broker has no session of it any more (`onGroupEmpty`)."""
-        if all(of != group for of, _ in self._sessions):
+        if not self.sessions.has_group(group):
             for key in [each for each in self.partitions if each.group == group]:
                 self._drop(key, self.partitions[key], now_us)
 
@@ -594,7 +325,7 @@ class ShareBroker:
         if delay_ms <= 0:
             self.apply_write(write, now_us)
         else:
-            self._writes.add(_WriteAnswer(now_us // 1000 + delay_ms, write, self))
+            self._writes.add(WriteAnswer(now_us // 1000 + delay_ms, write, self))
 
     def apply_write(self, write: StateWrite, now_us: int) -> None:
         """Store a write at the share coordinator unless it fails, and pass its answer to the share partition."""
@@ -607,8 +338,8 @@ class ShareBroker:
             partition.on_written(write, now_us)
         else:
             partition.roll_back(write, now_us)
-            answered = answer.errors[partition.key] = _PERSISTER_ERRORS.get(error, UNKNOWN_SERVER_ERROR)
-            if answered in _FENCING_ERRORS and (fenced := self.partitions.get(group_key)):
+            answered = answer.errors[partition.key] = member_error(error)
+            if answered in FENCING_ERRORS and (fenced := self.partitions.get(group_key)):
                 self._drop(group_key, fenced, now_us)
         if answer is not None:
             answer.settle(now_us)
@@ -620,7 +351,7 @@ class ShareBroker:
         if delay_ms == 0:
             partition.archive_letters(letters, now_us)
         elif delay_ms is not None:
-            self._writes.add(_DeadLetterWrite(now_us // 1000 + delay_ms, partition, letters))
+            self._writes.add(DeadLetterWrite(now_us // 1000 + delay_ms, partition, letters))
 
     def end_dead_letters(self, key: GroupKey, first: int, last: int, now_us: int) -> None:
         """Handle the trace's report that the write of these offsets to the dead-letter queue has ended."""
@@ -680,36 +411,6 @@ class ShareBroker:
                 task.cancel()
                 operation.abandon(now_us)
                 operation.trigger = str(key)
-        self._sessions = {member: each for member, each in self._sessions.items() if key not in each.partitions}
+        self.sessions.forget(key)
         for group_key in [each for each in self.partitions if each.key == key]:
             self.partitions.pop(group_key).fence(now_us)
-
-    def end(self, key: TopicPartition, isolation: FetchIsolation) -> OffsetMetadata | None:
-        """Return the end of a partition up to which share groups read; see `ShareLog.end`."""
-        return isolation.end(self._host.replica(key))
-
-    def log_start(self, key: TopicPartition) -> int:
-        return self._host.replica(key).log.start or 0
-
-    def read(
-        self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool, isolation: FetchIsolation
-    ) -> ShareRead:
-        """Read from a partition's log; see `ShareLog.read`."""
-        replica = self._host.replica(key)
-        log, end = replica.log, isolation.end(replica)
-        if replica.status is not ReplicaStatus.ONLINE:
-            return ShareRead(replica.status.error)
-        if (log.start is not None and offset < log.start) or (log.end is not None and offset > log.end.offset):
-            return ShareRead(OFFSET_OUT_OF_RANGE)
-        if log.local_start is not None and offset < log.local_start:
-            if self._host.remote_storage.quota_exhausted:
-                return ShareRead(NONE, UNKNOWN_OFFSET_METADATA)
-            return ShareRead(NONE, is_remote=True)
-        metadata = start_offset_metadata(replica, offset, isolation)
-        if end is None or offset >= end.offset:
-            return ShareRead(NONE, metadata)
-        size, _ = log.read(offset, end, max_bytes, min_one_message)
-        batches = log.batches_from(offset, size)
-        if not self.cuts_reads:
-            size = sum(batch.size for batch in batches)
-        return self._with_aborted(replica, ShareRead(NONE, metadata, size, batches), isolation)

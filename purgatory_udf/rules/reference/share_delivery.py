@@ -1,13 +1,25 @@
-"""Acquisition of records by a share fetch (`SharePartition.acquire`)."""
+"""Reads of partitions' logs for share fetches, and acquisition of the records (`SharePartition.acquire`)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import islice, takewhile
 from operator import attrgetter
+from typing import NamedTuple, Protocol
 
 from purgatory_udf.common.configuration import INT32_MAX
-from purgatory_udf.rules.reference.partition import LogBatch
+from purgatory_udf.contract.outcome import TopicPartition
+from purgatory_udf.rules.reference.delayed_fetch import OFFSET_OUT_OF_RANGE, start_offset_metadata
+from purgatory_udf.rules.reference.delayed_produce import NONE
+from purgatory_udf.rules.reference.partition import (
+    FetchIsolation,
+    LogBatch,
+    OffsetMetadata,
+    Partition,
+    RemoteStorage,
+    ReplicaStatus,
+)
 from purgatory_udf.rules.reference.share_partition import SharePartition
 from purgatory_udf.rules.reference.share_records import (
     MIN_THROTTLE_LIMIT,
@@ -18,6 +30,135 @@ from purgatory_udf.rules.reference.share_records import (
     RecordState,
     ShareGroupLimits,
 )
+
+
+class ShareRead(NamedTuple):
+    """A read for a share fetch: the error, the number of bytes including incomplete batches, the complete batches.
+
+    `aborted` has the first and last offsets of aborted records in the batches, if the group reads committed records.
+    `is_remote` is whether the records are only in remote storage; then nothing was read.
+    """
+
+    error: str
+    metadata: OffsetMetadata | None = None
+    bytes: int = 0
+    batches: Sequence[LogBatch] = ()
+    aborted: tuple[tuple[int, int], ...] = ()
+    is_remote: bool = False
+
+
+# The metadata of an offset in remote storage while the quota of remote reads is exhausted. It adds no bytes.
+UNKNOWN_OFFSET_METADATA = OffsetMetadata(-1, -1, -1)
+
+
+class RemoteData(NamedTuple):
+    """The result of a read of remote storage. `last_offset` is that of the last complete batch, None if unknown."""
+
+    error: str
+    bytes: int = 0
+    last_offset: int | None = None
+
+
+class ReplicaHost(Protocol):
+    """Interface of the broker to which a `ShareBroker` belongs."""
+
+    @property
+    def remote_storage(self) -> RemoteStorage:
+        """The limits on the broker's reads of remote storage."""
+
+    def replica(self, key: TopicPartition) -> Partition:
+        """Return the broker's replica of the partition."""
+
+
+class ShareLogReader:
+    """Reads partitions' logs for the share fetches of a broker.
+
+    `cuts_reads` is whether a read is cut at its limit, and its bytes reduce the limit of later partitions.
+    """
+
+    def __init__(self, host: ReplicaHost, cuts_reads: bool) -> None:
+        self._host, self.cuts_reads = host, cuts_reads
+
+    def end(self, key: TopicPartition, isolation: FetchIsolation) -> OffsetMetadata | None:
+        """Return the end of a partition up to which share groups read; see `ShareLog.end`."""
+        return isolation.end(self._host.replica(key))
+
+    def log_start(self, key: TopicPartition) -> int:
+        return self._host.replica(key).log.start or 0
+
+    def read(
+        self, key: TopicPartition, offset: int, max_bytes: int, min_one_message: bool, isolation: FetchIsolation
+    ) -> ShareRead:
+        """Read from a partition's log; see `ShareLog.read`."""
+        replica = self._host.replica(key)
+        log, end = replica.log, isolation.end(replica)
+        if replica.status is not ReplicaStatus.ONLINE:
+            return ShareRead(replica.status.error)
+        if (log.start is not None and offset < log.start) or (log.end is not None and offset > log.end.offset):
+            return ShareRead(OFFSET_OUT_OF_RANGE)
+        if log.local_start is not None and offset < log.local_start:
+            if self._host.remote_storage.quota_exhausted:
+                return ShareRead(NONE, UNKNOWN_OFFSET_METADATA)
+            return ShareRead(NONE, is_remote=True)
+        metadata = start_offset_metadata(replica, offset, isolation)
+        if end is None or offset >= end.offset:
+            return ShareRead(NONE, metadata)
+        size, _ = log.read(offset, end, max_bytes, min_one_message)
+        batches = log.batches_from(offset, size)
+        if not self.cuts_reads:
+            size = sum(batch.size for batch in batches)
+        return self._with_aborted(replica, ShareRead(NONE, metadata, size, batches), isolation)
+
+    def remote_data(self, key: TopicPartition, offset: int, data: RemoteData, isolation: FetchIsolation) -> ShareRead:
+        if data.error != NONE:
+            return ShareRead(data.error)
+        replica = self._host.replica(key)
+        batches: Sequence[LogBatch] = replica.log.batches_from(offset, data.bytes)
+        if (last := data.last_offset) is not None:
+            batches = list(
+                takewhile(lambda batch: batch.last <= last, replica.log.batches_from(offset, replica.log.size))
+            )
+            if not batches or batches[-1].last != last:
+                batches = [LogBatch(offset, last, data.bytes)] if last >= offset else []
+        return self._with_aborted(replica, ShareRead(NONE, None, data.bytes, batches), isolation)
+
+    @staticmethod
+    def _with_aborted(replica: Partition, read: ShareRead, isolation: FetchIsolation) -> ShareRead:
+        """Return the read with the ranges of aborted records in it, if the group reads committed records."""
+        if isolation is not FetchIsolation.TXN_COMMITTED or not replica.aborted or not read.batches:
+            return read
+        first, last = read.batches[0].base, read.batches[-1].last
+        return read._replace(aborted=tuple(each for each in replica.aborted if each[0] <= last and each[1] >= first))
+
+
+def partition_max_bytes(max_bytes: int, keys: Sequence[TopicPartition], locked: int) -> dict[TopicPartition, int]:
+    """Divide the bytes of a request among partitions (`PartitionMaxBytesStrategy`); return the limit of each of `keys`.
+
+    The request is divided by the number of `locked` partitions, although only `keys` may be read. Kafka gives the
+    remainder to a random partition, a replay to the first.
+    """
+    if max_bytes < len(keys):
+        return {key: int(index < max_bytes) for index, key in enumerate(keys)}
+    parts = locked if max_bytes >= locked else len(keys)
+    each, remainder = divmod(max_bytes, parts)
+    return {key: each + (remainder if index == 0 else 0) for index, key in enumerate(keys)}
+
+
+def sliced_bytes(read: ShareRead, acquired: Sequence[AcquiredRange]) -> int:
+    """Return the bytes of the batches that hold acquired records (`ShareFetchUtils.maybeSliceFetchRecords`)."""
+    if not acquired:
+        return 0
+    if len(read.batches) == 1:
+        return read.bytes
+    first, size = read.batches[0], 0
+    for batch in islice(read.batches, 1, None):
+        if batch.base <= acquired[0].first:
+            first = batch
+        elif batch.base > acquired[-1].last:
+            break
+        else:
+            size += batch.size
+    return first.size + size
 
 
 def acquire(

@@ -7,11 +7,10 @@ of its offsets has a separate state. Rules and order of evaluation are those of 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from purgatory_udf.contract.outcome import ShareDelivery, TopicPartition
 from purgatory_udf.rules.purgatory.timing_wheel import Timer
@@ -29,41 +28,18 @@ from purgatory_udf.rules.reference.share_records import (
     Acquirer,
     AcquisitionLock,
     InFlightBatch,
+    InFlightRecords,
     InFlightState,
-    PersistedState,
     RecordState,
     ShareGroupLimits,
     ShareGroupSettings,
     StateBatch,
     StateTransition,
 )
+from purgatory_udf.rules.reference.share_state import DeadLetters, PersistedState, StateWrite
 
 # Returns the fields of a delivery other than its offsets.
 _but_offsets = attrgetter(*(each.name for each in fields(ShareDelivery) if not each.name.endswith("_offset")))
-
-
-class StateWrite(NamedTuple):
-    """A write of a share partition's state that the share coordinator has not answered yet.
-
-    `dead_letters` are to be written to the dead-letter queue after it, in addition to ARCHIVING records of its
-    transitions. `after_timeout` is whether an acquisition lock has expired.
-    """
-
-    partition: SharePartition
-    start: int
-    batches: tuple[StateBatch, ...]
-    transitions: tuple[StateTransition, ...] = ()
-    request: object = None
-    dead_letters: tuple[DeadLetters, ...] = ()
-    after_timeout: bool = False
-
-
-class DeadLetters(NamedTuple):
-    """ARCHIVING records with one state, offsets `first` to `last`, that are being written to a dead-letter queue."""
-
-    state: InFlightState
-    first: int
-    last: int
 
 
 class ShareServer(Protocol):
@@ -90,12 +66,10 @@ class ShareServer(Protocol):
         """Check the share fetches of the group that wait for the partition."""
 
 
-class SharePartition:
+class SharePartition(InFlightRecords):
     """The records of a partition that are in flight for a share group.
 
     Attributes:
-        start_offset: The first offset that is not done.
-        end_offset: The last offset that was acquired, or the start offset while none is in flight.
         is_active: Whether the state was read and the broker still leads the partition.
         fetch_lock: The share fetch that is reading now; others skip the partition.
     """
@@ -103,41 +77,15 @@ class SharePartition:
     def __init__(self, group: str, key: TopicPartition, server: ShareServer) -> None:
         self.group, self.key, self._server = group, key, server
         self._settings = server.group_settings(group)
-        self.start_offset = self.end_offset = 0
+        super().__init__()
         self.is_active = self.is_fenced = False
         self.fetch_lock: object = None
         # Segment and position of the offset that is fetched next, taken once for it.
         self._fetch_metadata: OffsetMetadata | None = None
         self._metadata_offset = -1
-        self.has_gap_or_release = False
-        self.firsts: list[int] = []
-        self._batches: dict[int, InFlightBatch] = {}
-        # Offsets that the persisted state does not cover: the first one, and the end offset at that time.
-        self._gap_start = 0
-        self._gap_end: int | None = None
         # Records on their way to the dead-letter queue, and offsets that the trace reported before.
         self.dead_letters: list[DeadLetters] = []
         self._reported: set[int] = set()
-
-    # The cache of batches, in order of their first offsets.
-
-    @property
-    def batches(self) -> list[InFlightBatch]:
-        return [self._batches[first] for first in self.firsts]
-
-    def put(self, batch: InFlightBatch) -> None:
-        if batch.first not in self._batches:
-            self.firsts.insert(bisect_left(self.firsts, batch.first), batch.first)
-        self._batches[batch.first] = batch
-
-    def floor(self, offset: int) -> InFlightBatch | None:
-        index = bisect_right(self.firsts, offset)
-        return self._batches[self.firsts[index - 1]] if index else None
-
-    def between(self, first: int, last: int) -> list[InFlightBatch]:
-        """Return the batches with a first offset from `first` to `last`, inclusive."""
-        low, high = bisect_left(self.firsts, first), bisect_right(self.firsts, last)
-        return [self._batches[key] for key in self.firsts[low:high]]
 
     # Initialization
 
@@ -157,18 +105,8 @@ class SharePartition:
             self.end_offset = self._batches[self.firsts[-1]].last
             if gap is not None:
                 self._gap_end, self._gap_start = self.end_offset, gap
-            self._move_start()
+            self.move_start()
         self.is_active = True
-
-    @property
-    def has_gap(self) -> bool:
-        return self._gap_end == self.end_offset
-
-    def advance_gap(self, offset: int) -> None:
-        if self.has_gap and offset <= self.end_offset:
-            self._gap_start = offset
-        else:
-            self._gap_end = None
 
     # Fetching
 
@@ -181,33 +119,6 @@ class SharePartition:
     def limits_failing_deliveries(self) -> bool:
         """Whether deliveries that failed are repeated in parts (Kafka 4.2)."""
         return self._server.limits_failing_deliveries
-
-    def next_fetch_offset(self) -> int:
-        """Return the first offset that may be acquired next."""
-        empty = not self.firsts or self.start_offset > self._batches[self.firsts[-1]].last
-        if empty or not self.has_gap_or_release:
-            return self.end_offset if empty else self.end_offset + 1
-        gap, has_gap, available = self._gap_start, self.has_gap, RecordState.AVAILABLE
-        for key in self.firsts:
-            batch = self._batches[key]
-            if has_gap:
-                if key > gap:
-                    return gap
-                gap = max(batch.last + 1, gap)
-            whole = batch.whole
-            if whole is not None:
-                if whole.state is available and whole.former is None:
-                    return key
-                continue
-            for offset, state in batch.by_offset.items():
-                if state.state is available and state.former is None:
-                    return offset
-        self.has_gap_or_release = False
-        return self.end_offset + 1
-
-    @property
-    def in_flight(self) -> int:
-        return self.end_offset - self.start_offset + 1 if self.firsts else 0
 
     def acquirable_offset(self) -> int | None:
         """Return the next fetch offset, or None if no records may be acquired because too many are in flight."""
@@ -320,7 +231,7 @@ class SharePartition:
         begin = max(first, self.start_offset)
         if not self.is_active:
             return []
-        self._extend(begin, last)
+        self.extend(begin, last)
         floor = self.floor(begin)
         held = []
         for batch in self.between(floor.first if floor is not None else begin, last):
@@ -341,21 +252,6 @@ class SharePartition:
                 of_range = types if len(types) == 1 else types[start - first : end + 1 - first]
                 held.append(Acknowledgement(start, end, of_range))
         return held
-
-    def _extend(self, first: int, last: int) -> None:
-        """Add all records up to offset `last` that are not in flight yet, as available records.
-
-        Those from `first` on form a separate batch, apart from the ones before `first`.
-        """
-        following = self.end_offset + 1 if self.firsts else self.end_offset
-        if last < following:
-            return
-        if first > following:
-            self.put(InFlightBatch(following, first - 1, InFlightState(RecordState.AVAILABLE, 0)))
-            self.has_gap_or_release = True
-        begin = max(first, following)
-        self.put(InFlightBatch(begin, last, InFlightState(RecordState.AVAILABLE, 0)))
-        self.end_offset = last
 
     def _acknowledge(
         self, member_id: str, acknowledgement: Acknowledgement, transitions: list[StateTransition], now_us: int
@@ -476,7 +372,7 @@ class SharePartition:
         ARCHIVING now are written to the dead-letter queue.
         """
         self._complete(write.transitions, commit=True)
-        moved = self._move_start()
+        moved = self.move_start()
         if moved and not write.after_timeout:
             self._server.check_group_key(self, now_us)
         undeliverable = (each for each in write.transitions if each.state.state is RecordState.ARCHIVING)
@@ -576,52 +472,3 @@ class SharePartition:
             deliveries[-1] = replace(before, last_offset=last)
         else:
             deliveries.append(delivery)
-
-    # The start offset
-
-    def _move_start(self) -> bool:
-        """Move the start offset past the records that are done. Return True if it moved."""
-        if not self._can_move_start():
-            return False
-        done = self._last_done_offset()
-        if done == -1:
-            return False
-        last = self._batches[self.firsts[-1]].last
-        if done == last:
-            self.start_offset = self.end_offset = last + 1
-            self.firsts.clear()
-            self._batches.clear()
-            return True
-        floor = self.floor(done)
-        assert floor is not None
-        if done == floor.last:
-            self.start_offset = max(self.start_offset, self.firsts[bisect_right(self.firsts, done)])
-            if self.has_gap:
-                self.start_offset = min(self._gap_start, self.start_offset)
-            removed = bisect_right(self.firsts, floor.first)
-        else:
-            self.start_offset = max(self.start_offset, done + 1)
-            removed = bisect_left(self.firsts, floor.first)
-        for first in self.firsts[:removed]:
-            del self._batches[first]
-        del self.firsts[:removed]
-        return True
-
-    def _can_move_start(self) -> bool:
-        floor = self.floor(self.start_offset)
-        if floor is None:
-            return False
-        state = floor.whole or floor.by_offset.get(self.start_offset)
-        return state is not None and state.former is None and state.state.is_terminal
-
-    def _last_done_offset(self) -> int:
-        """Return the last offset before the first record that is not done, or -1."""
-        done = -1
-        for batch in self.batches:
-            if self.has_gap and batch.last >= self._gap_start:
-                return done
-            for _, last, state in batch.states():
-                if state.former is not None or not state.state.is_terminal:
-                    return done
-                done = last
-        return done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -125,45 +125,6 @@ class StateBatch(NamedTuple):
     last: int
     state: RecordState
     delivery_count: int
-
-
-class PersistedState:
-    """The state of a share partition at the share coordinator; `start` is None until it is initialized."""
-
-    def __init__(self, start: int | None = None, batches: Sequence[StateBatch] = ()) -> None:
-        self.start = start
-        self.batches = list(batches)
-
-    def write(self, start: int, written: Sequence[StateBatch]) -> None:
-        """Store batches in place of the offsets that they cover, and drop all states below the new start offset."""
-        self.start = start
-        for batch in written:
-            low = bisect_left(self.batches, batch.first, key=lambda stored: stored.last)
-            high = bisect_right(self.batches, batch.last, key=lambda stored: stored.first)
-            covered = [_outside(each, batch) for each in self.batches[low:high]]
-            self.batches[low:high] = [
-                *(left for left, _ in covered if left is not None),
-                batch,
-                *(right for _, right in covered if right is not None),
-            ]
-        joined: list[StateBatch] = []
-        for batch in self.batches:
-            first, last, state, count = batch
-            before = joined[-1] if joined else None
-            is_adjacent = before is not None and before.last + 1 == first
-            if before is not None and is_adjacent and before.state is state and before.delivery_count == count:
-                joined[-1] = StateBatch(before.first, last, state, count)
-            elif last >= start:
-                joined.append(batch if first >= start else StateBatch(start, last, state, count))
-        self.batches = joined
-
-
-def _outside(stored: StateBatch, written: StateBatch) -> tuple[StateBatch | None, StateBatch | None]:
-    """Return the parts of a stored batch before and after the offsets of a written one; None for an empty part."""
-    first, last, state, count = stored
-    left = StateBatch(first, written.first - 1, state, count) if first < written.first else None
-    right = StateBatch(written.last + 1, last, state, count) if last > written.last else None
-    return left, right
 
 
 class LockHolder(Protocol):
@@ -349,3 +310,140 @@ class StateTransition(NamedTuple):
     def batch(self) -> StateBatch:
         """The state to write. Later changes of the records do not affect it."""
         return StateBatch(self.first, self.last, self.state.state, self.state.delivery_count)
+
+
+class InFlightRecords:
+    """The records of a share partition that are in flight, in batches, and its start and end offset.
+
+    Attributes:
+        start_offset: The first offset that is not done.
+        end_offset: The last offset that was acquired, or the start offset while none is in flight.
+        has_gap_or_release: Whether records before the end offset may be available.
+        firsts: The first offsets of the batches, in order.
+    """
+
+    def __init__(self) -> None:
+        self.start_offset = self.end_offset = 0
+        self.has_gap_or_release = False
+        self.firsts: list[int] = []
+        self._batches: dict[int, InFlightBatch] = {}
+        # Offsets that the persisted state does not cover: the first one, and the end offset at that time.
+        self._gap_start = 0
+        self._gap_end: int | None = None
+
+    @property
+    def batches(self) -> list[InFlightBatch]:
+        return [self._batches[first] for first in self.firsts]
+
+    def put(self, batch: InFlightBatch) -> None:
+        if batch.first not in self._batches:
+            self.firsts.insert(bisect_left(self.firsts, batch.first), batch.first)
+        self._batches[batch.first] = batch
+
+    def floor(self, offset: int) -> InFlightBatch | None:
+        index = bisect_right(self.firsts, offset)
+        return self._batches[self.firsts[index - 1]] if index else None
+
+    def between(self, first: int, last: int) -> list[InFlightBatch]:
+        """Return the batches with a first offset from `first` to `last`, inclusive."""
+        low, high = bisect_left(self.firsts, first), bisect_right(self.firsts, last)
+        return [self._batches[key] for key in self.firsts[low:high]]
+
+    @property
+    def has_gap(self) -> bool:
+        return self._gap_end == self.end_offset
+
+    def advance_gap(self, offset: int) -> None:
+        if self.has_gap and offset <= self.end_offset:
+            self._gap_start = offset
+        else:
+            self._gap_end = None
+
+    def next_fetch_offset(self) -> int:
+        """Return the first offset that may be acquired next."""
+        empty = not self.firsts or self.start_offset > self._batches[self.firsts[-1]].last
+        if empty or not self.has_gap_or_release:
+            return self.end_offset if empty else self.end_offset + 1
+        gap, has_gap, available = self._gap_start, self.has_gap, RecordState.AVAILABLE
+        for key in self.firsts:
+            batch = self._batches[key]
+            if has_gap:
+                if key > gap:
+                    return gap
+                gap = max(batch.last + 1, gap)
+            whole = batch.whole
+            if whole is not None:
+                if whole.state is available and whole.former is None:
+                    return key
+                continue
+            for offset, state in batch.by_offset.items():
+                if state.state is available and state.former is None:
+                    return offset
+        self.has_gap_or_release = False
+        return self.end_offset + 1
+
+    @property
+    def in_flight(self) -> int:
+        return self.end_offset - self.start_offset + 1 if self.firsts else 0
+
+    def extend(self, first: int, last: int) -> None:
+        """Add all records up to offset `last` that are not in flight yet, as available records.
+
+        Those from `first` on form a separate batch, apart from the ones before `first`.
+        """
+        following = self.end_offset + 1 if self.firsts else self.end_offset
+        if last < following:
+            return
+        if first > following:
+            self.put(InFlightBatch(following, first - 1, InFlightState(RecordState.AVAILABLE, 0)))
+            self.has_gap_or_release = True
+        begin = max(first, following)
+        self.put(InFlightBatch(begin, last, InFlightState(RecordState.AVAILABLE, 0)))
+        self.end_offset = last
+
+    def move_start(self) -> bool:
+        """Move the start offset past the records that are done. Return True if it moved."""
+        if not self._canmove_start():
+            return False
+        done = self._last_done_offset()
+        if done == -1:
+            return False
+        last = self._batches[self.firsts[-1]].last
+        if done == last:
+            self.start_offset = self.end_offset = last + 1
+            self.firsts.clear()
+            self._batches.clear()
+            return True
+        floor = self.floor(done)
+        assert floor is not None
+        if done == floor.last:
+            self.start_offset = max(self.start_offset, self.firsts[bisect_right(self.firsts, done)])
+            if self.has_gap:
+                self.start_offset = min(self._gap_start, self.start_offset)
+            removed = bisect_right(self.firsts, floor.first)
+        else:
+            self.start_offset = max(self.start_offset, done + 1)
+            removed = bisect_left(self.firsts, floor.first)
+        for first in self.firsts[:removed]:
+            del self._batches[first]
+        del self.firsts[:removed]
+        return True
+
+    def _canmove_start(self) -> bool:
+        floor = self.floor(self.start_offset)
+        if floor is None:
+            return False
+        state = floor.whole or floor.by_offset.get(self.start_offset)
+        return state is not None and state.former is None and state.state.is_terminal
+
+    def _last_done_offset(self) -> int:
+        """Return the last offset before the first record that is not done, or -1."""
+        done = -1
+        for batch in self.batches:
+            if self.has_gap and batch.last >= self._gap_start:
+                return done
+            for _, last, state in batch.states():
+                if state.former is not None or not state.state.is_terminal:
+                    return done
+                done = last
+        return done

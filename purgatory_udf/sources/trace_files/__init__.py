@@ -4,7 +4,7 @@ In reading order:
 
 - `input_files`: finds the files; `text_lines`: their lines, in pieces
 - `piece_validation`, `typed_columns`: validation of a piece, and its fast path for most lines
-- `trace_reader`: all pieces of an input as one source
+- `trace_reader`: all pieces of an input as one source; options and report of an import
 - `event_order`: sorts the events into files
-- `trace_import`, `import_report`: the import as a whole, its options and its report
+- `trace_import`: the import as a whole
 """

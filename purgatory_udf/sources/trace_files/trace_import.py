@@ -39,11 +39,10 @@ from purgatory_udf.sources.trace_files.event_order import (
     unpack_events,
     with_file_lines,
 )
-from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, InputFile, find_files
 from purgatory_udf.sources.trace_files.piece_validation import PLACE, PieceTotals
 from purgatory_udf.sources.trace_files.text_lines import FileLimits
-from purgatory_udf.sources.trace_files.trace_reader import Source, make_source
+from purgatory_udf.sources.trace_files.trace_reader import IngestOptions, IngestReport, Source, make_source
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.event_staging import partition_by_file, write_files, write_parts
 from purgatory_udf.storage.output_folder import Layout

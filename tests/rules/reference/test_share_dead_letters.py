@@ -11,8 +11,8 @@ from purgatory_udf.common.configuration import load_config
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch
 from purgatory_udf.rules.reference.reference_replay import Replay, Replayer
-from purgatory_udf.rules.reference.share_broker import GroupKey
 from purgatory_udf.rules.reference.share_partition import SharePartition
+from purgatory_udf.rules.reference.share_state import GroupKey
 from purgatory_udf.streaming.share_rules import pending_reason
 from tests.support.share_timeline import ShareTimeline
 

@@ -21,8 +21,9 @@ from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch
 from purgatory_udf.rules.reference.reference_replay import Replayer, ShareReplay, ShareResults, replay
-from purgatory_udf.rules.reference.share_broker import GroupKey, ShareBroker
+from purgatory_udf.rules.reference.share_broker import ShareBroker
 from purgatory_udf.rules.reference.share_partition import SharePartition
+from purgatory_udf.rules.reference.share_state import GroupKey
 from tests.support import recorded
 from tests.support.share_timeline import Event, ShareTimeline
 

@@ -16,7 +16,7 @@ from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.sources import follow_topic
 from purgatory_udf.sources.follow_topic import EventSteps
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
-from purgatory_udf.sources.trace_files.import_report import IngestOptions
+from purgatory_udf.sources.trace_files.trace_reader import IngestOptions
 from purgatory_udf.storage.event_staging import is_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run

@@ -19,7 +19,7 @@ from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.sources.follow_topic import EventSteps
 from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic
-from purgatory_udf.sources.trace_files.import_report import IngestOptions
+from purgatory_udf.sources.trace_files.trace_reader import IngestOptions
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run

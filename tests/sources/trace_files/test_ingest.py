@@ -19,8 +19,8 @@ from purgatory_udf.backend.backend import Backend
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.launch.backend_choice import open_local
-from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
 from purgatory_udf.sources.trace_files.trace_import import ingest
+from purgatory_udf.sources.trace_files.trace_reader import IngestOptions, IngestReport
 from purgatory_udf.storage.event_staging import write_in_time_order
 from tests.contract.examples import WHOLE
 from tests.sources.trace_files.tables import Row, events, events_by_file, reasons, rejected

@@ -13,7 +13,7 @@ from jobs.ingest import main
 from purgatory_udf.common import console
 from purgatory_udf.common.console import Phases
 from purgatory_udf.common.local_files import read_totals
-from purgatory_udf.sources.trace_files.import_report import IngestReport
+from purgatory_udf.sources.trace_files.trace_reader import IngestReport
 from tests.sources.trace_files.tables import events, rejected
 from tests.sources.trace_files.traces import clock, write
 

@@ -16,9 +16,9 @@ from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.internal_topics import has_classic_coordinator
 from purgatory_udf.sources.request_log.log_files import open_text, zone_of
-from purgatory_udf.sources.trace_files.import_report import EVENTS_PER_FILE
 from purgatory_udf.sources.trace_files.input_files import InputFile, skipped_links
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, USUAL, FileLimits
+from purgatory_udf.sources.trace_files.trace_reader import EVENTS_PER_FILE
 from purgatory_udf.storage.run_records import RecordedSetting
 
 # Stable pseudonyms for topics, groups, clients and members: the same name has the same pseudonym in every import.
