@@ -112,7 +112,7 @@ def error_timeline() -> ShareTimeline:
             name, wait_ms = f"r{step}", (100, 600)[step % 2]
             timeline.fetch(at + 40, name, "r", [0, 2], session_epoch=remote_epoch, max_wait_ms=wait_ms, max_records=10)
             remote_epoch += 1
-            if step > 2:  # the first read never ends
+            if step > 2:  # no event reports the first read
                 place = {"topic": "t", "partition": 2, "bytes": 1000}
                 timeline.add(at + 60 + 10 * step, "remote_read", request_id=name, last_offset=9, **place)
     timeline.events.sort(key=lambda event: int(event["time_us"]))

@@ -19,7 +19,7 @@ Event = dict[str, Any]
 REQUESTS = ("produce", "fetch", "delete_records", "create_topics")
 PURGATORIES = {"produce": "Produce", "fetch": "Fetch", "delete_records": "DeleteRecords", "create_topics": "topic"}
 
-# A multiple of the bucket sizes of all wheels that a small trace needs: 1, 20, 400, 8,000 and 160,000 ms.
+# A multiple of the bucket sizes of the wheels that a small trace needs: 1, 20, 400, 8,000 and 160,000 ms.
 BUCKETS_OF_ALL_WHEELS_MS = 160_000
 
 some = examples(25)
