@@ -31,7 +31,7 @@ gc.set_threshold(100_000, 50, 50)
 # Tests that use one of these fixtures get the marker.
 _MARKERS = {"spark": pytest.mark.spark, "bootstrap": pytest.mark.kafka}
 
-# Folders whose tests start JVMs of their own, as commands.
+# Folders with tests that start separate JVMs, as commands.
 _COMMAND_FOLDERS = (scheduling.SECOND, "cluster")
 
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"

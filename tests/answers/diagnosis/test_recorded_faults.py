@@ -42,7 +42,7 @@ FAULTS: list[dict[str, Any]] = json.loads(recorded.data_file("traces", "W11-faul
 def _is_found(finding: Finding, fault: dict[str, Any]) -> bool:
     culprit = fault["culprit"]
     named = {"broker": finding.broker, "client": finding.client_id, "group": finding.group, "topic": finding.topic}
-    # A large batch is blamed on its client, whatever the topic.
+    # A large batch is blamed on its client, for any topic.
     known = {key: value for key, value in culprit.items() if key in ("broker", "client", "group")} or culprit
     return (
         finding.kind in KINDS[fault["kind"]]
