@@ -364,8 +364,8 @@ def _run_of_one(attempt: FetchAttempt) -> AttemptRun:
 
 F = TypeVar("F", bound=msgspec.Struct)
 Column = npt.NDArray[Any]
-# Number of facts that are made into columns, or read from them, at once.
-_CHUNK = 4096
+# Number of facts that are made into columns, or read from them, at once; number of such chunks that are joined.
+_CHUNK, _CHUNKS = 4096, 64
 _INTEGER_TYPES = (np.int8, np.int16, np.int32, np.int64)
 
 
@@ -452,7 +452,9 @@ class FactCollector(Generic[F]):
         self._kind = kind
         self._fields = {each.name: each.type is int for each in msgspec.structs.fields(kind)}
         self._held: list[F] = []
+        # Small chunks are joined soon, because the C library keeps their memory for a long time.
         self._chunks: dict[str, list[Column]] = {name: [] for name in self._fields}
+        self._large_chunks: dict[str, list[Column]] = {name: [] for name in self._fields}
         self._length = 0
         self._texts: dict[str, str] = {}
 
@@ -466,14 +468,19 @@ class FactCollector(Generic[F]):
         """Return all facts, and remove them from the collector."""
         if self._held or not self._length:
             self._make_columns()
-        return FactColumns(self._kind, {name: _joined(self._chunks.pop(name)) for name in self._fields}, self._length)
+        columns = {name: _joined([*self._large_chunks.pop(name), *self._chunks.pop(name)]) for name in self._fields}
+        return FactColumns(self._kind, columns, self._length)
 
     def _make_columns(self) -> None:
         self._length += len(self._held)
         rows = zip(*map(msgspec.structs.astuple, self._held), strict=True) if self._held else repeat(())
         for (name, is_integer), values in zip(self._fields.items(), rows, strict=False):
             column = _narrowed(np.array(values, np.int64)) if is_integer else self._objects(values)
-            self._chunks[name].append(column)
+            chunks = self._chunks[name]
+            chunks.append(column)
+            if len(chunks) == _CHUNKS:
+                self._large_chunks[name].append(_joined(chunks))
+                chunks.clear()
         self._held.clear()
 
     def _objects(self, values: tuple[Any, ...]) -> Column:
