@@ -30,28 +30,70 @@ from purgatory_udf.rules.reference.delayed_remote import RemoteReads
 from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch
 from purgatory_udf.rules.reference.partition import ReplicaStatus
 from purgatory_udf.rules.reference.share_delivery import RemoteData, ReplicaHost, ShareLogReader
-from purgatory_udf.rules.reference.share_partition import SharePartition
+from purgatory_udf.rules.reference.share_partition import SharePartition, StateWrite
 from purgatory_udf.rules.reference.share_records import (
     Acknowledgement,
     Acquirer,
-    ShareGroupSettings,
+    ShareGroupConfig,
 )
-from purgatory_udf.rules.reference.share_sessions import SHARE_SESSION_LIMIT_REACHED, ShareSessions
+from purgatory_udf.rules.reference.share_sessions import SHARE_SESSION_LIMIT_REACHED, ShareSessionCache
 from purgatory_udf.rules.reference.share_state import (
     FENCING_ERRORS,
     NO_READS,
     UNKNOWN_TOPIC_OR_PARTITION,
     DeadLetters,
-    DeadLetterWrite,
     GroupKey,
     ShareAnswer,
     ShareGroups,
     StateRead,
-    StateReadEnd,
-    StateWrite,
-    WriteAnswer,
     member_error,
 )
+
+
+class _WriteAnswer(TimerTask):
+    """Timer task: the share coordinator's answer to a write of a share partition's state, after its delay."""
+
+    def __init__(self, deadline_ms: int, write: StateWrite, broker: ShareBroker) -> None:
+        super().__init__(deadline_ms)
+        self._write, self._broker = write, broker
+
+    def run(self, now_ms: int) -> None:
+        self._broker.apply_write(self._write, now_ms * 1000)
+
+
+class _DeadLetterWrite(TimerTask):
+    """Timer task: the end of a write to a dead-letter queue, after its delay."""
+
+    def __init__(self, deadline_ms: int, partition: SharePartition, letters: DeadLetters) -> None:
+        super().__init__(deadline_ms)
+        self._partition, self._letters = partition, letters
+
+    def run(self, now_ms: int) -> None:
+        self._partition.archive_letters(self._letters, now_ms * 1000)
+
+
+class _StateReadEnd(TimerTask):
+    """Timer task: the share coordinator's answer to the read of a share partition's state, after its delay.
+
+    `operation` is the share fetch that caused the read, and `error` that of the answer.
+    """
+
+    def __init__(
+        self,
+        deadline_ms: int,
+        partition: SharePartition,
+        operation: DelayedShareFetch,
+        error: str,
+        broker: ShareBroker,
+    ) -> None:
+        super().__init__(deadline_ms)
+        self._partition, self._operation, self._error, self._broker = partition, operation, error, broker
+
+    def run(self, now_ms: int) -> None:
+        if self._error == NONE:
+            self._broker.initialize(self._partition, now_ms * 1000)
+        else:
+            self._broker.fail_read(self._partition, self._operation, self._error, now_ms * 1000)
 
 
 class _IdleShareFetch(TimerTask):
@@ -103,7 +145,7 @@ class ShareBroker(ShareLogReader):
             broker_id, "share-group-lock-timeout", 0, SystemTimer(clock.start_ms)
         ).timer
         self.partitions: dict[GroupKey, SharePartition] = {}
-        self.sessions = ShareSessions(groups.settings)
+        self.sessions = ShareSessionCache(groups.settings)
         # Timers of share fetches that wait outside of the purgatory: without a session, or for remote reads.
         self._waiting: dict[DelayedShareFetch, TimerTask] = {}
         self._reads = RemoteReads()
@@ -120,7 +162,7 @@ class ShareBroker(ShareLogReader):
         """See `ShareSettings.limits_failing_deliveries`."""
         return self._groups.settings.limits_failing_deliveries
 
-    def group_settings(self, group: str) -> ShareGroupSettings:
+    def group_settings(self, group: str) -> ShareGroupConfig:
         return self._groups.group_settings(group)
 
     # Fetches that wait outside of the purgatory
@@ -204,7 +246,7 @@ class ShareBroker(ShareLogReader):
                 partition = self.partitions[group_key] = SharePartition(*group_key, self)
                 delay_ms, error = reads.get(key, StateRead())
                 if delay_ms:
-                    self._writes.add(StateReadEnd(now_us // 1000 + delay_ms, partition, operation, error, self))
+                    self._writes.add(_StateReadEnd(now_us // 1000 + delay_ms, partition, operation, error, self))
                 elif error != NONE:
                     self.fail_read(partition, operation, error, now_us)
                 else:
@@ -325,7 +367,7 @@ class ShareBroker(ShareLogReader):
         if delay_ms <= 0:
             self.apply_write(write, now_us)
         else:
-            self._writes.add(WriteAnswer(now_us // 1000 + delay_ms, write, self))
+            self._writes.add(_WriteAnswer(now_us // 1000 + delay_ms, write, self))
 
     def apply_write(self, write: StateWrite, now_us: int) -> None:
         """Store a write at the share coordinator unless it fails, and pass its answer to the share partition."""
@@ -351,7 +393,7 @@ class ShareBroker(ShareLogReader):
         if delay_ms == 0:
             partition.archive_letters(letters, now_us)
         elif delay_ms is not None:
-            self._writes.add(DeadLetterWrite(now_us // 1000 + delay_ms, partition, letters))
+            self._writes.add(_DeadLetterWrite(now_us // 1000 + delay_ms, partition, letters))
 
     def end_dead_letters(self, key: GroupKey, first: int, last: int, now_us: int) -> None:
         """Handle the trace's report that the write of these offsets to the dead-letter queue has ended."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from purgatory_udf.contract.outcome import ShareDelivery, TopicPartition
 from purgatory_udf.rules.purgatory.timing_wheel import Timer
@@ -31,15 +31,31 @@ from purgatory_udf.rules.reference.share_records import (
     InFlightRecords,
     InFlightState,
     RecordState,
+    ShareGroupConfig,
     ShareGroupLimits,
-    ShareGroupSettings,
     StateBatch,
     StateTransition,
 )
-from purgatory_udf.rules.reference.share_state import DeadLetters, PersistedState, StateWrite
+from purgatory_udf.rules.reference.share_state import DeadLetters, PersistedState
 
 # Returns the fields of a delivery other than its offsets.
 _but_offsets = attrgetter(*(each.name for each in fields(ShareDelivery) if not each.name.endswith("_offset")))
+
+
+class StateWrite(NamedTuple):
+    """A write of a share partition's state that the share coordinator has not answered yet.
+
+    `dead_letters` are to be written to the dead-letter queue after it, in addition to ARCHIVING records of its
+    transitions. `after_timeout` is whether an acquisition lock has expired.
+    """
+
+    partition: SharePartition
+    start: int
+    batches: tuple[StateBatch, ...]
+    transitions: tuple[StateTransition, ...] = ()
+    request: object = None
+    dead_letters: tuple[DeadLetters, ...] = ()
+    after_timeout: bool = False
 
 
 class ShareServer(Protocol):
@@ -53,7 +69,7 @@ class ShareServer(Protocol):
     def limits_failing_deliveries(self) -> bool:
         """Whether deliveries that failed are repeated in parts."""
 
-    def group_settings(self, group: str) -> ShareGroupSettings:
+    def group_settings(self, group: str) -> ShareGroupConfig:
         """Return the current settings of a group."""
 
     def write_state(self, write: StateWrite, now_us: int) -> None:

@@ -80,7 +80,7 @@ class ShareGroupLimits(NamedTuple):
 
 
 @dataclass(slots=True)
-class ShareGroupSettings:
+class ShareGroupConfig:
     """The current settings of a share group. Its share partitions refer to this object, so they see each change."""
 
     limits: ShareGroupLimits

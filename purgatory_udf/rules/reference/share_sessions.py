@@ -30,7 +30,7 @@ class CachedShareSession:
     epoch: int | None = None
 
 
-class ShareSessions:
+class ShareSessionCache:
     """The share sessions of a broker's members (`ShareSessionCache`)."""
 
     def __init__(self, settings: ShareSettings) -> None:

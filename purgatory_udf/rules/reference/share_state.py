@@ -5,26 +5,19 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from purgatory_udf.common.configuration import ShareSettings
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.contract.overrides import apply_override
-from purgatory_udf.rules.purgatory.timing_wheel import TimerTask
 from purgatory_udf.rules.reference.delayed_produce import NONE
 from purgatory_udf.rules.reference.delayed_remote import UNKNOWN_SERVER_ERROR
 from purgatory_udf.rules.reference.share_records import (
     InFlightState,
+    ShareGroupConfig,
     ShareGroupLimits,
-    ShareGroupSettings,
     StateBatch,
-    StateTransition,
 )
-
-if TYPE_CHECKING:
-    from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch
-    from purgatory_udf.rules.reference.share_broker import ShareBroker
-    from purgatory_udf.rules.reference.share_partition import SharePartition
 
 UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
 NOT_LEADER_OR_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
@@ -110,7 +103,7 @@ class ShareGroups:
 
     def __init__(self, settings: ShareSettings, remote_wait_ms: int | None = None) -> None:
         self.settings, self.remote_wait_ms = settings, remote_wait_ms
-        self._group_settings: dict[str, ShareGroupSettings] = {}
+        self._group_settings: dict[str, ShareGroupConfig] = {}
         # Groups with a dead-letter queue in the trace, which reports the end of each write to it.
         self._reporting: set[str] = set()
         self._states: dict[GroupKey, PersistedState] = {}
@@ -119,12 +112,12 @@ class ShareGroups:
         """Return the settings of a group."""
         return self.group_settings(group).limits
 
-    def group_settings(self, group: str) -> ShareGroupSettings:
+    def group_settings(self, group: str) -> ShareGroupConfig:
         """Return the object that always has the settings of a group."""
         settings = self._group_settings.get(group)
         if settings is None:
             limits = self._with_settings(group, ShareGroupLimits())
-            settings = self._group_settings[group] = ShareGroupSettings(limits)
+            settings = self._group_settings[group] = ShareGroupConfig(limits)
         return settings
 
     def configure(self, group: str, limits: ShareGroupLimits) -> None:
@@ -165,22 +158,6 @@ class ShareGroups:
         self._states[key] = state
 
 
-class StateWrite(NamedTuple):
-    """A write of a share partition's state that the share coordinator has not answered yet.
-
-    `dead_letters` are to be written to the dead-letter queue after it, in addition to ARCHIVING records of its
-    transitions. `after_timeout` is whether an acquisition lock has expired.
-    """
-
-    partition: SharePartition
-    start: int
-    batches: tuple[StateBatch, ...]
-    transitions: tuple[StateTransition, ...] = ()
-    request: object = None
-    dead_letters: tuple[DeadLetters, ...] = ()
-    after_timeout: bool = False
-
-
 class DeadLetters(NamedTuple):
     """ARCHIVING records with one state, offsets `first` to `last`, that are being written to a dead-letter queue."""
 
@@ -215,49 +192,3 @@ class ShareAnswer:
             self.written_us = now_us
             if self.respond is not None:
                 self.respond()
-
-
-class WriteAnswer(TimerTask):
-    """Timer task: the share coordinator's answer to a write of a share partition's state, after its delay."""
-
-    def __init__(self, deadline_ms: int, write: StateWrite, broker: ShareBroker) -> None:
-        super().__init__(deadline_ms)
-        self._write, self._broker = write, broker
-
-    def run(self, now_ms: int) -> None:
-        self._broker.apply_write(self._write, now_ms * 1000)
-
-
-class DeadLetterWrite(TimerTask):
-    """Timer task: the end of a write to a dead-letter queue, after its delay."""
-
-    def __init__(self, deadline_ms: int, partition: SharePartition, letters: DeadLetters) -> None:
-        super().__init__(deadline_ms)
-        self._partition, self._letters = partition, letters
-
-    def run(self, now_ms: int) -> None:
-        self._partition.archive_letters(self._letters, now_ms * 1000)
-
-
-class StateReadEnd(TimerTask):
-    """Timer task: the share coordinator's answer to the read of a share partition's state, after its delay.
-
-    `operation` is the share fetch that caused the read, and `error` that of the answer.
-    """
-
-    def __init__(
-        self,
-        deadline_ms: int,
-        partition: SharePartition,
-        operation: DelayedShareFetch,
-        error: str,
-        broker: ShareBroker,
-    ) -> None:
-        super().__init__(deadline_ms)
-        self._partition, self._operation, self._error, self._broker = partition, operation, error, broker
-
-    def run(self, now_ms: int) -> None:
-        if self._error == NONE:
-            self._broker.initialize(self._partition, now_ms * 1000)
-        else:
-            self._broker.fail_read(self._partition, self._operation, self._error, now_ms * 1000)
