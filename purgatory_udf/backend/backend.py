@@ -94,7 +94,8 @@ class Backend(ABC):
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the software that executes queries and tasks."""
 
-    def stop(self) -> None:  # noqa: B027
+    @abstractmethod
+    def stop(self) -> None:
         """End the Spark session, if there is one. Only the tables that the backend has written remain usable."""
 
 
@@ -158,6 +159,9 @@ class LocalBackend(Backend):
 
     def versions(self) -> Mapping[str, str]:
         return {name: version(name) for name in ("duckdb", "deltalake")}
+
+    def stop(self) -> None:
+        """Do nothing: there is no session."""
 
 
 class SparkBackend(Backend):

@@ -24,7 +24,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -147,13 +147,11 @@ class DuckDatabase(SqlDatabase):
     def _connection(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
-        # DuckDB creates it when it spills, and removes it when the connection is freed. Commands end before that.
-        spilled = Path(tempfile.gettempdir(), f"purgatory-replay-duckdb-{uuid.uuid4().hex}")
-        atexit.register(shutil.rmtree, spilled, ignore_errors=True)
         connection = duckdb.connect(
             config={
                 "memory_limit": self._memory,
-                "temp_directory": str(spilled),
+                # DuckDB creates it when it spills, and removes it when the connection is freed.
+                "temp_directory": f"{_spill_prefix()}-{uuid.uuid4().hex}",
                 # Extensions would be downloaded.
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
@@ -304,6 +302,22 @@ class DuckDatabase(SqlDatabase):
             if _is_out_of_memory(error):
                 raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
             raise
+
+
+@cache
+def _spill_prefix() -> str:
+    """Return how the folders begin to which this process spills. They are deleted when it ends.
+
+    Commands end without freeing their connections, which would delete the folders, too.
+    """
+    folder, name = tempfile.gettempdir(), f"purgatory-replay-duckdb-{uuid.uuid4().hex}"
+
+    def delete() -> None:
+        for spilled in Path(folder).glob(f"{name}-*"):
+            shutil.rmtree(spilled, ignore_errors=True)
+
+    atexit.register(delete)
+    return str(Path(folder, name))
 
 
 def _is_out_of_memory(error: Exception) -> bool:
