@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from jobs import replay
+from jobs import replay, report
 from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
 from purgatory_udf.answers.explain import Question, explain
 from purgatory_udf.answers.metrics import MetricsOptions, summary, write_metrics
@@ -19,6 +19,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import read_row
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.rules.engine.partition_engine import event_table
+from tests.answers.pages import Page
 
 Event = dict[str, Any]
 PLACE = {"topic": "t", "partition": 0}
@@ -104,6 +105,77 @@ def test_wait_for_remote_storage_is_blamed_on_it(tmp_path: Path) -> None:
     assert [(row["operation_id"], row["cause"], row["wait_ms"]) for row in blamed] == [
         (5, "remote_storage", 150), (10, "remote_storage", 500), (11, "no_data", 500)
     ]  # fmt: skip
+
+
+# A record may be delivered three times, and its lock lasts 1 s. The last delivery of a record is made alone. The locks
+# of a batch that was acknowledged in part end one by one, so the fetch that waits for them gets only the first record.
+LIVES = [
+    *EVENTS[:3],
+    {
+        "time_us": 2000,
+        "type": "share_group",
+        "group": "g",
+        "auto_offset_reset": "earliest",
+        "delivery_count_limit": 3,
+        "record_lock_duration_ms": 1000,
+    },
+    _fetch(100, "a"),  # 0 to 9
+    _fetch(200, "b"),  # expires at 700, with 0 and 1
+    _acknowledge(300, "a", 6, 8, 1),
+    _acknowledge(310, "a", 9, 9, 3),
+    _acknowledge(320, "a", 0, 1, 2),
+    _fetch(1000, "b"),  # waits until the locks of 2 to 5 end at 1100, and gets 2
+    _fetch(1120, "b"),  # 3 to 5
+    _acknowledge(1150, "b", 0, 1, 1),
+    _acknowledge(1200, "b", 4, 5, 2),
+    _fetch(1300, "a"),  # 4
+    _acknowledge(1400, "a", 4, 4, 1),
+    _fetch(1500, "a"),  # 5
+    _acknowledge(1600, "a", 5, 5, 2),
+    _fetch(2200, "b"),  # 2, because the locks of 2 and 3 ended at 2100 and 2120
+    _fetch(2250, "a"),  # 3, of which the lock ends at 3250
+    {"time_us": 2_300_000, "type": "share_release", "request_id": "b-end", "group": "g", "member_id": "b"},
+    _fetch(4000, "a"),  # expires at 4500, without records
+    _change(5000, "high_watermark", offset=10),
+]
+
+
+def test_report_shows_waits_redeliveries_and_lock_expirations(tmp_path: Path) -> None:
+    out = _replayed(LIVES, tmp_path)
+    assert report.main.status(["--out", out], open_local) == 0
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    fetches = {
+        "group": "g", "broker": "1", "fetches": "9", "on arrival": "6", "after a wait": "1", "expired": "2",
+        "with records": "1", "not woken": "1", "after leader loss": "0", "waited s in all": "1.1",
+    }  # fmt: skip
+    assert page.table("Share fetches") == [fetches]
+    ends = ("delivery", "records", "accepted", "released", "rejected", "lock expired", "session ended", "archived")
+    shown = [
+        [row[name] for name in (*ends, "mean held ms", "max held ms")]
+        for row in page.table("Records delivered to share groups")
+    ]
+    assert shown == [
+        ["3", "4", "1", "1", "0", "1", "1", "3", "325.0", "1,000"],
+        ["2", "6", "2", "2", "0", "2", "0", "0", "510.0", "1,000"],
+        ["1", "10", "3", "2", "1", "4", "0", "0", "525.0", "1,000"],
+    ]
+    (meter,) = (row for row in page.table("Kafka's meters") if "DelayedShareFetchMetrics" in row["mbean"])
+    assert (meter["broker"], meter["total"]) == ("1", "2")
+    title = "share_fetch b-200 of c-b at broker 1 (operation 5): expired after 500 ms"
+    told = page.texts[page.texts.index(title) + 1]
+    assert "acquired offsets 0 to 1 of t-0 (delivery 2): accepted after 450 ms" in told
+    assert "c-a acquired offsets 0 to 1 of t-0 (delivery 1): released after 220 ms" in told
+
+
+def test_explain_tells_the_life_of_a_record(tmp_path: Path) -> None:
+    assert explain(LocalBackend(), _replayed(LIVES, tmp_path), Question(record="g/t-0:2")) == [
+        "record 2 of t-0, share group g: 3 deliveries",
+        "  00:00:00.100000  c-a (operation 4) acquired offsets 2 to 5 of t-0 (delivery 1): its lock expired after "
+        "1,000 ms",
+        "  00:00:01.100000  c-b (operation 9) acquired offset 2 of t-0 (delivery 2): its lock expired after 1,000 ms",
+        "  00:00:02.200000  c-b (operation 17) acquired offset 2 of t-0 (delivery 3): its member's session ended after "
+        "100 ms; archived, because it was the last delivery allowed",
+    ]
 
 
 def test_metrics_have_fetches_and_deliveries(out: str) -> None:
