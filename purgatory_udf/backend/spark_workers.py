@@ -4,6 +4,10 @@ Spark starts the daemon with the first task in Python, and the daemon forks one 
 imports the modules of the workers before it forks them. The workers thus share its modules and the engine's compiled
 code; loading them would take each worker one to two seconds of CPU time.
 
+A job that starts Spark itself also starts a process that imports these modules while the JVM starts (`preload`).
+Spark's daemon then passes its streams, environment and folder to that process, which continues as the daemon, and waits
+for its end. Without such a process the daemon imports the modules.
+
 The tables of one call are large, so the C library maps memory for each of them and unmaps it at the end. The kernel
 then clears every page again and, on a virtual machine, the host allocates it again. That took up to a third of a call's
 time (`retain_freed_memory`).
@@ -16,7 +20,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import os
+import select
+import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -32,6 +40,11 @@ _MODULES = (
     "purgatory_udf.streaming.group_rules",
 )
 _WARM_UP_MODULE = "purgatory_udf.rules.warm_up"
+# Environment variable of the JVM and its daemon: the socket at which the preloaded process waits.
+SOCKET_VARIABLE = "PURGATORY_WORKERS_SOCKET"
+_PRELOAD = "--preload"
+_STREAMS = (0, 1, 2)
+_ACCEPTED = b"accepted"
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
 
@@ -41,10 +54,47 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 _KEPT_BYTES, _EXTRA_BYTES = 1 << 29, 1 << 26
 
 
+def preload(path: str) -> subprocess.Popen[bytes]:
+    """Start the process that imports the modules and waits for Spark's daemon at a socket.
+
+    It ends when its stdin is closed, unless it has become the daemon by then. It has its own process group, as the
+    daemon has, so that an interrupt of the job does not reach it.
+    """
+    # Spark sets these two for its workers.
+    environ = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "YES"}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-m", __name__, _PRELOAD, path]
+    return subprocess.Popen(
+        command,
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    )
+
+
 def main() -> None:
-    """Load the modules, and run Spark's daemon until Spark closes its stdin."""
+    """Run Spark's daemon, in the preloaded process if there is one, until Spark closes its stdin."""
+    if sys.argv[1:2] == [_PRELOAD]:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(sys.argv[2])
+            listening.listen(1)
+            _load_modules()
+            replaced = _replace_daemon(listening)
+        # The connection stays open as long as this process runs.
+        if replaced is None:
+            return
+    elif _is_replaced(os.environ.get(SOCKET_VARIABLE)):
+        return
+    else:
+        _load_modules()
     from pyspark import daemon
 
+    daemon.manager()
+
+
+def _load_modules() -> None:
     # Nothing of this is freed: scanning it takes longer than importing it.
     gc.disable()
     for name in _MODULES:
@@ -52,7 +102,62 @@ def main() -> None:
     import_module(_WARM_UP_MODULE).load()
     gc.freeze()
     gc.enable()
-    daemon.manager()
+
+
+def _replace_daemon(listening: socket.socket) -> socket.socket | None:
+    """Wait for Spark's daemon and take over its streams, environment, folder and arguments; return the connection.
+
+    None is returned if stdin was closed before, or the daemon runs in another Python.
+    """
+    readable, _, _ = select.select([listening, sys.stdin], [], [])
+    if listening not in readable:
+        return None
+    connection, _ = listening.accept()
+    first, streams, _, _ = socket.recv_fds(connection, 1 << 16, len(_STREAMS))
+    with connection.makefile("rb") as rest:
+        state = json.loads(first if first.endswith(b"\n") else first + rest.readline())
+    if state["python"] != sys.executable:
+        return None
+    for stream, number in zip(streams, _STREAMS, strict=True):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(state["environ"])
+    os.chdir(state["folder"])
+    sys.path[:], sys.argv[:] = state["path"], state["arguments"]
+    connection.sendall(_ACCEPTED)
+    return connection
+
+
+def _is_replaced(path: str | None) -> bool:
+    """Pass this daemon's streams and state to the preloaded process, and wait for its end.
+
+    False is returned if there is no such process, it has ended, or it did not accept.
+    """
+    state = {
+        "python": sys.executable,
+        "environ": dict(os.environ),
+        "folder": os.getcwd(),
+        "path": sys.path,
+        "arguments": sys.argv,
+    }
+    line = json.dumps(state).encode() + b"\n"
+    if path is None:
+        return False
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+            sent = socket.send_fds(connection, [line], _STREAMS)
+            connection.sendall(line[sent:])
+            if connection.recv(len(_ACCEPTED)) != _ACCEPTED:
+                return False
+            # Spark notices the end of the process, and that process the end of Spark, by these streams.
+            for number in (0, 1):
+                os.close(number)
+            connection.recv(1)
+        except OSError:
+            return False
+    return True
 
 
 @cache

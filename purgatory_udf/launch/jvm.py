@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from purgatory_udf.backend import spark_workers
 from purgatory_udf.common.errors import UserError
 
 # The primary resource that spark-submit uses for an interactive Python process.
@@ -37,6 +38,8 @@ GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _POLL_SECONDS = 0.01
 # How long a JVM may take to exit after its stdin is closed.
 _JVM_EXIT_TIMEOUT_SECONDS = 30
+# It does not notice while it imports modules.
+_WORKERS_EXIT_TIMEOUT_SECONDS = 1
 _PR_SET_PDEATHSIG = 1
 
 
@@ -46,8 +49,14 @@ class _Jvm:
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="purgatory-")
         self._gateway_file = Path(self._folder.name, "gateway")
-        gateway_environ = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._gateway_file)}
-        jvm_environ = {**environ, **gateway_environ}
+        self._workers_socket = str(Path(self._folder.name, "workers"))
+        self._workers: subprocess.Popen[bytes] | None = None
+        jvm_environ = {
+            **environ,
+            "SPARK_CONNECT_MODE": "0",
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._gateway_file),
+            spark_workers.SOCKET_VARIABLE: self._workers_socket,
+        }
         parent, prctl = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
 
         def bind_to_parent() -> None:
@@ -60,6 +69,10 @@ class _Jvm:
 
         # The JVM exits when its stdin is closed.
         self._process = subprocess.Popen(command, env=jvm_environ, stdin=subprocess.PIPE, preexec_fn=bind_to_parent)
+
+    def preload_workers(self) -> None:
+        """Load the modules of the Python workers while the JVM starts."""
+        self._workers = spark_workers.preload(self._workers_socket)
 
     def gateway_address(self) -> tuple[int, str]:
         """Wait until the JVM is up; return the port and the secret of its gateway.
@@ -88,7 +101,18 @@ class _Jvm:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._workers is not None:
+            self._end_workers(self._workers)
         self._folder.cleanup()
+
+    @staticmethod
+    def _end_workers(process: subprocess.Popen[bytes]) -> None:
+        """End the preloaded process: as the daemon it has ended with the JVM, else it ends when its stdin is closed."""
+        try:
+            process.communicate(timeout=_WORKERS_EXIT_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
 
 
 _jvm: _Jvm | None = None
@@ -110,6 +134,8 @@ def start(command: Sequence[str], environ: Mapping[str, str]) -> None:
 def wait_until_ready() -> None:
     """Wait until the JVM that was started is up, and set the variables by which pyspark connects to it."""
     if _jvm is not None and GATEWAY_PORT not in os.environ:
+        # Not before: until then this process imported its own modules beside the JVM.
+        _jvm.preload_workers()
         port, secret = _jvm.gateway_address()
         os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET] = str(port), secret
 
