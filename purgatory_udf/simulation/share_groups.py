@@ -165,6 +165,9 @@ class ShareSessions:
         (answer,) = (answer for answer in answers if answer.operation_id == seq)
         answers.clear()
         errors = {key: error for key, error in answer.errors.items() if error != NONE}
+        # A replay under other settings needs to know which records the member held, as in a recording.
+        for each in self._environment.events[seq - 1].get("acknowledgements") or ():
+            each["accepted"] = TopicPartition(each["topic"], each["partition"]) not in errors
         if answer.written_us is None:
             answer.respond = lambda: call(errors)
         else:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from jobs import replay, report
+from jobs import replay, report, what_if
 from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
 from purgatory_udf.answers.explain import Question, explain
 from purgatory_udf.answers.metrics import MetricsOptions, summary, write_metrics
@@ -176,6 +176,42 @@ def test_explain_tells_the_life_of_a_record(tmp_path: Path) -> None:
         "  00:00:02.200000  c-b (operation 17) acquired offset 2 of t-0 (delivery 3): its member's session ended after "
         "100 ms; archived, because it was the last delivery allowed",
     ]
+
+
+# Settings of a variant, expired fetches, waits in milliseconds, and records by delivery count.
+VARIANTS: dict[str, tuple[str, int, int, dict[int, str]]] = {
+    # The records are archived at 2100.
+    "limit": ("share.delivery_count_limit=2", 3, 1700, {1: "0-9", 2: "0-9"}),
+    # The locks end at 600, 1100 and 1600.
+    "lock": ("share.record_lock_duration_ms=500", 0, 600, {1: "0-9", 2: "0-9", 3: "0-2"}),
+    # Locks of single offsets: b gets 5 to 9 at 200, then 0 at 1100; c gets 1 to 5, and d 0.
+    "records": ("share.max_records=5", 0, 200, {1: "0-9", 2: "0-5", 3: "0-0"}),
+    # Both fetches of b expire, c gets the records at 1700, and d the first of them at 2700.
+    "wait": ("share.max_wait_ms=100", 2, 250, {1: "0-9", 2: "0-9", 3: "0-0"}),
+}
+
+
+def test_what_if_of_share_settings(tmp_path: Path) -> None:
+    """No member acknowledges the ten records, whose locks last 1 s. The third delivery is the last, and made alone.
+
+    As recorded, the fetch of a gets all of them at 100, the first fetch of b expires, the second waits from 900 to
+    1100 for all of them, c waits from 1700 to 2100 for one, and d gets the next one at 2650.
+    """
+    limits = {"auto_offset_reset": "earliest", "delivery_count_limit": 3, "record_lock_duration_ms": 1000}
+    group = {"time_us": 2000, "type": "share_group", "group": "g", **limits}
+    arrivals = ((100, "a"), (200, "b"), (900, "b"), (1700, "c"), (2650, "d"))
+    fetches = [_fetch(at, member) | {"acquire_mode": 1} for at, member in arrivals]
+    out = _replayed([*EVENTS[:3], group, *fetches], tmp_path)
+    words = [word for name, (setting, *_) in VARIANTS.items() for word in ("--variant", name, setting)]
+    assert what_if.main.status(["--events", f"{out}/events", "--out", out, *words], open_local) == 0
+    counts = "SELECT delivery_count, min(first_offset) AS first, max(last_offset) AS last FROM share_deliveries"
+    for name, (_, expired, waited_ms, deliveries) in VARIANTS.items():
+        tables = RunTables(LocalBackend(), f"{out}/_what_if/{name}")
+        tables.add("ended", "share_deliveries")
+        (ended,) = tables.database.query("SELECT count_if(expired) AS n, sum(wait_ms) AS ms FROM ended").to_pylist()
+        rows = tables.database.query(f"{counts} GROUP BY delivery_count").to_pylist()
+        delivered = {row["delivery_count"]: f"{row['first']}-{row['last']}" for row in rows}
+        assert (name, ended["n"], ended["ms"], delivered) == (name, expired, waited_ms, deliveries)
 
 
 def test_metrics_have_fetches_and_deliveries(out: str) -> None:

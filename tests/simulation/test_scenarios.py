@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from operator import attrgetter
 
 import pytest
 
-from purgatory_udf.common.configuration import Config
+from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.contract import read_row
-from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.contract.outcome import Outcome, ShareDelivery
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
 from purgatory_udf.rules.reference.reference_replay import ShareReplay, replay
@@ -251,3 +252,22 @@ def test_share_workers_hold_and_give_back_records() -> None:
     steps = ShareReplay(Config(), simulated.events[0]["time_us"] // 1000).step(simulated.events, None)
     assert sorted(steps.outcomes, key=attrgetter("operation_id")) == fetches
     assert sorted(steps.deliveries, key=repr) == sorted(simulated.truth.deliveries, key=repr)
+
+
+@pytest.mark.parametrize("setting", ["share.max_records=5", "share.delivery_count_limit=10", "share.max_wait_ms=x4"])
+def test_what_if_keeps_acknowledged_records(setting: str) -> None:
+    """Other settings deliver records to other workers, but the trace shows which worker accepted them."""
+    simulated = simulated_scenario("share-workers")
+    replay = ShareReplay(load_config(None, [setting]), simulated.events[0]["time_us"] // 1000)
+    replayed = replay.step(simulated.events, None)
+    assert len(replayed.deliveries) != len(simulated.truth.deliveries)
+    assert _acknowledged(replayed.deliveries) == _acknowledged(simulated.truth.deliveries)
+
+
+def _acknowledged(deliveries: Iterable[tuple[int, ShareDelivery]]) -> Counter[str]:
+    """Return the number of records by how their delivery ended."""
+    counts = Counter[str]()
+    for _, each in deliveries:
+        if each.ended_by in ("accepted", "released", "rejected"):
+            counts[each.ended_by] += each.last_offset + 1 - each.first_offset
+    return counts
