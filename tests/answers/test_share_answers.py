@@ -194,8 +194,8 @@ VARIANTS: dict[str, tuple[str, int, int, dict[int, str]]] = {
 def test_what_if_of_share_settings(tmp_path: Path) -> None:
     """No member acknowledges the ten records, whose locks last 1 s. The third delivery is the last, and made alone.
 
-    As recorded, the fetch of a gets all of them at 100, the first fetch of b expires, the second waits from 900 to
-    1100 for all of them, c waits from 1700 to 2100 for one, and d gets the next one at 2650.
+    As recorded, the fetch of a gets the records at 100, the first fetch of b expires, the second waits from 900 to
+    1100 for the records, c waits from 1700 to 2100 for one, and d gets the next one at 2650.
     """
     limits = {"auto_offset_reset": "earliest", "delivery_count_limit": 3, "record_lock_duration_ms": 1000}
     group = {"time_us": 2000, "type": "share_group", "group": "g", **limits}
