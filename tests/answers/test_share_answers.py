@@ -133,7 +133,7 @@ LIVES = [
     _fetch(1500, "a"),  # 5
     _acknowledge(1600, "a", 5, 5, 2),
     _fetch(2200, "b"),  # 2, because the locks of 2 and 3 ended at 2100 and 2120
-    _fetch(2250, "a"),  # 3, of which the lock ends at 3250
+    _fetch(2250, "a"),  # 3, whose lock expires at 3250
     {"time_us": 2_300_000, "type": "share_release", "request_id": "b-end", "group": "g", "member_id": "b"},
     _fetch(4000, "a"),  # expires at 4500, without records
     _change(5000, "high_watermark", offset=10),

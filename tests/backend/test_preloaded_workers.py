@@ -68,7 +68,7 @@ def test_preloaded_process_becomes_the_daemon_and_ends_with_spark(tmp_path: Path
 
 def test_daemon_without_preloaded_process_forks_workers_itself(tmp_path: Path) -> None:
     path = tmp_path / "workers"
-    # The socket's file is still there, but nobody listens.
+    # The socket's file is still there, but no process listens.
     with socket.socket(socket.AF_UNIX) as ended:
         ended.bind(str(path))
     with _daemon(path) as daemon:
