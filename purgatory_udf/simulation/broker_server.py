@@ -214,12 +214,12 @@ class BrokerServer:
         )
 
     def _record_transaction_batch(self, batch: Batch, base: int, end: int) -> None:
-        """Begin, continue or end the transaction of a batch that will be appended from offset `base` to `end`."""
+        """Begin, continue or end the transaction of a batch that will be appended from `base` to before `end`."""
         state = self._controller.partitions[batch.key]
         if batch.transaction is not None and batch.is_end_marker:
-            state.transactions.end(batch.transaction, end)
+            state.transactions.end(batch.transaction, end, batch.aborts)
         elif batch.transaction is not None:
-            state.transactions.begin(batch.transaction, base)
+            state.transactions.add(batch.transaction, base, end - 1)
         self._controller.record_last_stable(state, self.broker, end=end)
 
     def _append(self, batch: Batch, acks: int) -> dict[str, Any]:

@@ -220,6 +220,7 @@ class ClosedLoop:
             delivery_count_limit=group.delivery_count_limit,
             partition_max_record_locks=group.partition_max_record_locks,
             auto_offset_reset=group.reset,
+            isolation=group.isolation,
         )
         members = ShareGroupMembers(self.environment, group)
         for workers in group.workers:

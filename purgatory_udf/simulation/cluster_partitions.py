@@ -18,14 +18,18 @@ from dataclasses import dataclass, field
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.rules.reference.partition import Partition
 
+# First and last offset of the records of a batch.
+OffsetRange = tuple[int, int]
+
 
 @dataclass(slots=True)
 class EndedTransaction:
-    """An ended transaction: its first offset, and the log end after its marker."""
+    """An ended transaction: the batches of its records, and the log end after its marker."""
 
     name: str
-    first: int
+    batches: list[OffsetRange]
     marker_end: int
+    aborts: bool
 
 
 @dataclass(slots=True)
@@ -38,31 +42,42 @@ class PartitionTransactions:
 
     used: bool = False
     recorded_last_stable: int | None = None
-    _open: dict[str, int] = field(default_factory=dict)
+    _open: dict[str, list[OffsetRange]] = field(default_factory=dict)
     _ended: list[EndedTransaction] = field(default_factory=list)
+    # Of transactions with replicated markers.
+    _aborted: list[OffsetRange] = field(default_factory=list)
 
-    def begin(self, name: str, offset: int) -> None:
-        """Add a transaction that starts at `offset`, unless it already has records in the partition."""
+    def add(self, name: str, first: int, last: int) -> None:
+        """Add a batch to a transaction. Its first batch in the partition opens it."""
         self.used = True
-        self._open.setdefault(name, offset)
+        self._open.setdefault(name, []).append((first, last))
 
-    def end(self, name: str, marker_end: int) -> None:
+    def end(self, name: str, marker_end: int, aborts: bool = False) -> None:
         """End a transaction by its marker. A second marker, sent after a lost response, has no effect."""
-        first = self._open.pop(name, None)
-        if first is not None:
-            self._ended.append(EndedTransaction(name, first, marker_end))
+        batches = self._open.pop(name, None)
+        if batches is not None:
+            self._ended.append(EndedTransaction(name, batches, marker_end, aborts))
 
     def last_stable(self, high_watermark: int) -> int:
         """Return the last stable offset at this high watermark; forget transactions with replicated markers."""
+        replicated = [transaction for transaction in self._ended if transaction.marker_end <= high_watermark]
+        self._aborted += [batch for transaction in replicated if transaction.aborts for batch in transaction.batches]
         self._ended = [transaction for transaction in self._ended if transaction.marker_end > high_watermark]
-        return min([high_watermark, *self._open.values(), *(transaction.first for transaction in self._ended)])
+        unstable = [*self._open.values(), *(transaction.batches for transaction in self._ended)]
+        return min([high_watermark, *(batches[0][0] for batches in unstable)])
+
+    def aborted(self, stable: int) -> list[OffsetRange]:
+        """Return the batches of aborted records from the recorded last stable offset to before `stable`, in order."""
+        former = self.recorded_last_stable or 0
+        return sorted(batch for batch in self._aborted if former <= batch[0] < stable)
 
     def truncate(self, end: int) -> None:
         """Cut the log at `end`. Cutting off a marker reopens its transaction."""
         reopened = [transaction for transaction in self._ended if transaction.marker_end > end]
         self._ended = [transaction for transaction in self._ended if transaction.marker_end <= end]
-        self._open |= {transaction.name: transaction.first for transaction in reopened}
-        self._open = {name: first for name, first in self._open.items() if first < end}
+        self._open |= {transaction.name: transaction.batches for transaction in reopened}
+        left = {name: [batch for batch in batches if batch[0] < end] for name, batches in self._open.items()}
+        self._open = {name: batches for name, batches in left.items() if batches}
 
 
 def high_watermark_after(

@@ -241,8 +241,11 @@ class Controller:
         mark = high_watermark_after(replica, leader, end=end, isr=isr, follower=follower)
         stable = state.transactions.last_stable(mark or 0)
         if state.transactions.recorded_last_stable is None or stable > state.transactions.recorded_last_stable:
+            aborted = [
+                {"first_offset": first, "last_offset": last} for first, last in state.transactions.aborted(stable)
+            ]
             state.transactions.recorded_last_stable = stable
-            self._record(state, leader, "last_stable", offset=stable)
+            self._record(state, leader, "last_stable", offset=stable, aborted=aborted or None)
 
     def record_isr(self, key: TopicPartition) -> None:
         """Record the partition's in-sync set at its leader."""

@@ -263,18 +263,17 @@ class TransactionCoordinators:
                 if leader is not None:
                     by_leader.setdefault(leader, []).append(key)
             for leader, keys in by_leader.items():
-                response = yield from client.request(
-                    leader, self._markers(client, request.name, keys), MARKER_TIMEOUT_MS
-                )
+                response = yield from client.request(leader, self._markers(client, request, keys), MARKER_TIMEOUT_MS)
                 if isinstance(response, ProduceResponse):
                     done = {key for key in keys if response.errors[key] == NONE}
                     pending = [key for key in pending if key not in done]
             if pending:
                 yield self._environment.sleep_ms(RETRY_BACKOFF_MS)
 
-    def _markers(self, client: Client, name: str, keys: list[TopicPartition]) -> ProduceRequest:
+    def _markers(self, client: Client, end: EndTransactionRequest, keys: list[TopicPartition]) -> ProduceRequest:
+        now_us, name, aborts = self._environment.now_us, end.name, not end.commits
         batches = [
-            Batch(key, self._environment.now_us, records=1, bytes=MARKER_BYTES, transaction=name, is_end_marker=True)
+            Batch(key, now_us, records=1, bytes=MARKER_BYTES, transaction=name, is_end_marker=True, aborts=aborts)
             for key in keys
         ]
         return ProduceRequest(

@@ -55,6 +55,8 @@ class Batch:
     # The transactional producer of this batch, None without a transaction.
     transaction: str | None = None
     is_end_marker: bool = False
+    # Whether it is the marker of an aborted transaction.
+    aborts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +208,7 @@ class FindTransactionCoordinatorRequest(ClientRequest):
 class EndTransactionRequest(ClientRequest):
     """A request to commit or abort a transaction with records in the partitions `keys`.
 
-    Commit and abort have the same effect on waiting requests.
+    Commit and abort have the same effect on waiting requests, except on those of share groups with read_committed.
     """
 
     name: str

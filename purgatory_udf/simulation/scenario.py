@@ -208,6 +208,7 @@ class ShareGroupSettings(_Section):
     record_lock_duration_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = 30_000
     delivery_count_limit: Count = 5
     partition_max_record_locks: Count = 2000
+    isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     reset: Literal["latest", "earliest"] = "latest"
     heartbeat_interval_ms: Annotated[int, Field(ge=1, le=1_800_000)] = 5000
     session_timeout_ms: Annotated[int, Field(ge=1, le=1_800_000)] = 45_000

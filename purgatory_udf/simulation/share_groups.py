@@ -5,8 +5,8 @@
                  ──SHARE_ACKNOWLEDGE──►      if `commit` is sync
                  ◄──────────────             once the share coordinator has written the state
 
-A worker's session is over after its last request, or when its connection is closed; the broker then releases the
-records that the worker holds. A group assigns the partitions by heartbeats, which are not events of the trace.
+A worker closes its session with its last request, or with its connection; the broker then releases the records that
+the worker holds. A group assigns the partitions by heartbeats, which are not events of the trace.
 """
 
 from __future__ import annotations

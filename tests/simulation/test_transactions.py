@@ -7,11 +7,13 @@ Kafka: `ProducerStateManager.firstUnstableOffset`, `UnifiedLog.fetchLastStableOf
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.contract.outcome import TopicPartition
+from purgatory_udf.contract.outcome import ShareDelivery, TopicPartition
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
 from purgatory_udf.rules.reference.partition import Partition
@@ -27,16 +29,16 @@ MARKERS = "txn-marker-sender"
 
 def test_last_stable_is_first_open_record() -> None:
     transactions = PartitionTransactions()
-    transactions.begin("a", 10)
-    transactions.begin("b", 12)
-    transactions.begin("a", 13)
+    transactions.add("a", 10, 11)
+    transactions.add("b", 12, 12)
+    transactions.add("a", 13, 15)
     assert [transactions.last_stable(mark) for mark in (9, 10, 20)] == [9, 10, 10]
 
 
 def test_transaction_ends_when_marker_is_replicated() -> None:
     transactions = PartitionTransactions()
-    transactions.begin("a", 10)
-    transactions.begin("b", 12)
+    transactions.add("a", 10, 11)
+    transactions.add("b", 12, 12)
     transactions.end("a", 16)
     assert [transactions.last_stable(mark) for mark in (15, 16, 17)] == [10, 12, 12]
     transactions.end("b", 18)
@@ -46,13 +48,39 @@ def test_transaction_ends_when_marker_is_replicated() -> None:
 
 def test_truncated_marker_reopens_transaction() -> None:
     transactions = PartitionTransactions()
-    transactions.begin("a", 10)
+    transactions.add("a", 10, 11)
     transactions.end("a", 16)
-    transactions.begin("b", 16)
+    transactions.add("b", 16, 16)
     transactions.truncate(14)
     assert transactions.last_stable(20) == 10
     transactions.truncate(10)
     assert transactions.last_stable(20) == 20
+
+
+def test_batches_of_aborted_transactions() -> None:
+    """Aborted are 10 to 11 and 14 to 15 of a; b holds back the last stable offset at 12, until it is aborted too."""
+    transactions = PartitionTransactions()
+    for name, first, last in (("c", 0, 9), ("a", 10, 11), ("b", 12, 13), ("a", 14, 15)):
+        transactions.add(name, first, last)
+    transactions.end("c", 17)
+    transactions.end("a", 18, aborts=True)
+    assert (transactions.last_stable(17), transactions.aborted(10)) == (10, [])
+    assert (transactions.last_stable(18), transactions.aborted(12)) == (12, [(10, 11)])
+    transactions.recorded_last_stable = 12
+    transactions.end("b", 19, aborts=True)
+    assert (transactions.last_stable(19), transactions.aborted(19)) == (19, [(12, 13), (14, 15)])
+    transactions.recorded_last_stable = None
+    assert transactions.aborted(19) == [(10, 11), (12, 13), (14, 15)], "for a new leader"
+
+
+def test_truncated_marker_may_be_replaced() -> None:
+    transactions = PartitionTransactions()
+    transactions.add("a", 10, 11)
+    transactions.add("a", 12, 13)
+    transactions.end("a", 15, aborts=True)
+    transactions.truncate(12)
+    transactions.end("a", 13, aborts=True)
+    assert (transactions.last_stable(13), transactions.aborted(13)) == (13, [(10, 11)])
 
 
 def test_predicted_high_watermark_matches_replica() -> None:
@@ -138,6 +166,62 @@ def test_replay_reproduces_outcomes(troubled: SimulationResult) -> None:
     wanted = [outcome for outcome in again.outcomes if outcome.kind in ("produce", "fetch")]
     assert {outcome.operation_id: (outcome.ended_us, outcome.completed_by) for outcome in ends} == {
         outcome.operation_id: (outcome.ended_us, outcome.completed_by) for outcome in wanted
+    }
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_share_groups_skip_aborted_records(isolation: str) -> None:
+    """Leaders move and a broker crashes, so that workers read records at brokers that did not append them."""
+    scenario = Scenario.model_validate(
+        {
+            "shows": "Workers of aborted transactions.",
+            "duration_s": 8,
+            "topics": [{"name": "jobs", "partitions": 2}],
+            "producers": [
+                {"name": "p", "count": 2, "topics": ["jobs"], "rate": 40, "transaction_ms": 300, "abort_share": 0.4},
+                {"name": "plain", "topics": ["jobs"], "rate": 20},
+            ],
+            "share_groups": [
+                {
+                    "name": "g",
+                    "topics": ["jobs"],
+                    "reset": "earliest",
+                    "isolation": isolation,
+                    "record_lock_duration_ms": 1000,
+                    "workers": [
+                        {"name": "w", "count": 3, "start_after_s": 1, "process_us": 8000, "max_poll_records": 30,
+                         "release_share": 0.1}
+                    ],
+                }
+            ],
+            "incidents": [
+                {"what": "move-leader", "topic": "jobs", "partition": 0, "to": 3, "at_s": 3},
+                {"what": "crash-broker", "broker": 2, "at_s": 4, "for_s": 2},
+            ],
+        }
+    )  # fmt: skip
+    simulated = ClosedLoop(scenario).run()
+    aborted, delivered = _aborted_offsets(simulated.events), _delivered_offsets(simulated.truth.deliveries)
+    assert len(aborted) > 100 and len(delivered) > 200
+    assert len(delivered & aborted) == (0 if isolation == "read_committed" else len(aborted))
+    replayed = replay(simulated.events, Config())
+    assert replayed.outcomes == simulated.truth.outcomes
+    assert replayed.deliveries == simulated.truth.deliveries
+
+
+def _aborted_offsets(events: list[dict[str, Any]]) -> set[tuple[int, int]]:
+    """Return partition and offset of each record that is reported as aborted."""
+    return {
+        (event["partition"], offset)
+        for event in events
+        for each in event.get("aborted") or ()
+        for offset in range(each["first_offset"], each["last_offset"] + 1)
+    }
+
+
+def _delivered_offsets(deliveries: Iterable[tuple[int, ShareDelivery]]) -> set[tuple[int, int]]:
+    return {
+        (each.partition, offset) for _, each in deliveries for offset in range(each.first_offset, each.last_offset + 1)
     }
 
 
