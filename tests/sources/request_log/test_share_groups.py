@@ -300,7 +300,12 @@ def _recording() -> Translation:
 
 
 def test_recorded_fetches_end_as_recorded() -> None:
-    """Kafka 4.3.1, four groups: releases, rejects, stalls beyond the lock, implicit acknowledgements."""
+    """Kafka 4.3.1, four groups: releases, rejects, stalls beyond the lock, implicit acknowledgements.
+
+    Left out are fetches from before the brokers had read the states of all share partitions. In these 2.7 s they load
+    classes: a read of a state takes up to 0.2 s, a write up to 0.7 s, and the handling of a fetch up to 0.6 s. One of
+    the others differs, because a deadline and a rise of the high watermark are in the same millisecond.
+    """
     translation = _recording()
     replay = ShareReplay(Config(), translation.events[0]["time_us"] // 1000)
     outcomes = replay.step(translation.events, None).outcomes
@@ -313,9 +318,14 @@ def test_recorded_fetches_end_as_recorded() -> None:
         else "at_once"
         for end in outcomes
     }
-    logged = {seq: record.outcome for seq, record in translation.recorded.items() if record.kind == "share fetch"}
-    assert len(logged) > 250
-    assert sum(ends[seq] == outcome for seq, outcome in logged.items()) >= 0.98 * len(logged)
+    started = max(event["seq"] for event in translation.events if event["type"] == "share_state")
+    logged = {
+        seq: record.outcome
+        for seq, record in translation.recorded.items()
+        if record.kind == "share fetch" and seq > started
+    }
+    assert len(logged) > 230
+    assert sum(ends[seq] == outcome for seq, outcome in logged.items()) >= 0.99 * len(logged)
 
 
 def test_expired_locks_are_as_many_as_the_brokers_counted() -> None:
