@@ -6,11 +6,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from purgatory_udf.answers.variants import Variant, variants
 from purgatory_udf.backend.file_system import LocalFiles, require_no_file
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import is_small_and_local
@@ -23,12 +22,17 @@ from purgatory_udf.storage.output_folder import local_folder
 CLOSED_LOOP_DEFAULTS = {"seed": None, "duration": None, "scale": 1.0}
 PREDICTION_DEFAULTS = {"seeds": None, "json": None}
 
+if TYPE_CHECKING:
+    from purgatory_udf.answers.variants import Variant
+
 _recorded = partial(typer.Option, rich_help_panel="Recorded trace (--events)")
 _simulated = partial(typer.Option, rich_help_panel="Simulated cluster (--closed-loop)")
 _predicted = partial(typer.Option, rich_help_panel="Model of a recorded cluster (--like)")
 
 
 def _variants(words: list[str], config: Path | None, settings: list[str] | None) -> list[Variant]:
+    from purgatory_udf.answers.variants import variants
+
     if not words:
         raise UserError("give at least one --variant NAME key=value…")
     return variants(words, config, settings or [])

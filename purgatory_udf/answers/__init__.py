@@ -5,7 +5,7 @@
 - `metrics`, `prometheus`: metrics as tables, and as text for Prometheus
 - `explain`, `evidence`, `operation_story`, `wheel_drawing`: the story of an operation, a request or a group
 - `report`, `charts`, `page_template`: the report as a page with charts
-- `what_if`, `variants`, `variant_comparison`: a trace replayed under several configurations
+- `what_if`, `variants`: a trace replayed under several configurations
 - `diagnosis`: the causes of unusual waits
 - `fidelity_run`: a replay compared with the recorded brokers, and a cause for each operation that ended differently;
   `outcome_comparison`: its rows; `broker_readings`, `coordinator_comparison`: JMX readings and server logs

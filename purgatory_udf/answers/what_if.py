@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.answers import page_template
 from purgatory_udf.answers.page_template import Section
 from purgatory_udf.answers.run_tables import RunTables
-from purgatory_udf.answers.variant_comparison import (
+from purgatory_udf.answers.variants import (
+    BASELINE,
+    Variant,
     VariantChanges,
     certainty_table,
     headline,
@@ -22,7 +24,6 @@ from purgatory_udf.answers.variant_comparison import (
     purgatories_table,
     what_if_charts,
 )
-from purgatory_udf.answers.variants import BASELINE, Variant
 from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.backend.file_system import replace_file
 from purgatory_udf.common.configuration import Config

@@ -16,7 +16,7 @@ from purgatory_udf.answers.evidence import collect
 from purgatory_udf.answers.metrics import Metrics, read_metrics
 from purgatory_udf.answers.outcome_comparison import PARTS
 from purgatory_udf.answers.run_tables import RunTables, sql_file
-from purgatory_udf.answers.variant_comparison import VariantChanges
+from purgatory_udf.answers.variants import VariantChanges
 from purgatory_udf.backend.backend import LocalBackend, Session
 from purgatory_udf.backend.sql_database import parameters_of
 from purgatory_udf.common.configuration import load_config

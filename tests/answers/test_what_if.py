@@ -13,8 +13,7 @@ from deltalake import DeltaTable
 
 from jobs import what_if as what_if_job
 from purgatory_udf.answers import what_if as what_if_module
-from purgatory_udf.answers.variant_comparison import CERTAINTY
-from purgatory_udf.answers.variants import Variant, variants
+from purgatory_udf.answers.variants import CERTAINTY, Variant, variants
 from purgatory_udf.answers.what_if import HELD_FIXED, WhatIf, what_if
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.errors import NeedsSparkError, UserError

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from purgatory_udf.answers import what_if as what_if_module
-from purgatory_udf.answers.variant_comparison import VariantChanges
-from purgatory_udf.answers.variants import Variant, variants
+from purgatory_udf.answers.variants import Variant, VariantChanges, variants
 from purgatory_udf.answers.what_if import REACTING, ScenarioOptions, WhatIf, what_if_simulated
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.errors import UserError
