@@ -38,7 +38,7 @@ from purgatory_udf.backend.backend import SparkBackend
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.secrets import read_properties
 from purgatory_udf.contract.tables import ENDS
-from purgatory_udf.rules.engine.explode import READ_COLUMNS
+from purgatory_udf.rules.engine.calls_from_events import READ_COLUMNS
 from purgatory_udf.storage.event_staging import content_version, stage_events, write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.event_source import delta_stream

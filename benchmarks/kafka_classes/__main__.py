@@ -28,7 +28,7 @@ from benchmarks.kafka_classes import trace, trace_generator
 from benchmarks.kafka_classes.java import Kafka, UnavailableError, class_path
 from purgatory_udf.backend.spark_workers import retain_freed_memory
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.rules.engine.explode import explode
+from purgatory_udf.rules.engine.calls_from_events import explode
 from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, State, step
 from purgatory_udf.rules.engine.outcome_tables import outcome_tables

@@ -3,6 +3,10 @@
 A setting is a whole number, or a factor such as `x0.5`. It applies to all requests (`produce.timeout_ms=500`) or, as a
 *rule*, to those in its scope: `produce.timeout_ms[client_id=checkout-*,broker=2]=500`. The first matching rule wins,
 and rules win over the setting without a scope.
+
+This module parses settings, selects requests, and computes effective values. They are applied when a request becomes
+an operation: by the reference in `rules.reference.event_handlers`, by the engine in `rules.engine.what_if_columns`, to
+requests of groups in `rules.coordinator.group_requests`, and to share groups in `rules.reference.share_state`.
 """
 
 from __future__ import annotations
@@ -13,10 +17,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 INT32_MAX = 2**31 - 1
@@ -310,84 +310,3 @@ def parse_rule(setting: str) -> dict[str, Any] | None:
     if words is None or words.scope is None:
         return None
     return {**parse_scope(words.scope), "settings": {words.key: words.value or None}}
-
-
-Array = npt.NDArray[Any]
-
-
-def apply_override_to_all(recorded: Array, setting: int | str | None) -> Array:
-    """Apply one setting to many recorded values, as `apply_override` does to one."""
-    if setting is None:
-        return recorded
-    if isinstance(setting, int):
-        return np.full(len(recorded), setting, dtype=np.int64)
-    return np.minimum(INT32_MAX, recorded * float(setting[1:])).astype(np.int64)
-
-
-class RequestColumns:
-    """The properties of many requests of one type, by which rules select them."""
-
-    def __init__(self, events: pa.Table, items: pa.Array, parents: Array) -> None:
-        """Store events, their flattened `partitions` or `topics`, and for each item the row of its event."""
-        self._events, self._items, self._parents = events, items, parents
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def matching(self, rule: ScopeRule) -> Array:
-        """Return a mask of the requests in the scope of the rule."""
-        mask = np.ones(len(self), dtype=bool)
-        if rule.broker is not None:
-            mask &= pc.equal(pc.fill_null(self._events["broker"], 0), rule.broker).to_numpy(zero_copy_only=False)
-        if rule.client_id is not None:
-            mask &= _matching(self._events["client_id"], rule.client_id)
-        if rule.topic is not None:
-            named = _matching(pc.struct_field(self._items, "topic"), rule.topic)
-            mask &= np.bincount(self._parents[named], minlength=len(self)).astype(bool)
-        return mask
-
-    def effective(
-        self, recorded: Array, rules: Iterable[ScopeRule], keys: Sequence[str], plain: int | str | None
-    ) -> Array:
-        """Return the effective values: by the first matching rule for `keys`, otherwise by the `plain` setting.
-
-        The timeout of a coordinator's write changes only by a rule that names a topic.
-
-        Args:
-            recorded: The recorded value of each request.
-            rules: Rules in order of precedence.
-            keys: Keys that apply to this field, most specific first.
-            plain: The setting without a scope, or None.
-        """
-        coordinators = self._coordinator_writes() if COORDINATOR_KEY in keys else np.zeros(len(self), dtype=bool)
-        values, undecided = (
-            np.where(coordinators, recorded, apply_override_to_all(recorded, plain)),
-            np.ones(len(self), dtype=bool),
-        )
-        for rule in rules:
-            key = next((key for key in keys if key in rule.settings), None)
-            if key is None:
-                continue
-            matched = undecided & self.matching(rule)
-            if rule.topic is None:
-                matched &= ~coordinators
-            values = np.where(matched, apply_override_to_all(recorded, rule.settings[key]), values)
-            undecided &= ~matched
-        return values
-
-    def _coordinator_writes(self) -> Array:
-        """Return a mask of the writes of coordinators; see `RequestContext.is_coordinator_write`."""
-        internal = pc.is_in(pc.struct_field(self._items, "topic"), pa.array(INTERNAL_TOPICS))
-        others = self._parents[~internal.to_numpy(zero_copy_only=False)]
-        named = np.bincount(self._parents, minlength=len(self)) > 0
-        written = named & (np.bincount(others, minlength=len(self)) == 0)
-        return written | _matching(self._events["client_id"], MARKER_SENDERS)
-
-
-def _matching(column: pa.Array | pa.ChunkedArray, pattern: str) -> Array:
-    """Return a mask of the values that match; each distinct value is compared once."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    coded = column.dictionary_encode()
-    mask = np.array([*(matches_pattern(pattern, name) for name in coded.dictionary.to_pylist()), False])
-    return mask[pc.fill_null(coded.indices, len(mask) - 1).to_numpy(zero_copy_only=False)]

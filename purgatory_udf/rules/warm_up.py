@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.rules.engine.explode import explode
+from purgatory_udf.rules.engine.calls_from_events import explode
 from purgatory_udf.rules.engine.jit import code_cache
 from purgatory_udf.rules.engine.loop.codes import FOREVER, Code
 from purgatory_udf.rules.engine.loop.engine_call import Call

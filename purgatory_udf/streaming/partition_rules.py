@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import ENDS, TABLES
-from purgatory_udf.rules.engine.explode import explode, present_columns
+from purgatory_udf.rules.engine.calls_from_events import explode, present_columns
 from purgatory_udf.rules.engine.key_shards import (
     Grouping,
     by_broker,

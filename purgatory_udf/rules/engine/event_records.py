@@ -1,7 +1,7 @@
 """Parses events: Arrow columns to the engine's records, row by row, in compiled code.
 
 A request becomes an event and a request part for each key that it names; a change becomes an event. Keys are numbered
-in the order in which they appear. `explode` provides the columns.
+in the order in which they appear. `calls_from_events` provides the columns.
 """
 
 from __future__ import annotations

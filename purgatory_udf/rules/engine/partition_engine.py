@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, PURGATORY_GAUGES, WATCHES
-from purgatory_udf.rules.engine.explode import explode
+from purgatory_udf.rules.engine.calls_from_events import explode
 from purgatory_udf.rules.engine.key_shards import (
     Grouping,
     by_broker,

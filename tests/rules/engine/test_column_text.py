@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine import event_records
-from purgatory_udf.rules.engine.explode import explode
+from purgatory_udf.rules.engine.calls_from_events import explode
 from purgatory_udf.rules.engine.loop.codes import Code, Error
 from purgatory_udf.rules.engine.partition_engine import event_table
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine import parallel_pieces
-from purgatory_udf.rules.engine.explode import explode
+from purgatory_udf.rules.engine.calls_from_events import explode
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop.codes import Error
 from purgatory_udf.rules.engine.loop.engine_call import Call

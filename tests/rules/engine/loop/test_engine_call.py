@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.rules.engine.explode import explode
+from purgatory_udf.rules.engine.calls_from_events import explode
 from purgatory_udf.rules.engine.key_shards import by_partition, concat_calls, split_call
 from purgatory_udf.rules.engine.loop.engine_call import Call, change_rows
 from purgatory_udf.rules.engine.partition_engine import event_table

@@ -1,7 +1,4 @@
-"""Converts tables of events to calls of the engine.
-
-What-if settings are applied here, so all later steps see one timeout and one min_bytes per operation.
-"""
+"""Converts tables of events to calls of the engine, with what-if settings applied (`what_if_columns`)."""
 
 from __future__ import annotations
 
@@ -9,15 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from purgatory_udf.common.configuration import Config, fetch_keys
-from purgatory_udf.contract.overrides import RequestColumns
+from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.column_access import COLUMN, column_record, list_items
 from purgatory_udf.rules.engine.event_records import EventColumn
-from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 from purgatory_udf.rules.engine.loop.engine_call import Call, in_time_order
 from purgatory_udf.rules.engine.parallel_pieces import PieceOffsets, parse_in_parallel, threads_for
+from purgatory_udf.rules.engine.what_if_columns import effective_settings
 
 _NO_STRINGS = pa.array([], pa.string())
 
@@ -50,7 +45,7 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
     columns = _Columns(table)
     partitions, topics, in_sync = columns["partitions"], columns["topics"], columns["isr"]
     items, new, members = list_items(partitions), list_items(topics), list_items(in_sync)
-    timeouts, waits, min_bytes = _effective_settings(columns, config)
+    timeouts, waits, min_bytes = effective_settings(columns.arrays, config)
     arrays = {
         EventColumn.TIME: columns["time_us"],
         EventColumn.SEQ: columns["seq"],
@@ -157,18 +152,15 @@ class _Columns:
 
     def __init__(self, table: pa.Table) -> None:
         # Other columns cannot be read here either, because a stream does not select them.
-        self.table = table.select(present_columns(table.column_names)).combine_chunks()
-        self._arrays = dict(zip(self.table.column_names, map(_single_chunk, self.table.columns), strict=True))
-
-    def __len__(self) -> int:
-        return len(self.table)
+        present = table.select(present_columns(table.column_names)).combine_chunks()
+        self.arrays = dict(zip(present.column_names, map(_single_chunk, present.columns), strict=True))
 
     def maybe(self, name: str) -> pa.Array | None:
         """Return a column, or None if the table, of an earlier version, lacks it."""
-        return self._arrays.get(name)
+        return self.arrays.get(name)
 
     def __getitem__(self, name: str) -> pa.Array:
-        return self._arrays[name]
+        return self.arrays[name]
 
 
 def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -188,53 +180,3 @@ def _rows_of(texts: pa.Array, rows: pa.Array) -> pa.Array:
     if texts.null_count == len(texts):
         return pa.nulls(len(rows), pa.string())
     return texts if len(rows) == len(texts) else texts.take(rows)
-
-
-def _effective_settings(columns: _Columns, config: Config) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return the columns `timeout_ms`, `max_wait_ms` and `min_bytes` with the what-if settings applied."""
-    timeouts, waits, min_bytes = (columns[name] for name in ("timeout_ms", "max_wait_ms", "min_bytes"))
-    for kind, listed in (("produce", "partitions"), ("delete_records", "partitions"), ("create_topics", "topics")):
-        timeouts = _override(columns, timeouts, config, (f"{kind}.timeout_ms",), listed, kind)
-    for follower in (True, False):
-        waits = _override(columns, waits, config, fetch_keys("max_wait_ms", follower), "partitions", "fetch", follower)
-        min_bytes = _override(
-            columns, min_bytes, config, fetch_keys("min_bytes", follower), "partitions", "fetch", follower
-        )
-    return timeouts, waits, min_bytes
-
-
-def _override(
-    columns: _Columns,
-    recorded: pa.Array,
-    config: Config,
-    keys: tuple[str, ...],
-    listed: str,
-    kind: str,
-    follower: bool | None = None,
-) -> pa.Array:
-    """Apply what-if settings to one column of the requests of one kind.
-
-    Args:
-        columns: The events.
-        recorded: The column as recorded.
-        config: The configuration with the what-if settings.
-        keys: The names of the settings that change the column.
-        listed: The column with the requests' partitions or topics.
-        kind: The kind of requests.
-        follower: For fetches: whether to change those of followers, or those of consumers.
-
-    Returns:
-        The changed column. Rows of other requests stay as recorded.
-    """
-    plain = config.plain(keys)
-    if plain is None and not any(key in rule.settings for rule in config.what_if for key in keys):
-        return recorded
-    lists = columns[listed]
-    items = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-    requests_of = RequestColumns(columns.table, pc.list_flatten(lists), np.repeat(np.arange(len(columns)), items))
-    values = pc.fill_null(recorded, UNKNOWN).to_numpy()
-    effective = requests_of.effective(values, config.what_if, keys, plain)
-    selected = pc.equal(columns["type"], kind).to_numpy(zero_copy_only=False)
-    if follower is not None:
-        selected &= (pc.fill_null(columns["replica_id"], UNKNOWN).to_numpy() >= 0) == follower
-    return pa.array(np.where(selected, effective, values), pa.int64())
