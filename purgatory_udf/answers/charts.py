@@ -82,7 +82,7 @@ def topics(metrics: Metrics) -> tuple[pd.DataFrame, int]:
 
 def bin_ms_of(metrics: Metrics) -> int:
     """Return the width of the bins of the time axes in milliseconds, for the time that the metrics cover."""
-    (row,) = metrics.rows("overview/totals")
+    (row,) = metrics.rows("metrics_command/totals")
     first, last, window_ms = row["first"], row["last"], metrics.options.window_ms
     span_ms = 0 if first is None else round((last - first).total_seconds() * 1000)
     return round_bin_ms(span_ms + window_ms, window_ms)

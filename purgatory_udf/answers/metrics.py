@@ -1,6 +1,6 @@
-"""Computes the metrics of a replay from its tables, with the queries in `sql/metrics`, and writes them as tables.
+"""The metrics of a replay, computed from its tables, written as tables (queries in `sql/metrics_tables`).
 
-The main figures are also returned as small tables to print, with the largest values first.
+The main figures are also returned as small tables to print, with the largest values first (`sql/metrics_command`).
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def write_metrics(session: Session, out: str, options: MetricsOptions, folder: s
 
     def save(name: str) -> None:
         # The rows are few, so one file keeps them in order; aggregations before it run in parallel.
-        tables.save(name, _path(tables, folder, name), COMMENTED_METRICS[name], parameters, single_file=True)
+        tables.save(_query(name), _path(tables, folder, name), COMMENTED_METRICS[name], parameters, single_file=True)
 
-    tables.prepare(*METRICS)
+    tables.prepare(*map(_query, METRICS))
     with ThreadPoolExecutor(PARALLEL_QUERIES) as pool:
         list(pool.map(save, METRICS))
     return _metrics(tables, options, folder)
@@ -114,6 +114,11 @@ def _metrics(tables: RunTables, options: MetricsOptions, folder: str) -> Metrics
     for name, schema in METRICS.items():
         tables.add_table(name.replace("/", "_"), _path(tables, folder, name), schema)
     return Metrics(tables, options)
+
+
+def _query(table: str) -> str:
+    """Return the query that computes a table of metrics."""
+    return table.replace("metrics/", "metrics_tables/")
 
 
 def _path(tables: RunTables, folder: str, name: str) -> str:
@@ -176,11 +181,11 @@ class Totals:
 
 def totals(metrics: Metrics) -> Totals:
     """Return the sums; `seconds` is the time from the start of the first window to the end of the last one."""
-    (row,) = metrics.rows("overview/totals")
+    (row,) = metrics.rows("metrics_command/totals")
     first, last, seconds = row["first"], row["last"], metrics.options.window_ms / 1000
     if first is not None:
         seconds += (last - first).total_seconds()
-    kinds, recorded = metrics.rows("overview/kinds"), metrics.rows("overview/recorded", late_ms=LATE_MS)
+    kinds, recorded = metrics.rows("metrics_command/kinds"), metrics.rows("metrics_command/recorded", late_ms=LATE_MS)
     return Totals(kinds, recorded, _text(first, _MOMENT), _text(last, _MOMENT), seconds, row["after_end"] or 0)
 
 
@@ -194,17 +199,17 @@ def overview(metrics: Metrics, totals: Totals) -> list[Table]:
     return [
         Table("Waits (quantiles of operations that had to wait)", ("kind", *_WAITS), rows),
         _recorded(totals.recorded),
-        _meters(metrics.rows("overview/meters", top=top), totals.seconds, metrics.options.window_ms),
-        _purgatories(metrics.rows("overview/purgatories", top=top)),
-        _causes(metrics.rows("overview/causes")),
-        *(_by(metrics.rows("overview/waits", by=by, top=top), by) for by in metrics.options.by),
-        _expirations(metrics.rows("overview/expirations", top=top), totals.kinds),
-        _groups(metrics.rows("overview/groups", top=top)),
-        _rebalances(metrics.rows("overview/rebalances", top=top)),
-        _consumer_rebalances(metrics.rows("overview/consumer_rebalances", top=top)),
-        _held_back(metrics.rows("overview/held_back", top=top)),
-        _share_fetches(metrics.rows("overview/share_fetches", top=top)),
-        _deliveries(metrics.rows("overview/deliveries", top=top)),
+        _meters(metrics.rows("metrics_command/meters", top=top), totals.seconds, metrics.options.window_ms),
+        _purgatories(metrics.rows("metrics_command/purgatories", top=top)),
+        _causes(metrics.rows("metrics_command/causes")),
+        *(_by(metrics.rows("metrics_command/waits", by=by, top=top), by) for by in metrics.options.by),
+        _expirations(metrics.rows("metrics_command/most_expirations", top=top), totals.kinds),
+        _groups(metrics.rows("metrics_command/groups", top=top)),
+        _rebalances(metrics.rows("metrics_command/rebalances", top=top)),
+        _consumer_rebalances(metrics.rows("metrics_command/consumer_rebalances", top=top)),
+        _held_back(metrics.rows("metrics_command/held_back", top=top)),
+        _share_fetches(metrics.rows("metrics_command/share_fetches", top=top)),
+        _deliveries(metrics.rows("metrics_command/deliveries", top=top)),
     ]
 
 
@@ -460,10 +465,11 @@ def summary(metrics: Metrics) -> list[str]:
 
 
 def as_json(metrics: Metrics) -> dict[str, Any]:
-    """Return the figures of the summary as JSON: rows of the queries in `sql/overview`, each list with `top` rows."""
+    """Return the figures of the summary as JSON: rows of `sql/metrics_command`, each list with `top` rows."""
     sums, top, tables = totals(metrics), metrics.options.top, metrics.tables
     of_groups = ("groups", "rebalances", "consumer_rebalances", "held_back", "share_fetches", "deliveries")
-    ranked = ("meters", "purgatories", "expirations", *of_groups)
+    of_operations = {"meters": "meters", "purgatories": "purgatories", "expirations": "most_expirations"}
+    ranked = of_operations | {name: name for name in of_groups}
     return {
         "run_id": tables.run.run_id,
         "finished": tables.finished,
@@ -475,9 +481,9 @@ def as_json(metrics: Metrics) -> dict[str, Any]:
         "warnings": warnings(sums),
         "kinds": sums.kinds,
         "recorded": sums.recorded,
-        "causes": metrics.rows("overview/causes"),
-        **{name: metrics.rows(f"overview/{name}", top=top) for name in ranked},
-        "waits": {by: metrics.rows("overview/waits", by=by, top=top) for by in metrics.options.by},
+        "causes": metrics.rows("metrics_command/causes"),
+        **{name: metrics.rows(f"metrics_command/{query}", top=top) for name, query in ranked.items()},
+        "waits": {by: metrics.rows("metrics_command/waits", by=by, top=top) for by in metrics.options.by},
     }
 
 

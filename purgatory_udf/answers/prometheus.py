@@ -148,7 +148,7 @@ def _operations(metrics: Metrics) -> Family:
 
 def _waits(metrics: Metrics) -> Family:
     family = Family(_WAITS, "summary", "Waits of the operations that had to wait, over the whole trace, in seconds.")
-    for row in metrics.rows("overview/kinds"):
+    for row in metrics.rows("metrics_command/kinds"):
         for quantile, column in _QUANTILES.items():
             family.add(None if row[column] is None else row[column] / 1000, kind=row["kind"], quantile=quantile)
         family.add(row["waited_ms"] / 1000, "_sum", kind=row["kind"])

@@ -38,7 +38,7 @@ class SqlFile:
 
 @cache
 def sql_file(name: str) -> SqlFile:
-    """Return a query by its path in `sql/` without the suffix, such as `metrics/waits`."""
+    """Return a query by its path in `sql/` without the suffix, such as `metrics_tables/waits`."""
     text = files("purgatory_udf.answers").joinpath(f"sql/{name}.sql").read_text(encoding="utf-8")
     reads = _READS.search(text)
     return SqlFile(text, tuple(reads[1].split(", ")) if reads else ())

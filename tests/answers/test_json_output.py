@@ -55,17 +55,17 @@ def test_folder_is_refused(
     assert capsys.readouterr().err == f"{job.name}: {tmp_path}: is a folder; --json names a file\n"
 
 
-def test_metrics_have_rows_of_the_overview(metrics: Metrics, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_have_rows_of_their_queries(metrics: Metrics, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = _printed(JOBS[1][0], ["--out", str(folder), "--top", "3"], capsys)
-    kinds = metrics.rows("overview/kinds")
+    kinds = metrics.rows("metrics_command/kinds")
     assert told["kinds"] == kinds
     assert told["operations"] == sum(row["operations"] for row in kinds)
     assert told["expired"] >= told["failed"] > 0 and told["finished"]
     fullest = [datetime.fromisoformat(row["fullest_at"]) for row in told["purgatories"]]
-    assert fullest == [row["fullest_at"] for row in metrics.rows("overview/purgatories", top=3)]
+    assert fullest == [row["fullest_at"] for row in metrics.rows("metrics_command/purgatories", top=3)]
     assert told["waits"].keys() == {"topic", "client", "group"}
     assert [row["value"] for row in told["waits"]["topic"]] == [
-        row["value"] for row in metrics.rows("overview/waits", by="topic", top=3)
+        row["value"] for row in metrics.rows("metrics_command/waits", by="topic", top=3)
     ]
 
 

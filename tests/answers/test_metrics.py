@@ -209,7 +209,9 @@ def test_dead_entries_follow_from_operations(tmp_path: Path) -> None:
 
     def windows(window_ms: int) -> list[dict[str, Any]]:
         parameters = {"window_ms": window_ms, "step_ms": 200, "bytes_per_watch": 10}
-        found: list[dict[str, Any]] = database.query(sql_file("metrics/purgatories").text, parameters).to_pylist()
+        found: list[dict[str, Any]] = database.query(
+            sql_file("metrics_tables/purgatories").text, parameters
+        ).to_pylist()
         return found
 
     last = ("purgatory_size_last", "num_delayed_last", "dead_watches_last")

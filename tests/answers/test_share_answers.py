@@ -216,12 +216,12 @@ def test_what_if_of_share_settings(tmp_path: Path) -> None:
 
 def test_metrics_have_fetches_and_deliveries(out: str) -> None:
     metrics = write_metrics(LocalBackend(), out, MetricsOptions())
-    (fetches,) = metrics.rows("overview/share_fetches", top=10)
+    (fetches,) = metrics.rows("metrics_command/share_fetches", top=10)
     names = ("operations", "expired", "with_records", "unwoken", "after_leader_loss")
     assert [fetches[name] for name in names] == [4, 2, 1, 1, 1]
     ends = ("records", "accepted", "released", "rejected", "lock_expired", "archived")
     counted = {
-        row["delivery_count"]: [row[name] for name in ends] for row in metrics.rows("overview/deliveries", top=9)
+        row["delivery_count"]: [row[name] for name in ends] for row in metrics.rows("metrics_command/deliveries", top=9)
     }
     assert counted == {1: [10, 5, 4, 0, 0, 0], 2: [5, 3, 1, 0, 1, 2]}
     assert any(line.startswith("Records delivered to share groups") for line in summary(metrics))

@@ -264,7 +264,7 @@ def _has_slow_reads(row: Row) -> bool:
 def purge_backlogs(facts: TraceFacts) -> Iterator[Finding]:
     """Yield a finding for each purgatory that holds many watcher list entries of operations that have ended."""
     windows: dict[tuple[int, str], list[Row]] = {}
-    for row in facts.tables.rows("metrics/purgatories", **_GAUGE_PARAMETERS):
+    for row in facts.tables.rows("metrics_tables/purgatories", **_GAUGE_PARAMETERS):
         dead, size = row["dead_watches_max"] or 0, row["purgatory_size_max"] or 0
         if dead >= max(_LEAST_DEAD_WATCHES, size / 2):
             windows.setdefault((row["broker"], row["purgatory"]), []).append(row)

@@ -109,7 +109,9 @@ def test_late_operations_exceed_their_deadlines(run_query: RunQuery) -> None:
     }
     given = {"operation_pairs": pa.table(pairs), "ended": pa.table(ended)}
     names = ("kind", "operations", "recorded_max_ms", "replayed_max_ms", "late", "shown", "latest_ms")
-    assert [tuple(row[name] for name in names) for row in run_query("overview/recorded", given, late_ms=250)] == [
+    assert [
+        tuple(row[name] for name in names) for row in run_query("metrics_command/recorded", given, late_ms=250)
+    ] == [
         ("consumer fetch", 3, 19_400.0, 7_371.0, 2, 1, 18_900.0),
         ("produce acks=-1", 1, 40.0, 40.0, 0, 0, -29_960.0),
     ]
