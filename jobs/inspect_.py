@@ -20,7 +20,7 @@ def main(
 ) -> None:
     """List the state in a checkpoint by key: number of open operations, oldest one, next deadline, bytes."""
     from purgatory_udf.launch.spark_session import build_session
-    from purgatory_udf.streaming.state_inspection import inspect
+    from purgatory_udf.streaming.checkpoints import inspect
 
     print("\n".join(inspect(build_session("purgatory-inspect"), checkpoint, limit).lines()))
 

@@ -50,10 +50,10 @@ from purgatory_udf.sources.request_log.log_files import zone_of
 from purgatory_udf.sources.trace_files.trace_reader import IngestOptions
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS, decode_lines
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.checkpoints import Snapshots, prepare_checkpoint
 from purgatory_udf.storage.event_staging import append_dataset, partition_by_file, write_files
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import RecordedSetting, Run
+from purgatory_udf.streaming.checkpoints import Snapshots, prepare_checkpoint
 from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
 from purgatory_udf.streaming.streaming_query import shorten_errors
 

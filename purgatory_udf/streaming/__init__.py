@@ -7,7 +7,7 @@
 - `partition_rules`, `group_rules`, `share_rules`: the implementations of that interface
 - `batch_sink`: writes results to tables
 - `group_disagreements`: comparison with recorded responses to group members
-- `state_inspection`: the watches in a checkpoint
+- `checkpoints`: preparation and inspection of checkpoints; snapshots of the sink
 - `query_monitor`: the progress of running queries
 - `status_update`, `status_file`, `top_screen`: what `top` shows; `metrics_server`: the same for Prometheus
 """

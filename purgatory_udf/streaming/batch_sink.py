@@ -19,9 +19,9 @@ from purgatory_udf.backend.delta_store import SparkDelta, Transaction
 from purgatory_udf.backend.spark_workers import freeze_in_workers
 from purgatory_udf.contract.tables import COMMENTED_TABLES, ENDS, with_comments
 from purgatory_udf.rules.groups.group_gauges import GaugeState
-from purgatory_udf.storage.checkpoints import Snapshots
 from purgatory_udf.storage.event_staging import UNTIL
 from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.streaming.checkpoints import Snapshots
 from purgatory_udf.streaming.stateful_adapter import (
     INPUT_SCHEMA,
     RELAY,

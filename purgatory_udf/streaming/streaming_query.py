@@ -34,10 +34,10 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.partition_engine import engine_settings
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage import event_staging
-from purgatory_udf.storage.checkpoints import Snapshots, next_watermark_ms, prepare_checkpoint
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_sink import CoordinatorGauges, Sink
+from purgatory_udf.streaming.checkpoints import Snapshots, next_watermark_ms, prepare_checkpoint
 from purgatory_udf.streaming.event_source import Survey, TraceSource, delta_stream
 from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules

@@ -17,7 +17,7 @@ from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.launch import backend_choice
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.rules.engine.partition_engine import event_table
-from purgatory_udf.streaming.state_inspection import inspect
+from purgatory_udf.streaming.checkpoints import inspect
 from tests.support import oracle_traces
 from tests.support.outcome_folder import sample_with_group, write_folder
 from tests.support.outcome_rows import outcomes_of

@@ -20,10 +20,11 @@ from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.sources.follow_topic import EventSteps
 from purgatory_udf.sources.kafka_topic import KafkaTopic
 from purgatory_udf.sources.trace_files.trace_reader import IngestOptions
-from purgatory_udf.storage import checkpoints, run_records
+from purgatory_udf.storage import run_records
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
+from purgatory_udf.streaming import checkpoints
 from purgatory_udf.streaming.event_source import Survey
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions

@@ -22,9 +22,9 @@ from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.run_records import FINISHED
 from purgatory_udf.streaming import status_file
+from purgatory_udf.streaming.checkpoints import inspect
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import FORMATS, ReplayOptions
-from purgatory_udf.streaming.state_inspection import inspect
 from tests.generate import interrupted_output
 from tests.streaming.growing_table import (
     TABLES,

@@ -19,12 +19,12 @@ from purgatory_udf.contract.outcome import Gauge, Outcome, Transition
 from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS, RECORDED
 from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
-from purgatory_udf.storage.checkpoints import Snapshots
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming import batch_sink, streaming_query
 from purgatory_udf.streaming.batch_sink import Sink
+from purgatory_udf.streaming.checkpoints import Snapshots
 from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
 from purgatory_udf.streaming.group_disagreements import explained, write_disagreements
 from purgatory_udf.streaming.replay_run import create_tables, group_counts, run_replay

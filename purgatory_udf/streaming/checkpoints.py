@@ -1,16 +1,17 @@
-"""Reads the watcher lists in a checkpoint from Spark's state store, by key."""
+"""Checkpoints of streaming queries: their preparation, a sink's snapshots between batches, and their inspection."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from purgatory_udf.backend.backend import Backend, SparkBackend, backend_of
+from purgatory_udf.backend.backend import Backend, Session, SparkBackend, backend_of
+from purgatory_udf.backend.file_system import Files
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.installation import COMMAND
 from purgatory_udf.rules.engine.loop.arena import LINGERING, SETTLED
@@ -21,9 +22,112 @@ from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import SparkSession
 
-_SCHEMA = "key STRING, open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, bytes BIGINT"
+# Folders with one entry per micro-batch: its offsets before it starts, and its commit after it has finished.
+_OFFSETS, _COMMITS = "offsets", "commits"
+
+# Spark's setting for the class that moves a checkpoint's files into place. The default class checks whether each file
+# is a link, for which Hadoop starts a process per file on a local disk. The other class relies on atomic renames.
+_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_DISK_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+# A crash repeats at most the last batch, which needs the snapshot before it.
+_SNAPSHOTS_KEPT = 2
+
+
+def prepare_checkpoint(session: Session, path: str) -> str:
+    """Prepare a checkpoint for a query that is about to start, and return its path.
+
+    Selects the fast file manager for local disks, unless the user has configured another. Removes an unfinished first
+    entry: Spark writes an entry to a temporary file and then renames it, and refuses to start if a crash left the
+    temporary file.
+
+    Raises:
+        FileNotFoundError: The last finished batch has no offsets. Spark would process other rows under its number, and
+            the tables already have that batch.
+    """
+    backend = backend_of(session)
+    assert isinstance(backend, SparkBackend)
+    spark = backend.spark
+    if not spark.sparkContext.getConf().contains(_MANAGER):
+        if backend.is_local(path):
+            spark.conf.set(_MANAGER, _DISK_MANAGER)
+        else:
+            spark.conf.unset(_MANAGER)
+    started, done = (_entries(backend.files, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
+    if done and max(done) not in started:
+        raise FileNotFoundError(
+            f"{path}/{_OFFSETS}/{max(done)} does not exist, although its batch has finished; restart the run with "
+            "--overwrite"
+        )
+    return path
+
+
+def next_watermark_ms(session: Session, path: str) -> int | None:
+    """Return the watermark of the next batch in epoch milliseconds.
+
+    None before the first batch, and if the last batch must be repeated.
+    """
+    files = backend_of(session).files
+    started, done = (_entries(files, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
+    if not done or max(started) > max(done):
+        return None
+    entry = files.read(f"{path}/{_COMMITS}/{max(done)}") or b""
+    try:
+        # The first line is a version, the second the metadata of the batch.
+        return int(json.loads(entry.splitlines()[1])["nextBatchWatermarkMs"])
+    except (IndexError, KeyError, ValueError):
+        # A damaged entry: Spark's error message describes it.
+        return None
+
+
+def _entries(files: Files, folder: str) -> set[int]:
+    names = files.names(folder)
+    if names and all(name.startswith(".") for name in names):
+        files.remove(folder)
+    return {int(name) for name in names if name.isdigit()}
+
+
+class Snapshots:
+    """State that a query's sink keeps between batches, one file per batch.
+
+    A batch reads the file of the previous batch, and writes its own before Spark commits the batch. A batch that is
+    repeated after a crash therefore starts from the same state, and replaces its file.
+    """
+
+    def __init__(self, session: Session, folder: str) -> None:
+        self._files, self._folder = backend_of(session).files, folder.rstrip("/")
+        self._last: tuple[int, bytes] | None = None
+
+    def before(self, batch: int) -> bytes | None:
+        """Return the snapshot of the previous batch; None for the first batch."""
+        if self._last is not None and self._last[0] == batch - 1:
+            return self._last[1]
+        return self._read(batch - 1) if batch > 0 else None
+
+    def latest(self) -> bytes | None:
+        """Return the newest snapshot; None before the first batch."""
+        numbers = [int(name) for name in self._files.names(self._folder) if name.isdigit()]
+        return self._read(max(numbers)) if numbers else None
+
+    def keep(self, batch: int, value: bytes) -> None:
+        """Write the snapshot of a batch, and delete snapshots that no repeated batch can need."""
+        self._files.write(self._path(batch), value)
+        self._last = batch, value
+        old = batch - _SNAPSHOTS_KEPT
+        if old >= 0:
+            self._files.remove(self._path(old))
+
+    def _path(self, batch: int) -> str:
+        return f"{self._folder}/{batch}"
+
+    def _read(self, batch: int) -> bytes | None:
+        return self._files.read(self._path(batch))
+
+
+_INSPECTED = "key STRING, open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, bytes BIGINT"
 
 
 @dataclass(frozen=True)
@@ -76,7 +180,7 @@ def inspect(session: SparkSession | Backend, checkpoint: str, limit: int) -> Ins
     assert spark.streams.active is not None
     states = spark.read.format("statestore").load(path)
     value = "value.groupState" if "groupState" in states.select("value.*").columns else "value"
-    rows = states.select(f"{value}.state", f"{value}.waiting").mapInPandas(_by_key, _SCHEMA).cache()
+    rows = states.select(f"{value}.state", f"{value}.waiting").mapInPandas(_inspected, _INSPECTED).cache()
     totals = rows.selectExpr("count(*) AS keys", "sum(open) AS open", "sum(bytes) AS bytes").first()
     assert totals is not None
     listed = rows.orderBy(rows.open.desc(), rows.next_deadline_ms, rows.key).limit(limit).collect()
@@ -95,7 +199,7 @@ def _missing_state_reason(backend: Backend, out: str) -> str:
     return "its replay has no state: its stream has not started yet, or the trace has no operations"
 
 
-def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+def _inspected(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     for frame in frames:
         for value, waiting in zip(frame["state"], frame["waiting"], strict=True):
             size = len(value) + (len(waiting) if waiting is not None else 0)
@@ -104,6 +208,8 @@ def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 def _watcher_lists(state: State, size: int) -> pd.DataFrame:
     """Return the watcher lists of a group. Its `size` in bytes is divided among the keys in proportion to watches."""
+    import pandas as pd
+
     waiting = state.parts[(state.parts["queue"] != SETTLED) & (state.parts["duplicate"] == 0)]
     waiting = waiting[state.operations["state"][waiting["operation"]] != LINGERING]
     operations = state.operations[waiting["operation"]]
