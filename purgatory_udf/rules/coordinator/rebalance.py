@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
+from purgatory_udf.rules.coordinator.classic_sessions import DelayedHeartbeat, MemberSessions, PendingHeartbeat
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
 from purgatory_udf.rules.coordinator.coordinator_timer import CoordinatorTimer
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
@@ -19,7 +20,6 @@ from purgatory_udf.rules.coordinator.group_operations import (
     SyncKey,
 )
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, SyncGroup
-from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat, MemberSessions, PendingHeartbeat
 from purgatory_udf.rules.purgatory.clock import Clock
 from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import TimerTask

@@ -10,9 +10,10 @@ import numpy as np
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
+from purgatory_udf.rules.coordinator.classic_sessions import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
 from purgatory_udf.rules.coordinator.consumer_group import ConsumerGroup
+from purgatory_udf.rules.coordinator.consumer_sessions import MemberTimer
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, GroupJournal
-from purgatory_udf.rules.coordinator.coordinator_timer import MemberTimer
 from purgatory_udf.rules.coordinator.group_coordinator import GroupCoordinator
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_operations import (
@@ -24,7 +25,6 @@ from purgatory_udf.rules.coordinator.group_operations import (
     OperationStart,
 )
 from purgatory_udf.rules.coordinator.group_requests import ConsumerHeartbeat, GroupRequest, JoinGroup, group_request
-from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
 from purgatory_udf.rules.groups.column_frames import Frame, FrameLayout
 from purgatory_udf.rules.groups.group_rows import API_OF, ERROR_OF, LAST_LIVENESS_API, NONE, split_group_key
 from purgatory_udf.rules.groups.group_state_store import PENDING, SESSIONS, GroupSnapshot, RebalanceSnapshot

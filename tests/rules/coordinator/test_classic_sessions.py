@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory_udf.rules.coordinator.member_sessions import SessionTimer
+from purgatory_udf.rules.coordinator.classic_sessions import SessionTimer
 from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer, TimerTask
 from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline
 

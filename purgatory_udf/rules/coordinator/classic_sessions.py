@@ -1,4 +1,8 @@
-"""Member sessions (DelayedHeartbeat): a member that sends no liveness signal before its deadline has failed."""
+"""Sessions of members of classic groups (DelayedHeartbeat).
+
+A member that sends no liveness signal before its deadline has failed. For members of consumer groups see
+`consumer_sessions`.
+"""
 
 from __future__ import annotations
 
