@@ -20,7 +20,7 @@ import numpy as np
 
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, helper, int64
 from purgatory_udf.rules.engine.jit.records import Records
-from purgatory_udf.rules.engine.loop import clock_advance, expiry_timer
+from purgatory_udf.rules.engine.loop import clock_advance, compiled_timing_wheel
 from purgatory_udf.rules.engine.loop.arena import OPEN, Arena, operation_at, purgatory_at
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 
@@ -96,7 +96,7 @@ def _apply_step(arena: Arena, moment: Any, dead: Records) -> None:
         operation.state = OPEN
         purgatory.watched += 1
         purgatory.estimated += 1
-        expiry_timer.add(arena, _PURGATORY, moment.operation)
+        compiled_timing_wheel.add(arena, _PURGATORY, moment.operation)
         return
     if moment.kind == RESET_ESTIMATE:
         purgatory.estimated = purgatory.delayed
@@ -105,7 +105,7 @@ def _apply_step(arena: Arena, moment: Any, dead: Records) -> None:
     if entries.stamp != purgatory.stamp:
         entries.stamp, entries.dead = purgatory.stamp, 0
     if moment.kind == END:
-        expiry_timer.cancel(arena, moment.operation)
+        compiled_timing_wheel.cancel(arena, moment.operation)
         entries.dead += 1
         purgatory.dead += 1
     else:

@@ -28,11 +28,11 @@ from typing import Any
 
 from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
 from purgatory_udf.rules.engine.loop import (
+    compiled_fetch,
+    compiled_produce,
+    compiled_remote,
     engine_purgatory,
     fetch_index,
-    fetch_rules,
-    produce_rules,
-    remote_requests,
     replica_state,
     waiter_queues,
 )
@@ -73,7 +73,7 @@ _ALL_BUT_FETCHES = _PRODUCES | _DELETIONS | DEAD_FETCHES
 
 @inlined
 def check_fetches(arena: Arena, k: int, t: int, moved: int) -> None:
-    """Check the key's fetches that wait for the ends in the bit mask `moved` (`fetch_rules.LOG_END_MOVED`, …)."""
+    """Check the key's fetches that wait for the ends in the bit mask `moved` (`compiled_fetch.LOG_END_MOVED`, …)."""
     key = key_at(arena, k)
     if key.waiter_mask & moved != 0:
         _check_fetches(arena, k, t, moved)
@@ -83,14 +83,14 @@ def check_fetches(arena: Arena, k: int, t: int, moved: int) -> None:
 
 @helper
 def _check_fetches(arena: Arena, k: int, t: int, moved: int) -> None:
-    fetch_rules.check(arena, k, t, moved)
+    compiled_fetch.check(arena, k, t, moved)
     engine_purgatory.remove_dead_fetches(arena, key_at(arena, k))
 
 
 @inlined
 def _check_produces(arena: Arena, k: int, t: int) -> None:
     if key_at(arena, k).waiter_mask & _PRODUCES != 0:
-        produce_rules.check(arena, k, Code.PRODUCE, t)
+        compiled_produce.check(arena, k, Code.PRODUCE, t)
         engine_purgatory.remove_dead_produces(arena, key_at(arena, k))
 
 
@@ -98,7 +98,7 @@ def _check_produces(arena: Arena, k: int, t: int) -> None:
 def check_deletions(arena: Arena, k: int, t: int) -> None:
     """Check the delete-records requests that wait on the key."""
     if key_at(arena, k).waiter_mask & _DELETIONS != 0:
-        produce_rules.check(arena, k, Code.DELETE_RECORDS, t)
+        compiled_produce.check(arena, k, Code.DELETE_RECORDS, t)
         engine_purgatory.remove_dead_deletions(arena, key_at(arena, k))
 
 
@@ -113,7 +113,7 @@ def check_per_partition(arena: Arena, k: int, t: int) -> None:
 def check_all(arena: Arena, k: int, t: int, moved: int) -> None:
     """Check the key's produces, fetches and delete-records after a new high watermark or a change of leadership.
 
-    `moved` is the bit mask of the ends that moved (`fetch_rules.ANY_END_MOVED`, …).
+    `moved` is the bit mask of the ends that moved (`compiled_fetch.ANY_END_MOVED`, …).
     """
     if key_at(arena, k).waiter_mask & (moved | _ALL_BUT_FETCHES) != 0:
         _check_all(arena, k, t, moved)
@@ -144,7 +144,7 @@ def check_topic(arena: Arena, k: int, t: int) -> None:
 
     All brokers learn of a new leader, and each checks its own watcher list of the topic.
     """
-    produce_rules.check(arena, k, Code.CREATE_TOPICS, t)
+    compiled_produce.check(arena, k, Code.CREATE_TOPICS, t)
     engine_purgatory.remove_dead_of_topic(arena, key_at(arena, k), NONE)
 
 
@@ -159,8 +159,8 @@ def stop_partition(arena: Arena, k: int, t: int) -> None:
     for kind in range(COUNTED_LISTS, READ_LIST):
         while waiter_queues.first_in_list(arena, k, kind) != NONE:
             _cancel(arena, waiter_queues.first_in_list(arena, k, kind), t)
-    remote_requests.stop(arena, k, READ_LIST, t)
-    remote_requests.stop(arena, k, LOOKUP_LIST, t)
+    compiled_remote.stop(arena, k, READ_LIST, t)
+    compiled_remote.stop(arena, k, LOOKUP_LIST, t)
     engine_purgatory.remove_all_dead(arena, key)
     _reset_estimates(arena, key.broker, False)
     key.partition_error, key.nodes, key.is_follower = Error.NOT_LEADER_OR_FOLLOWER, NONE, 0
@@ -224,7 +224,7 @@ def high_watermark(arena: Arena, e: int) -> None:
     if event.offset >= key.hw:
         replica_state.set_high_watermark(arena, key, event.offset)
         key.updates += 1
-        check_all_inline(arena, k, event.t, fetch_rules.WATERMARK_MOVED)
+        check_all_inline(arena, k, event.t, compiled_fetch.WATERMARK_MOVED)
 
 
 @inlined
@@ -236,9 +236,9 @@ def log_end(arena: Arena, e: int) -> None:
     if replica_state.append(arena, key, event.offset, event.size, event.single_batch):
         key.updates += 1
         if replica_state.advance_high_watermark(arena, key):
-            check_all(arena, k, event.t, fetch_rules.ANY_END_MOVED)
+            check_all(arena, k, event.t, compiled_fetch.ANY_END_MOVED)
         else:
-            check_fetches(arena, k, event.t, fetch_rules.LOG_END_MOVED)
+            check_fetches(arena, k, event.t, compiled_fetch.LOG_END_MOVED)
 
 
 @inlined
@@ -249,7 +249,7 @@ def replica_end(arena: Arena, e: int) -> None:
     key = key_at(arena, k)
     if replica_state.update_follower(arena, key, event.replica_id, event.offset):
         key.updates += 1
-        check_all(arena, k, event.t, fetch_rules.WATERMARK_MOVED)
+        check_all(arena, k, event.t, compiled_fetch.WATERMARK_MOVED)
 
 
 @helper
@@ -274,7 +274,7 @@ def rare_change(arena: Arena, e: int) -> None:
         _set_in_sync(arena, key, leader_and_isr_at(arena, event.leader_and_isr))
         if replica_state.advance_high_watermark(arena, key):
             key.updates += 1
-            check_all(arena, k, t, fetch_rules.WATERMARK_MOVED)
+            check_all(arena, k, t, compiled_fetch.WATERMARK_MOVED)
     elif code == Code.LED:
         _add_topic_leader(arena, k, offset)
         check_topic(arena, k, t)
@@ -282,7 +282,7 @@ def rare_change(arena: Arena, e: int) -> None:
         _remove_topic_leader(arena, k, offset)
     elif code in (Code.THROTTLED, Code.UNTHROTTLED):
         key.updates += 1
-        fetch_rules.set_throttle(arena, k, event.replica_id, code == Code.THROTTLED)
+        compiled_fetch.set_throttle(arena, k, event.replica_id, code == Code.THROTTLED)
     elif code == Code.STOPPED:
         stop_partition(arena, k, t)
     elif code == Code.TOPIC_STOPPED:
@@ -313,9 +313,9 @@ def rare_change(arena: Arena, e: int) -> None:
             check_per_partition(arena, k, t)
             return
         key.updates += 1
-        check_all(arena, k, t, fetch_rules.ANY_END_MOVED)
+        check_all(arena, k, t, compiled_fetch.ANY_END_MOVED)
         if code != Code.LEADER and code != Code.ONLINE:
-            remote_requests.check_both(arena, k, t)
+            compiled_remote.check_both(arena, k, t)
 
 
 @helper
@@ -353,7 +353,7 @@ def last_stable(arena: Arena, e: int) -> None:
     if first or key.lso_seg != seg:
         fetch_index.invalidate_waiters(arena, k, Reader.COMMITTED)
     else:
-        fetch_rules.on_lso_advance(arena, k)
+        compiled_fetch.on_lso_advance(arena, k)
 
 
 @helper

@@ -8,7 +8,7 @@ each is advanced separately.
 from __future__ import annotations
 
 from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined, int64
-from purgatory_udf.rules.engine.loop import engine_purgatory, expiry_timer
+from purgatory_udf.rules.engine.loop import compiled_timing_wheel, engine_purgatory
 from purgatory_udf.rules.engine.loop.arena import (
     NONE,
     Arena,
@@ -80,16 +80,16 @@ def expire_due(arena: Arena, p: int, at_ms: int) -> None:
     purgatory = purgatory_at(arena, p)
     purgatory.last_wake_ms = at_ms
     while purgatory.next_bucket_ms <= at_ms:
-        o = expiry_timer.take_bucket(arena, p)
+        o = compiled_timing_wheel.take_bucket(arena, p)
         while o != NONE:
             operation = operation_at(arena, o)
-            following = expiry_timer.next_in_bucket(arena, o)
+            following = compiled_timing_wheel.next_in_bucket(arena, o)
             operation.bucket = NONE
             purgatory.delayed -= 1
-            if not expiry_timer.add(arena, p, o):
+            if not compiled_timing_wheel.add(arena, p, o):
                 _expire(arena, o, max(operation.deadline, at_ms))
             o = following
-        expiry_timer.find_next_bucket(arena, p)
+        compiled_timing_wheel.find_next_bucket(arena, p)
 
 
 @helper

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined, int64
-from purgatory_udf.rules.engine.loop import expiry_timer, fetch_reads, waiter_queues
+from purgatory_udf.rules.engine.loop import compiled_timing_wheel, fetch_reads, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (
     COMPLETED,
     DEAD_DELETIONS,
@@ -180,7 +180,7 @@ def watch(arena: Arena, o: int, entries: int) -> None:
     operation.watched = 1
     purgatory.watched += entries
     purgatory.estimated += 1
-    if expiry_timer.add(arena, p, o):
+    if compiled_timing_wheel.add(arena, p, o):
         arena.next_due = min(arena.next_due, purgatory.next_bucket_ms * 1000)
     else:
         # Kafka submits a task that is already due to another thread, so the present event is handled first.
@@ -235,7 +235,7 @@ def close_operation(arena: Arena, o: int, outcome: int, rule: int, t: int, trigg
     operation.trigger = trigger - operation.first if trigger != NONE else NONE
     outcome_at(arena, o).outcome = outcome
     arena.ended_parts += operation.count
-    expiry_timer.cancel(arena, o)
+    compiled_timing_wheel.cancel(arena, o)
 
 
 @inlined

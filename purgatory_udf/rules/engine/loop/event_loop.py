@@ -11,10 +11,10 @@ from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop import (
     change_events,
     clock_advance,
+    compiled_fetch,
+    compiled_produce,
+    compiled_remote,
     engine_purgatory,
-    fetch_rules,
-    produce_rules,
-    remote_requests,
     replica_state,
     waiter_queues,
 )
@@ -78,7 +78,7 @@ def handle_produce(arena: Arena, e: int) -> None:
                 part.queue = SETTLED
             else:
                 # Appends to the keys behind this one do not move its watermarks.
-                rule = produce_rules.settle(key, part, Code.PRODUCE, t)
+                rule = compiled_produce.settle(key, part, Code.PRODUCE, t)
                 if rule == Rule.PENDING:
                     pending += 1
                     waiter_queues.push_to_heap(arena, at, PRODUCE_HEAP, part.offset)
@@ -110,9 +110,9 @@ def _check_appends(arena: Arena, o: int, t: int, changed: int) -> None:
             arena.check_order = order if changed > 1 else NONE
             order += 1
             if part.append_effect == _HW_ADVANCED:
-                check_all(arena, part.key, t, fetch_rules.ANY_END_MOVED)
+                check_all(arena, part.key, t, compiled_fetch.ANY_END_MOVED)
             else:
-                check_fetches(arena, part.key, t, fetch_rules.LOG_END_MOVED)
+                check_fetches(arena, part.key, t, compiled_fetch.LOG_END_MOVED)
     arena.check_order = NONE
 
 
@@ -128,11 +128,11 @@ def handle_fetch(arena: Arena, e: int) -> None:
             key = key_at(arena, k)
             if replica_state.update_follower(arena, key, replica_id, requested.offset):
                 key.updates += 1
-                check_all(arena, k, t, fetch_rules.WATERMARK_MOVED)
+                check_all(arena, k, t, compiled_fetch.WATERMARK_MOVED)
     if event.total == 0:
         _complete_on_arrival(arena, add_with_parts(arena, e), Rule.NO_PARTITIONS)
     else:
-        fetch_rules.try_complete_else_watch(arena, e)
+        compiled_fetch.try_complete_else_watch(arena, e)
 
 
 @helper
@@ -156,7 +156,7 @@ def handle_create_topics(arena: Arena, e: int) -> None:
 @helper
 def _settle_or_watch(arena: Arena, o: int, at_once: bool) -> None:
     operation = operation_at(arena, o)
-    entries = produce_rules.settle_or_enqueue(arena, o)
+    entries = compiled_produce.settle_or_enqueue(arena, o)
     if operation.total == 0:
         _complete_on_arrival(arena, o, Rule.EMPTY)
     elif at_once:
@@ -215,9 +215,9 @@ def run(arenas: Records, events: int, horizon_ms: int) -> None:
         elif code == Code.CREATE_TOPICS:
             handle_create_topics(arena, e)
         elif code == Code.LIST_OFFSETS:
-            remote_requests.handle_list_offsets(arena, e)
+            compiled_remote.handle_list_offsets(arena, e)
         elif code == Code.REMOTE_READ or code == Code.REMOTE_LOOKUP:
-            remote_requests.end_read(arena, e)
+            compiled_remote.end_read(arena, e)
         else:
             change_events.rare_change(arena, e)
     if horizon_ms >= FOREVER:

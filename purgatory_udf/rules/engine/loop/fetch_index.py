@@ -1,7 +1,7 @@
 """Index of waiting fetches: an event checks only the fetches that it may complete.
 
-Kafka evaluates every fetch on a key's watcher list at every check (`fetch_rules`). Here a waiting fetch is indexed in
-one of three ways:
+Kafka evaluates every fetch on a key's watcher list at every check (`compiled_fetch`). Here a waiting fetch is indexed
+in one of three ways:
 
 - *By share.* The partitions of a fetch together miss some bytes. Before these are available, at least one partition
   must grow by its equal share. So each part is queued in its key's heap at the position that the end would then have.
@@ -10,7 +10,7 @@ one of three ways:
 - *Counted.* If the share of a fetch over several partitions is only a few batches, its parts are in plain lists, and
   each growth of a partition is subtracted from the fetch's `missing_bytes`.
 - *Full check.* The other two assume that ends only grow, within one segment. Events that violate this, or make cases A,
-  B, C, E or F of `fetch_rules` possible, invalidate them: truncations, segment rolls, a new leader epoch, a high
+  B, C, E or F of `compiled_fetch` possible, invalidate them: truncations, segment rolls, a new leader epoch, a high
   watermark that moves to the next segment, a last stable offset that rises without a check, an unknown end. From then
   on every check of any of its keys evaluates the whole fetch.
 """

@@ -23,7 +23,7 @@ import numpy as np
 
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
 from purgatory_udf.rules.engine.jit.records import Records, copy_rows
-from purgatory_udf.rules.engine.loop import engine_purgatory, expiry_timer, waiter_queues
+from purgatory_udf.rules.engine.loop import compiled_timing_wheel, engine_purgatory, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (
     CANCELLED,
     COMPLETED,
@@ -122,8 +122,8 @@ def rebuild_links(arenas: Records) -> None:
         # In the engine's own arenas every open operation is in the timer here; group gauges also have operations to
         # come.
         if operation.bucket != NONE:  # pragma: no branch
-            expiry_timer.push_to_bucket(
-                arena, expiry_timer.bucket_root(arena, operation.purgatory, operation.bucket), o
+            compiled_timing_wheel.push_to_bucket(
+                arena, compiled_timing_wheel.bucket_root(arena, operation.purgatory, operation.bucket), o
             )
 
 

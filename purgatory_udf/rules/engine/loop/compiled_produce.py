@@ -1,5 +1,7 @@
 """Requests with parts that are settled one by one: produce and delete-records by partition, create-topics by topic.
 
+These are the rules of `rules.reference.delayed_produce`, compiled.
+
 A pending part is settled, once and for good, by the first of
 
 A) the broker does not lead the partition (any more), does not know it, or its log directory is offline: that error

@@ -1,5 +1,7 @@
 """DelayedFetch: a fetch waits until enough bytes are available, or a partition cannot be waited for any longer.
 
+These are the rules of `rules.reference.delayed_fetch`, compiled.
+
 The partitions are evaluated in order; the first case that holds completes the fetch (letters as in Kafka 2.3's
 `DelayedFetch`):
 
@@ -20,10 +22,10 @@ from typing import Any
 
 from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, inlined, int64
 from purgatory_udf.rules.engine.loop import (
+    compiled_remote,
     engine_purgatory,
     fetch_index,
     fetch_reads,
-    remote_requests,
     replica_state,
     waiter_queues,
 )
@@ -51,8 +53,8 @@ from purgatory_udf.rules.engine.loop.arena import (
     request_part_at,
 )
 from purgatory_udf.rules.engine.loop.codes import FOREVER, UNKNOWN, Code, Error, Reader, Rule
+from purgatory_udf.rules.engine.loop.compiled_produce import rule_for_partition_error
 from purgatory_udf.rules.engine.loop.engine_purgatory import add_operation, add_part
-from purgatory_udf.rules.engine.loop.produce_rules import rule_for_partition_error
 from purgatory_udf.rules.engine.loop.replica_state import add_node, find_node
 
 _UNREACHABLE = int64(FOREVER)
@@ -179,7 +181,7 @@ def _handle_remote(arena: Arena, o: int) -> None:
     If no read can start, the fetch is answered or watched like any other. Such fetches are rare, so all of their checks
     are full.
     """
-    found = remote_requests.start_reads(arena, o)
+    found = compiled_remote.start_reads(arena, o)
     if found == NONE:
         return
     operation = operation_at(arena, o)

@@ -39,8 +39,8 @@ from purgatory_udf.rules.engine.loop.arena import (
     request_part_at,
 )
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Code, Error, Rule
+from purgatory_udf.rules.engine.loop.compiled_produce import rule_for_partition_error
 from purgatory_udf.rules.engine.loop.engine_purgatory import add_with_parts
-from purgatory_udf.rules.engine.loop.produce_rules import rule_for_partition_error
 
 
 @inlined
