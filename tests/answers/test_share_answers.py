@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import write_deltalake
 
-from jobs import replay, report, what_if
+from jobs import fidelity, ingest, replay, report, what_if
 from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
 from purgatory_udf.answers.explain import Question, explain
 from purgatory_udf.answers.metrics import MetricsOptions, summary, write_metrics
@@ -20,6 +22,7 @@ from purgatory_udf.contract import read_row
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.rules.engine.partition_engine import event_table
 from tests.answers.pages import Page
+from tests.support import recorded
 
 Event = dict[str, Any]
 PLACE = {"topic": "t", "partition": 0}
@@ -212,6 +215,24 @@ def test_what_if_of_share_settings(tmp_path: Path) -> None:
         rows = tables.database.query(f"{counts} GROUP BY delivery_count").to_pylist()
         delivered = {row["delivery_count"]: f"{row['first']}-{row['last']}" for row in rows}
         assert (name, ended["n"], ended["ms"], delivered) == (name, expired, waited_ms, deliveries)
+
+
+def test_fidelity_compares_recorded_share_fetches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first 10 s of the groups in a recording; `test_share_groups.py` has the reasons for the differences."""
+    recording, out = recorded.data_file("traces", "W10-share"), str(tmp_path)
+    given = ["--topics", str(recording / "topics.json"), "--isr", str(recording / "cluster-metadata.txt.xz")]
+    assert ingest.main.status(["--from", "request-log", str(recording), *given, "--out", out], open_local) == 0
+    assert replay.main.status(["--events", f"{out}/events", "--out", out], open_local) == 0
+    counters = {"kafka.server:type=DelayedShareFetchMetrics,name=ExpiresPerSec": {"Count": 30, "readAtMs": 2**41}}
+    (tmp_path / "jmx.json").write_text(json.dumps({"2": {"mbeans": counters}}), encoding="utf-8")
+    capsys.readouterr()
+    assert fidelity.main.status(["--out", out, "--jmx-after", str(tmp_path / "jmx.json")], open_local) == 0
+    printed = capsys.readouterr().out
+    tables = RunTables(LocalBackend(), out)
+    tables.add("fidelity")
+    counts = "SELECT agrees, count(*) AS n FROM fidelity WHERE kind = 'share fetch' GROUP BY agrees"
+    assert {row["agrees"]: row["n"] for row in tables.database.query(counts).to_pylist()} == {True: 277, False: 4}
+    assert re.search(r"share fetch +2 +29 +28 +30", printed)
 
 
 def test_metrics_have_fetches_and_deliveries(out: str) -> None:

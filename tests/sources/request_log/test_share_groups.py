@@ -48,6 +48,7 @@ def _share(
     error: int = 0,
     refused: int = 0,
     failed: int = 0,
+    renews: bool = False,
     **times: Any,
 ) -> str:
     """Return the line of a request, which was handled for 1 ms and answered at a time; ranges are of partition 0."""
@@ -66,6 +67,7 @@ def _share(
     answer: dict[str, Any] = {"partitionIndex": 0, "errorCode": refused if api == ACKNOWLEDGE else failed}
     if api == FETCH:
         body |= {"maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "maxRecords": 20, "batchSize": 10}
+        body |= {"isRenewAck": True} if renews else {}
         body |= {"forgottenTopicsData": [{"topicId": T, "partitions": [*forgotten]}] if forgotten else []}
         counts = [{"firstOffset": first, "lastOffset": last, "deliveryCount": count} for first, last, count in acquired]
         answer |= {"acknowledgeErrorCode": refused, "acquiredRecords": counts}
@@ -249,6 +251,22 @@ def test_records_that_nobody_acknowledged(written: float, later: list[str], rele
     assert translation.report.counts["share_session_ended"] == len(released)
     ends = [_shown(event) for event in translation.events if event["type"] == "share_release"]
     assert [(event["at"], event["member_id"]) for event in ends] == [(at, "m") for at in released]
+
+
+@pytest.mark.parametrize(("written", "released"), [(5_010, [5_009]), (8_010, [])])
+def test_fetch_that_renews_locks_acknowledges_only(written: float, released: list[float]) -> None:
+    """The locks of 5 s would end at 5,009, and end at 7,999 instead. An earlier write shows the end of the session."""
+    given = _share(10, 0, partitions=[0], acquired=[(0, 2, 1)], lock_ms=5_000)
+    renewal = _share(3_000, 1, acknowledged=[(0, 2, 4)], lock_ms=5_000, renews=True)
+    events = _events(given, renewal, _write(written, 0, (0, 2, 0, 1)))
+    shown = [(event["type"], event["at"]) for event in events if event["type"] not in ("share_group", "share_state")]
+    assert shown == [
+        ("share_fetch", 10),
+        ("share_acknowledge", 2_999.4),
+        *(("share_release", at) for at in released),
+    ]
+    (acknowledged,) = (event["acknowledgements"] for event in events if event["type"] == "share_acknowledge")
+    assert [(each["first_offset"], each["last_offset"], each["types"]) for each in acknowledged] == [(0, 2, [4])]
 
 
 def test_error_is_counted_and_left_out() -> None:
