@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.contract.tables import EVENT_PARTITION, EVENTS
+from purgatory_udf.simulation.open_loop import Flags, Numbers
 from purgatory_udf.simulation.open_loop.group_schedule import MemberAction, MemberActions, member_actions_between
-from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers
 from purgatory_udf.simulation.open_loop.workload import BROKERS, PARTITIONS_PER_TOPIC, Workload
 
 CLIENTS = 100

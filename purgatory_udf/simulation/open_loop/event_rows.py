@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.backend.delta_store import with_column_comments
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENT_TOPIC, EVENTS, TIMESTAMP
+from purgatory_udf.simulation.open_loop import Flags, Numbers, Purpose, stream
 from purgatory_udf.simulation.open_loop.event_columns import (
     Columns,
     PartitionNames,
@@ -42,7 +43,6 @@ from purgatory_udf.simulation.open_loop.partition_requests import (
     produces,
     transaction_ends,
 )
-from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers, Purpose, stream
 from purgatory_udf.simulation.open_loop.workload import BROKERS, NEW_PARTITIONS, Workload
 from purgatory_udf.simulation.simpy_environment import START_US
 from purgatory_udf.storage.event_staging import TIME_ORDER

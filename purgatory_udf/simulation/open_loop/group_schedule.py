@@ -31,7 +31,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers, Purpose, draw
+from purgatory_udf.simulation.open_loop import Flags, Numbers, Purpose, draw
 
 US_PER_MS = 1000
 INITIAL_REBALANCE_US = 2 * 3_000 * US_PER_MS

@@ -32,7 +32,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers, Purpose, stream
+from purgatory_udf.simulation.open_loop import Flags, Numbers, Purpose, stream
 from purgatory_udf.simulation.open_loop.workload import BROKERS, Workload
 
 Counts = npt.NDArray[np.int64]
