@@ -8,5 +8,5 @@
 - `what_if`, `variants`: a trace replayed under several configurations
 - `diagnosis`: the causes of unusual waits
 - `fidelity_run`: a replay compared with the recorded brokers, and a cause for each operation that ended differently;
-  `outcome_comparison`: its rows; `broker_readings`, `coordinator_comparison`: JMX readings and server logs
+  `outcome_comparison`: its rows; `broker_readings`: JMX readings and server logs
 """

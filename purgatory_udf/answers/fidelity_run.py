@@ -17,8 +17,8 @@ from purgatory_udf.answers.broker_readings import (
     LoggedGroupEvent,
     count_expirations,
     group_events_in_logs,
+    logged_groups,
 )
-from purgatory_udf.answers.coordinator_comparison import logged_groups
 from purgatory_udf.answers.outcome_comparison import BY_ID, WORST, figures, settings_table, write_comparison
 from purgatory_udf.answers.page_template import POLICY_TAG
 from purgatory_udf.answers.run_tables import RunTables

@@ -13,15 +13,13 @@ import pytest
 from purgatory_udf.answers.broker_readings import (
     KINDS,
     SESSION,
-    LoggedGroupEvent,
-    group_events_in,
-    group_events_in_logs,
-)
-from purgatory_udf.answers.coordinator_comparison import (
     ComparedGroup,
     ExpiredGroupOperation,
+    LoggedGroupEvent,
     Span,
     compare,
+    group_events_in,
+    group_events_in_logs,
     group_events_of,
     table,
 )
