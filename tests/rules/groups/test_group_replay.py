@@ -22,11 +22,11 @@ from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
-from purgatory_udf.streaming import batch_sink, streaming_query
-from purgatory_udf.streaming.batch_sink import Sink
+from purgatory_udf.streaming import local_or_spark_write, streaming_query
 from purgatory_udf.streaming.checkpoints import Snapshots
 from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
 from purgatory_udf.streaming.group_disagreements import explained, write_disagreements
+from purgatory_udf.streaming.local_or_spark_write import BatchWriter
 from purgatory_udf.streaming.replay_run import create_tables, group_counts, run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
 from purgatory_udf.streaming.stateful_adapter import Plan
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Decided = tuple[list[Outcome], list[Transition]]
 
-by_spark, by_this_process = Sink._spark_write, Sink._local_write
+by_spark, by_this_process = BatchWriter._spark_write, BatchWriter._local_write
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0, "purge_interval": 50}})
 
@@ -163,11 +163,11 @@ def stop_after_first_batch(running: StreamingQuery, title: str, known: Survey | 
 def die_between_tables(write: Callable[..., Callable[[], None]]) -> Callable[..., Callable[[], None]]:
     """Return a writer of tables that fails before the last table; the others may have been written."""
 
-    def dying(sink: Sink, rows: Any, table: str, *more: Any) -> Callable[[], None]:
+    def dying(writer: BatchWriter, rows: Any, table: str, *more: Any) -> Callable[[], None]:
         def die() -> None:
             raise KilledError
 
-        return die if table == "expirations" else write(sink, rows, table, *more)
+        return die if table == "expirations" else write(writer, rows, table, *more)
 
     return dying
 
@@ -180,8 +180,8 @@ def die_before_completion(*_: object) -> None:
 # What is killed: the class or module, the name of its function, and what that does instead.
 DEATHS: dict[str, tuple[Any, str, Any]] = {
     "batch": (streaming_query, "monitor_query", stop_after_first_batch),
-    "tables of Spark": (Sink, "_spark_write", die_between_tables(by_spark)),
-    "tables of this process": (Sink, "_local_write", die_between_tables(by_this_process)),
+    "tables of Spark": (BatchWriter, "_spark_write", die_between_tables(by_spark)),
+    "tables of this process": (BatchWriter, "_local_write", die_between_tables(by_this_process)),
     "snapshot": (Snapshots, "keep", die_before_completion),
 }
 
@@ -220,7 +220,7 @@ def test_killed_and_resumed_run_matches_reference(
         with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
             patch.setattr(where, name, death)
             if name == "_spark_write":  # Otherwise Spark writes larger batches only.
-                patch.setattr(batch_sink, "MOST_LOCAL_ROWS", -1)
+                patch.setattr(local_or_spark_write, "MOST_LOCAL_ROWS", -1)
             resume()
         incomplete.append(decided_in(tmp_path) != expected)
     # The last kill comes after all tables have been written.
