@@ -66,10 +66,11 @@ class PartitionTransactions:
         unstable = [*self._open.values(), *(transaction.batches for transaction in self._ended)]
         return min([high_watermark, *(batches[0][0] for batches in unstable)])
 
-    def aborted(self, stable: int) -> list[OffsetRange]:
-        """Return the batches of aborted records from the recorded last stable offset to before `stable`, in order."""
-        former = self.recorded_last_stable or 0
-        return sorted(batch for batch in self._aborted if former <= batch[0] < stable)
+    def take_aborted(self, stable: int) -> list[OffsetRange]:
+        """Return the batches of aborted records before `stable`, in order, and forget them."""
+        stable_batches = sorted(batch for batch in self._aborted if batch[0] < stable)
+        self._aborted = [batch for batch in self._aborted if batch[0] >= stable]
+        return stable_batches
 
     def truncate(self, end: int) -> None:
         """Cut the log at `end`. Cutting off a marker reopens its transaction."""

@@ -242,7 +242,7 @@ class Controller:
         stable = state.transactions.last_stable(mark or 0)
         if state.transactions.recorded_last_stable is None or stable > state.transactions.recorded_last_stable:
             aborted = [
-                {"first_offset": first, "last_offset": last} for first, last in state.transactions.aborted(stable)
+                {"first_offset": first, "last_offset": last} for first, last in state.transactions.take_aborted(stable)
             ]
             state.transactions.recorded_last_stable = stable
             self._record(state, leader, "last_stable", offset=stable, aborted=aborted or None)

@@ -64,13 +64,10 @@ def test_batches_of_aborted_transactions() -> None:
         transactions.add(name, first, last)
     transactions.end("c", 17)
     transactions.end("a", 18, aborts=True)
-    assert (transactions.last_stable(17), transactions.aborted(10)) == (10, [])
-    assert (transactions.last_stable(18), transactions.aborted(12)) == (12, [(10, 11)])
-    transactions.recorded_last_stable = 12
+    assert (transactions.last_stable(17), transactions.take_aborted(10)) == (10, [])
+    assert (transactions.last_stable(18), transactions.take_aborted(12)) == (12, [(10, 11)])
     transactions.end("b", 19, aborts=True)
-    assert (transactions.last_stable(19), transactions.aborted(19)) == (19, [(12, 13), (14, 15)])
-    transactions.recorded_last_stable = None
-    assert transactions.aborted(19) == [(10, 11), (12, 13), (14, 15)], "for a new leader"
+    assert (transactions.last_stable(19), transactions.take_aborted(19)) == (19, [(12, 13), (14, 15)])
 
 
 def test_truncated_marker_may_be_replaced() -> None:
@@ -80,7 +77,7 @@ def test_truncated_marker_may_be_replaced() -> None:
     transactions.end("a", 15, aborts=True)
     transactions.truncate(12)
     transactions.end("a", 13, aborts=True)
-    assert (transactions.last_stable(13), transactions.aborted(13)) == (13, [(10, 11)])
+    assert (transactions.last_stable(13), transactions.take_aborted(13)) == (13, [(10, 11)])
 
 
 def test_predicted_high_watermark_matches_replica() -> None:

@@ -57,6 +57,11 @@ class ReplicaBroker:
         replica = self._replicas.get((entry["topic"], entry["partition"]))
         return self.replica(TopicPartition(entry["topic"], entry["partition"])) if replica is None else replica
 
+    def aborted_records(self, key: TopicPartition) -> list[tuple[int, int]]:
+        """Return first and last offsets of the aborted records in the broker's replica, if it has one."""
+        replica = self._replicas.get(key)
+        return [] if replica is None else replica.aborted
+
     @property
     def shares(self) -> ShareBroker:
         """The share partitions and their purgatory, which are created on first use."""
@@ -362,6 +367,10 @@ class ReplicaCluster:
         self._led_partitions.setdefault(key.topic, set()).add(key.partition)
         for broker in self.brokers.values():
             broker.check_topic(key.topic, now_us)
+
+    def aborted_records(self, key: TopicPartition) -> list[tuple[int, int]]:
+        """Return the aborted records of a partition, in order. A new leader has those of the former ones in its log."""
+        return sorted({each for broker in self.brokers.values() for each in broker.aborted_records(key)})
 
     def on_partition_deleted(self, key: TopicPartition) -> None:
         """Record that the partition has no leader."""

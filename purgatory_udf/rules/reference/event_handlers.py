@@ -515,6 +515,8 @@ def apply_change(cluster: ReplicaCluster, event: Event) -> None:
     """Apply a `partition` event at its broker, then update which partitions of the topic have a leader."""
     broker = cluster.broker(event.get("broker") or 0)
     replica = broker.replica_of(event)
+    if event["change"] == "leader":
+        replica.aborted = cluster.aborted_records(replica.key)
     CHANGES[event["change"]](broker, replica, event)
     if event["change"] == "leader":
         cluster.on_leader_elected(replica.key, event["time_us"])

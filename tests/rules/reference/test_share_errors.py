@@ -301,6 +301,16 @@ def test_read_committed_ends_at_last_stable_offset(setting: str | None, override
     assert replayer.cluster.broker(0).shares.partitions[PARTITION].start_offset == 15
 
 
+def test_new_leader_knows_aborted_records() -> None:
+    """The records were reported at broker 0, before broker 1 became the leader."""
+    timeline = ShareTimeline().settings(isolation="read_committed")
+    timeline.events += _transactions().events
+    timeline.change(110, 0, "not_leader").change(120, 0, "log_end", offset=20, bytes=2000, broker=1)
+    timeline.change(120, 0, "high_watermark", offset=20, broker=1).change(120, 0, "leader", broker=1)
+    replayer, _ = _run(timeline.fetch(130, "f1", "m1", [0], broker=1))
+    assert _acquired_at(replayer, "f1") == [(0, 9, 1), (15, 19, 1)]
+
+
 def test_read_uncommitted_delivers_aborted_records() -> None:
     timeline = ShareTimeline().settings()
     timeline.events += _transactions().events
