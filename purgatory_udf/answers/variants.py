@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,6 +263,23 @@ def purgatories_table(runs: Mapping[str, RunTables]) -> Table:
     ]
     columns = ("purgatory", "broker", "variant", "PurgatorySize, most", "NumDelayedOperations, most", "purged")
     return Table("Purgatories", columns, sorted(rows, key=lambda row: (*row[:2], row[2] != BASELINE, row[2])))
+
+
+def deliveries_table(runs: Mapping[str, RunTables]) -> Table:
+    """Return the records delivered to each share group in every run, by how their deliveries ended."""
+    ends = ("accepted", "released", "rejected", "lock_expired", "session_ended", "archived")
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for name, tables in runs.items():
+        for row in tables.rows("metrics_tables/deliveries"):
+            count = counts.setdefault((row["group"], name), Counter())
+            count.update({end: row[end] for end in ("records", *ends)})
+            count["again"] += row["records"] if row["delivery_count"] > 1 else 0
+    rows: list[tuple[str | int, ...]] = [
+        (group, name, *(counts[group, name][each] for each in ("records", "again", *ends)))
+        for group, name in sorted(counts, key=lambda place: (place[0], place[1] != BASELINE, place[1]))
+    ]
+    columns = ("group", "variant", "records", "delivered again", *(end.replace("_", " ") for end in ends))
+    return Table("Records delivered to share groups", columns, rows)
 
 
 def _rounded(value: float | None) -> float | None:

@@ -19,6 +19,7 @@ from purgatory_udf.answers.variants import (
     Variant,
     VariantChanges,
     certainty_table,
+    deliveries_table,
     headline,
     outcomes_table,
     purgatories_table,
@@ -286,7 +287,9 @@ def _compare(
         if not reacting and ends[-1].rows:
             ends.append(certainty_table(name, changes.certainty()))
         changes.save(path, name, append=number > 0)
-    of_all = [*([clients_table(runs)] if reacting else []), purgatories_table(runs)]
+    delivered = deliveries_table(runs)
+    of_all = [*([clients_table(runs)] if reacting else []), *([delivered] if delivered.rows else [])]
+    of_all.append(purgatories_table(runs))
     waits = {variant.config.remote_fetch.broker_wait_ms for variant in variants}
     fixed = HELD_FIXED + (UNENDED_READS if len(waits) > 1 else "")
     comparison = WhatIf(headlines, REACTING if reacting else fixed, folders, ends, of_all)

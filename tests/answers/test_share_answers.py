@@ -207,14 +207,25 @@ def test_what_if_of_share_settings(tmp_path: Path) -> None:
     out = _replayed([*EVENTS[:3], group, *fetches], tmp_path)
     words = [word for name, (setting, *_) in VARIANTS.items() for word in ("--variant", name, setting)]
     assert what_if.main.status(["--events", f"{out}/events", "--out", out, *words], open_local) == 0
+    deliveries = Page((tmp_path / "what-if.html").read_text(encoding="utf-8")).table(
+        "Records delivered to share groups"
+    )
+    names = ("records", "delivered again", "accepted", "lock expired", "archived")
+    assert {row["variant"]: [row[name] for name in names] for row in deliveries} == {
+        "baseline": ["22", "12", "0", "22", "2"],
+        "limit": ["20", "10", "0", "20", "10"],
+        "lock": ["23", "13", "0", "23", "3"],
+        "records": ["17", "7", "0", "17", "1"],
+        "wait": ["21", "11", "0", "21", "1"],
+    }
     counts = "SELECT delivery_count, min(first_offset) AS first, max(last_offset) AS last FROM share_deliveries"
-    for name, (_, expired, waited_ms, deliveries) in VARIANTS.items():
+    for name, (_, expired, waited_ms, delivered) in VARIANTS.items():
         tables = RunTables(LocalBackend(), f"{out}/_what_if/{name}")
         tables.add("ended", "share_deliveries")
         (ended,) = tables.database.query("SELECT count_if(expired) AS n, sum(wait_ms) AS ms FROM ended").to_pylist()
         rows = tables.database.query(f"{counts} GROUP BY delivery_count").to_pylist()
-        delivered = {row["delivery_count"]: f"{row['first']}-{row['last']}" for row in rows}
-        assert (name, ended["n"], ended["ms"], delivered) == (name, expired, waited_ms, deliveries)
+        ranges = {row["delivery_count"]: f"{row['first']}-{row['last']}" for row in rows}
+        assert (name, ended["n"], ended["ms"], ranges) == (name, expired, waited_ms, delivered)
 
 
 def test_fidelity_compares_recorded_share_fetches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
