@@ -14,12 +14,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from purgatory_udf.backend.dataset import Dataset, Part
 from purgatory_udf.contract import Rejection
 from purgatory_udf.sources.trace_files.text_lines import Chunk, Piece
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS, decode_lines
@@ -58,6 +61,8 @@ SAMPLE_INTERVAL = 256
 _LIGHT = pa.ipc.IpcWriteOptions(compression="lz4")
 
 Read = Callable[[Any], dict[str, Any] | None]
+Batches = Iterator[pa.RecordBatch]
+Work = Callable[[Batches], Batches]
 
 
 @dataclass(slots=True)
@@ -254,6 +259,81 @@ def unpack(packed: bytes | pa.Buffer) -> pa.RecordBatch:
     """Return the batch that `pack` serialized."""
     with pa.ipc.open_stream(packed) as reader:
         return reader.read_next_batch()
+
+
+def piece_buffers(read: Part) -> Iterator[pa.Buffer]:
+    """Yield the serialized events of a part of `packed_events`."""
+    for batch in read():
+        for packed in batch.column("packed"):
+            yield packed.as_buffer()
+
+
+def packed_events(staged: Dataset) -> Dataset:
+    """Return the serialized events in VALIDATED rows, as rows with the column `packed`."""
+    return staged.where_null("packed", null=False).select("packed")
+
+
+# Pieces are read in parallel, with line numbers and latest times of their own. Lines and latest time before a piece
+# follow from the last rows of the pieces before it in the file:
+#
+#     piece       lines  latest         lines before it   latest time before it
+#     a.jsonl 0     400    12:07                       0      –
+#     a.jsonl 1     380    12:05                     400  12:07
+#     a.jsonl 2     410    12:31                     780  12:07
+#     b.jsonl 0     ...                                0      –
+
+
+# Each file has its own range of `seq`, larger than the number of its lines.
+SEQ_PER_FILE = 2**40
+END_COLUMNS = [field.name for field in fields(PieceTotals)]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceStart:
+    """Number of lines and latest time before a piece in its file."""
+
+    file: int
+    piece: int
+    lines_before: int
+    latest_before: int
+
+
+def piece_totals(validated: Dataset) -> list[PieceTotals]:
+    """Return the totals of the pieces, in input order."""
+    rows = validated.where_null("rows", null=False).select(*END_COLUMNS).collect().to_pylist()
+    return sorted((PieceTotals(**row) for row in rows), key=lambda piece: (piece.file, piece.piece))
+
+
+def piece_starts(totals: Sequence[PieceTotals]) -> list[PieceStart]:
+    """Return the start of each piece, given the totals of the pieces in input order."""
+    found = []
+    file = lines = latest = -1
+    for piece in totals:
+        if piece.file != file:
+            file, lines, latest = piece.file, 0, 0
+        found.append(PieceStart(piece.file, piece.piece, lines, latest))
+        lines, latest = lines + piece.line, max(latest, piece.latest)
+    return found
+
+
+def seq_may_repeat(totals: Sequence[PieceTotals]) -> bool:
+    """Return whether two events could have the same `seq`, judging by the totals of the pieces.
+
+    Assigned `seq` are unique. Given `seq` are unique if they increase within each piece and the ranges of the pieces do
+    not overlap.
+    """
+    with_events = [piece for piece in totals if piece.events]
+    if not any(piece.given for piece in with_events):
+        return False
+    if not all(piece.given == piece.events and piece.rising for piece in with_events):
+        return True
+    ranges = sorted((piece.first_seq, piece.last_seq) for piece in with_events)
+    return any(before[1] >= after[0] for before, after in pairwise(ranges))
+
+
+def seq_of(given: pa.Array, lines: Any, file: int) -> pa.Array:
+    """Return `seq` of the events on lines of a file: the given one, or one by file and line."""
+    return pc.coalesce(given, pc.add(pa.array(lines), file * SEQ_PER_FILE))
 
 
 @contextmanager

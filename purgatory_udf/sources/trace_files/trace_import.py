@@ -2,7 +2,7 @@
 
 Events that are late or repeat a `seq`, compared with the whole input, are rejected. Usually the totals of the pieces
 rule out both, and the events stay serialized (`event_order`). Otherwise Spark compares all events as rows, and this
-process their times and `seq`. The tables are the same in all cases.
+process their times and `seq` (`rejected_lines`). The tables are the same in all cases.
 """
 
 from __future__ import annotations
@@ -24,23 +24,28 @@ from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENTS, REJECTED_EVENTS, TABLES
 from purgatory_udf.sources.trace_files.event_order import (
-    DUPLICATE,
-    LATE,
     assign_seq,
     file_start_times,
     in_order,
     parts_in_order,
-    piece_starts,
-    piece_totals,
-    refused_events,
-    rejections,
-    seq_may_repeat,
     totals_suffice,
     unpack_events,
     with_file_lines,
 )
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, InputFile, find_files
-from purgatory_udf.sources.trace_files.piece_validation import PLACE, PieceTotals
+from purgatory_udf.sources.trace_files.piece_validation import (
+    PLACE,
+    PieceTotals,
+    piece_starts,
+    piece_totals,
+    seq_may_repeat,
+)
+from purgatory_udf.sources.trace_files.rejected_lines import (
+    refused_events,
+    rejected_lines,
+    without_late,
+    without_repeated_seq,
+)
 from purgatory_udf.sources.trace_files.text_lines import FileLimits
 from purgatory_udf.sources.trace_files.trace_reader import IngestOptions, IngestReport, Source, make_source
 from purgatory_udf.storage import run_records
@@ -50,58 +55,6 @@ from purgatory_udf.storage.run_records import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def without_late(placed: DataFrame, max_disorder_ms: int) -> DataFrame:
-    """Set `rule` and `reason` of events that are more than `max_disorder_ms` behind an earlier line of their file."""
-    from pyspark.sql import functions as sf
-
-    behind = sf.col("latest") - sf.col("time_us")
-    late = sf.col("rule").isNull() & (behind > max_disorder_ms * 1000)
-    reason = sf.format_string(
-        "late: time_us %d is %d us behind %d, the greatest before it in the file (max_disorder_ms is %d)",
-        "time_us",
-        behind,
-        "latest",
-        sf.lit(max_disorder_ms),
-    )
-    return placed.withColumns(
-        {
-            "rule": sf.when(late, LATE).otherwise(sf.col("rule")),
-            "reason": sf.when(late, reason).otherwise(sf.col("reason")),
-        }
-    )
-
-
-def without_repeated_seq(placed: DataFrame, sources: Sequence[str]) -> DataFrame:
-    """Set `rule` and `reason` of events with the `seq` of an earlier event in input order.
-
-    `sources` has the name of each file, by the number in the column `file`. Lines that are rejected already do not
-    count.
-    """
-    from pyspark.sql import functions as sf
-
-    shared = (
-        placed.where("rule IS NULL")
-        .groupBy("seq")
-        .agg(sf.count("*").alias("events"), sf.min(sf.struct("file", "line")).alias("first"))
-        .where("events > 1")
-        .select("seq", "first")
-    )
-    names = placed.sparkSession.createDataFrame(list(enumerate(sources)), "first_file INT, first_source STRING")
-    named = shared.join(sf.broadcast(names), shared["first.file"] == names["first_file"])
-    compared = placed.join(named, "seq", "left")
-    repeated = sf.col("rule").isNull() & (sf.struct("file", "line") != sf.col("first"))
-    reason = sf.concat(
-        sf.format_string("seq: %d: already used at %s:%d", "seq", "first_source", "first.line"),
-        sf.when(sf.col("own_seq"), "").otherwise(" (this line has no seq; its place in the input is used)"),
-    )
-    return compared.withColumns(
-        {
-            "rule": sf.when(repeated, DUPLICATE).otherwise(sf.col("rule")),
-            "reason": sf.when(repeated, reason).otherwise(sf.col("reason")),
-        }
-    )
 
 
 class Counts(NamedTuple):
@@ -144,7 +97,7 @@ def decide_rows(
     """
     sources = [file.name for file in source.files]
     lines = staged.where_null("rule", null=False).select(*PLACE.names)
-    rejected = lines.map(rejections(totals, sources, run_id), REJECTED_EVENTS)
+    rejected = lines.map(rejected_lines(totals, sources, run_id), REJECTED_EVENTS)
     is_decided = totals_suffice(totals, options.max_disorder_ms)
     cuts = file_start_times(totals, options.events_per_file) if is_decided else None
     if isinstance(backend, LocalBackend):

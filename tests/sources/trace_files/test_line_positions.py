@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory_udf.sources.trace_files.event_order import PieceStart, piece_starts, seq_may_repeat
-from purgatory_udf.sources.trace_files.piece_validation import PieceTotals
+from purgatory_udf.sources.trace_files.piece_validation import PieceStart, PieceTotals, piece_starts, seq_may_repeat
 
 
 def test_piece_starts_after_earlier_pieces() -> None:

@@ -43,7 +43,7 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     counts,
     in_order,
     overdue_operations,
-    rejections,
+    rejected_requests,
     run_passes,
 )
 from purgatory_udf.sources.request_log.importing.import_rows import (
@@ -382,7 +382,7 @@ class FollowStep:
         of_cluster = self.backend.dataset_of(import_rows.cluster_rows(sizes, context.topic_ids(), pauses, span))
         events = self.keep("events", in_order(due, timelines, reads, of_cluster, self.source))
         settled_parts = parts.where_in("settled", [True])
-        rejected = rejections(read, settled_parts, events, self.run_id, self.source, {}, anonymised=False)
+        rejected = rejected_requests(read, settled_parts, events, self.run_id, self.source, {}, anonymised=False)
         topics = set(timelines.where_in("part", [SWEEP]).select("topic").collect().column("topic").to_pylist())
         settled = (request for request in metadata_requests if request.start_us < span.until_us)
         carried.settle(span.until_us, settled, settled_heartbeats, topics, context)

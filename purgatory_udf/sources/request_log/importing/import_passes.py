@@ -153,7 +153,7 @@ def in_order(
     return unordered.map_in_order(_ORDER, import_tasks.finish_events(rename, source), import_rows.FINISHED, "task")
 
 
-def rejections(
+def rejected_requests(
     read: Dataset,
     parts: Dataset,
     events: Dataset,

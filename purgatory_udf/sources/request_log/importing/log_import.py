@@ -59,7 +59,7 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     counts,
     in_order,
     overdue_operations,
-    rejections,
+    rejected_requests,
     remote_fetch_wait_shown,
     run_passes,
     with_lines,
@@ -209,7 +209,7 @@ class WholeLog:
             passed.operations, passed.timelines, passed.reads, of_cluster, self.source, self.rename
         )
         events = self.keep("events", in_total_order)
-        rejected = rejections(
+        rejected = rejected_requests(
             read, passed.parts, events, self.run_id, self.source, overview.lines_before, self.rename is not None
         )
         report.count("broker_pauses", len(pauses))
