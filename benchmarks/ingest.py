@@ -31,7 +31,7 @@ from benchmarks.saved_figures import Figures
 from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.log_files import find_logs
-from purgatory_udf.sources.request_log.log_line import MARKER
+from purgatory_udf.sources.request_log.logged_request import MARKER
 from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, Piece, byte_pieces, in_tasks, lines_of
 from purgatory_udf.sources.trace_files.trace_reader import IngestOptions

@@ -6,18 +6,19 @@
 In reading order:
 
 - `log_files`: finds and opens log files, and reads timestamps
-- `log_line`: parses any line to a request; `fast_parser`: parses lines in Kafka's own layout with compiled decoders
+- `complete_parser`: parses any line to a request; `fast_parser`: parses lines in Kafka's own layout with compiled
+  decoders; `logged_request`: a request, and its operation with the recorded outcome
 - `kafka_protocol`: Kafka's error codes, and decoders of the bodies of fetches and produces
 - facts about the cluster that the import of every broker's log needs: `cluster_metadata` (leaders, in-sync sets, broker
-  lifecycle), `internal_topics` (appends of coordinators), `cluster_facts` (collects them from requests),
-  `cluster_context` (combines them with files of the operator)
+  lifecycle), `metadata_dump` (the same, from a dump of the metadata log), `internal_topics` (appends of coordinators),
+  `cluster_facts` (collects them from requests), `cluster_context` (combines them with files of the operator)
 - each request becomes operations, which are events, and facts about partitions: `request_conversion`, with
   `produce_conversion`, `fetch_conversion`, `group_conversion` and `share_conversion`; `fetch_sessions`: sessions
-  rebuilt; `recorded_operation`: an operation with its recorded outcome; `partition_facts`: the facts
+  rebuilt; `partition_facts`: the facts
 - the facts of a partition become the events of its log, high watermark and leadership: `partition_timeline`, with
   `append_offsets`, `leadership_changes`, `partition_status`, `tiered_reads`, `time_correction` and
   `high_watermark_events`, which processes all of this in time order
-- `inferred_settings`, `replica_lag`: settings of the brokers that requests reveal
+- `inferred_settings`: settings of the brokers that requests reveal
 - `assumptions`: timing assumptions, and counts of everything that the log did not show
 - `importing`: the import of a whole log, or of a growing log step by step
 """

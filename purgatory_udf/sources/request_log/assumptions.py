@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-# Fractions of a request's handling, which lasts from S to L (see `requests.recorded_operation`). Fitted.
+# Fractions of a request's handling, which lasts from S to L (see `logged_request`). Fitted.
 # Produce with acks -1: when the records are appended; never later than MAX_APPEND_US after S.
 APPEND_FRACTION, MAX_APPEND_US = 0.4, 600
 # Produce with acks 0 or 1: when the records are appended, and how long after L the waiting fetches are checked.

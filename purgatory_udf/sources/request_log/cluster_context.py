@@ -30,7 +30,7 @@ from purgatory_udf.sources.request_log.internal_topics import (
     TransactionFacts,
     partition_for,
 )
-from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.logged_request import Request
 
 Key = tuple[str, int]
 

@@ -30,7 +30,7 @@ from purgatory_udf.sources.request_log.cluster_metadata import (
 from purgatory_udf.sources.request_log.internal_topics import TransactionFacts
 from purgatory_udf.sources.request_log.kafka_protocol import NO_TOPIC_ID
 from purgatory_udf.sources.request_log.log_files import read_text
-from purgatory_udf.sources.request_log.log_line import MALFORMED, Request
+from purgatory_udf.sources.request_log.logged_request import MALFORMED, Request
 
 # APIs with requests that make a coordinator store a group.
 GROUP_STORE_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "LEAVE_GROUP"})

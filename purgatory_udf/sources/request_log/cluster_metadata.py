@@ -1,8 +1,8 @@
-"""Leaders, in-sync sets and broker lifecycle over time, from a dump of the metadata log and from requests.
+"""Leaders, in-sync sets and broker lifecycle over time, from requests and from a dump of the metadata log.
 
 Partitions:
 
-    PARTITION_RECORD, PARTITION_CHANGE_RECORD   records of `kafka-dump-log --cluster-metadata-decoder` (`--isr`)
+    PARTITION_RECORD, PARTITION_CHANGE_RECORD   records of the metadata log (`metadata_dump`)
     METADATA, DESCRIBE_TOPIC_PARTITIONS         the state that a broker reported to a client
     ALTER_PARTITION                             the in-sync set that the controller granted a leader
     DELETE_TOPICS                               the deletion of a topic
@@ -19,17 +19,12 @@ A broker that does not respond for a while is fenced and unfenced without a new 
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.kafka_protocol import NO_TOPIC_ID, topic_of
-from purgatory_udf.sources.request_log.log_files import open_text
-from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.logged_request import Request
 
 REGISTERED, REGISTERED_AGAIN, MAY_STOP, STOPPING, FENCED, UNFENCED = (
     "registered", "registered again", "may stop", "stopping", "fenced", "unfenced",
@@ -108,8 +103,6 @@ def _stops_of(events: Iterable[LifecycleEvent]) -> Iterator[BrokerStop]:
         yield BrokerStop(broker, down_us, NEVER)
 
 
-_RECORD = re.compile(r"offset: \d+ .*?CreateTime: (\d+) .*?payload: (\{.*\})\s*$")
-NO_LEADER_CHANGE = -2
 # Leader of a partition that is being deleted (Kafka: `LeaderAndIsr.LEADER_DURING_DELETE`).
 LEADER_DURING_DELETE = -2
 UPDATE_METADATA = "UPDATE_METADATA"
@@ -128,11 +121,6 @@ SHARE_SETTINGS = {
 # The topic setting of tiered storage, and APIs that show or change settings.
 REMOTE_STORAGE = "remote.storage.enable"
 CONFIG_APIS = frozenset({"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "INCREMENTAL_ALTER_CONFIGS"})
-# The field `fenced` of BROKER_REGISTRATION_CHANGE_RECORD: 1 fences a broker, -1 unfences it.
-UNFENCE = -1
-_REGISTRATION_CHANGE = "BROKER_REGISTRATION_CHANGE_RECORD"
-_UNFENCED = frozenset({_REGISTRATION_CHANGE, "UNFENCE_BROKER_RECORD"})
-
 # Sources of a change, best first: a file of the operator, ALTER_PARTITION, or any other request of the log. If a
 # partition has changes from a file, those from requests are not used for it.
 GIVEN, GRANTED, REPORTED = "given", "granted", "reported"
@@ -216,82 +204,9 @@ class ClusterMetadata:
         return self.topic_min_isr.get(topic, self.min_isr)
 
 
-def _replicas(value: Any) -> tuple[int, ...] | None:
+def replica_ids(value: Any) -> tuple[int, ...] | None:
+    """Return a list of broker ids as a tuple; None stays None."""
     return tuple(int(replica) for replica in value) if value is not None else None
-
-
-def read_metadata_dump(path: str | Path) -> ClusterMetadata:
-    """Read a decoded metadata log. Raises UserError if it has no record of a partition."""
-    cluster = ClusterMetadata()
-    # A change record omits unchanged fields and the leader epoch, which rises by one with each leader in a record.
-    leaders: dict[Key, tuple[int, int]] = {}
-    with open_text(path) as lines:
-        for line in lines:
-            record = _RECORD.search(line)
-            if record is None:
-                continue
-            try:
-                payload = json.loads(record[2])
-            except ValueError:
-                continue
-            _read_record(cluster, leaders, int(record[1]) * 1000, str(payload.get("type")), payload.get("data") or {})
-    if not cluster.changes:
-        raise UserError(f"{path}: no PARTITION_RECORD found; expected kafka-dump-log --cluster-metadata-decoder")
-    return cluster
-
-
-def _read_record(
-    cluster: ClusterMetadata, leaders: dict[Key, tuple[int, int]], at_us: int, kind: str, data: dict[str, Any]
-) -> None:
-    cluster.lifecycle.extend(_lifecycle_events(at_us, kind, data))
-    if kind == "TOPIC_RECORD":
-        cluster.names[data["topicId"]] = data["name"]
-    elif kind == "REMOVE_TOPIC_RECORD":
-        for topic, partition in [key for key in leaders if key[0] == data["topicId"]]:
-            del leaders[topic, partition]
-            cluster.changes.append(PartitionChange(at_us, topic, partition, GIVEN, deleted=True))
-    elif kind == "CONFIG_RECORD" and data.get("name") == "min.insync.replicas":
-        value = data.get("value")
-        if value is None:
-            return
-        if data["resourceType"] == TOPIC_RESOURCE:
-            cluster.topic_min_isr[data["resourceName"]] = int(value)
-        elif data["resourceType"] == BROKER_RESOURCE and not data["resourceName"]:
-            cluster.min_isr = int(value)
-    elif kind == "CONFIG_RECORD" and data.get("name") == REMOTE_STORAGE:
-        if data["resourceType"] == TOPIC_RESOURCE and data.get("value") == "true":
-            cluster.tiered.add(data["resourceName"])
-    elif kind == "CONFIG_RECORD" and data["resourceType"] == GROUP_RESOURCE:
-        setting = at_us, str(data["resourceName"]), str(data.get("name")), data.get("value")
-        cluster.group_sessions.extend(_group_sessions([setting]))
-        cluster.share_settings.extend(_share_settings([setting]))
-    elif kind in _UNFENCED and (kind != _REGISTRATION_CHANGE or data.get("fenced") == UNFENCE):
-        cluster.unfenced.append(BrokerUnfenced(at_us, int(data.get("brokerId", data.get("id", -1)))))
-    elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
-        key = (data["topicId"], int(data["partitionId"]))
-        leader, epoch = leaders.get(key, (-1, -1))
-        named = data.get("leader", NO_LEADER_CHANGE if kind == "PARTITION_CHANGE_RECORD" else -1)
-        if kind == "PARTITION_RECORD":
-            leader, epoch = named, int(data["leaderEpoch"])
-        elif named != NO_LEADER_CHANGE:
-            leader, epoch = named, epoch + 1
-        leaders[key] = leader, epoch
-        cluster.changes.append(
-            PartitionChange(
-                at_us, *key, GIVEN, leader, epoch, _replicas(data.get("replicas")), _replicas(data.get("isr"))
-            )
-        )
-
-
-def _lifecycle_events(at_us: int, kind: str, data: dict[str, Any]) -> Iterator[LifecycleEvent]:
-    """Yield the lifecycle events that a record of the metadata log, of the type `kind`, shows at `at_us`."""
-    if kind == "REGISTER_BROKER_RECORD":
-        yield LifecycleEvent(at_us, int(data["brokerId"]), REGISTERED)
-    elif kind == _REGISTRATION_CHANGE:
-        if data.get("inControlledShutdown"):
-            yield LifecycleEvent(at_us, int(data["brokerId"]), STOPPING)
-        if data.get("fenced"):
-            yield LifecycleEvent(at_us, int(data["brokerId"]), UNFENCED if data["fenced"] == UNFENCE else FENCED)
 
 
 def changes_in(request: Request) -> Iterator[PartitionChange]:
@@ -312,8 +227,8 @@ def changes_in(request: Request) -> Iterator[PartitionChange]:
                         REPORTED,
                         int(partition["leaderId"]),
                         int(partition["leaderEpoch"]) if partition.get("leaderEpoch", -1) >= 0 else None,
-                        _replicas(partition.get("replicaNodes")),
-                        _replicas(partition["isrNodes"]),
+                        replica_ids(partition.get("replicaNodes")),
+                        replica_ids(partition["isrNodes"]),
                     )
     elif request.api == UPDATE_METADATA:
         yield from _updates(request)
@@ -329,7 +244,7 @@ def changes_in(request: Request) -> Iterator[PartitionChange]:
                         int(partition["leaderId"]),
                         int(partition["leaderEpoch"]),
                         None,
-                        _replicas(partition["isr"]),
+                        replica_ids(partition["isr"]),
                         asked_us=request.arrival_us,
                     )
 
@@ -348,8 +263,8 @@ def _updates(request: Request) -> Iterator[PartitionChange]:
             REPORTED,
             leader,
             int(state["leaderEpoch"]),
-            _replicas(state.get("replicas")),
-            _replicas(state["isr"]),
+            replica_ids(state.get("replicas")),
+            replica_ids(state["isr"]),
             deleted=leader == LEADER_DURING_DELETE,
         )
 
@@ -404,12 +319,12 @@ def created_sizes_in(request: Request) -> Iterator[TopicSize]:
 
 def group_sessions_in(request: Request) -> Iterator[GroupSession]:
     """Yield the session timeouts of consumer groups that an INCREMENTAL_ALTER_CONFIGS request has set."""
-    return _group_sessions(_group_settings_in(request))
+    return sessions_of(_group_settings_in(request))
 
 
 def share_settings_in(request: Request) -> Iterator[ShareSetting]:
     """Yield the settings of share groups that an INCREMENTAL_ALTER_CONFIGS request has set."""
-    return _share_settings(_group_settings_in(request))
+    return share_settings_of(_group_settings_in(request))
 
 
 # Time, group, name and value of a group's setting; None: the brokers' setting.
@@ -431,13 +346,15 @@ def _group_settings_in(request: Request) -> Iterator[_GroupSetting]:
             yield request.answered_us, group, str(config.get("name")), value
 
 
-def _group_sessions(settings: Iterable[_GroupSetting]) -> Iterator[GroupSession]:
+def sessions_of(settings: Iterable[_GroupSetting]) -> Iterator[GroupSession]:
+    """Yield the session timeouts of consumer groups among settings of groups."""
     for at_us, group, name, value in settings:
         if name == SESSION_TIMEOUT:
             yield GroupSession(at_us, group, None if value is None else int(value))
 
 
-def _share_settings(settings: Iterable[_GroupSetting]) -> Iterator[ShareSetting]:
+def share_settings_of(settings: Iterable[_GroupSetting]) -> Iterator[ShareSetting]:
+    """Yield the settings of share groups among settings of groups."""
     for at_us, group, name, value in settings:
         field = SHARE_SETTINGS.get(name)
         if field == "auto_offset_reset":
@@ -474,5 +391,5 @@ def merge_changes(changes: Sequence[PartitionChange]) -> PartitionChange | None:
 
 def change_from_json(fields: Mapping[str, Any]) -> PartitionChange:
     """Restore a change from its fields as JSON values."""
-    lists = {name: _replicas(fields[name]) for name in ("replicas", "isr")}
+    lists = {name: replica_ids(fields[name]) for name in ("replicas", "isr")}
     return PartitionChange(**{**fields, **lists})

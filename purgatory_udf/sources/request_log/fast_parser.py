@@ -1,7 +1,7 @@
 """Fast parser for log lines in Kafka's own layout, with compiled decoders (msgspec).
 
 Only the fields that all requests share are decoded; body and response stay text. Each function returns None for input
-that it does not handle, which is then left to the complete parser (`log_line.read_line`,
+that it does not handle, which is then left to the complete parser (`complete_parser.read_line`,
 `kafka_protocol.decode_fetch_request`). It never accepts input that the complete parser rejects, and otherwise returns
 the same values.
 """
@@ -26,7 +26,7 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     Key,
 )
 from purgatory_udf.sources.request_log.log_files import timestamp_us
-from purgatory_udf.sources.request_log.log_line import (
+from purgatory_udf.sources.request_log.logged_request import (
     API_NAMES,
     MARKER,
     MAX_DEPTH,

@@ -48,6 +48,7 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchRequestPartition,
     FetchResponseBody,
 )
+from purgatory_udf.sources.request_log.logged_request import AT_ONCE, COMPLETED, EXPIRED, follower_read_times
 from purgatory_udf.sources.request_log.partition_facts import (
     AttemptRun,
     Booleans,
@@ -62,7 +63,6 @@ from purgatory_udf.sources.request_log.partition_facts import (
     PartitionError,
     ReaderPosition,
 )
-from purgatory_udf.sources.request_log.recorded_operation import AT_ONCE, COMPLETED, EXPIRED, follower_read_times
 
 READ_COMMITTED = 1
 

@@ -16,7 +16,7 @@ import numpy as np
 from purgatory_udf.sources.request_log import partition_status
 from purgatory_udf.sources.request_log.append_offsets import SelectedAppends
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.log_line import Place
+from purgatory_udf.sources.request_log.logged_request import Place
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     FollowerCopy,

@@ -26,7 +26,7 @@ from purgatory_udf.contract.value_types import INT32
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_facts import leaving_members
 from purgatory_udf.sources.request_log.importing.import_rows import RequestRow, from_json, request_rows_in
-from purgatory_udf.sources.request_log.log_line import MALFORMED, Request
+from purgatory_udf.sources.request_log.logged_request import MALFORMED, Request
 from purgatory_udf.storage import run_records as names
 from purgatory_udf.storage.run_records import RecordedSetting
 

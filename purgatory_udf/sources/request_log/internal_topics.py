@@ -31,7 +31,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.coordinator.java_hash_order import string_hash
 from purgatory_udf.sources.request_log.kafka_protocol import topic_of
 from purgatory_udf.sources.request_log.log_files import open_text
-from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.logged_request import Request
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"

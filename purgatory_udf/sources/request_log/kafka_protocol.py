@@ -264,7 +264,7 @@ def record_bytes(entry: dict[str, Any]) -> int:
 
 
 def decode_fetch_request(body: dict[str, Any]) -> FetchRequestBody:
-    """Decode the body of a FETCH request of any version. Raises one of `log_line.MALFORMED`."""
+    """Decode the body of a FETCH request of any version. Raises one of `logged_request.MALFORMED`."""
     state = body.get("replicaState")
     replica = state.get("replicaId", -1) if isinstance(state, dict) else body.get("replicaId", -1)
     listed = []
@@ -301,7 +301,7 @@ def decode_fetch_request(body: dict[str, Any]) -> FetchRequestBody:
 
 
 def decode_fetch_response(answer: dict[str, Any] | None) -> FetchResponseBody:
-    """Decode a FETCH response of any version. Raises one of `log_line.MALFORMED`."""
+    """Decode a FETCH response of any version. Raises one of `logged_request.MALFORMED`."""
     answer = answer or {}
     read = []
     for topic in answer.get("responses") or []:
@@ -324,7 +324,7 @@ def decode_fetch_response(answer: dict[str, Any] | None) -> FetchResponseBody:
 
 
 def decode_produce(body: dict[str, Any], answer: dict[str, Any] | None) -> DecodedProduce:
-    """Decode a PRODUCE request of any version and its response. Raises one of `log_line.MALFORMED`.
+    """Decode a PRODUCE request of any version and its response. Raises one of `logged_request.MALFORMED`.
 
     `answer` is None if the log has no response.
     """

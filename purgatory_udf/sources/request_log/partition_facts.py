@@ -1,7 +1,7 @@
 """Facts about one partition at one broker, each from one request. The timelines of partitions are built from them.
 
 Times are microseconds since the epoch. S is the time at which the handling of a request started, L at which it ended
-(see `log_line`).
+(see `logged_request`).
 
 Facts are serialized as their number (`tag`) and the list of their fields. This format is stored between the steps of a
 followed log, so numbers and fields must not change.

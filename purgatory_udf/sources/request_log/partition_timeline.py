@@ -31,7 +31,7 @@ from purgatory_udf.sources.request_log.high_watermark_events import (
 )
 from purgatory_udf.sources.request_log.internal_topics import OFFSETS_TOPIC, BatchIndex, StoredBatch, TransactionFacts
 from purgatory_udf.sources.request_log.leadership_changes import leadership_states
-from purgatory_udf.sources.request_log.log_line import Place
+from purgatory_udf.sources.request_log.logged_request import Place
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     ConsumerRead,

@@ -24,17 +24,17 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     partition_keys,
     topic_of,
 )
-from purgatory_udf.sources.request_log.log_line import Request
-from purgatory_udf.sources.request_log.partition_facts import Append, Fact, Key, PartitionError
-from purgatory_udf.sources.request_log.recorded_operation import (
+from purgatory_udf.sources.request_log.logged_request import (
     AT_ONCE,
     LoggedOperation,
+    Request,
     append_times,
     first_slot,
     logged_operation,
     recorded_markers,
     recorded_produce,
 )
+from purgatory_udf.sources.request_log.partition_facts import Append, Fact, Key, PartitionError
 
 ACKS_ALL = -1
 
@@ -50,7 +50,7 @@ _APPENDED_CODES = (errors.NONE, errors.REQUEST_TIMED_OUT, errors.NOT_ENOUGH_REPL
 def convert_produce(
     request: Request, context: Context, report: Report
 ) -> tuple[LoggedOperation, list[tuple[Key, Fact]]]:
-    """Convert a PRODUCE request into its operation and facts. Raises one of `log_line.MALFORMED`.
+    """Convert a PRODUCE request into its operation and facts. Raises one of `logged_request.MALFORMED`.
 
     Each fact comes with the name and number of its partition.
     """

@@ -39,7 +39,18 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     is_metadata_fetch,
     topic_of,
 )
-from purgatory_udf.sources.request_log.log_line import MALFORMED, BadLine, Request, malformed_line
+from purgatory_udf.sources.request_log.logged_request import (
+    MALFORMED,
+    BadLine,
+    LoggedOperation,
+    Request,
+    append_times,
+    logged_operation,
+    malformed_line,
+    recorded_creation,
+    recorded_delete_records,
+    recorded_list_offsets,
+)
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     Fact,
@@ -52,14 +63,6 @@ from purgatory_udf.sources.request_log.produce_conversion import (
     WRITE_TXN_MARKERS,
     convert_markers,
     convert_produce,
-)
-from purgatory_udf.sources.request_log.recorded_operation import (
-    LoggedOperation,
-    append_times,
-    logged_operation,
-    recorded_creation,
-    recorded_delete_records,
-    recorded_list_offsets,
 )
 from purgatory_udf.sources.request_log.share_conversion import ShareGroupConverter
 
@@ -158,7 +161,7 @@ def _fetches_metadata_log(request: Request) -> bool:
 def convert_request(
     request: Request, context: Context, report: Report
 ) -> tuple[list[LoggedOperation], list[tuple[Key, Fact]]]:
-    """Convert any request but a fetch into operations and facts. Raises one of `log_line.MALFORMED`."""
+    """Convert any request but a fetch into operations and facts. Raises one of `logged_request.MALFORMED`."""
     if is_controller_request(request):
         report.count("controller")
         return [], []

@@ -38,16 +38,17 @@ from purgatory_udf.sources.request_log.assumptions import (
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from purgatory_udf.sources.request_log.kafka_protocol import Key, topic_of
-from purgatory_udf.sources.request_log.log_line import MALFORMED, Request
-from purgatory_udf.sources.request_log.partition_facts import Fact, ReaderPosition
-from purgatory_udf.sources.request_log.recorded_operation import (
+from purgatory_udf.sources.request_log.logged_request import (
     COMPLETED,
     EXPIRED,
+    MALFORMED,
     LoggedOperation,
     RecordedOutcome,
+    Request,
     logged_operation,
     recorded_share_fetch,
 )
+from purgatory_udf.sources.request_log.partition_facts import Fact, ReaderPosition
 
 SHARE_FETCH, SHARE_ACKNOWLEDGE = "SHARE_FETCH", "SHARE_ACKNOWLEDGE"
 READ_STATE, WRITE_STATE = "READ_SHARE_GROUP_STATE", "WRITE_SHARE_GROUP_STATE"
@@ -187,7 +188,7 @@ class ShareGroupConverter:
     # Conversion
 
     def convert(self, request: Request) -> Converted:
-        """Convert the next request into operations and facts. Raises one of `log_line.MALFORMED`."""
+        """Convert the next request into operations and facts. Raises one of `logged_request.MALFORMED`."""
         if request.api == WRITE_STATE:
             return [*self._ended_sessions(request), *self._dead_letters(request)], []
         if request.api == READ_STATE:

@@ -28,9 +28,9 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import read_row
 from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, StateChange
+from purgatory_udf.sources.request_log.complete_parser import read_line
 from purgatory_udf.sources.request_log.group_conversion import GROUP_APIS
-from purgatory_udf.sources.request_log.log_line import Place, Request, read_line
-from purgatory_udf.sources.request_log.recorded_operation import RecordedOutcome
+from purgatory_udf.sources.request_log.logged_request import Place, RecordedOutcome, Request
 from tests.rules.groups.batches import Batches
 from tests.sources.request_log.translate import translate
 from tests.support import recorded

@@ -23,9 +23,10 @@ from purgatory_udf.sources.follow_topic import follow
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages, connect
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster_facts import topic_names_in_file
+from purgatory_udf.sources.request_log.complete_parser import read_line
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.log_reader import is_relevant
-from purgatory_udf.sources.request_log.log_line import Place, Request, read_line
+from purgatory_udf.sources.request_log.logged_request import Place, Request
 from purgatory_udf.sources.trace_files.trace_reader import IngestOptions
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions

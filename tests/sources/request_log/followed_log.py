@@ -14,7 +14,7 @@ from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.importing.carried_state import CARRIED_ROWS, CarriedState, StepState
 from purgatory_udf.sources.request_log.importing.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
-from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.logged_request import Request
 from tests.sources.request_log.translate import Event, event_of, keep_rows, number_rows, read_rows
 
 

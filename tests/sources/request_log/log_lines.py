@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from purgatory_udf.sources.request_log.log_line import BadLine, Place, Request, read_line
+from purgatory_udf.sources.request_log.complete_parser import read_line
+from purgatory_udf.sources.request_log.logged_request import BadLine, Place, Request
 
 # 2026-11-21 02:54:20 UTC
 START = datetime(2026, 11, 21, 2, 54, 20, tzinfo=UTC)

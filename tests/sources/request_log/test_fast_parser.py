@@ -19,7 +19,7 @@ from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow
 from purgatory_udf.sources.request_log.kafka_protocol import decode_fetch_request, decode_fetch_response
 from purgatory_udf.sources.request_log.log_files import zone_of
-from purgatory_udf.sources.request_log.log_line import Place
+from purgatory_udf.sources.request_log.logged_request import Place
 from purgatory_udf.sources.request_log.request_conversion import is_controller_request
 from tests.chaos import hostile_inputs
 from tests.sources.request_log.log_lines import T, fetch_line, log_line, message

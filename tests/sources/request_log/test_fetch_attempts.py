@@ -18,7 +18,7 @@ from purgatory_udf.sources.request_log.fetch_conversion import FactsOfPartitions
 from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
 from purgatory_udf.sources.request_log.importing.import_tasks import add_facts
 from purgatory_udf.sources.request_log.importing.log_reader import Rows, Tally, _row
-from purgatory_udf.sources.request_log.log_line import Place
+from purgatory_udf.sources.request_log.logged_request import Place
 from purgatory_udf.sources.request_log.partition_facts import AttemptColumns, AttemptRun, FetchAttempt, OpenRun
 from tests.support import recorded
 

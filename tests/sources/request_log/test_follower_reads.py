@@ -16,7 +16,7 @@ from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.internal_topics import StoredBatch
-from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.logged_request import Request
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, parse, us

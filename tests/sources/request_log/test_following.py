@@ -18,7 +18,7 @@ from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.importing.carried_state import TIMELINES
 from purgatory_udf.sources.request_log.importing.import_rows import Facts
 from purgatory_udf.sources.request_log.importing.import_tasks import batches_of, facts_and_rows_in
-from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.logged_request import Request
 from purgatory_udf.sources.request_log.partition_facts import Append
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog

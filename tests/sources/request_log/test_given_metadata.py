@@ -9,13 +9,9 @@ import pytest
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.cluster_facts import topic_names_in_file, topic_sizes_in_file
-from purgatory_udf.sources.request_log.cluster_metadata import (
-    GIVEN,
-    BrokerUnfenced,
-    PartitionChange,
-    read_metadata_dump,
-)
+from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, BrokerUnfenced, PartitionChange
 from purgatory_udf.sources.request_log.internal_topics import BatchIndex, StoredBatch, batches_in_file
+from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"
 

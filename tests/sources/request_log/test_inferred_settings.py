@@ -26,6 +26,7 @@ from purgatory_udf.sources.request_log.cluster_metadata import GRANTED, REPORTED
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, request_batch, request_row
+from purgatory_udf.sources.request_log.importing.settings_evidence import replica_lag_shown
 from purgatory_udf.sources.request_log.inferred_settings import (
     evidence_in,
     reported,
@@ -34,7 +35,6 @@ from purgatory_udf.sources.request_log.inferred_settings import (
     settings_of_joins,
     timeout_shown,
 )
-from purgatory_udf.sources.request_log.replica_lag import replica_lag_shown
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import (
     RecordedBrokers,

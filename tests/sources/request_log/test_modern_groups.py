@@ -13,7 +13,7 @@ from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.importing.carried_state import CarriedState
 from purgatory_udf.sources.request_log.importing.import_options import anonymised, pseudonyms
 from purgatory_udf.sources.request_log.importing.log_reader import Tally
-from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.logged_request import Request
 from tests.sources.request_log.log_lines import T, log_line, message, parse, us
 from tests.sources.request_log.translate import translate
 

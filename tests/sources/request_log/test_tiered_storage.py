@@ -11,7 +11,7 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata, RemoteWaits
 from purgatory_udf.sources.request_log.cluster_facts import tiered_topics_in_file
-from purgatory_udf.sources.request_log.cluster_metadata import read_metadata_dump
+from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import T, fetch_line, log_line, message, parse, produce_line, us

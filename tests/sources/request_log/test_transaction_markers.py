@@ -19,7 +19,7 @@ from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.importing.import_tasks import finish_events
 from purgatory_udf.sources.request_log.internal_topics import StoredBatch
-from purgatory_udf.sources.request_log.recorded_operation import first_slot
+from purgatory_udf.sources.request_log.logged_request import first_slot
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us
 from tests.sources.request_log.translate import Translation, translate
 

@@ -19,7 +19,7 @@ from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log.cluster_facts import ClusterFacts
 from purgatory_udf.sources.request_log.importing.import_options import pseudonyms
 from purgatory_udf.sources.request_log.importing.import_tasks import finish_events
-from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.logged_request import Request
 from tests.sources.request_log.log_lines import log_line, message, parse, us
 from tests.sources.request_log.translate import Translation, translate
 

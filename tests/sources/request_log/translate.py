@@ -16,8 +16,7 @@ from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.importing.log_import import WholeLog, overview_of
 from purgatory_udf.sources.request_log.importing.log_reader import Row, Rows, Tally, in_time, row_of
-from purgatory_udf.sources.request_log.log_line import BadLine, Place, Request
-from purgatory_udf.sources.request_log.recorded_operation import RecordedOutcome
+from purgatory_udf.sources.request_log.logged_request import BadLine, Place, RecordedOutcome, Request
 
 Event = dict[str, Any]
 

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.backend.dataset import Dataset
+from purgatory_udf.sources.request_log.logged_request import EXPIRED, LoggedOperation
 from purgatory_udf.sources.request_log.partition_facts import Booleans, Integers
 from purgatory_udf.sources.request_log.partition_status import TimeRange
-from purgatory_udf.sources.request_log.recorded_operation import EXPIRED, LoggedOperation
 
 # An operation is overdue if it was not answered this long after its deadline. Timers of busy brokers were up to tens of
 # milliseconds late in recordings.

@@ -24,9 +24,9 @@ from purgatory_udf.sources.request_log.cluster_context import (
 from purgatory_udf.sources.request_log.cluster_facts import ClusterFacts
 from purgatory_udf.sources.request_log.cluster_metadata import NEVER, TopicSize
 from purgatory_udf.sources.request_log.importing.broker_pauses import FollowedPauses
-from purgatory_udf.sources.request_log.importing.followed_inference import FollowedSettings
 from purgatory_udf.sources.request_log.importing.import_rows import CHANGES, PARTS, REQUESTS
-from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.importing.settings_evidence import FollowedSettings
+from purgatory_udf.sources.request_log.logged_request import Request
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     AttemptRun,

@@ -69,7 +69,7 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     rows_of_parts,
     rows_of_timeline,
 )
-from purgatory_udf.sources.request_log.log_line import Request
+from purgatory_udf.sources.request_log.logged_request import Request
 from purgatory_udf.sources.request_log.partition_facts import Append, Fact, PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 from purgatory_udf.sources.request_log.partition_timeline import PartitionTimeline, build_timeline

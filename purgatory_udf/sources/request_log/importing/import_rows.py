@@ -15,10 +15,9 @@ from purgatory_udf.sources.request_log.fetch_conversion import Fetches
 from purgatory_udf.sources.request_log.high_watermark_events import REQUEST_RANK, STATE_RANK, TimedEvent
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.kafka_protocol import decode_fetches, encode_fetch
-from purgatory_udf.sources.request_log.log_line import Place, Request
+from purgatory_udf.sources.request_log.logged_request import LoggedOperation, Place, Request
 from purgatory_udf.sources.request_log.partition_facts import Fact
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
-from purgatory_udf.sources.request_log.recorded_operation import LoggedOperation
 
 # Sort key of a change that no single request caused.
 NO_REQUEST = Place(-1, -1)

@@ -18,7 +18,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENTS, RECORDED, TIMESTAMP
 from purgatory_udf.sources.request_log.importing.import_passes import SourceName, sources_of
 from purgatory_udf.sources.request_log.importing.import_rows import from_json
-from purgatory_udf.sources.request_log.recorded_operation import RecordedOutcome
+from purgatory_udf.sources.request_log.logged_request import RecordedOutcome
 from purgatory_udf.storage.event_staging import write_dataset
 from purgatory_udf.storage.output_folder import Layout
 

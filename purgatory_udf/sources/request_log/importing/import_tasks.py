@@ -53,20 +53,20 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     request_rows_in,
     to_json,
 )
-from purgatory_udf.sources.request_log.log_line import Place
-from purgatory_udf.sources.request_log.partition_facts import Fact, Key, PartitionFacts
-from purgatory_udf.sources.request_log.partition_timeline import (
-    PartitionTimeline,
-    ProducedOffsets,
-    build_timeline,
-)
-from purgatory_udf.sources.request_log.recorded_operation import (
+from purgatory_udf.sources.request_log.logged_request import (
     AT_ONCE,
     COMPLETED,
     EXPIRED,
     REMOTE_FETCH,
     LoggedOperation,
+    Place,
     first_slot,
+)
+from purgatory_udf.sources.request_log.partition_facts import Fact, Key, PartitionFacts
+from purgatory_udf.sources.request_log.partition_timeline import (
+    PartitionTimeline,
+    ProducedOffsets,
+    build_timeline,
 )
 from purgatory_udf.sources.request_log.request_conversion import (
     ConvertedRequest,

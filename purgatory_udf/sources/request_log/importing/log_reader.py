@@ -20,6 +20,7 @@ from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_context import NO_REMOTE_WAITS, RemoteWaits
 from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster_metadata import HEARTBEAT, permits_shutdown
+from purgatory_udf.sources.request_log.complete_parser import TEXT_FORMAT, read_line
 from purgatory_udf.sources.request_log.fast_parser import UnparsedRequest, parse_fetch, parse_line
 from purgatory_udf.sources.request_log.fetch_conversion import READ_COMMITTED
 from purgatory_udf.sources.request_log.fetch_sessions import session_key
@@ -39,15 +40,13 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     decode_fetch_response,
 )
 from purgatory_udf.sources.request_log.log_files import broker_of
-from purgatory_udf.sources.request_log.log_line import (
+from purgatory_udf.sources.request_log.logged_request import (
     MALFORMED,
     NO_BROKER,
-    TEXT_FORMAT,
     BadLine,
     Place,
     Request,
     malformed_line,
-    read_line,
 )
 from purgatory_udf.sources.request_log.request_conversion import (
     CONVERTED_APIS,

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from purgatory_udf.sources.request_log.complete_parser import read_line
 from purgatory_udf.sources.request_log.log_files import broker_of, zone_of
-from purgatory_udf.sources.request_log.log_line import Place, Request, read_line
+from purgatory_udf.sources.request_log.logged_request import Place, Request
 from tests.sources.request_log.log_lines import fetch_line, message, parse, parse_bad, produce_line, us
 
 HEARTBEAT = message("HEARTBEAT", {"groupId": "g"}, {"errorCode": 0}, version=4, queue=0.25, local=0.5, remote=0.125)

@@ -1,7 +1,9 @@
-"""An operation of the log: its event and its recorded outcome; and times within a request's handling.
+"""A request of the log: its times, its operation with the recorded outcome, and a line that cannot be used.
+
+`complete_parser` and `fast_parser` make requests from lines.
 
 A line has only S and L, the start and the end of handling. The times in between follow from assumptions, and are
-corrected later if readers' offsets contradict them (`partitions.time_correction`):
+corrected later if readers' offsets contradict them (`time_correction`):
 
     produce, acks -1     S ──── 0.4, at most 0.6 ms ──── L            the records are in the log
                                                          check        the fetches that wait for them are checked
@@ -14,8 +16,11 @@ corrected later if readers' offsets contradict them (`partitions.time_correction
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,9 +36,109 @@ from purgatory_udf.sources.request_log.assumptions import (
     TIMER_EARLY_US,
     WAKE_FRACTION,
 )
-from purgatory_udf.sources.request_log.kafka_protocol import DecodedProduce
-from purgatory_udf.sources.request_log.log_line import Place, Request
+from purgatory_udf.sources.request_log.kafka_protocol import DecodedProduce, FetchRequestBody, FetchResponseBody
 from purgatory_udf.sources.request_log.partition_facts import Integers
+
+
+class Place(NamedTuple):
+    """File number and line number of a request, which also order simultaneous events of a broker."""
+
+    file: int
+    line: int
+
+
+class Request(msgspec.Struct, gc=False):
+    """A request with its times, body and response.
+
+    Times are microseconds since the epoch, on the broker's clock. Comments elsewhere call three of them S, L and R:
+
+        arrival ── queue ── start ──── handling ──── local ── purgatory ── answered ── sent (the line is written)
+                            S                        L                     R
+
+    `written_us` is the timestamp of the line, in whole milliseconds in many logs. `broker` is -1 if the line does not
+    have the broker's id. Without a response, `answer` is None. `fetch` is the decoded body and response of a
+    fetch, if it was decoded already; then `body` and `answer` may be empty.
+    """
+
+    broker: int
+    place: Place
+    api: str
+    version: int
+    client_id: str | None
+    connection: str
+    listener: str
+    forwarded: bool
+    arrival_us: int
+    start_us: int
+    local_us: int
+    remote_us: int
+    answered_us: int
+    written_us: int
+    body: dict[str, Any]
+    answer: dict[str, Any] | None
+    fetch: tuple[FetchRequestBody, FetchResponseBody] | None = None
+
+    @property
+    def handling_us(self) -> int:
+        """Duration of the handling (from S to L), in microseconds."""
+        return self.local_us - self.start_us
+
+
+MARKER = "Completed request:"
+NETWORK_THREAD = re.compile(r"network-thread-(\d+)-")
+
+# Names of APIs by number, for Kafka 2.8, which may log the number alone. Only APIs that the import uses are listed.
+API_NAMES = {
+    0: "PRODUCE",
+    1: "FETCH",
+    3: "METADATA",
+    6: "UPDATE_METADATA",
+    8: "OFFSET_COMMIT",
+    11: "JOIN_GROUP",
+    12: "HEARTBEAT",
+    13: "LEAVE_GROUP",
+    14: "SYNC_GROUP",
+    19: "CREATE_TOPICS",
+    20: "DELETE_TOPICS",
+    21: "DELETE_RECORDS",
+    22: "INIT_PRODUCER_ID",
+    24: "ADD_PARTITIONS_TO_TXN",
+    25: "ADD_OFFSETS_TO_TXN",
+    26: "END_TXN",
+    27: "WRITE_TXN_MARKERS",
+    28: "TXN_OFFSET_COMMIT",
+    37: "CREATE_PARTITIONS",
+    56: "ALTER_PARTITION",
+    75: "DESCRIBE_TOPIC_PARTITIONS",
+}
+NO_BROKER = -1
+# Bounds beyond which a line is rejected: 30 years in ms, the nesting depth of a body, and the largest broker id.
+MAX_MS = 1e12
+MAX_DEPTH = 400
+MAX_BROKER = 2**31 - 1
+# Current names of APIs that were renamed.
+RENAMED_APIS = {"ALTER_ISR": "ALTER_PARTITION"}
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line of the request logger that cannot be used: `rule` is the kind of error, `raw` the text of the line."""
+
+    place: Place
+    rule: str
+    reason: str
+    raw: str
+
+
+# Errors raised by decoding a body that does not have the schema of its API and version.
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+def malformed_line(request: Request, error: Exception) -> BadLine:
+    """Return the bad line for a request with an undecodable body: an unknown version, or truncated."""
+    reason = f"malformed: body of {request.api} version {request.version}: {type(error).__name__}: {error}"
+    return BadLine(request.place, "malformed", reason, json.dumps(request.body))
+
 
 Event = dict[str, Any]
 
