@@ -3,7 +3,7 @@
 - `run_tables`: the tables of a run, and queries of them
 - `replay_summary`, `audit`: what a replay prints at its end, and the check of its tables
 - `metrics`, `prometheus`: metrics as tables, and as text for Prometheus
-- `explain`, `evidence`, `operation_story`, `wheel_drawing`: the story of an operation, a request or a group
+- `explain`, `evidence`, `operation_story`: the story of an operation, a request or a group
 - `report`, `charts`, `page_template`: the report as a page with charts
 - `what_if`, `variants`: a trace replayed under several configurations
 - `diagnosis`: the causes of unusual waits

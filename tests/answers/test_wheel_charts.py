@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.answers.wheel_drawing import draw_lists, draw_wheel, list_steps, wheel_steps
+from purgatory_udf.answers.charts import draw_lists, draw_wheel, list_steps, wheel_steps
 
 
 def test_task_moves_to_finer_wheels_until_deadline() -> None:
