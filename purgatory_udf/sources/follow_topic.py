@@ -54,8 +54,7 @@ from purgatory_udf.storage.event_staging import append_dataset, partition_by_fil
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import RecordedSetting, Run
 from purgatory_udf.streaming.checkpoints import Snapshots, prepare_checkpoint
-from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
-from purgatory_udf.streaming.streaming_query import shorten_errors
+from purgatory_udf.streaming.streaming_query import interrupt_on_sigterm, monitor_query, shorten_errors, stop_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,13 +2,13 @@
 
 - `replay_run`, `single_batch_replay`: a finished trace or a growing table; a trace of one batch
 - `run_resumption`, `event_source`: options and which run is resumed; the trace and its batches
-- `streaming_query`: the queries of a run
+- `streaming_query`: the queries of a run, their monitoring and stop
 - `stateful_adapter`: connects Spark's group state with the rules, and defines the interface of the rules
 - `partition_rules`, `group_rules`, `share_rules`: the implementations of that interface
 - `batch_sink`: writes the results of each batch to tables exactly once
 - `local_or_spark_write`: whether this process or Spark writes them
 - `group_disagreements`: comparison with recorded responses to group members
 - `checkpoints`: preparation and inspection of checkpoints; snapshots of the sink
-- `query_monitor`: the progress of running queries
+- `progress_line`: the progress of a running query
 - `status_update`, `status_file`, `top_screen`: what `top` shows; `metrics_server`: the same for Prometheus
 """

@@ -34,13 +34,21 @@ from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
 from purgatory_udf.streaming.group_disagreements import disagreement_counts, write_disagreements
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
-from purgatory_udf.streaming.query_monitor import interrupt_on_sigterm, monitor_query, stop_queries
 from purgatory_udf.streaming.run_resumption import ReplayOptions, is_one_batch, start_or_resume, with_recorded_settings
 from purgatory_udf.streaming.share_rules import DELIVERIES
 from purgatory_udf.streaming.single_batch_replay import require_single_batch
 from purgatory_udf.streaming.stateful_adapter import Plan, closing_ms
 from purgatory_udf.streaming.status_file import StatusFiles
-from purgatory_udf.streaming.streaming_query import BROKERS, QUERIES, Queries, replay_queries, stream_queries
+from purgatory_udf.streaming.streaming_query import (
+    BROKERS,
+    QUERIES,
+    Queries,
+    interrupt_on_sigterm,
+    monitor_query,
+    replay_queries,
+    stop_queries,
+    stream_queries,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

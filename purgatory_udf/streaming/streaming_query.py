@@ -13,16 +13,22 @@ a batch, Spark checks whether an error is only the effect of the interruption. I
 regular expression that needs one JVM stack frame per character. An error that has passed through Java and Python
 contains the stacks of both, tens of thousands of characters. The match then fails with a StackOverflowError, which
 hides the cause. Stack frames are therefore removed; `--verbose` logs them.
+
+At the end: monitoring of running queries, for dropped rows and errors of concurrent queries, and their stop.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -30,7 +36,7 @@ from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend
 from purgatory_udf.backend.delta_store import EPOCH
 from purgatory_udf.backend.spark_workers import freeze_in_workers
 from purgatory_udf.common.configuration import INT32_MAX, Config
-from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.rules.engine.partition_engine import engine_settings
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage import event_staging
@@ -41,7 +47,7 @@ from purgatory_udf.streaming.checkpoints import Snapshots, next_watermark_ms, pr
 from purgatory_udf.streaming.event_source import Survey, TraceSource, delta_stream
 from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
-from purgatory_udf.streaming.query_monitor import monitor_query
+from purgatory_udf.streaming.progress_line import BatchProgress, LiveCounts, ProgressLine, show_batch
 from purgatory_udf.streaming.share_rules import ShareRules
 from purgatory_udf.streaming.single_batch_replay import LocalQuery
 from purgatory_udf.streaming.stateful_adapter import (
@@ -65,6 +71,10 @@ if TYPE_CHECKING:
 _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 # Names of the queries: partitions, the brokers behind them, consumer groups.
 QUERIES = (PARTITIONS, BROKERS, GROUPS, SHARES) = ("partitions", event_staging.READER, "groups", "shares")
+_POLL_SECONDS = 1
+_STOP_POLL_SECONDS = 0.05
+# How long `stop_queries` waits for a running batch.
+_MAX_BATCH_WAIT_SECONDS = 30
 
 
 def pack_events(events: DataFrame, rules: AnyRules) -> DataFrame:
@@ -152,8 +162,8 @@ class Query:
         self._append_clock(last_us + (INT32_MAX + 2000) * 1000)
 
     def _append_clock(self, time_us: int) -> None:
-        time = EPOCH + timedelta(microseconds=time_us)
-        row = pa.Table.from_pylist([{"group": CLOCK, "event_time": time, "payload": b""}], INPUT_SCHEMA)
+        moment = EPOCH + timedelta(microseconds=time_us)
+        row = pa.Table.from_pylist([{"group": CLOCK, "event_time": moment, "payload": b""}], INPUT_SCHEMA)
         self.backend.delta(self._control).append(self._control, row)
 
     def _writer(self) -> DataStreamWriter:
@@ -312,3 +322,97 @@ class Queries:
         stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}/{name}"
         drain, status_files = self.config.drain, self.status_files
         return Sink(name, self.backend, self.layout, stream_id, rules, drain, closes, gauges, status_files)
+
+
+def monitor_query(
+    query: StreamingQuery,
+    title: str,
+    survey: Survey | None,
+    others: Sequence[StreamingQuery] = (),
+    live: LiveCounts | None = None,
+) -> None:
+    """Show the progress of a query until it has finished.
+
+    Args:
+        query: The query.
+        title: The title of the progress line.
+        survey: Facts of the trace, for the time of its end; None if it is unknown.
+        others: Queries that run concurrently and may never end.
+        live: Counts to show and refresh.
+
+    Raises:
+        CheckFailedError: Spark has dropped rows as late. With `others` this is raised immediately, else at the end.
+        StreamingQueryException: The query or one of the others has failed.
+    """
+    batches = BatchProgress()
+    late: dict[tuple[str, int], int] = {}
+    with ProgressLine(title) as line:
+        try:
+            while True:
+                ended = query.awaitTermination(_POLL_SECONDS)
+                if live is not None:
+                    live.refresh()
+                recent = query.recentProgress
+                for progress in batches.new_reports(recent):
+                    show_batch(line, progress, batches.events, survey, live)
+                reports = [(query, recent), *((other, other.recentProgress) for other in others)]
+                late |= {
+                    (each.id, progress.batchId): dropped
+                    for each, shown in reports
+                    for progress in shown
+                    if (dropped := _dropped(progress))
+                }
+                if late and (ended or others):
+                    raise CheckFailedError(
+                        f"{sum(late.values())} chunks of input events were later than max_disorder_ms allows and were "
+                        "not replayed; increase max_disorder_ms, or import the trace with ingest, which rejects late "
+                        "events"
+                    )
+                if ended:
+                    break
+                for other in others:
+                    if not other.isActive:
+                        other.awaitTermination()
+        except KeyboardInterrupt:
+            # The caller stops several queries in the right order.
+            if not others:
+                query.stop()
+            raise
+
+
+def _dropped(progress: Any) -> int:
+    return sum(state.numRowsDroppedByWatermark for state in progress.stateOperators)
+
+
+def stop_queries(queries: Sequence[StreamingQuery]) -> None:
+    """Stop queries in this order, each after its current batch, but at the latest after `_MAX_BATCH_WAIT_SECONDS`.
+
+    An interrupted batch is repeated when the query resumes, but Spark logs long errors for it.
+    """
+    for query in queries:
+        # The interrupt may have stopped the JVM, too.
+        with suppress(Exception):
+            start = time.monotonic()
+            while query.status["isTriggerActive"] and time.monotonic() - start < _MAX_BATCH_WAIT_SECONDS:
+                time.sleep(_STOP_POLL_SECONDS)
+            query.stop()
+
+
+@contextmanager
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM within the `with` block, so that queries are stopped as by Ctrl-C.
+
+    Has no effect outside the main thread.
+    """
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

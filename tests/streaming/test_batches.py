@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from purgatory_udf.streaming.query_monitor import BatchProgress
+from purgatory_udf.streaming.progress_line import BatchProgress
 
 _SHOWN = 100
 

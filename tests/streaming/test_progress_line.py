@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from purgatory_udf.streaming.query_monitor import ProgressLine, format_progress
+from purgatory_udf.streaming.progress_line import ProgressLine, format_progress
 
 END = datetime(2026, 3, 1, 12, 0, 10, tzinfo=UTC)
 
