@@ -133,11 +133,8 @@ class ShareRules(Rules[ShareReplay, pa.Table]):
 
     def _chunks(self, group: str, state: ShareReplay, results: ShareResults, horizon_ms: int) -> Iterator[OutputChunk]:
         by_table: dict[str, list[dict[str, Any]]] = {}
-        latest_us = dict.fromkeys(ENDS, 0)
         for outcome in results.outcomes:
-            table = _table_of(outcome)
-            by_table.setdefault(table, []).append(self._end_row(outcome))
-            latest_us[table] = max(latest_us[table], outcome.ended_us)
+            by_table.setdefault(_table_of(outcome), []).append(self._end_row(outcome))
         for broker, delivery in results.deliveries:
             row = {name: getattr(delivery, name) for name in delivery.__slots__ if not name.endswith("_us")}
             row |= {"broker": broker, "acquired_at": delivery.acquired_us, "ended_at": delivery.ended_us}
@@ -148,8 +145,9 @@ class ShareRules(Rules[ShareReplay, pa.Table]):
             reading = {name: getattr(gauge, name) for name in ("broker", "purgatory", "watched", "delayed", "purged")}
             by_table.setdefault("purgatory_gauges", []).append(reading | {"at": gauge.at_ms * 1000})
         for table, rows in by_table.items():
+            latest_us = max(row["completed_at"] for row in rows) if table in ENDS else 0
             payload = _serialize(_table(rows, table, self.plan.run_id))
-            yield OutputChunk(table, "", latest_us.get(table, 0), len(rows), payload)
+            yield OutputChunk(table, "", latest_us, len(rows), payload)
         if self.plan.is_followed:
             yield OutputChunk(STATUS, group, horizon_ms * 1000, 0, _status(state, results.outcomes))
 
@@ -167,7 +165,7 @@ class ShareRules(Rules[ShareReplay, pa.Table]):
         return end_us is not None and time_us > end_us // 1000 * 1000
 
     def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
-        yield from ()
+        return iter(())
 
     def schema(self, table: str) -> pa.Schema:
         return TABLES[table]
