@@ -256,26 +256,30 @@ def test_stored_figures_describe_open_operations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("has_disorder", "trace_end_us", "watermark_ms", "expires"),
+    ("has_disorder", "trace_end_us", "watermark_ms", "horizon_ms", "timer_ms"),
     [
-        (False, None, 0, False),  # decided up to the event
-        (True, None, 5_000, False),  # the event waits for the watermark
-        (False, 4_999_999, 4_999, False),
-        (False, 4_998_999, 4_999, True),  # the trace is complete
+        (False, None, 0, 5_000, 5_100),  # decided up to the event
+        (True, None, 5_000, 5_000, 5_000),  # the event waits for the watermark
+        (True, None, 4_000, 4_000, 5_000),
+        (False, 4_999_999, 4_999, 5_000, 5_100),
+        (False, 4_998_999, 4_999, FOREVER, None),  # the trace is complete
     ],
 )
 def test_call_decides_up_to_horizon(
-    has_disorder: bool, trace_end_us: int | None, watermark_ms: int, expires: bool
+    has_disorder: bool, trace_end_us: int | None, watermark_ms: int, horizon_ms: int, timer_ms: int | None
 ) -> None:
     """A fetch at 5 s waits for 100 ms."""
-    rules = PartitionRules(
-        Plan("run", has_disorder, trace_end_us), BY_BROKER, EngineSettings(purge_intervals(BY_BROKER), 1000)
-    )
+    plan = Plan("run", has_disorder, trace_end_us, is_followed=True)
+    rules = PartitionRules(plan, BY_BROKER, EngineSettings(purge_intervals(BY_BROKER), 1000))
     operator = StatefulOperator(state_function(rules), delay_ms=1, watermark_ms=watermark_ms)
     rows = [row for row in _input_rows([_fetch(1, 5_000_900, 100)], rules) if row[0] != CLOCK]
-    assert [row[0] for row in operator.batch(rows) if row[0] in ENDS] == (["expirations"] if expires else [])
+    output = operator.batch(rows)
+    expires = horizon_ms == FOREVER
+    assert [row[0] for row in output if row[0] in ENDS] == (["expirations"] if expires else [])
+    assert [row[2] for row in output if row[0] == STATUS] == [horizon_ms * 1000]
     ((open_, *_, waiting),) = operator.values.values()
     assert (open_, waiting is not None) == (0 if expires or has_disorder else 1, has_disorder)
+    assert list(operator.timers.values()) == ([] if timer_ms is None else [timer_ms])
 
 
 @pytest.mark.parametrize(
@@ -319,6 +323,22 @@ def test_waits_are_reported_without_status_unless_followed() -> None:
         assert reports == {WAITS: ("", 0, 0)} | ({STATUS: ("", 0, 0)} if is_followed else {})
 
 
+def test_status_of_consumer_groups_describes_changes_only() -> None:
+    """The second member's join waits with the first; at 2 ms nothing changes."""
+    join = {"type": "join_group", "broker": 1, "group": "g", "session_timeout_ms": 6000, "api_version": 3}
+    more = {"rebalance_timeout_ms": 6000, "protocols": ["range"], "member_id": ""}
+    rules = GroupRules(Plan("run", False, None, is_followed=True), Config())
+    state, tables = rules.decode_state(None), []
+    for seq, name in enumerate("ab", 1):
+        names = {"client_id": name, "assigned_member_id": name, "time_us": 1000, "seq": seq}
+        (chunk,) = rules.split_by_group(event_table([join | more | names]))
+        state, chunks = rules.step(chunk.group, state, rules.decode_rows([chunk.payload]), 1)
+        tables.append({each.table: each.payload for each in chunks})
+    assert [set(each) for each in tables] == [{"group_transitions", WAITS, STATUS}, {WAITS, STATUS}]
+    assert [json.loads(each[STATUS])["rebalances"]["1/g"]["members"] for each in tables] == [1, 2]
+    assert list(rules.step(chunk.group, state, rules.decode_rows([]), 2)[1]) == []
+
+
 @pytest.mark.parametrize("scope", [OperationScope.ALL, OperationScope.WHOLE, OperationScope.SPLIT])
 def test_status_of_followed_group_has_its_horizon(scope: OperationScope) -> None:
     """The first of two queries sees only some keys of a broker, so it reports no purgatories."""
@@ -329,6 +349,41 @@ def test_status_of_followed_group_has_its_horizon(scope: OperationScope) -> None
     (status,) = (chunk for chunk in chunks if chunk.table == STATUS)
     assert (status.group, status.time_us, status.rows) == (chunk.group, 1_001_000, 0)
     assert ("purgatories" in json.loads(status.payload)) == (scope is not OperationScope.WHOLE)
+
+
+def test_call_returns_all_tables() -> None:
+    """Two fetches expire at 1.1009 and 2.1 s. The gauges change at 1.2 and 2.2 s."""
+    rules = PartitionRules(Plan("run", False, None), BY_BROKER, EngineSettings(purge_intervals(BY_BROKER), 1000))
+    (chunk,) = rules.split_by_group(event_table([_fetch(1, 1_000_900, 100), _fetch(2, 2_000_000, 100)]))
+    _, chunks = rules.step(chunk.group, rules.decode_state(None), rules.decode_rows([chunk.payload]), FOREVER)
+    assert [(each.table, each.group, each.time_us, each.rows) for each in chunks] == [
+        ("expirations", "", 2_100_000, 2),
+        ("watches", "", 0, 2),
+        ("purgatory_gauges", "", 0, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scope", "has_disorder", "times", "relayed_us"),
+    [
+        (OperationScope.ALL, False, (5_000_900, 4000), None),
+        (OperationScope.SPLIT, True, (5_000_900, 4000), None),
+        (OperationScope.WHOLE, False, (5_000_900, 4000), 5_000_900),
+        (OperationScope.WHOLE, True, (5_000_900, 4000), 4_000_000),
+        (OperationScope.WHOLE, True, (5_000_900, 6000), 5_000_900),
+        (OperationScope.WHOLE, True, (5_000_900, 0), None),
+    ],
+)
+def test_clock_group_counts_and_relays_time(
+    scope: OperationScope, has_disorder: bool, times: tuple[int, int], relayed_us: int | None
+) -> None:
+    """The first of two queries relays the time; with disorder, up to the watermark at most."""
+    limits = EngineSettings(purge_intervals(BY_BROKER), 1000)
+    rules = PartitionRules(Plan("run", has_disorder, None, is_followed=True), BY_BROKER, limits, scope)
+    relay = [(RELAY, CLOCK, relayed_us, 0, b"")] if relayed_us is not None else []
+    assert list(rules.tick(3, *times)) == [(STATUS, CLOCK, times[0], 0, b'{"events": 3}'), *relay]
+    assert list(rules.tick(0, *times)) == []
+    assert list(replace(rules, plan=Plan("run", has_disorder, None)).tick(3, *times)) == []
 
 
 def _follow(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import Config
@@ -47,3 +47,15 @@ def test_runs_that_need_a_stream_are_refused(tmp_path: Path, monkeypatch: pytest
     (Path(layout.internal) / "checkpoints").mkdir(parents=True)
     assert is_refused(), "the run was started as a stream"
     assert not is_refused(replace(options, overwrite=True))
+
+
+def test_gauges_are_read_until_last_operation_has_ended(tmp_path: Path) -> None:
+    """The fetch at 1 ms is the last event of the trace, and expires at 501 ms."""
+    backend, events = LocalBackend(), str(tmp_path / "events")
+    write_deltalake(events, event_table(Timeline().fetch(1, "f", 500, 1, {"a": 0}).events))
+    run_replay(backend, ReplayOptions(events, str(tmp_path / "out"), Config()))
+    readings = DeltaTable(str(tmp_path / "out" / "purgatory_gauges")).to_pyarrow_table().sort_by("at").to_pylist()
+    assert [(row["at"].microsecond // 1000, row["watched"], row["delayed"]) for row in readings] == [
+        (200, 1, 1),
+        (600, 1, 0),
+    ]
