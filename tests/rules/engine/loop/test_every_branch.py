@@ -61,11 +61,12 @@ class _Trace:
             self.change(partition, "log_end", end, bytes=size, batches=1)
         return self
 
-    def produce(self, ends: dict[int, int], timeout_ms: int = 500) -> _Trace:
+    def produce(self, ends: dict[int, int], timeout_ms: int = 500, errors: dict[int, str] | None = None) -> _Trace:
         parts = [
             {"topic": "t", "partition": p, "base_offset": e - 1, "last_offset": e - 1, "bytes": 100}
             for p, e in ends.items()
         ]
+        parts += [{"topic": "t", "partition": p, "error": error} for p, error in (errors or {}).items()]
         return self._add({"type": "produce", "acks": -1, "timeout_ms": timeout_ms, "partitions": parts})
 
     def fetch(
@@ -84,8 +85,8 @@ class _Trace:
         partitions = [{"topic": "t", "partition": partition, "offset": before}]
         return self._add({"type": "delete_records", "timeout_ms": 500, "partitions": partitions})
 
-    def create(self, topic: str, timeout_ms: int, broker: int = 0) -> _Trace:
-        topics = [{"topic": topic, "partitions": 1}]
+    def create(self, topic: str, timeout_ms: int, broker: int = 0, partitions: int = 1) -> _Trace:
+        topics = [{"topic": topic, "partitions": partitions}]
         return self._add({"type": "create_topics", "timeout_ms": timeout_ms, "topics": topics, "broker": broker})
 
     def _add(self, event: Event) -> _Trace:
@@ -260,6 +261,17 @@ CASES = {
         .produce({0: 1}).produce({0: 2}).produce({0: 3})
         .change(0, "replica_end", 1, replica_id=1).change(0, "replica_end", 2, replica_id=1)
         .change(0, "replica_end", 3, replica_id=1)
+    ),
+    "recorded errors of produces that still wait": (
+        _Trace()
+        .change(0, "leader", **_WITH_A_FOLLOWER).change(0, "log_end", 0).change(0, "replica_end", 0, replica_id=1)
+        .produce({0: 1}, errors={1: "FENCED_LEADER_EPOCH"}).produce({0: 2}, errors={1: "INVALID_RECORD"})
+        .produce({0: 3}, errors={2: "CORRUPT_MESSAGE"})
+        .change(0, "replica_end", 1, replica_id=1).change(0, "replica_end", 3, replica_id=1)
+    ),
+    "a topic has lost the leader of its first partition when another gets one": (
+        _Trace().change(0, "leader", **_ALONE).change(0, "deleted").change(1, "leader", **_ALONE)
+        .create("t", 100, partitions=2).at(200)
     ),
     "a throttled follower gets nothing from before its fetch": (
         _leaders_with_batches().change(0, "throttled", replica_id=1).fetch([(0, 7)], min_bytes=1, replica_id=1)
