@@ -192,27 +192,27 @@ def test_call_describes_waiting_and_ended_fetches(is_followed: bool) -> None:
     for partition, end in enumerate((3, 4, 1)):
         timeline.append(5001, partition, end)
     timeline.fetch(5002, "f0", "m0", [0, 1]).acknowledge(5003, "a", "m0", 1, (0, 1), 3)
-    timeline.fetch(5004.9, "f1", "m1", [0, 1]).fetch(5006, "f2", "m2", [0, 1], max_wait_ms=300)
-    timeline.fetch(5007, "f3", "m3", [2]).fetch(5008, "f4", "m4", [0], max_wait_ms=20)
+    timeline.fetch(5004.9, "f1", "m1", [0, 1], max_wait_ms=2000).fetch(5006, "f2", "m2", [0, 1], max_wait_ms=1800)
+    timeline.fetch(5007, "f3", "m3", [2]).fetch(5008, "f4", "m4", [0], max_wait_ms=992)
     config = load_config(None, ["share.version=4.4", "share.dead_letter_write_ms=null"])
     rules = ShareRules(Plan("run", False, None, is_followed=is_followed), config, 5000)
     (chunk,) = rules.split_by_group(_typed(timeline.events))
-    replay, output = rules.step("shares", rules.decode_state(None), rules.decode_rows([chunk.payload]), 5250)
+    replay, output = rules.step("shares", rules.decode_state(None), rules.decode_rows([chunk.payload]), 6050)
     chunks = {each.table: each for each in output}
     heads = {name: (each.group, each.time_us, each.rows) for name, each in chunks.items()}
-    ends = {"completions": ("", 5_007_000, 2), "expirations": ("", 5_028_000, 1)}
-    others = {DELIVERIES: ("", 0, 1), "purgatory_gauges": ("", 0, 1)}
-    assert heads == ends | others | ({STATUS: ("shares", 5_250_000, 0)} if is_followed else {})
-    assert rules.scalars(replay) == Scalars(2, 5004, 5306, 3, 5300)
-    assert list(rules.tick(len(timeline.events), 5_008_000, 5250)) == []
+    ends = {"completions": ("", 5_007_000, 2), "expirations": ("", 6_000_000, 1)}
+    others = {DELIVERIES: ("", 0, 1), "purgatory_gauges": ("", 0, 2)}
+    assert heads == ends | others | ({STATUS: ("shares", 6_050_000, 0)} if is_followed else {})
+    assert rules.scalars(replay) == Scalars(2, 5004, 6806, 3, 6800)
+    assert list(rules.tick(len(timeline.events), 5_008_000, 6050)) == []
     if not is_followed:
         return
     common = {"broker": 0, "purgatory": "ShareFetch"}
     lacks = "t-1: no records, 2 held by m0, 2 on their way to the dead-letter queue (and 1 more)"
     wait = {**common, "kind": "share_fetch", "key": "t-0", "lacks": lacks, "replicas": []}
-    first = {"operation_id": 10, "request_id": "f1", "client_id": "m1", "since_us": 5_004_900, "deadline_ms": 5504}
-    second = {"operation_id": 11, "request_id": "f2", "client_id": "m2", "since_us": 5_006_000, "deadline_ms": 5306}
-    counts = {"completions": 2, "expirations": 1, "cancellations": 0, "expired": [[5, *common.values(), 1]]}
+    first = {"operation_id": 10, "request_id": "f1", "client_id": "m1", "since_us": 5_004_900, "deadline_ms": 7004}
+    second = {"operation_id": 11, "request_id": "f2", "client_id": "m2", "since_us": 5_006_000, "deadline_ms": 6806}
+    counts = {"completions": 2, "expirations": 1, "cancellations": 0, "expired": [[6, *common.values(), 1]]}
     gauges = {"open": 2, "purgatories": [[*common.values(), 10, 2]]}
     assert json.loads(chunks[STATUS].payload) == counts | gauges | {"oldest": [wait | first, wait | second]}
 
