@@ -61,6 +61,22 @@ def test_fetch_request_is_same_for_all_versions(body: dict[str, Any], topic: str
     )
 
 
+def test_first_version_of_fetch_has_defaults() -> None:
+    partition = {"partition": 6, "fetchOffset": 31, "partitionMaxBytes": 90}
+    body = {"replicaId": 3, "maxWaitMs": 500, "minBytes": 1, "topics": [{"topic": "t", "partitions": [partition]}]}
+    assert decode_fetch_request(body) == FetchRequestBody(
+        replica_id=3,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=2**31 - 1,
+        isolation=0,
+        session_id=0,
+        session_epoch=-1,
+        partitions=[FetchRequestPartition("t", 6, 31, 90, -1, -1)],
+        forgotten=[],
+    )
+
+
 def test_consumer_fetch_has_no_replica() -> None:
     assert decode_fetch_request({**COMMON, "topics": []}).replica_id == -1
 

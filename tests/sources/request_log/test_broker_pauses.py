@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.purgatory.clock import PAUSE_EVENTS
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.importing.broker_pauses import (
+    BrokerPause,
+    OverdueOperation,
+    Silence,
+    overdue_fetches,
+    pauses_in,
+)
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import T, fetch_line, parse, produce_line, us
 from tests.sources.request_log.translate import Event, Translation, translate
@@ -85,6 +94,32 @@ def test_no_pause_without_evidence() -> None:
     translation = translate(parse(lines), GivenMetadata({T: "t"}))
     assert pause_events(translation.events) == [("paused", 290_000, 7), ("resumed", 5_002_000, 7)]
     assert translation.report.counts["broker_pauses"] == 1
+
+
+def test_operations_are_overdue_after_tolerance() -> None:
+    waited = [699_999, 700_000, 700_001, 200_001, 200_000]
+    rows = {name: pa.array(range(0, 50, 10)) for name in ("file", "line", "time_us")} | {"broker": pa.array([1] * 5)}
+    late = overdue_fetches(
+        rows, np.array([500, 500, 500, -1, 0]), np.array(waited), np.array([False, False, True, False, False])
+    )
+    assert list(late) == [
+        OverdueOperation(1, 20, 20, 20, 500_020, 700_021, 1),
+        OverdueOperation(1, 30, 30, 30, 30, 200_031, 0),
+    ]
+
+
+def test_pause_begins_before_first_missed_deadline() -> None:
+    """The timers of three operations were late when the broker stopped, by less than 2 ms."""
+    silence = Silence(1, 7_301_500, 7_900_000)
+    late = [
+        OverdueOperation(1, 0, line, 0, deadline, 7_900_000 + line, 1)
+        for line, deadline in enumerate((7_450_000, 7_300_400, 7_299_600, 7_299_500))
+    ]
+    assert pauses_in([silence], late) == [BrokerPause(1, 7_298_999, 7_900_000)]
+    assert pauses_in([silence], late[:1] * 2) == [], "one request"
+    assert pauses_in([silence], late[:2]) == [BrokerPause(1, 7_299_999, 7_900_000)]
+    later = [late[0], late[0]._replace(line=1, answered_us=7_950_000)]
+    assert pauses_in([silence], later) == [BrokerPause(1, 7_301_500, 7_900_000)]
 
 
 @pytest.mark.parametrize("cut", [(4_000, 5_001.6, 10_270), (5_003.1, 10_295, 12_000)])

@@ -20,7 +20,12 @@ from purgatory_udf.sources.request_log.assumptions import BATCH_TIME_TOLERANCE_U
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
-from purgatory_udf.sources.request_log.internal_topics import StoredBatch, has_classic_coordinator, partition_for
+from purgatory_udf.sources.request_log.internal_topics import (
+    StoredBatch,
+    coordinator_appends,
+    has_classic_coordinator,
+    partition_for,
+)
 from tests.sources.request_log import recordings
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, us
 from tests.sources.request_log.translate import Translation, translate
@@ -137,6 +142,29 @@ def test_stored_group_without_request_waits() -> None:
     follower = [fetch_line(at, {0: end}, replica=2, client="f").replace(T, OFFSETS) for at, end in ((60, 7), (104, 8))]
     (produce,) = _produces(translate(parse([_heartbeat(50), *follower, _heartbeat(900)]), _given(OFFSETS, [BATCH])))
     assert (produce["request_id"], "client_id" in produce) == (f"{OFFSETS}-0@7", False)
+
+
+def test_requests_that_may_append() -> None:
+    group, transaction = {"groupId": "g"}, {"transactionalId": "x"}
+    topics: dict[str, Any] = {"topics": [{"partitions": [{}, {}]}, {"partitions": [{}]}, {}]}
+    several = {"transactions": [transaction, {"transactionalId": "y", "verifyOnly": True}]}
+    requests: list[tuple[str, dict[str, Any], int, tuple[str, str, int] | None]] = [
+        ("OFFSET_COMMIT", {**group, **topics}, 0, (OFFSETS, "g", 3)),
+        ("TXN_OFFSET_COMMIT", {**group, **transaction, **topics}, 0, (OFFSETS, "g", 3)),
+        ("OFFSET_COMMIT", group, 0, None),
+        ("SYNC_GROUP", {**group, "assignments": [{}, {}]}, 0, (OFFSETS, "g", 1)),
+        ("SYNC_GROUP", {**group, "assignments": []}, 0, None),
+        ("JOIN_GROUP", group, 0, (OFFSETS, "g", 1)),
+        ("LEAVE_GROUP", group, 25, None),
+        ("ADD_PARTITIONS_TO_TXN", several, 0, (STATE, "x", 1)),
+        ("ADD_PARTITIONS_TO_TXN", {"v3AndBelowTransactionalId": "z"}, 0, (STATE, "z", 1)),
+        ("ADD_OFFSETS_TO_TXN", {**group, **transaction}, 0, (STATE, "x", 1)),
+        ("INIT_PRODUCER_ID", {"transactionalId": None}, 0, None),
+        ("HEARTBEAT", {**group, **transaction, **several}, 0, None),
+    ]
+    for api, body, error, append in requests:
+        (request,) = parse([log_line(5, message(api, body, {"errorCode": error}))])
+        assert list(coordinator_appends(request)) == ([] if append is None else [append]), (api, body)
 
 
 def test_transaction_state_waits_in_all_versions() -> None:

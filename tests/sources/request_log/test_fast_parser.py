@@ -122,6 +122,25 @@ def test_message_without_api_needs_complete_parser() -> None:
     assert [parse_line(line.encode(), Place(0, 1), UTC) is None for line in lines] == [False, True]
 
 
+def test_lines_that_need_no_complete_parser() -> None:
+    """The fast parser reads every hour and every valid broker, and a fetch whose API has only a name or a number."""
+    line = fetch_line(9, {0: 3}).replace('": ', '":').replace(', "', ',"')
+    name, key = '"requestApiKeyName":"FETCH"', '"requestApiKey":1,'
+    assert name in line and key in line
+    lines = {
+        line: True,
+        line.replace("T02:", "T23:"): True,
+        line.replace("T02:", "T24:"): False,
+        line.replace("thread-1-", f"thread-{2**31 - 1}-"): True,
+        line.replace("thread-1-", f"thread-{2**31}-"): False,
+        line.replace(key, ""): True,
+        line.replace(f",{name}", ""): True,
+        line.replace(key, "").replace(f",{name}", ""): False,
+    }
+    assert len(lines) == 8
+    assert [parse_fetch(each.encode(), Place(0, 1), UTC) is not None for each in lines] == [*lines.values()]
+
+
 @pytest.mark.parametrize(
     "stamp",
     [

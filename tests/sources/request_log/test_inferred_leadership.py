@@ -14,8 +14,10 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log import kafka_protocol as errors
-from purgatory_udf.sources.request_log.leadership_changes import with_inferred_leadership
+from purgatory_udf.sources.request_log.cluster_metadata import REPORTED, PartitionChange
+from purgatory_udf.sources.request_log.leadership_changes import takeover_us, with_inferred_leadership
 from purgatory_udf.sources.request_log.partition_facts import (
+    Append,
     Fact,
     PartitionError,
     PartitionFacts,
@@ -72,6 +74,22 @@ def test_other_errors_prove_nothing() -> None:
 def test_reported_change_precedes_inferred_one() -> None:
     back = {"change": "leader", "leader_epoch": 2, "isr": [1]}
     assert _leadership([*LOST, (100, back)], _served(100)) == [*LOST, (100, back)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "at_us"),
+    [
+        ([], 100),
+        ([_refused(150, errors.UNKNOWN_LEADER_EPOCH), _refused(140), _refused(160, errors.FENCED_LEADER_EPOCH)], 151),
+        # Refused before the change, or after the first request that it served.
+        ([_refused(99), _served(200), _refused(300)], 100),
+        ([_refused(100), _refused(199), Append(200, 201, 201, 201, base=5)], 199),
+        ([Append(50, 51, 51, 51, base=4), Append(100, 101, 101, 101, base=5)], 99),
+    ],
+)
+def test_takeover_is_after_last_refusal(facts: list[Fact], at_us: int) -> None:
+    change = PartitionChange(100, "t", 0, REPORTED, 1, 1, (1, 2), (1, 2))
+    assert takeover_us(PartitionFacts.of(1, ("t", 0), facts), change) == at_us
 
 
 # Lowest percentage of fetches at the restarted brokers that must end as recorded, by kind and broker.

@@ -88,6 +88,8 @@ def shown(lines: Iterable[str], is_new: bool = False) -> list[str]:
         ([(0, 3)], 0),
         # The second member extends the wait.
         ([(0, 4_001), (500, 4_001)], 2_000),
+        # The second member joins at the last moment.
+        ([(0, 4_000), (2_000, 4_000)], 2_000),
         # A third member may have extended a wait of 2 s twice, or one of 3 s once.
         ([(0, 6_002), (500, 6_002), (2_500, 6_002)], None),
         # The rebalance timeout of 60 s may have ended a wait of 60 s, or the second wait of 30 s.
@@ -110,6 +112,15 @@ def test_refused_joins_show_session_limits() -> None:
     assert shown([*lines, join(30, 31, session=10_000_000, error=26)]) == [
         "group.min.session.timeout.ms=4000, from 2 joins",
         "group.max.session.timeout.ms=9000000, from 2 joins",
+    ]
+
+
+def test_accepted_joins_bound_session_limits() -> None:
+    lines = [join(0, 1, session=2_000), join(10, 11, 3, session=4_000), join(20, 21, 3, session=2_000_000)]
+    settings = settings_of_joins(parse(lines), lambda broker: False)
+    assert [each for each in settings if "session" in each.name] == [
+        RecordedSetting("group.min.session.timeout.ms", 0, 2_000, 2_000, True, 2),
+        RecordedSetting("group.max.session.timeout.ms", 2_000_000, 2**31 - 1, 2_000_000, True, 1),
     ]
 
 
@@ -154,11 +165,15 @@ def test_other_causes_of_rebalances_show_nothing() -> None:
 
 
 def replica_lag(
-    *, removed_at: float = 11_600, append_at: float | None = 900, pauses: list[BrokerPause] | None = None
+    *,
+    removed_at: float = 11_600,
+    append_at: float | None = 900,
+    pauses: list[BrokerPause] | None = None,
+    fetched: int = 5,
 ) -> list[str]:
     """Return the setting, if the leader (broker 1) removed follower 2, which fetched every 100 ms until 500 ms."""
     fetch = {"replicaState": {"replicaId": 2}, "topics": []}
-    fetches = [message("FETCH", fetch, {}, client="broker-2-fetcher-0") for _ in range(5)]
+    fetches = [message("FETCH", fetch, {}, client="broker-2-fetcher-0") for _ in range(fetched)]
     lines = [log_line(100 * (number + 1), line) for number, line in enumerate(fetches)]
     lines += [produce_line(append_at, 0)] if append_at is not None else []
     rows = [request_row(request, None) for request in parse(lines)]
@@ -176,6 +191,7 @@ def test_removed_follower_shows_replica_lag() -> None:
     assert replica_lag(append_at=11_000) == [f"{name}=10000 (not certain: 1,002 to 11,201), {removals}"]
     assert replica_lag(removed_at=50_500) == [f"{name}=40000 (not certain: 33,134 to 50,101), {removals}"]
     assert replica_lag(append_at=None) == []
+    assert replica_lag(fetched=1) == replica_lag(fetched=0) == []
 
 
 def test_paused_leader_shows_no_replica_lag() -> None:

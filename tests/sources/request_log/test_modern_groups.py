@@ -106,12 +106,15 @@ def test_metadata_of_classic_members_are_decoded() -> None:
         request = {"groupId": "g", "memberId": "m", "sessionTimeoutMs": 7000, **protocols}
         return log_line(at, message("JOIN_GROUP", request, {"errorCode": 0, "generationId": 1}, version=9))
 
+    without_data = b64encode(pack(">hi", 1, 1) + _text("t") + pack(">i", -1) + owned).decode()
     sync = {"groupId": "g", "memberId": "m", "generationId": 1}
     sync["assignments"] = [{"memberId": "m", "assignment": texts[1]}]
     lines = [join(10, texts[0]), log_line(20, message("SYNC_GROUP", sync, {"errorCode": 0})), join(30, texts[2])]
-    decoded, synced, unreadable = _events(lines, GivenMetadata(classic=False))
+    lines.append(join(40, without_data))
+    decoded, synced, unreadable, short = _events(lines, GivenMetadata(classic=False))
     partitions = [{"topic": "t", "partitions": [0, 1]}]
     assert (decoded["subscribed_topics"], decoded["owned"]) == (["t"], partitions)
+    assert short == decoded
     assert synced["assignments"] == [{"member_id": "m", "assigned": partitions}]
     assert "subscribed_topics" not in unreadable
 

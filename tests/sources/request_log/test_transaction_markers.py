@@ -155,7 +155,10 @@ def test_marker_waits_for_all_partitions(partitions: tuple[int, ...]) -> None:
 
 def test_refused_partition_is_not_awaited() -> None:
     lines = [_init_producer("x", 7), _write_markers(104, (7, {"t": {0: 0, 1: 6}}))]
-    (ended,) = _produces(translate(parse(lines), _given({("t", 0): [_marker(7, 5)], ("t", 1): []})))
+    translation = translate(parse(lines), _given({("t", 0): [_marker(7, 5)], ("t", 1): []}))
+    (ended,) = _produces(translation)
+    recorded = translation.recorded[ended["seq"]]
+    assert recorded.complete, "the wait of the only marker is that of the request"
     assert [(partition["partition"], partition["error"]) for partition in ended["partitions"]] == [
         (0, "NONE"),
         (1, "NOT_LEADER_OR_FOLLOWER"),

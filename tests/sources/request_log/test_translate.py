@@ -149,10 +149,11 @@ def test_redirected_fetch_names_broker_zero() -> None:
     assert fetch["partitions"][0]["preferred_replica"] == 0
 
 
-def test_negative_limit_of_partition_is_zero() -> None:
-    line = fetch_line(60, {0: 10}).replace('"partitionMaxBytes": 50000', '"partitionMaxBytes": -5')
+def test_negative_limits_of_fetch_are_zero() -> None:
+    line = fetch_line(60, {0: 10}, min_bytes=-3).replace('"partitionMaxBytes": 50000', '"partitionMaxBytes": -5')
+    line = line.replace('"maxBytes": 1000000', '"maxBytes": -4')
     (fetch,) = (event for event in translate(parse([line])).events if event["type"] == "fetch")
-    assert fetch["partitions"][0]["max_bytes"] == 0
+    assert (fetch["min_bytes"], fetch["max_bytes"], fetch["partitions"][0]["max_bytes"]) == (0, 0, 0)
 
 
 def test_follower_postpones_transactional_append() -> None:
