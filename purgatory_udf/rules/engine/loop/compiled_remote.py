@@ -94,7 +94,6 @@ def start_reads(arena: Arena, o: int) -> int:
         part = part_at(arena, at)
         if part.error == Error.NONE and part.throttled == 0 and fetch_reads.is_remote(key_at(arena, part.key), part):
             part.throttled = UNREAD if purgatory.quota_exhausted != 0 else UNPLACED
-    operation.irregular = 1
     return total
 
 

@@ -50,6 +50,11 @@ class _Trace:
         self.events[-1]["time_us"] = ms * 1000
         return self
 
+    def stop(self, broker: int, until_ms: int) -> _Trace:
+        """Let a broker stand still."""
+        self._add({"type": "paused", "broker": broker})
+        return self._add({"type": "resumed", "broker": broker, "time_us": until_ms * 1000})
+
     def change(self, partition: int, change: str, offset: int | None = None, **more: Any) -> _Trace:
         at_offset = {} if offset is None else {"offset": offset}
         return self._add(
@@ -349,6 +354,19 @@ def test_stale_watermark_of_an_earlier_call() -> None:
     trace.fetch([(0, 5)], min_bytes=100).change(0, "log_end", 9, bytes=400, batches=1).change(0, "high_watermark", 9)
     _assert_equals_reference(trace.at(9).events, Config(), batch=2, grouping=by_broker)
     _assert_equals_reference([{**trace.events[0], "time_us": 0}, *trace.events], Config(), batch=3, grouping=by_broker)
+
+
+@pytest.mark.parametrize("until_ms", [4_090, 4_130, 4_170])
+def test_idle_broker_that_stands_still_purges_later(until_ms: int) -> None:
+    """The reaper wakes every 200 ms, counted from the end of the pause."""
+    trace = _Trace()
+    for partition in (0, 1):
+        trace.change(partition, "leader", **_WITH_A_FOLLOWER).change(partition, "log_end", 0)
+    trace.produce({0: 1, 1: 1}, 60_000).produce({0: 2, 1: 2}, 60_000).at(3_000).stop(0, until_ms)
+    for partition in (0, 1):
+        trace.change(partition, "replica_end", 2, replica_id=1)
+    trace.at(9_000).stop(1, 10_000)
+    _assert_equals_reference(trace.events, _CONFIGS[1], batch=len(trace.events), grouping=by_broker)
 
 
 def test_old_first_batch_exceeds_the_limit() -> None:
