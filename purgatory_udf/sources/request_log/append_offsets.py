@@ -69,7 +69,7 @@ class SelectedAppends:
 
     def has_any(self, name: str) -> bool:
         """Return whether any value of a field is true."""
-        return len(self.rows) > 0 and self.facts.has_any(name, self.rows)
+        return self.facts.has_any(name, self.rows)
 
     def replace(self, name: str, values: Integers) -> None:
         """Replace the values of a field."""

@@ -59,12 +59,12 @@ def with_inferred_leadership(
         min_isr: `min.insync.replicas` of the topic; None if it is unknown.
     """
     served = _Served(facts.positions)
-    refused = [(failure.at_us, 1, None) for failure in facts.errors if failure.error == errors.NOT_LEADER_OR_FOLLOWER]
-    stated: list[tuple[int, int, Any]] = [(state.at_us, 0, state) for state in states]
+    refused = [(failure.at_us, None) for failure in facts.errors if failure.error == errors.NOT_LEADER_OR_FOLLOWER]
+    stated: list[tuple[int, LeadershipState | None]] = [(state.at_us, state) for state in states]
     leadership: list[LeadershipState] = []
     leads: bool | None = None
     before_us, is_refused = -NEVER, False
-    for at, _, what in [*sorted([*stated, *refused], key=lambda entry: entry[:2]), (NEVER, 0, None)]:
+    for at, what in [*sorted([*stated, *refused], key=lambda entry: entry[0]), (NEVER, None)]:
         # At the same time, a reported change comes before a request that is served, and a refusal after it.
         shown = served.first(before_us, after=is_refused) if leads is False else None
         if shown is not None and (shown[0] < at or (shown[0] == at and what is None)):
