@@ -159,5 +159,9 @@ def test_produce_is_same_for_all_versions(body: dict[str, Any], answer: dict[str
     assert decode_produce(body, answer) == DecodedProduce(
         -1, 3_000, None, True, [ProducedPartition(topic, 4, 214, 7, 23)]
     )
+    (partition,) = decode_produce(
+        body, {"responses": [{"name": topic, "partitionResponses": [{"index": 4}]}]}
+    ).partitions
+    assert (partition.error, partition.base) == (0, -1)
     unanswered = decode_produce({**body, "acks": 0}, None)
     assert unanswered == DecodedProduce(0, 3_000, None, False, [ProducedPartition(topic, 4, 214, 0, -1)])

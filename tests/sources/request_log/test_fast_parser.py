@@ -36,6 +36,15 @@ def _row(line: bytes, zone: tzinfo, tally: log_reader.Tally) -> dict[str, Any]:
     return row._asdict() if isinstance(row, RequestRow) else row or {}
 
 
+def test_rejected_lines_are_counted() -> None:
+    line = log_line(5, message("HEARTBEAT", {"groupId": "g"}, {}))
+    lines = [line, line[:-9], "hello", line.replace("thread-1-", "")]
+    tally = log_reader.Tally()
+    read = [log_reader._row(each.encode(), Place(0, 1), UTC, None, tally) for each in lines]
+    assert [isinstance(row, RequestRow) for row in read] == [True, False, False, False]
+    assert tally.counts == {"requests": 2, "bad_lines": 2, "other_lines": 1, "no_broker": 1}
+
+
 def test_totals_of_pieces_are_added() -> None:
     pieces = [log_reader.Tally(), log_reader.Tally()]
     for piece, partitions, heartbeats in zip(pieces, ({"t": 5}, {"t": 3, "u": 1}), ((1, 2), (2, 2)), strict=True):
@@ -123,7 +132,7 @@ def test_message_without_api_needs_complete_parser() -> None:
 
 
 def test_lines_that_need_no_complete_parser() -> None:
-    """The fast parser reads every hour and every valid broker, and a fetch whose API has only a name or a number."""
+    """The fast parser reads all hours and valid brokers, and fetches with the name or number of the API."""
     line = fetch_line(9, {0: 3}).replace('": ', '":').replace(', "', ',"')
     name, key = '"requestApiKeyName":"FETCH"', '"requestApiKey":1,'
     assert name in line and key in line

@@ -84,6 +84,8 @@ def test_calls_may_divide_sessions_anywhere(monkeypatch: pytest.MonkeyPatch) -> 
     fetches = pa.Table.from_batches([read.filter(pc.equal(read.column("api"), "FETCH"))])
     order = [(name, "ascending") for name in ("broker", "session", "start_us", "line")]
     converted = [_converted(fetches.sort_by(order), size) for size in (len(fetches), 90, 11)]
+    runs = [fact for facts in converted[0][1].values() for fact in facts if isinstance(fact, AttemptRun)]
+    assert max(len(run.times) for run in runs) == 7 * array("q").itemsize
     assert len(converted[0][0]) > 900 and converted[1:] == converted[:1] * 2
 
 

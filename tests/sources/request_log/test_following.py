@@ -125,6 +125,17 @@ def test_session_continues_in_next_step() -> None:
     assert [(event["time_us"], event["partitions"][0]["fetch_offset"]) for event in fetches] == [(us(200), 13)]
 
 
+def test_fetches_are_counted_once() -> None:
+    """The second step converts the unsettled fetches of the first step again; the session is incomplete."""
+    following = FollowedLog(30_000, NAMES)
+    unknown = [fetch_line(at, {0: 13}, session=8, epoch=9, local=1, client="c") for at in (20, 50, 70, 200)]
+    following.step(parse([*LOG, *unknown[:3]]))
+    counts = [following.carried.counts.get("session_partial", 0)]
+    following.step(parse(unknown[3:]))
+    counts.append(following.carried.counts.get("session_partial", 0))
+    assert counts == [1, 3]
+
+
 def test_late_leader_report_is_written_once() -> None:
     def metadata(at: float) -> str:
         partition = {"partitionIndex": 0, "leaderId": 1, "leaderEpoch": 4, "replicaNodes": [1, 2], "isrNodes": [1, 2]}

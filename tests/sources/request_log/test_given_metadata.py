@@ -9,9 +9,16 @@ import pytest
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.cluster_facts import topic_names_in_file, topic_sizes_in_file
-from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, BrokerUnfenced, PartitionChange
+from purgatory_udf.sources.request_log.cluster_metadata import (
+    GIVEN,
+    REPORTED,
+    BrokerUnfenced,
+    PartitionChange,
+    changes_in,
+)
 from purgatory_udf.sources.request_log.internal_topics import BatchIndex, StoredBatch, batches_in_file
 from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
+from tests.sources.request_log.log_lines import log_line, message, parse
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"
 
@@ -51,6 +58,18 @@ def test_batches_are_read_in_both_formats(text: str, tmp_path: Path) -> None:
             StoredBatch(4, 4, 78, 1795229686745000, True, True, 3000),
         ]
     }
+
+
+def test_responses_report_topics_without_error() -> None:
+    partition = {"partitionIndex": 3, "leaderId": 1, "leaderEpoch": 4, "replicaNodes": [1, 2], "isrNodes": [1]}
+    topics = [
+        {"errorCode": 3, "name": "u", "partitions": [partition]},
+        {"errorCode": 0, "name": None, "partitions": [partition]},
+        {"errorCode": 0, "name": "t", "partitions": [{"errorCode": 5, **partition}, {"errorCode": 0, **partition}]},
+    ]
+    (request,) = parse([log_line(5, message("METADATA", {}, {"topics": topics}))])
+    expected = PartitionChange(request.answered_us, "t", 3, REPORTED, 1, 4, (1, 2), (1,))
+    assert list(changes_in(request)) == [expected]
 
 
 def test_batches_of_request_sum_to_its_size() -> None:

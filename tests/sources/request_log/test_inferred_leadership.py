@@ -14,8 +14,9 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log import kafka_protocol as errors
-from purgatory_udf.sources.request_log.cluster_metadata import REPORTED, PartitionChange
-from purgatory_udf.sources.request_log.leadership_changes import takeover_us, with_inferred_leadership
+from purgatory_udf.sources.request_log.assumptions import COMPLETION_TO_RESPONSE_US, METADATA_PROPAGATION_US
+from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, REPORTED, PartitionChange
+from purgatory_udf.sources.request_log.leadership_changes import isr_change_us, takeover_us, with_inferred_leadership
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     Fact,
@@ -84,12 +85,25 @@ def test_reported_change_precedes_inferred_one() -> None:
         # Refused before the change, or after the first request that it served.
         ([_refused(99), _served(200), _refused(300)], 100),
         ([_refused(100), _refused(199), Append(200, 201, 201, 201, base=5)], 199),
+        # The offset of an append that may not have happened is unknown.
+        ([_refused(140), Append(120, 121, 121, 121)], 141),
         ([Append(50, 51, 51, 51, base=4), Append(100, 101, 101, 101, base=5)], 99),
     ],
 )
 def test_takeover_is_after_last_refusal(facts: list[Fact], at_us: int) -> None:
     change = PartitionChange(100, "t", 0, REPORTED, 1, 1, (1, 2), (1, 2))
     assert takeover_us(PartitionFacts.of(1, ("t", 0), facts), change) == at_us
+
+
+def test_produces_show_when_in_sync_set_shrank() -> None:
+    """A produce is answered because the replica is removed; earlier produces timed out because of it."""
+    change, late = PartitionChange(100, "t", 0, GIVEN, 1, 0, (1, 2), (1,)), 100 + METADATA_PROPAGATION_US
+    facts: list[Fact] = [_refused(at, errors.REQUEST_TIMED_OUT) for at in (99, late + 70, late + 60)]
+    facts += [_refused(late + 90), Append(50, 51, 51, 51, answered_us=99), Append(100, 101, 101, 101, answered_us=150)]
+    assert isr_change_us(PartitionFacts.of(1, ("t", 0), facts), change, (1, 2), []) == late + 71
+    facts.append(Append(60, 61, 61, 61, answered_us=late + 80))
+    released_us = late + 80 - COMPLETION_TO_RESPONSE_US
+    assert isr_change_us(PartitionFacts.of(1, ("t", 0), facts), change, (1, 2), []) == released_us
 
 
 # Lowest percentage of fetches at the restarted brokers that must end as recorded, by kind and broker.

@@ -153,6 +153,37 @@ def test_second_read_shows_that_the_broker_dropped_the_state(read_again: bool) -
     assert starts == ([0, 7] if read_again else [0])
 
 
+def test_ended_session_may_be_the_last_but_one() -> None:
+    """The write shows that the session of m has ended; the state is dropped after that of the other member."""
+    events = _events(
+        _read(8, 0),
+        _share(10, 0, partitions=[0], acquired=[(0, 2, 1)]),
+        _share(15, 0, member="other", partitions=[0]),
+        _write(900, 0, (0, 2, 0, 1)),
+        _share(950, -1, member="other"),
+        _read(998, 7),
+        _share(1_000, 0, member="n", partitions=[0]),
+    )
+    closed = [(each["member_id"], each["connection_closed"]) for each in events if each["type"] == "share_release"]
+    assert closed == [("m", True), ("other", True)]
+
+
+def test_state_that_was_read_has_records_for_the_dead_letter_queue() -> None:
+    events = _events(
+        _read(8, 0, (0, 4, 3, 1), (6, 7, 4, 1)),
+        _share(10, 0, partitions=[0]),
+        _write(30, 0, (0, 4, 4, 1), (6, 7, 4, 1)),
+    )
+    ends = [event for event in events if event["type"] == "share_dead_letter"]
+    assert [(end["at"], end["first_offset"], end["last_offset"]) for end in ends] == [(29, 0, 4)]
+
+
+def test_state_is_read_for_one_fetch() -> None:
+    fetches = [_share(at, 0, partitions=[0], member=member, remote=at - 20) for at, member in ((90, "m"), (91, "n"))]
+    events = _events(*fetches, _read(60, 7, local=1, remote=30))
+    assert [event["type"] for event in events] == ["share_state", "share_fetch", "share_fetch"]
+
+
 def test_failed_read_of_the_state_is_that_of_the_fetch() -> None:
     body = {"groupId": "g", "topics": _topics([{"partition": 0}])}
     answer = {"results": _topics([{"partition": 0, "errorCode": 14}])}
@@ -191,8 +222,8 @@ def test_fetch_that_acknowledges_shows_when_states_were_written() -> None:
 
 def test_acknowledgement_is_answered_when_states_are_written() -> None:
     given = _share(10, 0, partitions=[0], acquired=[(5, 9, 1)])
-    *_, event = _events(given, _share(50, 1, api=ACKNOWLEDGE, acknowledged=[(5, 9, 1)], remote=30))
-    assert (event["type"], event["at"], event["state_write_ms"]) == ("share_acknowledge", 19.4, 30)
+    *_, event = _events(given, _share(50, 1, api=ACKNOWLEDGE, acknowledged=[(5, 9, 1)], remote=30.4))
+    assert (event["type"], event["at"], event["state_write_ms"]) == ("share_acknowledge", 19, 31)
 
 
 @pytest.mark.parametrize(("number", "state"), [(3, "ARCHIVING"), (4, "ARCHIVED")])

@@ -9,9 +9,12 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.reference.reference_replay import replay
+from purgatory_udf.sources.request_log.assumptions import COMPLETION_SPREAD_US, READ_TO_RESPONSE_US, Report
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata, RemoteWaits
 from purgatory_udf.sources.request_log.cluster_facts import tiered_topics_in_file
 from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
+from purgatory_udf.sources.request_log.partition_facts import ConsumerRead, Fact, HighWatermarkReading, PartitionFacts
+from purgatory_udf.sources.request_log.tiered_reads import tiered_reads
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import T, fetch_line, log_line, message, parse, produce_line, us
@@ -80,6 +83,24 @@ def test_wait_with_records_is_remote_read() -> None:
     (read,) = [event for event in translation.events if event["type"] == "remote_read"]
     assert (read["time_us"], read["bytes"], read["request_id"]) == (us(500), 900, "0:42")
     assert [(end.ended_us, end.bytes) for end in _ends(translation)] == [(us(500), 900)]
+
+
+def test_fetches_show_high_watermark_when_they_read() -> None:
+    """Fetches that wait for remote storage read the log on arrival, at 0.1 s; other fetches when they are answered."""
+    start, read, answered = 90_000, 100_000, 400_000
+    facts: list[Fact] = [
+        HighWatermarkReading(70_000, 80_000, 430),
+        ConsumerRead(read, start, answered, 300_000, 20, 1, 1_000, 90, 0, 431, -1, False, 0, 1, 0),
+        ConsumerRead(read + 1, start, answered + 1, 300_000, 430, 1, 1_000, 90, 0, 440, -1, False, 0, 2, 0),
+        ConsumerRead(read + 2, start, answered + 2, 300_000, 430, 1, 1_000, 90, 0, -1, -1, False, 0, 3, 0),
+    ]
+    found = tiered_reads(PartitionFacts.of(1, ("t", 0), facts), 0, Report())
+    assert [each.line for each in found.remote] == [1]
+    assert (found.starts, found.local_start) == ([(read, 430)], 430)
+    assert found.high_watermarks == [
+        HighWatermarkReading(read - READ_TO_RESPONSE_US, read, 431),
+        HighWatermarkReading(answered + 1 - READ_TO_RESPONSE_US, answered + 1 + COMPLETION_SPREAD_US, 440),
+    ]
 
 
 def test_local_log_starts_where_other_fetches_allow() -> None:

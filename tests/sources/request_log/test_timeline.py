@@ -176,6 +176,14 @@ def test_unlogged_append_is_dated_by_its_request() -> None:
     assert (counts["hidden_confirmed"], counts["hidden_inferred"]) == (1, 1)
 
 
+def test_followers_offset_is_shared_by_requests() -> None:
+    """A request appends its records, at least one, and the last request all further records."""
+    writers = [_append(at, records=records) for at, records in ((10, 0), (12, 3), (14, 1))]
+    events, _ = _events([_position(5, OTHER, 0), *writers, _position(16, OTHER, 7)], _isr_change(0))
+    ends = [event for event in events if event[1] == "log_end"]
+    assert ends == [(5, "log_end", 0), (11, "log_end", 1), (13, "log_end", 4), (15, "log_end", 7)]
+
+
 def test_unconfirmed_request_appends_nothing() -> None:
     events, _ = _events([_position(5, OTHER, 0), _append(10, records=1)], _isr_change(0))
     assert [event for event in events if event[1] == "log_end"] == [(5, "log_end", 0)]

@@ -15,7 +15,8 @@ from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMet
 from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter
 from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
 from purgatory_udf.sources.request_log.internal_topics import StoredBatch, TransactionFacts
-from purgatory_udf.sources.request_log.partition_facts import PartitionError
+from purgatory_udf.sources.request_log.partition_facts import Append, PartitionError
+from purgatory_udf.sources.request_log.produce_conversion import convert_produce
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us
 from tests.sources.request_log.translate import Translation, read_rows, translate
 
@@ -147,6 +148,21 @@ def test_redirected_fetch_names_broker_zero() -> None:
     line = line.replace('"highWatermark": 0', '"highWatermark": 0, "preferredReadReplica": 0')
     (fetch,) = (event for event in translate(parse([line])).events if event["type"] == "fetch")
     assert fetch["partitions"][0]["preferred_replica"] == 0
+
+
+def test_first_broker_follows() -> None:
+    translation = translate(parse([fetch_line(60, {0: 10}, replica=0)]))
+    assert [record.kind for record in translation.recorded.values()] == ["follower fetch"]
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "error", "answered"), [(0.001, 0, 24), (0, 0, None), (2, errors.REQUEST_TIMED_OUT, None)]
+)
+def test_answer_shows_when_append_was_replicated(wait_ms: float, error: int, answered: float | None) -> None:
+    (request,) = parse([produce_line(24, 10, error=error, remote=wait_ms)])
+    _, ((_, append), *_) = convert_produce(request, Context(), Report())
+    assert isinstance(append, Append)
+    assert append.answered_us == (-1 if answered is None else us(answered))
 
 
 def test_negative_limits_of_fetch_are_zero() -> None:
