@@ -111,8 +111,8 @@ class GroupHistory:
             self._store(group, GroupRecord(at_us, generation, leader, list(members.values())))
 
     def _store_assignment(self, group: str, request: Request) -> None:
-        generation, members = self.joined.get(group, (-1, {}))
-        if generation == int(request.body["generationId"]):
+        generation, members = self.joined.get(group, (None, {}))
+        if generation is not None and generation == int(request.body["generationId"]):
             leader = str(request.body.get("memberId") or "")
             self._store(group, GroupRecord(request.answered_us, generation, leader, list(members.values())))
 

@@ -41,6 +41,34 @@ def _left(at: float, *members: str) -> str:
     return log_line(at, message("LEAVE_GROUP", {"groupId": "g", "members": each}, response, version=4))
 
 
+def test_members_are_those_of_the_assigned_generation() -> None:
+    history = _history(_synced(500, "a", -1), _synced(600, "a", 7), _left(700, "a"))
+    assert history.stored == {}, "no join precedes"
+    history = _history(_joined(1000, "a", 1), _synced(1100, "a", 2), _left(1200, "b"), _left(1300, "a"))
+    assert [(each.generation, each.at_us - START_US) for each in history.stored["g"]] == [(2, 1_299_000)]
+
+
+@pytest.mark.parametrize(
+    ("api", "error", "remote", "classic", "answers"),
+    [
+        ("JOIN_GROUP", 0, 0, True, [(9, 0)]),
+        # The group moved while the member waited.
+        ("JOIN_GROUP", 16, 50, True, [(9, 0), (60, 16)]),
+        ("JOIN_GROUP", 16, 0, True, [(9, 16)]),
+        ("SYNC_GROUP", 16, 50, False, [(9, 16)]),
+        ("SYNC_GROUP", 27, 50, True, [(9, 0)]),
+        ("JOIN_GROUP", 14, 50, True, [(9, 14)]),
+        ("JOIN_GROUP", 15, 0, True, []),
+        ("HEARTBEAT", 16, 50, True, [(9, 16)]),
+    ],
+)
+def test_response_shows_coordinator(
+    api: str, error: int, remote: float, classic: bool, answers: list[tuple[float, int]]
+) -> None:
+    (request,) = parse([log_line(10 + remote, message(api, {"groupId": "g"}, {"errorCode": error}, remote=remote))])
+    assert list(coordinator_answers(request, classic)) == [CoordinatorAnswer(us(at), code) for at, code in answers]
+
+
 def _history(*lines: str) -> GroupHistory:
     history = GroupHistory()
     for request in parse(lines):
