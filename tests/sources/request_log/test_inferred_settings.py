@@ -170,17 +170,29 @@ def replica_lag(
     append_at: float | None = 900,
     pauses: list[BrokerPause] | None = None,
     fetched: int = 5,
+    other_removed_at: float | None = None,
 ) -> list[str]:
-    """Return the setting, if the leader (broker 1) removed follower 2, which fetched every 100 ms until 500 ms."""
+    """Return the setting, if the leader (broker 1) removed follower 2, which fetched every 100 ms until 500 ms.
+
+    With `other_removed_at`, it also removed follower 3 of partition 1, which fetched at the same times.
+    """
     fetch = {"replicaState": {"replicaId": 2}, "topics": []}
     fetches = [message("FETCH", fetch, {}, client="broker-2-fetcher-0") for _ in range(fetched)]
     lines = [log_line(100 * (number + 1), line) for number, line in enumerate(fetches)]
+    lines += [line.replace("broker-2-fetcher", "broker-3-fetcher") for line in lines]
     lines += [produce_line(append_at, 0)] if append_at is not None else []
     rows = [request_row(request, None) for request in parse(lines)]
     requests = LocalBackend().dataset_of(pa.Table.from_batches([request_batch(rows, {}, REQUESTS)]))
     before = PartitionChange(us(0), "t", 0, REPORTED, 1, 0, (1, 2), (1, 2))
     granted = PartitionChange(us(removed_at + 5), "t", 0, GRANTED, 1, 0, None, (1,), asked_us=us(removed_at))
-    context = Context(names={T: "t"}, changes={("t", 0): [before, granted]})
+    changes = {("t", 0): [before, granted]}
+    if other_removed_at is not None:
+        after = us(other_removed_at + 5)
+        changes["t", 1] = [
+            PartitionChange(us(0), "t", 1, REPORTED, 1, 0, (1, 3), (1, 3)),
+            PartitionChange(after, "t", 1, GRANTED, 1, 0, None, (1,), asked_us=us(other_removed_at)),
+        ]
+    context = Context(names={T: "t"}, changes=changes)
     return list(map(str, replica_lag_shown(requests, context, pauses or [])))
 
 
@@ -191,6 +203,11 @@ def test_removed_follower_shows_replica_lag() -> None:
     assert replica_lag(append_at=11_000) == [f"{name}=10000 (not certain: 1,002 to 11,201), {removals}"]
     assert replica_lag(removed_at=50_500) == [f"{name}=40000 (not certain: 33,134 to 50,101), {removals}"]
     assert replica_lag(append_at=None) == []
+    # The first removal shows at least 10 s, the other one at most 10 s.
+    assert replica_lag(removed_at=15_799, other_removed_at=10_399) == [
+        f"{name}=10000, {removals}".replace("1 r", "2 r")
+    ]
+    assert replica_lag(removed_at=15_799, other_removed_at=10_398) == []
     assert replica_lag(fetched=1) == replica_lag(fetched=0) == []
 
 
