@@ -121,25 +121,6 @@ def test_members_without_error_leave() -> None:
     assert list(leaving_members({"memberId": "c"}, {})) == ["c"]
 
 
-@pytest.mark.parametrize(
-    ("api", "remote", "code", "facts"),
-    [
-        ("HEARTBEAT", 0, 0, [(0, 0)]),
-        ("HEARTBEAT", 0, 27, [(0, 0)]),
-        ("HEARTBEAT", 0, errors.NOT_COORDINATOR, [(0, errors.NOT_COORDINATOR)]),
-        ("HEARTBEAT", 0, errors.COORDINATOR_LOAD_IN_PROGRESS, [(0, errors.COORDINATOR_LOAD_IN_PROGRESS)]),
-        ("HEARTBEAT", 0, errors.COORDINATOR_NOT_AVAILABLE, []),
-        # The group moved while the request waited.
-        ("SYNC_GROUP", 50, errors.NOT_COORDINATOR, [(0, 0), (51_000, errors.NOT_COORDINATOR)]),
-        ("SYNC_GROUP", 50, 0, [(0, 0)]),
-    ],
-)
-def test_responses_show_coordinator(api: str, remote: float, code: int, facts: list[tuple[int, int]]) -> None:
-    (request,) = parse([log_line(100, message(api, {"groupId": "g"}, {"errorCode": code}, remote=remote))])
-    shown = [(fact.at_us - request.start_us, fact.error) for fact in coordinator_answers(request, classic=True)]
-    assert shown == facts
-
-
 @pytest.fixture(scope="module")
 def rolling() -> Translation:
     """Brokers 1 and 3 restart; their groups move to other coordinators and back."""
