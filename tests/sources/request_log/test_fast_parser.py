@@ -38,11 +38,12 @@ def _row(line: bytes, zone: tzinfo, tally: log_reader.Tally) -> dict[str, Any]:
 
 def test_rejected_lines_are_counted() -> None:
     line = log_line(5, message("HEARTBEAT", {"groupId": "g"}, {}))
-    lines = [line, line[:-9], "hello", line.replace("thread-1-", "")]
+    text = "[2019-03-01 10:00:00,123] DEBUG Completed request:RequestHeader(apiKey=FETCH)"
+    lines = [line, line[:-9], "hello", line.replace("thread-1-", ""), text]
     tally = log_reader.Tally()
     read = [log_reader._row(each.encode(), Place(0, 1), UTC, None, tally) for each in lines]
-    assert [isinstance(row, RequestRow) for row in read] == [True, False, False, False]
-    assert tally.counts == {"requests": 2, "bad_lines": 2, "other_lines": 1, "no_broker": 1}
+    assert [isinstance(row, RequestRow) for row in read] == [True, False, False, False, False]
+    assert tally.counts == {"requests": 2, "bad_lines": 3, "text_lines": 1, "other_lines": 1, "no_broker": 1}
 
 
 def test_totals_of_pieces_are_added() -> None:

@@ -9,8 +9,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from purgatory_udf.sources.request_log.append_offsets import SelectedAppends, unlogged_appends
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster_metadata import (
@@ -182,6 +184,15 @@ def test_followers_offset_is_shared_by_requests() -> None:
     events, _ = _events([_position(5, OTHER, 0), *writers, _position(16, OTHER, 7)], _isr_change(0))
     ends = [event for event in events if event[1] == "log_end"]
     assert ends == [(5, "log_end", 0), (11, "log_end", 1), (13, "log_end", 4), (15, "log_end", 7)]
+
+
+def test_unlogged_append_has_size_of_its_request() -> None:
+    writers = [_append(at, records=2, writer_file=0, writer_line=line) for at, line in ((10, 7), (12, 8))]
+    writers[1].bytes = 0
+    facts = PartitionFacts.of(THIS, ("t", 0), [*writers, _position(5, OTHER, 20), _position(16, OTHER, 24)])
+    none = SelectedAppends(facts.appends, np.array([], np.int64))
+    found = unlogged_appends(none, facts, True, Report())
+    assert [(each.writer_line, each.base, each.end, each.bytes) for each in found] == [(7, 20, 22, 10), (8, 22, 24, 1)]
 
 
 def test_unconfirmed_request_appends_nothing() -> None:
