@@ -6,7 +6,6 @@ environment in which it is installed.
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import sys
@@ -88,19 +87,7 @@ def main(words: Sequence[str], enter_environment: bool = True) -> int:
 
 def run_installed() -> NoReturn:
     """Run the command line of this process in its environment: the console script `purgatory-replay`."""
-    _exit(main(sys.argv[1:], enter_environment=False))
-
-
-def _exit(status: int) -> NoReturn:
-    """Run the exit handlers and end the process. Freeing its memory first would take a sixth of a small job's time."""
-    atexit._run_exitfuncs()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        # The interpreter reports it.
-        sys.exit(status)
-    os._exit(status)
+    submission.end_process(main(sys.argv[1:], enter_environment=False))
 
 
 def _enter_environment() -> None:
@@ -183,4 +170,4 @@ def _set_java_home(environ: MutableMapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    _exit(main(sys.argv[1:]))
+    submission.end_process(main(sys.argv[1:]))

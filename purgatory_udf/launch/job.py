@@ -94,7 +94,9 @@ class Job:
         """Run with the given arguments, by default those of the process, and exit with the status."""
         submission.prepare_streams()
         submission.take_streams()
-        sys.exit(self.status(sys.argv[1:] if arguments is None else arguments))
+        if arguments is None:
+            submission.end_process(self.status(sys.argv[1:]))
+        sys.exit(self.status(arguments))
 
     def parameters(self) -> list[Any]:
         """Return typer's record of each option and argument."""

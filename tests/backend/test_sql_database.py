@@ -300,13 +300,13 @@ def test_ended_command_leaves_no_spilled_rows(tmp_path: Path) -> None:
     program = """
 from pathlib import Path
 from purgatory_udf.backend.sql_database import DuckDatabase
-from purgatory_udf.launch.__main__ import _exit
+from purgatory_udf.launch.submission import end_process
 
 database = DuckDatabase("60MB")
 rows = database._executed("SELECT i, md5(i::VARCHAR) AS t FROM range(1000000) r(i) ORDER BY t", None)
 next(iter(rows.to_arrow_reader(1000)))
 print(len(list(Path(SPILLED).glob("purgatory-replay-duckdb-*/*"))) > 0, flush=True)
-_exit(7)
+end_process(7)
 """.replace("SPILLED", repr(str(tmp_path)))
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
