@@ -178,13 +178,13 @@ class SparkBackend(Backend):
         self._is_local_master = (spark.sparkContext.master or "").startswith("local")
 
     def delta(self, path: str) -> DeltaStore:
-        if not self.is_local(path):
+        if not self.is_on_this_machine(path):
             return self._spark_delta
         from purgatory_udf.backend.local_delta import LocalDelta
 
         return FallbackDelta(LocalDelta(), self._spark_delta)
 
-    def is_local(self, *paths: str) -> bool:
+    def is_on_this_machine(self, *paths: str) -> bool:
         """Return whether Spark runs on this machine and all paths are on its disk."""
         return self._is_local_master and all(map(is_local_path, paths))
 
@@ -218,7 +218,7 @@ class SparkBackend(Backend):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         # Larger tables could fill memory or disk; Spark reads those.
-        if self.is_local(*tables.values()) and local_bytes(tables.values(), _DUCKDB_BYTES) is not None:
+        if self.is_on_this_machine(*tables.values()) and local_bytes(tables.values(), _DUCKDB_BYTES) is not None:
             with suppress(NeedsSparkError):
                 return LocalBackend().select(sql, tables)
         rows = _with_tables(SparkDatabase(self.spark), tables).frame(sql)

@@ -45,7 +45,7 @@ def runs_in_process(
         settings: Spark's settings from the command line and Spark's configuration.
         environ: Environment variables; `MASTER` names the default master.
     """
-    if spark_options or not submission.is_local({"spark.master": environ.get("MASTER", "local"), **settings}):
+    if spark_options or not submission.has_local_master({"spark.master": environ.get("MASTER", "local"), **settings}):
         return False
     return max_bytes > 0 and is_small_and_local(inputs, max_bytes)
 

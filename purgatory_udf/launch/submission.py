@@ -55,7 +55,7 @@ def is_client_mode(settings: Mapping[str, str]) -> bool:
     return settings.get("spark.submit.deployMode", "client") != "cluster"
 
 
-def is_local(settings: Mapping[str, str]) -> bool:
+def has_local_master(settings: Mapping[str, str]) -> bool:
     """Return whether the executors run on this machine too, in the driver's process or as its children."""
     return settings.get("spark.master", "local[*]").startswith("local")
 
@@ -86,7 +86,8 @@ def prepare(
     packed = _packed_environment(root, settings)
     # Sources are used as files if workers have them, because compiled code is stored next to the files. A zip would
     # take precedence, and each worker would compile it again.
-    shipped = [] if packed or is_local(settings) else [package_archive.build_bundle(root, made_files(root) / "bundles")]
+    is_shipped = not packed and not has_local_master(settings)
+    shipped = [package_archive.build_bundle(root, made_files(root) / "bundles")] if is_shipped else []
     jars = _delta_jars(home, settings, line, environ)
     # Within one process no jars have to be sent. Jars on the JVM's own class path can be in its class archive.
     user_class_path, sent = settings.get("spark.driver.extraClassPath"), jars
@@ -117,7 +118,8 @@ def _can_separate_jvm(line: CommandLine, home: Path, settings: Mapping[str, str]
 
 def _is_one_process(settings: Mapping[str, str]) -> bool:
     """Return whether driver and executors are one process; `local-cluster` starts executors as processes."""
-    return is_local(settings) and is_client_mode(settings) and not settings["spark.master"].startswith("local-cluster")
+    in_driver = has_local_master(settings) and not settings["spark.master"].startswith("local-cluster")
+    return in_driver and is_client_mode(settings)
 
 
 def _class_archive(root: Path, home: Path, jars: list[Path], environ: Mapping[str, str]) -> ClassArchive | None:
@@ -176,7 +178,7 @@ def _merged_option(option: str, given: str | None, defaults: list[Path], between
 
 def _local_defaults(root: Path, settings: Mapping[str, str], settings_files: Sequence[str]) -> list[str]:
     """Return the words `--conf KEY=VALUE` of the defaults for one machine that the user has not set."""
-    if not is_local(settings):
+    if not has_local_master(settings):
         return []
     defaults: dict[str, str] = {}
     for name in ("spark-local.conf", *settings_files):
@@ -220,10 +222,10 @@ def _environment(
     classes: str | None,
 ) -> dict[str, str]:
     given = {**environ, "SPARK_HOME": str(home), "PURGATORY_HOME": str(root)}
-    if (packed is not None or is_local(settings)) and is_client_mode(settings):
+    if (packed is not None or has_local_master(settings)) and is_client_mode(settings):
         # The driver and the workers on this machine import from here.
         given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(import_folder(root)), environ.get("PYTHONPATH")]))
-    if is_local(settings):
+    if has_local_master(settings):
         # Limits malloc's arenas: with one per thread, a JVM keeps several hundred megabytes of freed native memory.
         given.setdefault("MALLOC_ARENA_MAX", "2")
     # In a cluster, drivers and workers have their own Python, which the user configures; here it is ours.
@@ -231,7 +233,7 @@ def _environment(
         if "spark.pyspark.driver.python" not in settings:
             given.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         if "spark.pyspark.python" not in settings:
-            if is_local(settings):
+            if has_local_master(settings):
                 given.setdefault("PYSPARK_PYTHON", sys.executable)
             elif packed is not None:
                 given.setdefault("PYSPARK_PYTHON", f"./{packed}/{package_archive.PYTHON}")

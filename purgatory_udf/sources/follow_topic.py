@@ -116,7 +116,7 @@ class TopicSteps(ABC):
     def _is_small(self, messages: DataFrame, step: int) -> bool:
         from pyspark.sql import functions as sf
 
-        if not (isinstance(self._backend, SparkBackend) and self._backend.is_local(self._folder)):
+        if not (isinstance(self._backend, SparkBackend) and self._backend.is_on_this_machine(self._folder)):
             return False
         earlier = local_bytes(self.inputs(step), FOLLOWED_BYTES)
         if earlier is None:

@@ -52,7 +52,7 @@ def prepare_checkpoint(session: Session, path: str) -> str:
     assert isinstance(backend, SparkBackend)
     spark = backend.spark
     if not spark.sparkContext.getConf().contains(_MANAGER):
-        if backend.is_local(path):
+        if backend.is_on_this_machine(path):
             spark.conf.set(_MANAGER, _DISK_MANAGER)
         else:
             spark.conf.unset(_MANAGER)

@@ -92,7 +92,7 @@ class SparkChunks(ChunkBatch):
         return of_table.select("table", "group", "time_us", "payload").toArrow()
 
     def is_small(self, rows: int) -> bool:
-        return rows <= MOST_LOCAL_ROWS and self._backend.is_local(self._out)
+        return rows <= MOST_LOCAL_ROWS and self._backend.is_on_this_machine(self._out)
 
 
 @dataclass(frozen=True)
