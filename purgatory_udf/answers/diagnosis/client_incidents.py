@@ -45,13 +45,12 @@ def short_timeouts(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
 
     `found` are the findings at brokers. Timeouts while a broker stood still are not the producer's fault.
     """
-    producers = facts.tables.rows("diagnosis/producers")
     expired = facts.tables.rows("diagnosis/timeouts")
     for (client, timeout_ms), rows in groupby(
         sorted(expired, key=lambda row: (row["client_id"] or "", row["timeout_ms"], row["start_us"])),
         lambda row: (row["client_id"], row["timeout_ms"]),
     ):
-        others = [row["timeout_ms"] for row in producers if row["client_id"] != client]
+        others = [row["timeout_ms"] for row in facts.producers if row["client_id"] != client]
         if not others or timeout_ms > min(_SHORT_TIMEOUT_MS, _SHORT_SHARE * median(others)):
             continue
         for group in _in_groups(list(rows)):
@@ -154,7 +153,7 @@ def _large_batches(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Find
     A producer that sends large requests most of the time is normal for the trace. Waits during incidents of brokers
     are not the producer's fault.
     """
-    producers = facts.tables.rows("diagnosis/producers")
+    producers = facts.producers
     if not producers:
         return
     typical_bytes = median(row["bytes"] or 0 for row in producers)

@@ -78,7 +78,7 @@ def _leader_moves(facts: TraceFacts) -> Iterator[Finding]:
     moves = [
         row for row in facts.tables.rows("diagnosis/leader_moves") if row["time_us"] < facts.shutdown_us - 10_000_000
     ]
-    refusals = [row for row in facts.tables.rows("diagnosis/refusals") if row["error"] in _MOVED]
+    refusals = [row for row in facts.refusals if row["error"] in _MOVED]
     cancellations = facts.tables.rows("diagnosis/cancellations")
     for group in in_groups(moves, _SAME_MOVE_US):
         start_us, end_us = group[0]["time_us"], group[-1]["time_us"]

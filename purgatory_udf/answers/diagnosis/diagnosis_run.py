@@ -152,7 +152,8 @@ def diagnose(session: Session, out: str) -> Diagnosis:
     with tables.materialized(*MATERIALIZED_VIEWS):
         tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})
         tables.add_table("blame", tables.layout.table("blame"), TABLES["blame"])
-        diagnosis = find_incidents(tables)
+        with tables.materialized("replica_waits"):
+            diagnosis = find_incidents(tables)
     _save(tables, diagnosis.findings)
     return diagnosis
 

@@ -25,11 +25,9 @@ _MOST_EVIDENCE = 5
 
 def periods_below_minimum(facts: TraceFacts, broker: int, start_us: int, end_us: int) -> list[Row]:
     """Return the periods in which partitions were below `min.insync.replicas` because this broker was missing."""
-    facts.tables.add("below_min_isr")
-    rows = facts.tables.database.query("SELECT * FROM below_min_isr").to_pylist()
     return [
         row
-        for row in rows
+        for row in facts.below_minimum
         if broker in (row["missing"] or ())
         and row["since_us"] < end_us
         and (row["until_us"] or facts.end_us) > start_us
@@ -54,7 +52,7 @@ def refused_produces(facts: TraceFacts, low: Sequence[Row], throttled: bool) -> 
 
 
 def _refusals(facts: TraceFacts) -> list[Row]:
-    return [row for row in facts.tables.rows("diagnosis/refusals") if row["error"] in _TOO_FEW]
+    return [row for row in facts.refusals if row["error"] in _TOO_FEW]
 
 
 def _is_within(facts: TraceFacts, row: Row, period: Row) -> bool:
@@ -96,8 +94,7 @@ def below_minimum_clause(low: Sequence[Row], topics: Sequence[str], refused: Seq
 
 def unexplained_refusals(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the refused produces, for lack of in-sync replicas, that no other incident explains."""
-    facts.tables.add("below_min_isr")
-    periods = facts.tables.database.query("SELECT * FROM below_min_isr").to_pylist()
+    periods = facts.below_minimum
     for kind in ("below_min_isr", "replication_throttled"):
         explained = [finding for finding in found if finding.kind == kind]
         rest = [

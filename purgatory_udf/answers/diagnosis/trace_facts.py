@@ -175,6 +175,23 @@ class TraceFacts:
         return max(throttled, key=overlaps.__getitem__, default=None)
 
     @cached_property
+    def below_minimum(self) -> list[Row]:
+        """The periods in which partitions had fewer in-sync replicas than `min.insync.replicas`."""
+        self.tables.add("below_min_isr")
+        rows: list[Row] = self.tables.database.query("SELECT * FROM below_min_isr").to_pylist()
+        return rows
+
+    @cached_property
+    def refusals(self) -> list[Row]:
+        """Produces and fetches that ended with an error of a partition, by error, partition and second."""
+        return self.tables.rows("diagnosis/refusals")
+
+    @cached_property
+    def producers(self) -> list[Row]:
+        """The timeouts, sizes and waits of produces with acks=all, by client."""
+        return self.tables.rows("diagnosis/producers")
+
+    @cached_property
     def stops(self) -> list[Row]:
         """The times at which brokers' processes ended, each with the time of the broker's next request, or None."""
         return self.tables.rows("diagnosis/stops")

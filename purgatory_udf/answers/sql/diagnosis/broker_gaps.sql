@@ -10,15 +10,42 @@
 
 WITH handled AS (
     SELECT coalesce(broker, 0) AS broker, time_us, seq, type <> 'partition' AS is_request,
-        type = 'partition' AND change = 'stopped' AS is_stop
+        type = 'partition' AND change = 'stopped' AS is_stop,
+        CAST(floor(time_us / (:longest_ms * 1000)) AS BIGINT) AS bin
     FROM events
     WHERE type NOT IN ('clock', 'topic', 'group_loaded', 'group_unloaded', 'group_stopped')
 ),
+-- A time without requests that is longer than a bin lies between the last request of a bin and the first of a later one.
+bins AS (
+    SELECT broker, bin, min(time_us) AS first_us, max(time_us) AS last_us
+    FROM handled
+    WHERE is_request
+    GROUP BY broker, bin
+),
+next_bins AS (
+    SELECT b.*, lead(first_us) OVER (PARTITION BY broker ORDER BY bin) AS next_us FROM bins b
+),
+silences AS (
+    SELECT broker, last_us AS start_us, next_us AS end_us FROM next_bins WHERE next_us - last_us > :longest_ms * 1000
+),
+-- Only events around these times are numbered, which are few.
+around AS (
+    SELECT DISTINCT broker, explode(sequence(
+        CAST(floor((start_us - 5000000) / (:longest_ms * 1000)) AS BIGINT),
+        CAST(floor(end_us / (:longest_ms * 1000)) AS BIGINT), CAST(1 AS BIGINT)
+    )) AS bin
+    FROM silences
+),
+near AS (
+    SELECT h.broker, h.time_us, h.seq, h.is_request, h.is_stop
+    FROM handled h
+    JOIN around a ON a.broker = h.broker AND a.bin = h.bin
+),
 numbered AS (
-    SELECT h.*, sum(CASE WHEN is_request THEN 1 ELSE 0 END) OVER (PARTITION BY broker ORDER BY time_us, seq) AS requests,
+    SELECT n.*, sum(CASE WHEN is_request THEN 1 ELSE 0 END) OVER (PARTITION BY broker ORDER BY time_us, seq) AS requests,
         sum(CASE WHEN is_request THEN 1 ELSE 0 END)
             OVER (PARTITION BY broker ORDER BY time_us RANGE BETWEEN 5000000 PRECEDING AND CURRENT ROW) AS recent
-    FROM handled h
+    FROM near n
 ),
 last_ones AS (
     SELECT broker, requests, min(time_us) AS time_us, min(recent) AS recent,
@@ -31,10 +58,10 @@ followed AS (
     SELECT l.*, lead(time_us) OVER (PARTITION BY broker ORDER BY requests) AS next_us FROM last_ones l
 ),
 gaps AS (
-    SELECT broker, time_us AS start_us, next_us AS end_us, stops > 0 AS stopped,
-        recent * (next_us - time_us) >= :expected * 5000000 AS busy
-    FROM followed
-    WHERE next_us - time_us > :longest_ms * 1000
+    SELECT f.broker, s.start_us, s.end_us, stops > 0 AS stopped,
+        recent * (s.end_us - s.start_us) >= :expected * 5000000 AS busy
+    FROM followed f
+    JOIN silences s ON s.broker = f.broker AND s.start_us = f.time_us AND s.end_us = f.next_us
 ),
 active AS (
     SELECT g.broker, g.start_us FROM gaps g
