@@ -42,6 +42,7 @@ LEAST_CONFIDENCE = 0.5
 # Views that several queries read, in the order of their dependencies.
 MATERIALIZED_VIEWS = (
     "waited",
+    "produced",
     "appends",
     "first_data",
     "fetch_data",

@@ -10,9 +10,9 @@
 --
 -- If several conditions were unmet at the end, the one that was met last afterwards has all of the rest.
 --
--- Reads:  conditions, waited, heartbeat_members
+-- Reads:  conditions, waited, remaining_waits, heartbeat_members
 
-WITH parts AS (
+WITH met AS (
     SELECT c.*,
         coalesce(
             lag(met_us) OVER (
@@ -23,18 +23,34 @@ WITH parts AS (
             ),
             w.start_us
         ) AS from_us,
-        w.kind, w.broker, w.client_id, w.key, w.start_us, w.end_us, w.expired, w.after_end
+        w.kind, w.broker, w.client_id, w.key
     FROM conditions c
     JOIN waited w ON w.operation_id = c.operation_id
+),
+-- Most operations have no other condition than the end of their wait, which needs no order.
+last_met AS (
+    SELECT operation_id, max(met_us) AS met_us FROM met GROUP BY operation_id
+),
+parts AS (
+    SELECT operation_id, kind, from_us, met_us, cause, broker, replica, client_id,
+        CASE WHEN kind IN ('join', 'sync', 'initial_join') THEN key END AS group_id, member_id, topic, partition
+    FROM met
+    UNION ALL
+    SELECT r.operation_id, r.kind, coalesce(l.met_us, r.start_us), r.end_us, r.cause, r.broker, NULL, r.client_id,
+        CASE WHEN r.kind IN ('join', 'sync', 'initial_join') THEN r.key END, r.member_id, NULL, NULL
+    FROM remaining_waits r
+    LEFT JOIN last_met l ON l.operation_id = r.operation_id
+    WHERE r.kind NOT IN ('heartbeat', 'session')
+    UNION ALL
+    SELECT r.operation_id, r.kind, r.start_us, r.end_us, r.cause, r.broker, NULL, r.client_id, h.group, h.member, NULL, NULL
+    FROM remaining_waits r
+    LEFT JOIN heartbeat_members h ON h.operation_id = r.operation_id
+    WHERE r.kind IN ('heartbeat', 'session')
 )
 SELECT p.operation_id, p.kind,
     timestamp_micros(from_us) AS started_at,
     timestamp_micros(met_us) AS ended_at,
     unix_millis(timestamp_micros(met_us)) - unix_millis(timestamp_micros(from_us)) AS wait_ms,
-    p.cause, p.broker, p.replica, p.client_id,
-    CASE WHEN p.kind IN ('join', 'sync', 'initial_join') THEN p.key ELSE h.group END AS group,
-    coalesce(p.member_id, h.member) AS member_id,
-    p.topic, p.partition
+    p.cause, p.broker, p.replica, p.client_id, p.group_id AS group, p.member_id, p.topic, p.partition
 FROM parts p
-LEFT JOIN heartbeat_members h ON h.operation_id = p.operation_id
 WHERE met_us > from_us

@@ -1,17 +1,13 @@
 -- purgatory_udf/answers/sql/diagnosis/large_requests.sql
 -- Produces with acks=all of at least a size, by client and second.
 --
--- Reads:       events, ended
+-- Reads:       produced, ended
 -- Parameters:  :large_bytes, the least size in bytes
 -- Columns:     client_id; time_us and end_us (from the first start to the last end), requests, expired, bytes (median),
 --              total_bytes, p50_ms (median wait), wait_ms (sum), longest_id (the request with the longest wait)
 
 WITH sizes AS (
-    SELECT operation_id, sum(part.bytes) AS bytes
-    FROM (
-        SELECT seq AS operation_id, explode(partitions) AS part FROM events WHERE type = 'produce' AND acks = -1
-    ) parts
-    GROUP BY operation_id
+    SELECT operation_id, sum(bytes) AS bytes FROM produced WHERE acks = -1 GROUP BY operation_id
 )
 SELECT e.client_id,
     min(unix_micros(e.started_at)) AS time_us,

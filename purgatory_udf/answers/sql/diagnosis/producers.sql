@@ -1,14 +1,12 @@
 -- purgatory_udf/answers/sql/diagnosis/producers.sql
 -- Produces with acks=all by client: their timeouts, sizes and waits.
 --
--- Reads:    events, ended
+-- Reads:    produced, events, ended
 -- Columns:  client_id; timeout_ms (median), requests, expired, bytes (median of a request), total_bytes, wait_ms (median),
 --           start_us, end_us (first and last request)
 
 WITH sizes AS (
-    SELECT operation_id, sum(part.bytes) AS bytes
-    FROM (SELECT seq AS operation_id, explode(partitions) AS part FROM events WHERE type = 'produce') parts
-    GROUP BY operation_id
+    SELECT operation_id, sum(bytes) AS bytes FROM produced WHERE acks = -1 GROUP BY operation_id
 )
 SELECT e.client_id,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY q.timeout_ms) AS timeout_ms,

@@ -1,7 +1,8 @@
 -- purgatory_udf/answers/sql/views/conditions.sql
 -- What each waiting operation waited for: one row per condition, with the time at which it was met or the wait ended.
+-- The rest of the wait is in `remaining_waits`.
 --
--- Reads:    waited, fetch_data, replica_arrivals, replica_needs, below_min_isr, events, group_requests, rebalances
+-- Reads:    waited, fetch_data, replica_arrivals, replica_needs, below_min_isr, group_requests
 -- Columns:  operation_id, cause, met_us (at most the end of the wait); later, an order of conditions with the same met_us:
 --           the one that was met last after the end of the wait has the greatest; replica, member_id, topic, partition
 
@@ -19,6 +20,8 @@ SELECT d.operation_id, 'below_min_bytes', greatest(w.start_us, coalesce(least(w.
     NULL, NULL, NULL
 FROM data d
 JOIN waited w ON w.operation_id = d.operation_id
+-- One append was enough.
+WHERE coalesce(d.enough_us <> d.first_us, true)
 UNION ALL
 -- A follower that had not replicated the records.
 SELECT operation_id, 'follower_behind', met_us, coalesce(reached_us, 9223372036854775807), replica, NULL, topic, partition
@@ -39,30 +42,3 @@ FROM waited w
 JOIN group_requests g ON g.group = w.key AND g.broker = w.broker AND g.time_us > w.start_us AND g.time_us <= w.end_us
     AND g.type = CASE WHEN w.kind = 'sync' THEN 'sync_group' ELSE 'join_group' END
 WHERE w.kind IN ('join', 'sync')
-UNION ALL
--- What is left of the wait.
-SELECT w.operation_id,
-    CASE
-        WHEN w.kind = 'share_fetch'
-            AND (w.fetcher LIKE 'remote%' OR w.completed_by IN ('remote_reads', 'offline', 'unknown_partition', 'not_leader'))
-            THEN 'remote_storage'
-        WHEN w.kind = 'fetch' AND d.operation_id IS NULL OR w.kind = 'share_fetch' THEN 'no_data'
-        WHEN w.kind = 'fetch' AND e.replica_id >= 0 THEN 'replication_throttled'
-        WHEN w.kind = 'fetch' AND e.isolation = 'read_committed' THEN 'open_transaction'
-        WHEN w.kind = 'delete_records' THEN 'low_watermark'
-        WHEN w.kind = 'create_topics' THEN 'no_leader'
-        WHEN w.kind IN ('remote_fetch', 'list_offsets') THEN 'remote_storage'
-        WHEN w.kind = 'initial_join' THEN 'initial_delay'
-        WHEN w.kind = 'join' THEN 'member_joining'
-        WHEN w.kind = 'sync' THEN 'member_syncing'
-        WHEN w.kind IN ('heartbeat', 'session') THEN 'member_silent'
-        WHEN w.kind = 'reconciliation' THEN 'member_revoking'
-        ELSE 'high_watermark'
-    END,
-    w.end_us, -1, NULL, array_min(r.missing), NULL, NULL
-FROM waited w
-LEFT JOIN data d ON d.operation_id = w.operation_id
-LEFT JOIN (SELECT seq, replica_id, isolation FROM events WHERE type = 'fetch') e ON e.seq = w.operation_id
--- The members that never came.
-LEFT JOIN rebalances r ON w.expired AND r.broker = w.broker AND r.group = w.key
-    AND w.end_us = unix_micros(CASE WHEN w.kind = 'join' THEN r.joined_at WHEN w.kind = 'sync' THEN r.started_at END)

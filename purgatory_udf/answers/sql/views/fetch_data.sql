@@ -14,7 +14,10 @@
 WITH
 -- Bytes up to the fetch offset, and up to the log end when the fetch started.
 positions AS (
-    SELECT broker, topic, partition, reached, time_us, position, CAST(NULL AS BIGINT) AS operation_id FROM appends
+    SELECT a.broker, a.topic, a.partition, a.reached, a.time_us, a.position, CAST(NULL AS BIGINT) AS operation_id
+    FROM appends a
+    JOIN (SELECT DISTINCT broker, topic, partition FROM first_data WHERE min_bytes > 1) f ON f.broker = a.broker
+        AND f.topic = a.topic AND f.partition = a.partition
     UNION ALL
     SELECT broker, topic, partition, fetch_offset, start_us, CAST(NULL AS BIGINT), operation_id FROM first_data WHERE min_bytes > 1
 ),

@@ -22,23 +22,43 @@ parts AS (
     FROM fetches
     WHERE replica_id < 0 OR part.throttled
 ),
--- The first append behind each offset: the append that reaches it first, among those that reach it or more.
-marks AS (
-    SELECT broker, topic, partition, reached, time_us, CAST(NULL AS BIGINT) AS operation_id FROM appends
-    UNION ALL
-    SELECT broker, topic, partition, fetch_offset + 1, NULL, operation_id FROM parts
+-- Most fetches start where an append does, so an equality join finds the first append behind their offset.
+matched AS (
+    SELECT p.*, a.first_us AS appended_us
+    FROM parts p
+    LEFT JOIN appends a ON a.broker = p.broker AND a.topic = p.topic AND a.partition = p.partition
+        AND a.base = p.fetch_offset
 ),
-appended AS (
+others AS (
+    SELECT * FROM matched WHERE appended_us IS NULL
+),
+-- For the other fetches, it is the append that reaches the offset first, among those that reach it or more.
+marks AS (
+    SELECT a.broker, a.topic, a.partition, a.reached, a.time_us, CAST(NULL AS BIGINT) AS operation_id
+    FROM appends a
+    JOIN (SELECT DISTINCT broker, topic, partition FROM others) o ON o.broker = a.broker AND o.topic = a.topic
+        AND o.partition = a.partition
+    UNION ALL
+    SELECT broker, topic, partition, fetch_offset + 1, NULL, operation_id FROM others
+),
+marked AS (
     SELECT operation_id, topic, partition,
         min(time_us) OVER (PARTITION BY broker, topic, partition ORDER BY reached DESC) AS appended_us
     FROM marks
+),
+appended AS (
+    SELECT * FROM matched WHERE appended_us <= end_us
+    UNION ALL
+    SELECT o.operation_id, o.broker, o.start_us, o.end_us, o.trigger, o.min_bytes, o.topic, o.partition, o.fetch_offset,
+        o.max_bytes, o.replica_id, m.appended_us
+    FROM others o
+    JOIN marked m ON m.operation_id = o.operation_id AND m.topic = o.topic AND m.partition = o.partition
+    WHERE m.appended_us <= o.end_us
 )
-SELECT p.*, greatest(a.appended_us, p.start_us) AS first_us,
+SELECT a.*, greatest(appended_us, start_us) AS first_us,
     row_number() OVER (
-        PARTITION BY p.operation_id
-        ORDER BY CASE WHEN p.topic || '-' || CAST(p.partition AS STRING) = p.trigger THEN 0 ELSE 1 END,
-            a.appended_us, p.topic, p.partition
+        PARTITION BY operation_id
+        ORDER BY CASE WHEN topic || '-' || CAST(partition AS STRING) = trigger THEN 0 ELSE 1 END,
+            appended_us, topic, partition
     ) AS place
-FROM parts p
-JOIN appended a ON a.operation_id = p.operation_id AND a.topic = p.topic AND a.partition = p.partition
-WHERE a.appended_us <= p.end_us
+FROM appended a

@@ -12,9 +12,11 @@ WITH needed AS (
         AND m.since_us < n.until_us AND (m.until_us IS NULL OR m.until_us > n.from_us)
 ),
 marks AS (
-    SELECT broker, topic, partition, replica, reached, time_us, CAST(NULL AS BIGINT) AS operation_id
-    FROM partition_events
-    WHERE replica IS NOT NULL AND reached IS NOT NULL
+    SELECT e.broker, e.topic, e.partition, e.replica, e.reached, e.time_us, CAST(NULL AS BIGINT) AS operation_id
+    FROM partition_events e
+    JOIN (SELECT DISTINCT broker, topic, partition, replica FROM needed) n ON n.broker = e.broker
+        AND n.topic = e.topic AND n.partition = e.partition AND n.replica = e.replica
+    WHERE e.what IN ('fetch', 'replica_end') AND e.reached IS NOT NULL
     UNION ALL
     SELECT broker, topic, partition, replica, needed, NULL, operation_id FROM needed
 ),
