@@ -483,8 +483,8 @@ class _Conversion:
         Partitions that were answered with an error at once are left out, because they prove nothing.
         """
         fetches, places = self._fetches, self._resolved.places
-        first, after = self._resolved.listed[self._place_fetch], self._resolved.listed[self._place_fetch + 1]
-        moved = np.flatnonzero((places >= first) & (places < after) & self._is_read)
+        # Places that are not listed are entries of earlier fetches.
+        moved = np.flatnonzero((places >= self._resolved.listed[self._place_fetch]) & self._is_read)
         fetch = self._place_fetch[moved]
         count = np.bincount(fetch, minlength=len(fetches))
         number = np.arange(len(moved)) - (np.cumsum(count) - count)[fetch]

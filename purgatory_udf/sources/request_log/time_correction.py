@@ -45,7 +45,6 @@ def correct_append_times(
     earliest = _EarliestTimes(attempts, positions.integers("proven_us"), positions.integers("offset"))
     possible = np.minimum(earliest.after(appends.integers("end")), appends.integers("until_us"))
     at = np.maximum(appends.integers("at_us"), possible)
-    at[0] = max(0, at[0])
     # The bounds do not decrease, so neither do the minimums that the maximum is taken of.
     at = np.maximum.accumulate(np.minimum(at, bound))
     check = np.maximum(at, np.minimum(appends.integers("check_us"), bound))
