@@ -3,7 +3,8 @@
 A mutant is a module of which one expression or statement was changed, such as `<` to `<=`. Its tests run in a fork of a
 process that has imported and collected everything, and only tests that execute the changed line, quickest first. A
 mutant is caught if a test fails or exceeds the time limit. Mutants are a random sample of the changes of lines that the
-tests execute. Constants of modules and classes, defaults, assertions and error messages are not changed.
+tests execute. Constants of modules and classes, defaults, assertions (`strict` of `zip` is one) and error messages are
+not changed.
 
 Surviving mutants that change no result are listed in `equivalent_mutants.tsv` with the reason. The engine runs
 uncompiled (`NUMBA_DISABLE_JIT=1`). The exit status is 1 if a part has more than 5% of survivors.
@@ -45,7 +46,7 @@ class Part:
     """Modules to change, and the tests that judge the changes: paths of folders or files, and names (pytest's `-k`).
 
     `with_long` includes tests marked `long`, of which only quick ones judge (`_LONGEST_TEST_S`). The tests
-    of the file `last` judge every mutant that they execute, in addition to the quickest ones.
+    of the files `last` judge every mutant that they execute, in addition to the quickest ones.
     """
 
     modules: tuple[str, ...]
@@ -53,7 +54,7 @@ class Part:
     environment: tuple[tuple[str, str], ...] = ()
     keywords: str = ""
     with_long: bool = False
-    last: str = ""
+    last: tuple[str, ...] = ()
 
 
 _REQUEST_LOG = ("purgatory_udf/sources/request_log",)
@@ -87,7 +88,10 @@ PARTS = {
         _REQUEST_LOG,
         ("tests/sources/request_log",),
         with_long=True,
-        last="tests/sources/request_log/test_recorded_events.py",
+        last=tuple(
+            f"tests/sources/request_log/test_{name}.py"
+            for name in ("recorded_events", "random_logs", "random_timelines")
+        ),
     ),
     "adapter": Part(
         tuple(
@@ -217,6 +221,8 @@ class _Sites(ast.NodeVisitor):
 
     def generic_visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Assert | ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
+            return
+        if isinstance(node, ast.keyword) and node.arg == "strict":
             return
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "type_params", "args") and isinstance(
