@@ -37,6 +37,18 @@ def lines(path: Path) -> Iterator[str]:
         yield from text
 
 
+def sections(path: Path) -> dict[str, list[str]]:
+    """Return the lines of a file by section; a line `# NAME` starts a section."""
+    by_name: dict[str, list[str]] = {}
+    section: list[str] = []
+    for line in lines(path):
+        if line.startswith("# "):
+            section = by_name[line[2:].rstrip("\n")] = []
+        else:
+            section.append(line.rstrip("\n"))
+    return by_name
+
+
 def find_all(*folder: str, ending: str = "") -> dict[str, Path]:
     """Return the entries of a folder with this ending, by their names without it.
 
