@@ -246,8 +246,10 @@ def _measure_floor(
         written: The Parquet file of each table to write, by name.
     """
     began = time.monotonic()
-    source, files = stage_events(SparkBackend(spark), events, Layout(str(out)), count, batch)
-    stream = delta_stream(spark, source, files, content_version(spark, source)).select(*READ_COLUMNS)
+    backend = SparkBackend(spark)
+    files = backend.delta(events).identity(events).files
+    source, per_batch = stage_events(backend, events, Layout(str(out)), count, files, batch)
+    stream = delta_stream(spark, source, per_batch, content_version(spark, source)).select(*READ_COLUMNS)
     query = (
         stream.mapInArrow(_count_rows, from_arrow_schema(ROW_COUNT))
         .writeStream.format("delta")

@@ -168,7 +168,9 @@ def is_in_time_order(session: Session, path: str) -> bool:
     return bool(commits) and all(each.metadata == TIME_ORDER for each in commits if each.operation in _ADDING)
 
 
-def stage_events(backend: SparkBackend, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:
+def stage_events(
+    backend: SparkBackend, events: str, layout: Layout, count: int, files: int, per_batch: int
+) -> tuple[str, int]:
     """Return the path of the table to stream, and the number of its files per micro-batch.
 
     If the files of the given table are too large or not in time order, a staged copy is written.
@@ -178,13 +180,13 @@ def stage_events(backend: SparkBackend, events: str, layout: Layout, count: int,
         events: Folder of the events.
         layout: The run's tables.
         count: Number of the events.
+        files: Number of the table's files.
         per_batch: Approximate number of events in a micro-batch.
     """
-    store = backend.delta(events)
-    each = max(1, count // max(store.identity(events).files, 1))
+    each = max(1, count // max(files, 1))
     if is_in_time_order(backend, events) and each <= 2 * per_batch:
         return events, max(1, round(per_batch / each))
-    if not store.is_table(layout.staged):
+    if not backend.delta(layout.staged).is_table(layout.staged):
         log.info("sorting %s events into files of about %s events each", f"{count:,}", f"{per_batch:,}")
         write_in_time_order(backend.spark.read.format("delta").load(events), layout.staged, count, per_batch)
     return layout.staged, 1

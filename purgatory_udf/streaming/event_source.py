@@ -255,7 +255,8 @@ class EventTable:
     def batches(self, layout: Layout, batch_events: int) -> TraceSource:
         """Return the events as a source of micro-batches of about `batch_events`, after sorting them if necessary."""
         assert isinstance(self._backend, SparkBackend)
-        return TraceSource(*stage_events(self._backend, self.path, layout, self.survey.events, batch_events))
+        files = self.identity().files
+        return TraceSource(*stage_events(self._backend, self.path, layout, self.survey.events, files, batch_events))
 
     def growing_stream(self) -> DataFrame:
         """Return the growing table as a stream, commit by commit.
