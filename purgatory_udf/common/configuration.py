@@ -202,9 +202,11 @@ class GroupSettings(_Section):
 
     def setting(self, key: str, subject: RequestContext) -> int | str | None:
         """Return the what-if value of the field `key` for a request: of the first matching rule, else the plain one."""
-        found, value = first_override(self._rules, (f"group.{key}",), subject)
         section, _, field = key.rpartition(".")
         plain: int | str | None = getattr(getattr(self, section) if section else self, field)
+        # Reading `self._rules` takes 2 µs, and each join needs two settings.
+        rules = (self.__pydantic_private__ or {}).get("_rules", ())
+        found, value = first_override(rules, (f"group.{key}",), subject) if rules else (False, None)
         return value if found else plain
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from purgatory_udf.rules.coordinator.consumer_group import NO_PARTITIONS, Partitions
@@ -307,9 +308,23 @@ class ClusterTopics:
 
     def before(self, time_us: int, seq: int) -> TopicSizes:
         """Return the topics at the event `seq` of `time_us` (epoch microseconds), including a change by that event."""
-        known = {}
-        for topic, positions in self.positions.items():
-            at = bisect_right(positions, (time_us, seq))
-            if at and self.counts[topic][at - 1]:
-                known[topic] = self.counts[topic][at - 1]
-        return TopicSizes(known, self.ids)
+        changes = bisect_right(self._changes, (time_us, seq))
+        if changes not in self._latest:
+            known = {}
+            for topic, positions in self.positions.items():
+                at = bisect_right(positions, (time_us, seq))
+                if at and self.counts[topic][at - 1]:
+                    known[topic] = self.counts[topic][at - 1]
+            self._latest.clear()
+            self._latest[changes] = TopicSizes(known, self.ids)
+        return self._latest[changes]
+
+    @cached_property
+    def _changes(self) -> list[Position]:
+        """All positions, in order."""
+        return sorted(position for positions in self.positions.values() for position in positions)
+
+    @cached_property
+    def _latest(self) -> dict[int, TopicSizes]:
+        """The latest result of `before`, by the number of earlier changes. Most requests use it again."""
+        return {}

@@ -13,10 +13,12 @@ partitions that no other member owns. If some are still owned by others, it wait
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping
 from enum import Enum
 from typing import Any, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from purgatory_udf.rules.coordinator.group_metadata import derived_operation_id
 from purgatory_udf.rules.coordinator.java_hash_order import TimelineOrder
@@ -24,6 +26,7 @@ from purgatory_udf.rules.coordinator.java_hash_order import TimelineOrder
 # A set of topic-partitions.
 Partitions = frozenset[tuple[str, int]]
 NO_PARTITIONS: Partitions = frozenset()
+NO_TOPICS: frozenset[str] = frozenset()
 
 LEFT_STATIC_EPOCH = -2
 
@@ -47,16 +50,14 @@ class MemberState(Enum):
     UNRELEASED_PARTITIONS = "UNRELEASED_PARTITIONS"
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicProtocol:
+class ClassicProtocol(Struct, frozen=True):
     """The session timeout and the supported protocols with which a classic member has joined a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerMember:
+class ConsumerMember(Struct, frozen=True):
     """A member of a consumer group (ConsumerGroupMember).
 
     The member owns the partitions in `assigned` and those in `revoking`, which it has to give up. `classic` is set for
@@ -70,7 +71,7 @@ class ConsumerMember:
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     rebalance_timeout_ms: int = -1
-    topics: frozenset[str] = frozenset()
+    topics: frozenset[str] = NO_TOPICS
     regex: str | None = None
     assignor: str | None = None
     assigned: Partitions = NO_PARTITIONS
@@ -164,8 +165,7 @@ class ConsumerGroup:
 
     def subscribed_topics(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return the existing topics that any member subscribes to, with their partition counts."""
-        names = {topic for member in self.members.values() for topic in member.topics}
-        return {topic: counts[topic] for topic in sorted(names) if topic in counts}
+        return existing_topics(self.members.values(), counts)
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -183,6 +183,12 @@ class ConsumerGroup:
         return derived_operation_id(self.broker, self.name, self.derived_operations)
 
 
+def existing_topics(members: Iterable[ConsumerMember], counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the topics in `counts` to which any of the members subscribes, with their partition counts."""
+    names = NO_TOPICS.union(*{member.topics for member in members})
+    return {topic: counts[topic] for topic in sorted(names) if topic in counts}
+
+
 def assignor_counts(
     counts: Mapping[str, int], before: ConsumerMember | None, after: ConsumerMember | None
 ) -> dict[str, int]:
@@ -192,6 +198,8 @@ def assignor_counts(
     The counts are in the order of the `HashMap` in which Kafka compares them. Kafka copies the previous counts to it in
     the order of a `TimelineHashMap`, and `compute` puts a new assignor in front of the others in its bucket.
     """
+    if before is not None and after is not None and before.assignor == after.assignor and len(counts) <= 1:
+        return dict(counts)
     updated = {name: counts[name] for name in TimelineOrder(counts).in_order()}
     if before is not None and before.assignor is not None:
         updated[before.assignor] -= 1

@@ -15,8 +15,9 @@ group last.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.rules.coordinator.assignors import (
@@ -36,6 +37,7 @@ from purgatory_udf.rules.coordinator.consumer_group import (
     Partitions,
     RefusedError,
     assignor_counts,
+    existing_topics,
     reconciled,
 )
 from purgatory_udf.rules.coordinator.consumer_sessions import RECONCILIATION, SESSION, MemberTimer, MemberTimers
@@ -252,15 +254,18 @@ class ConsumerCoordinator:
         """
         now_us = request.time_us
         replaced_id = self._replaced_id(group, member)
+        sizes = self._topics.before(now_us, request.seq)
+        if member == before and replaced_id is None and _is_settled(group, member, sizes):
+            group.put(member, records=0)
+            return member
         others_own = {
             partition for partition, owner in group.owners().items() if owner not in (member.member_id, replaced_id)
         }
-        sizes = self._topics.before(now_us, request.seq)
         epoch = group.epoch
         topics = group.topics
         others = [each for each in group.members.values() if each.member_id not in (member.member_id, replaced_id)]
         changed = (member.topics, member.regex) != (before.topics, before.regex)
-        current = _subscribed([*others, member], sizes)
+        current = existing_topics([*others, member], sizes.counts)
         if changed or current != topics:
             epoch, topics = epoch + 1, current
         target_epoch, target = group.target_epoch, dict(group.target)
@@ -464,9 +469,14 @@ def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
         raise RefusedError("FENCED_MEMBER_EPOCH")
 
 
-def _subscribed(members: list[ConsumerMember], sizes: TopicSizes) -> dict[str, int]:
-    names = {topic for member in members for topic in member.topics}
-    return {topic: sizes.counts[topic] for topic in sorted(names) if topic in sizes.counts}
+def _is_settled(group: ConsumerGroup, member: ConsumerMember, sizes: TopicSizes) -> bool:
+    """Return whether a heartbeat without new values for the member's fields does not change the group."""
+    return (
+        group.members.get(member.member_id) == member
+        and member.is_reconciled_to(group.target_epoch)
+        and group.epoch <= group.target_epoch
+        and group.subscribed_topics(sizes.counts) == group.topics
+    )
 
 
 def _recorded_target(

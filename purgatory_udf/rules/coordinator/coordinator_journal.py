@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct, structs
 
 from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.rules.coordinator.consumer_group import (
@@ -22,8 +24,7 @@ NONE = "NONE"
 REMOVED = "REMOVED"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The answer to one request. A request that is superseded, or still waits at the end of the trace, has none.
 
     `member_id` is the id in the answer, "" for none. Only answers to joins have `generation` and `leader`, which are -1
@@ -55,8 +56,7 @@ class Answer:
         return self.at_us // 1000 - self.requested_us // 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """A member that was removed from its group, or a pending member id that was dropped.
 
     | reason | meaning |
@@ -79,8 +79,7 @@ class Removal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """Journal entry: the new coordinator appended records of the group to its partition of the offsets topic."""
 
     broker: int
@@ -88,8 +87,7 @@ class Write:
     at_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class StateChange:
+class StateChange(Struct, frozen=True):
     """A state transition, and the group's leader at that moment.
 
     Of a consumer group, every change of its state, epochs or members is recorded. `target_epoch` is the epoch of its
@@ -101,8 +99,7 @@ class StateChange:
     target_epoch: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MemberChange:
+class MemberChange(Struct, frozen=True):
     """Journal entry: the state, epoch or assignment of a member of a consumer group changed.
 
     `from_state` is None for a new member, `to_state` is `REMOVED` after a member has left. `held_by` lists the
@@ -123,8 +120,7 @@ class MemberChange:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(Struct, frozen=True):
     """Journal entry: the group was converted to the protocol `consumer` or `classic` (KIP-848)."""
 
     broker: int
@@ -230,7 +226,7 @@ class GroupJournal:
             entry = self.entries[place]
             if isinstance(entry, StateChange) and entry.transition.group == group.name:
                 transition = replace(entry.transition, members=group.sorted_member_ids())
-                self.entries[place] = replace(entry, transition=transition)
+                self.entries[place] = structs.replace(entry, transition=transition)
                 if transition.from_state == GroupState.DEAD.value:
                     return
 
@@ -303,7 +299,7 @@ def answers_after_commits(entries: Iterable[Entry], commit_delay_ms: int) -> lis
             committed_us[entry.broker] = entry.at_us // 1000 * 1000 + commit_delay_ms * 1000
         elif isinstance(entry, Answer):
             after_us = committed_us.get(entry.broker, 0) if entry.awaits_commits else 0
-            answers.append(replace(entry, at_us=after_us) if after_us > entry.at_us else entry)
+            answers.append(structs.replace(entry, at_us=after_us) if after_us > entry.at_us else entry)
     return answers
 
 
@@ -316,6 +312,10 @@ class ChangeRecorder:
     def record(self, group: ConsumerGroup, reason: str, now_us: int) -> None:
         """Record the changes of the group and its members since the last call, with `reason` as their cause."""
         before = group.recorded_members
+        if group.members == before and group.recorded is not None:
+            _, epoch, target_epoch, _ = group.recorded
+            if (epoch, target_epoch) == (group.epoch, group.target_epoch):
+                return
         for member in group.members.values():
             known = before.get(member.member_id)
             if known is None or _visible(known) != _visible(member):

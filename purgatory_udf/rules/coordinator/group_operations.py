@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from purgatory_udf.contract.outcome import PartitionOutcome
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState
@@ -12,8 +13,7 @@ from purgatory_udf.rules.coordinator.group_requests import GroupRequest
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
 
 
-@dataclass(frozen=True, slots=True)
-class JoinKey:
+class JoinKey(Struct, frozen=True):
     """The watch key of a group's join (GroupJoinKey)."""
 
     group: str
@@ -22,8 +22,7 @@ class JoinKey:
         return self.group
 
 
-@dataclass(frozen=True, slots=True)
-class SyncKey:
+class SyncKey(Struct, frozen=True):
     """The watch key of a group's sync (GroupSyncKey)."""
 
     group: str
@@ -32,8 +31,7 @@ class SyncKey:
         return self.group
 
 
-@dataclass(frozen=True, slots=True)
-class MemberKey:
+class MemberKey(Struct, frozen=True):
     """The watch key of a member's session."""
 
     group: str
@@ -134,8 +132,7 @@ class DelayedJoin(GroupOperation):
         self._completion.on_complete_join(self, self.effective_us(now_us))
 
 
-@dataclass(frozen=True, slots=True)
-class DelayWindow:
+class DelayWindow(Struct, frozen=True):
     """One window of the initial rebalance delay: its length, and the time that remains after it."""
 
     delay_ms: int

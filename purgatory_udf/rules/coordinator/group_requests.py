@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.contract.overrides import RequestContext, apply_override
@@ -12,8 +13,7 @@ from purgatory_udf.contract.overrides import RequestContext, apply_override
 DEFAULT_API_VERSION = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRequest:
+class GroupRequest(Struct, frozen=True, kw_only=True):
     """The fields common to all requests. `member_id` is "" if the request names none.
 
     `coordinator` is "old" or "new" (Kafka 4.0) if the trace records which of Kafka's coordinators the group has.
@@ -33,7 +33,7 @@ class GroupRequest:
     instance_id: str | None
     generation: int
     coordinator: str | None = None
-    respond: Callable[[Any], None] | None = field(default=None, compare=False, repr=False)
+    respond: Callable[[Any], None] | None = None
 
     @property
     def derived_member_id(self) -> str:
@@ -41,8 +41,7 @@ class GroupRequest:
         return f"{self.client_id or 'consumer'}-{self.seq}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroup(GroupRequest):
+class JoinGroup(GroupRequest, frozen=True, kw_only=True):
     """A join. `assigned_member_id` and `leader_member_id` come from the recorded answer, or are None.
 
     `topics` (the subscription), `owned` and `target` (see `ConsumerHeartbeat`) matter only in a consumer group.
@@ -76,8 +75,7 @@ class JoinGroup(GroupRequest):
         return self.api_version >= 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroup(GroupRequest):
+class SyncGroup(GroupRequest, frozen=True, kw_only=True):
     """A sync: the member requests its assignment, and the leader provides it.
 
     `assignments` are the leader's: member, topic and partition. They matter only if the group becomes a consumer group.
@@ -88,22 +86,19 @@ class SyncGroup(GroupRequest):
     assignments: tuple[tuple[str, str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat(GroupRequest):
+class Heartbeat(GroupRequest, frozen=True, kw_only=True):
     """A heartbeat: it proves the member alive."""
 
     api: ClassVar[str] = "heartbeat"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommit(GroupRequest):
+class OffsetCommit(GroupRequest, frozen=True, kw_only=True):
     """An offset commit. Like a heartbeat, it proves the member alive."""
 
     api: ClassVar[str] = "offset_commit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerHeartbeat(GroupRequest):
+class ConsumerHeartbeat(GroupRequest, frozen=True, kw_only=True):
     """A heartbeat of the consumer protocol (KIP-848), with which a member joins, confirms its assignment, and leaves.
 
     A field of the request that is None was not sent, because it has not changed. Further fields:
@@ -129,15 +124,13 @@ class ConsumerHeartbeat(GroupRequest):
     recorded_assignment: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroup(GroupRequest):
+class LeaveGroup(GroupRequest, frozen=True, kw_only=True):
     """A leave: the member, or an administrator, removes the member from the group."""
 
     api: ClassVar[str] = "leave_group"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLoaded(GroupRequest):
+class GroupLoaded(GroupRequest, frozen=True, kw_only=True):
     """The coordinator has loaded this member of the group from its log. Without a `member_id`, the group is empty."""
 
     api: ClassVar[str] = "group_loaded"
@@ -148,15 +141,13 @@ class GroupLoaded(GroupRequest):
     protocols: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupUnloaded(GroupRequest):
+class GroupUnloaded(GroupRequest, frozen=True, kw_only=True):
     """The coordinator has resigned: another broker coordinates the group."""
 
     api: ClassVar[str] = "group_unloaded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStopped(GroupRequest):
+class GroupStopped(GroupRequest, frozen=True, kw_only=True):
     """The coordinator's process has ended."""
 
     api: ClassVar[str] = "group_stopped"
@@ -169,6 +160,9 @@ _GENERATION_REQUESTS: dict[str, Callable[..., GroupRequest]] = {
 _LIFECYCLE_EVENTS: dict[str, Callable[..., GroupRequest]] = {
     event.api: event for event in (GroupUnloaded, GroupStopped)
 }
+
+# Requests and events without fields of their own.
+_PLAIN_REQUESTS = _GENERATION_REQUESTS | _LIFECYCLE_EVENTS
 
 GROUP_EVENTS = frozenset(
     {JoinGroup.api, ConsumerHeartbeat.api, *_GENERATION_REQUESTS, GroupLoaded.api, *_LIFECYCLE_EVENTS}
@@ -203,7 +197,7 @@ def group_request(
         return _consumer_heartbeat(event, common, config)
     if event["type"] == OffsetCommit.api and event.get("member_epoch") is not None:
         common["generation"] = event["member_epoch"]
-    return (_GENERATION_REQUESTS | _LIFECYCLE_EVENTS)[event["type"]](**common)
+    return _PLAIN_REQUESTS[event["type"]](**common)
 
 
 def _join_group(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> JoinGroup:

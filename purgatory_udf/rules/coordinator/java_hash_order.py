@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable
+from functools import lru_cache
 
 _INT = 1 << 32
 _LONG = 1 << 64
 _FIBONACCI = -7046029254386353131
 
 
+@lru_cache(maxsize=1 << 16)
 def string_hash(text: str) -> int:
     """Return `String.hashCode()`, as an unsigned number of 32 bits."""
     value = 0

@@ -8,7 +8,8 @@ classic members remain, the group becomes a classic group again and rebalances.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics

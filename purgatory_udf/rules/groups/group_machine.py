@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +22,7 @@ from purgatory_udf.rules.coordinator.group_operations import (
     InitialDelayedJoin,
     OperationStart,
 )
-from purgatory_udf.rules.coordinator.group_requests import ConsumerHeartbeat, GroupRequest, JoinGroup, group_request
+from purgatory_udf.rules.coordinator.group_requests import ConsumerHeartbeat, GroupRequest, JoinGroup
 from purgatory_udf.rules.groups.column_frames import Frame, FrameLayout
 from purgatory_udf.rules.groups.group_rows import API_OF, ERROR_OF, LAST_LIVENESS_API, NONE, split_group_key
 from purgatory_udf.rules.groups.group_state_store import PENDING, SESSIONS, GroupSnapshot, RebalanceSnapshot
@@ -156,7 +154,6 @@ class GroupMachine:
         pauses: Pauses | None = None,
     ) -> None:
         broker, self._name = split_group_key(key)
-        self._config = config
         self.journal = AnswerJournal()
         self.timeline = OperationTimeline(self.journal)
         self.clock = GroupClock(self.timeline.record, broker, pauses)
@@ -178,11 +175,11 @@ class GroupMachine:
         consumers = self._coordinator.consumers
         return consumers.groups.get(self._name) if consumers is not None else None
 
-    def apply(self, event: Mapping[str, Any]) -> None:
-        """Apply an event, after running every timer up to its millisecond."""
-        self.clock.advance_to(event["time_us"] // 1000)
-        self._coordinator.handle(group_request(event, self._config))
-        self.clock.on_event(event["time_us"], event["seq"])
+    def apply(self, request: GroupRequest) -> None:
+        """Apply a request or event, after running every timer up to its millisecond."""
+        self.clock.advance_to(request.time_us // 1000)
+        self._coordinator.handle(request)
+        self.clock.on_event(request.time_us, request.seq)
 
     def snapshot(self) -> GroupSnapshot:
         """Return a snapshot from which a new machine continues as this one would."""
@@ -273,7 +270,7 @@ class GroupMachine:
     def _restored(
         self, operation: GroupOperation, started: Moment, request_id: str | None, client_id: str | None
     ) -> GroupOperation:
-        operation.request = replace(operation.request, request_id=request_id, client_id=client_id)
+        operation.request.request_id, operation.request.client_id = request_id, client_id
         self.timeline.restore(operation, started)
         return operation
 

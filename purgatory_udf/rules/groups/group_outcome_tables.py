@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import json
 
 from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.contract.tables import (
@@ -70,27 +70,39 @@ class GroupOutput(NamedTuple):
 
 def group_outputs(by_group: Mapping[str, StepResult]) -> list[GroupOutput]:
     """Serialize the results of a call, by table. Tables without rows are left out."""
-    frames: dict[str, list[Frame]] = {table: [] for table in _LAYOUTS}
-    for index, result in enumerate(by_group.values()):
-        parts = {
-            **{
-                table: [ended.take(end_kinds(ended) == end) for ended in result.ended]
-                for table, end in _END_TABLES.items()
-            },
-            "group_transitions": [TRANSITIONS.from_rows([_transition_row(change) for change in result.transitions])],
-            "member_transitions": [MEMBER_CHANGES.from_rows([_member_row(each) for each in result.member_changes])],
-            "group_answers": result.answer_frames,
-        }
-        for table, table_parts in parts.items():
-            frames[table] += [part.with_columns(group=_constant(index, len(part))) for part in table_parts if len(part)]
+    results = list(enumerate(by_group.values()))
+    ended = _joined(ENDED, [(index, frame) for index, result in results for frame in result.ended])
+    kinds = end_kinds(ended)
+    transitions = [(index, _transition_row(change)) for index, result in results for change in result.transitions]
+    changes = [(index, _member_row(change)) for index, result in results for change in result.member_changes]
+    tables = {
+        **{table: ended.take(kinds == end) for table, end in _END_TABLES.items()},
+        "group_transitions": _rows_of_groups(TRANSITIONS, transitions),
+        "member_transitions": _rows_of_groups(MEMBER_CHANGES, changes),
+        "group_answers": _joined(
+            ANSWERS, [(index, frame) for index, result in results for frame in result.answer_frames]
+        ),
+    }
     names = Frame({"key": np.array(list(by_group), dtype=object)})
-    joined = {table: Frame.concat(parts) for table, parts in frames.items() if parts}
     return [
         GroupOutput(
             table, int(rows.columns[_TIME_COLUMN[table]].max()), len(rows), pack({"names": names, "rows": rows})
         )
-        for table, rows in joined.items()
+        for table, rows in tables.items()
+        if len(rows)
     ]
+
+
+def _joined(layout: FrameLayout, frames: Sequence[tuple[int, Frame]]) -> Frame:
+    """Append frames, each with the index of its group, which becomes the column `group`."""
+    groups = np.repeat([index for index, _ in frames], [len(frame) for _, frame in frames])
+    return Frame.concat([layout.empty(), *(frame for _, frame in frames)]).with_columns(group=groups.astype(np.int64))
+
+
+def _rows_of_groups(layout: FrameLayout, rows: Sequence[tuple[int, tuple[int | str, ...]]]) -> Frame:
+    """Build a frame of rows, each with the index of its group, which becomes the column `group`."""
+    groups = np.array([index for index, _ in rows], dtype=np.int64)
+    return layout.from_rows([row for _, row in rows]).with_columns(group=groups)
 
 
 def concat_payloads(table: str, payloads: Iterable[bytes]) -> Frame:
@@ -107,22 +119,18 @@ def concat_payloads(table: str, payloads: Iterable[bytes]) -> Frame:
 
 
 def _transition_row(change: Transition) -> tuple[int | str, ...]:
-    members = json.dumps(change.members)
+    members = json.encode(change.members).decode()
     return change.at_us, change.generation, change.from_state, change.to_state, change.reason, members
 
 
 def _member_row(change: MemberChange) -> tuple[int | str, ...]:
     states = change.from_state or "", change.to_state
-    partitions = [json.dumps(sorted(each)) for each in (change.assigned, change.revoking, change.held_by)]
+    partitions = [json.encode(sorted(each)).decode() for each in (change.assigned, change.revoking, change.held_by)]
     return change.at_us, change.epoch, int(change.is_classic), change.member_id, *states, change.reason, *partitions
 
 
 def _with_group_columns(layout: FrameLayout) -> FrameLayout:
     return FrameLayout((*layout.numbers, "broker"), (*layout.texts, "group"))
-
-
-def _constant(value: int, count: int) -> Array:
-    return np.full(count, value, dtype=np.int64)
 
 
 # The answers of the replay, without successful heartbeats and commits, and what the trace records of the same answers.
@@ -219,7 +227,7 @@ class GroupTables:
             "at": _timestamps(changes.t),
             **{name: _texts(changes.columns[name]) for name in ("from_state", "to_state", "reason")},
             "generation": pa.array(changes.generation.astype(np.int32)),
-            "members": pa.array([json.loads(text) for text in changes.members], pa.list_(pa.string())),
+            "members": pa.array([json.decode(text) for text in changes.members], pa.list_(pa.string())),
         }
         return pa.table([columns[name] for name in GROUP_TRANSITIONS.names], schema=GROUP_TRANSITIONS)
 
@@ -265,7 +273,7 @@ def _partitions(name: str, column: Array) -> pa.Array:
     """Convert a text column of assignments to lists of partitions, for column `name` of `member_transitions`."""
     kind = MEMBER_TRANSITIONS.field(name).type
     names = [field.name for field in kind.value_type]
-    return pa.array([[dict(zip(names, each, strict=True)) for each in json.loads(text)] for text in column], kind)
+    return pa.array([[dict(zip(names, each, strict=True)) for each in json.decode(text)] for text in column], kind)
 
 
 def _texts(column: Array) -> pa.Array:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import json
 
+from purgatory_udf.common.configuration import GroupSettings
 from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.rules.coordinator.group_requests import (
+    GroupRequest,
+    Heartbeat,
+    LeaveGroup,
+    OffsetCommit,
+    SyncGroup,
+    group_request,
+)
 from purgatory_udf.rules.coordinator.rebalance import CONVERTED
 from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
@@ -182,8 +192,7 @@ def request_rows(events: pa.Table) -> Frame:
 def _protocols(column: pa.ChunkedArray) -> Array:
     """Serialize the protocols as JSON. Only joins have any, so the loop skips all other rows."""
     texts = np.full(len(column), "", dtype=object)
-    for row in np.flatnonzero(pc.is_valid(column).to_numpy()).tolist():
-        texts[row] = json.dumps(column[row].as_py())
+    texts[pc.is_valid(column).to_numpy()] = [json.encode(names).decode() for names in column.drop_null().to_pylist()]
     return texts
 
 
@@ -197,22 +206,49 @@ _CONSUMER_FIELDS = (
 def _consumer_fields(events: pa.Table) -> Array:
     """Serialize the fields that only consumer groups use as JSON. Rows without such fields have an empty text."""
     texts = np.full(len(events), "", dtype=object)
-    has_any = np.zeros(len(events), dtype=bool)
+    fields: dict[int, dict[str, Any]] = {}
     for name in _CONSUMER_FIELDS:
-        has_any |= pc.is_valid(events[name]).to_numpy()
-    rows = np.flatnonzero(has_any)
-    if len(rows):
-        for row, fields in zip(rows.tolist(), events.select(_CONSUMER_FIELDS).take(rows).to_pylist(), strict=True):
-            texts[row] = json.dumps({name: value for name, value in fields.items() if value is not None})
+        rows = np.flatnonzero(pc.is_valid(events[name]).to_numpy()).tolist()
+        for row, value in zip(rows, events[name].drop_null().to_pylist(), strict=True):
+            fields.setdefault(row, {})[name] = value
+    texts[list(fields)] = [json.encode(values).decode() for values in fields.values()]
     return texts
 
 
+# Requests with no other fields than the columns of numbers and texts, unless `consumer` has any.
+_PLAIN_REQUESTS: dict[int, Callable[..., GroupRequest]] = {
+    Api.HEARTBEAT: Heartbeat,
+    Api.OFFSET_COMMIT: OffsetCommit,
+    Api.SYNC_GROUP: SyncGroup,
+    Api.LEAVE_GROUP: LeaveGroup,
+}
+
+
 class GroupEvents:
-    """The rows of one group as events. An empty text becomes None."""
+    """The rows of one group as events, or as requests. An empty text becomes None."""
 
     def __init__(self, rows: Frame, key: str) -> None:
         self._broker, self._group = split_group_key(key)
         self._columns = {name: rows.columns[name].tolist() for name in ROWS.names}
+
+    def request(self, row: int, config: GroupSettings) -> GroupRequest:
+        """Return the row as a request, with what-if settings applied to its timeouts."""
+        columns = self._columns
+        plain_request = _PLAIN_REQUESTS.get(columns["api"][row])
+        if plain_request is None or columns["consumer"][row]:
+            return group_request(self[row], config)
+        return plain_request(
+            seq=columns["seq"][row],
+            time_us=columns["t"][row],
+            broker=self._broker,
+            request_id=columns["request_id"][row] or None,
+            client_id=columns["client_id"][row] or None,
+            group=self._group,
+            member_id=columns["member_id"][row],
+            instance_id=columns["instance_id"][row] if columns["static"][row] else None,
+            generation=columns["generation"][row],
+            coordinator=coordinator_name(columns["coordinator"][row]),
+        )
 
     def __getitem__(self, row: int) -> Mapping[str, Any]:
         columns = self._columns
@@ -230,24 +266,26 @@ class GroupEvents:
             "coordinator": coordinator_name(columns["coordinator"][row]),
         }
         if columns["consumer"][row]:
-            event |= json.loads(columns["consumer"][row])
+            event |= json.decode(columns["consumer"][row])
         version, rebalance_ms = columns["api_version"][row], columns["rebalance_ms"][row]
         if columns["api"][row] == Api.CONSUMER_GROUP_HEARTBEAT:
             session_ms = columns["session_ms"][row]
-            return event | {
-                "rebalance_timeout_ms": None if rebalance_ms == _ABSENT else rebalance_ms,
-                "session_timeout_ms": None if session_ms == _ABSENT else session_ms,
-            }
-        if columns["api"][row] not in (Api.JOIN_GROUP, Api.GROUP_LOADED):
+            event["session_timeout_ms"] = None if session_ms == _ABSENT else session_ms
+        elif columns["api"][row] in (Api.JOIN_GROUP, Api.GROUP_LOADED):
+            event["session_timeout_ms"] = columns["session_ms"][row]
+            event["assigned_member_id"] = columns["assigned"][row] or None
+            event["leader_member_id"] = columns["named_leader"][row] or None
+            event["api_version"] = None if version == _ABSENT else version
+            event["protocols"] = _decode_protocols(columns["protocols"][row])
+        else:
             return event
-        return event | {
-            "assigned_member_id": columns["assigned"][row] or None,
-            "leader_member_id": columns["named_leader"][row] or None,
-            "api_version": None if version == _ABSENT else version,
-            "session_timeout_ms": columns["session_ms"][row],
-            "rebalance_timeout_ms": None if rebalance_ms == _ABSENT else rebalance_ms,
-            "protocols": json.loads(columns["protocols"][row] or "[]"),
-        }
+        event["rebalance_timeout_ms"] = None if rebalance_ms == _ABSENT else rebalance_ms
+        return event
+
+
+@lru_cache(maxsize=1 << 10)
+def _decode_protocols(text: str) -> tuple[str, ...]:
+    return tuple(json.decode(text or "[]"))
 
 
 # `group` is an index into the keys of the batch.

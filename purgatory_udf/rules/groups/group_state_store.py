@@ -6,13 +6,13 @@ in another format is rejected.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, json, structs
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.coordinator.consumer_group import ConsumerGroup, from_document, to_document
@@ -30,8 +30,7 @@ SESSIONS = FrameLayout(
 PENDING = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceSnapshot:
+class RebalanceSnapshot(Struct, frozen=True):
     """An open operation of the Rebalance purgatory: a join, initial join or sync, or a member's timer.
 
     Attributes:
@@ -153,13 +152,13 @@ _GROUP_FIELDS = {
 def to_text(snapshot: GroupSnapshot) -> str:
     """Return everything in a snapshot but its sessions as JSON, for `from_text`."""
     if snapshot.text is None:
-        snapshot.text = json.dumps(_document(snapshot), separators=(",", ":"), ensure_ascii=False)
+        snapshot.text = json.encode(_document(snapshot)).decode()
     return snapshot.text
 
 
 def from_text(text: str, sessions: Frame, key: str) -> GroupSnapshot:
     """Restore the snapshot of the group `key` from the result of `to_text` and the group's sessions."""
-    document = json.loads(text)
+    document = json.decode(text)
     consumer = document["consumer"]
     if consumer is not None:
         consumer = from_document(consumer, *split_group_key(key))
@@ -186,7 +185,7 @@ def from_text(text: str, sessions: Frame, key: str) -> GroupSnapshot:
 def _document(snapshot: GroupSnapshot) -> dict[str, Any]:
     return {
         "group": _group_document(snapshot.group) if snapshot.group is not None else None,
-        "rounds": [asdict(operation) for operation in snapshot.rebalances],
+        "rounds": [structs.asdict(operation) for operation in snapshot.rebalances],
         "former": [_member_document(member) for member in snapshot.former],
         "is_new": snapshot.is_new,
         "commit_ms": snapshot.commit_ms,
@@ -250,7 +249,9 @@ def _member(document: dict[str, Any]) -> Member:
 
 def _request_document(request: GroupRequest) -> dict[str, Any]:
     """Serialize a waiting request without its callback."""
-    return {field.name: getattr(request, field.name) for field in fields(request) if field.name != "respond"}
+    values = structs.asdict(request)
+    del values["respond"]
+    return values
 
 
 def _request(api: type[JoinGroup] | type[SyncGroup], document: dict[str, Any]) -> GroupRequest:

@@ -21,6 +21,7 @@ from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Entry, MemberChange, StateChange
 from purgatory_udf.rules.coordinator.group_coordinator import has_new_coordinator
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
+from purgatory_udf.rules.coordinator.group_requests import GroupStopped
 from purgatory_udf.rules.groups.column_frames import Frame
 from purgatory_udf.rules.groups.group_machine import ANSWERS, GroupMachine, answer_frame
 from purgatory_udf.rules.groups.group_rows import ERRORS, LAST_LIVENESS_API, Api, GroupEvents, split_group_key
@@ -159,9 +160,10 @@ class _GroupStep:
     def _apply_event(self, at: int) -> int:
         if self._events is None:
             self._events = GroupEvents(self._rows, self._key)
-        self._restore_machine().apply(self._events[at])
-        if self._rows.api[at] == Api.GROUP_STOPPED:
-            self._result.stopped.append((int(self._rows.t[at]), int(self._rows.seq[at])))
+        request = self._events.request(at, self._config)
+        self._restore_machine().apply(request)
+        if isinstance(request, GroupStopped):
+            self._result.stopped.append((request.time_us, request.seq))
         return 1
 
     def _is_stable(self) -> bool:
@@ -181,9 +183,12 @@ class _GroupStep:
             return
         machine, self._snapshot, self._machine = self._machine, self._machine.snapshot(), None
         self._result.entries += machine.journal.entries
-        self._result.answer_frames.append(answer_frame(machine.journal.answered))
-        self._result.ended.append(ended_frame(machine.timeline))
-        self._result.walks.append(WALKS.from_rows(machine.timeline.walks))
+        if machine.journal.answered:
+            self._result.answer_frames.append(answer_frame(machine.journal.answered))
+        if machine.timeline.ended:
+            self._result.ended.append(ended_frame(machine.timeline))
+        if machine.timeline.walks:
+            self._result.walks.append(WALKS.from_rows(machine.timeline.walks))
 
 
 def _heartbeat_run_ends(rows: Frame) -> list[int]:

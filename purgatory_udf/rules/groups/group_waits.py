@@ -6,7 +6,7 @@ completes an operation removes it; an expired one stays until the next check of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,11 +36,9 @@ def _list_name_prefix(group: str) -> str:
     return f"{len(group)}/{group}/"
 
 
-def open_operation_ids(snapshot: GroupSnapshot) -> Array:
-    """Return the ids of a group's open operations as 64-bit integers: its sessions, then its joins and syncs."""
-    return np.concatenate(
-        [snapshot.sessions.op, np.array([each.operation_id for each in snapshot.rebalances], dtype=np.int64)]
-    )
+def open_operation_ids(snapshot: GroupSnapshot) -> frozenset[int]:
+    """Return the ids of a group's open operations: sessions, joins and syncs."""
+    return frozenset([*snapshot.sessions.op.tolist(), *(each.operation_id for each in snapshot.rebalances)])
 
 
 @dataclass
@@ -50,7 +48,7 @@ class GroupWaits:
     lists: dict[tuple[int, int, str], int] = field(default_factory=dict)
     frames: dict[str, list[Frame]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})
 
-    def record(self, key: str, open_before: Array, snapshot: GroupSnapshot, result: StepResult) -> None:
+    def record(self, key: str, open_before: Set[int], snapshot: GroupSnapshot, result: StepResult) -> None:
         """Add the changes of one group.
 
         Args:
@@ -63,23 +61,23 @@ class GroupWaits:
             # The new coordinator has no purgatories.
             return
         broker, group = split_group_key(key)
-        sessions = snapshot.sessions
-        new = sessions.take(~np.isin(sessions.op, open_before)) if len(open_before) else sessions
-        if len(new):
-            self._add("started", new.with_columns(list=self._session_lists(broker, group, new.member_id)))
+        lists = _GroupLists(self.lists, broker, _list_name_prefix(group))
+        new = [row for row, op in enumerate(snapshot.sessions.op.tolist()) if op not in open_before]
+        if new:
+            sessions = snapshot.sessions.take(np.array(new))
+            self._add("started", sessions.with_columns(list=lists.of_sessions(sessions.member_id)))
         rebalances = [operation for operation in snapshot.rebalances if operation.operation_id not in open_before]
         if rebalances:
-            self._add("started", STARTED.from_rows([self._started(broker, group, each) for each in rebalances]))
+            self._add("started", STARTED.from_rows([_started(lists, each) for each in rebalances]))
         for ended in result.ended:
             watched = ended.take(ended.watched > 0)
             if len(watched):
-                lists_ = self._lists(broker, group, _LIST_BY_KIND_CODE[watched.kind], watched.member_id)
-                self._add("ended", watched.with_columns(list=lists_))
+                list_numbers = lists.of_rows(_LIST_BY_KIND_CODE[watched.kind], watched.member_id)
+                self._add("ended", watched.with_columns(list=list_numbers))
         for walks in result.walks:
-            if len(walks):
-                self._add("walked", walks.with_columns(list=self._lists(broker, group, walks.list, walks.member_id)))
+            self._add("walked", walks.with_columns(list=lists.of_rows(walks.list, walks.member_id)))
         for code in (Code.HEARTBEAT, Code.REBALANCE) if result.stopped else ():
-            all_lists = self._number(broker, code, _list_name_prefix(group))
+            all_lists = lists.number(code, "")
             self._add("stopped", STOPPED.from_rows([(all_lists, t, seq, 0) for t, seq in result.stopped]))
 
     def to_bytes(self) -> bytes | None:
@@ -89,32 +87,38 @@ class GroupWaits:
         joined = {name: Frame.concat([_LAYOUTS[name].empty(), *frames]) for name, frames in self.frames.items()}
         return pack({"lists": _LISTS.from_rows(list(self.lists)), **joined})
 
-    def _started(self, broker: int, group: str, operation: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
-        list_ = self._list(broker, group, _LIST_BY_KIND.get(operation.kind, WatcherList.JOINS), "")
-        return list_, operation.operation_id, operation.started_us, operation.seq, operation.sub, operation.deadline_ms
-
     def _add(self, name: str, frame: Frame) -> None:
         self.frames[name].append(frame.select(_LAYOUTS[name].names))
 
-    def _list(self, broker: int, group: str, kind: int, member_id: str) -> int:
+
+class _GroupLists(dict[tuple[int, str], int]):
+    """The indices of a group's lists by kind and member. Reading adds a missing list to the lists of the call."""
+
+    def __init__(self, lists: dict[tuple[int, int, str], int], broker: int, prefix: str) -> None:
+        super().__init__()
+        self._lists, self._broker, self._prefix = lists, broker, prefix
+
+    def __missing__(self, key: tuple[int, str]) -> int:
+        kind, member_id = key
         code = Code.HEARTBEAT if kind == WatcherList.SESSIONS else Code.REBALANCE
-        return self._number(broker, code, f"{_list_name_prefix(group)}{int(kind)}/{member_id}")
+        number = self[key] = self.number(code, f"{kind}/{member_id}")
+        return number
 
-    def _number(self, broker: int, code: Code, name: str) -> int:
-        return self.lists.setdefault((broker, int(code), name), len(self.lists))
+    def number(self, code: Code, name: str) -> int:
+        """Return the index of the list with this name, which is relative to the group's prefix."""
+        return self._lists.setdefault((self._broker, int(code), self._prefix + name), len(self._lists))
 
-    def _session_lists(self, broker: int, group: str, members: Array) -> Array:
-        return self._lists(broker, group, np.full(len(members), int(WatcherList.SESSIONS)), members)
+    def of_rows(self, kinds: Array, members: Array) -> Array:
+        pairs = zip(kinds.tolist(), members.tolist(), strict=True)
+        return np.array([self[pair] for pair in pairs], dtype=np.int64)
 
-    def _lists(self, broker: int, group: str, kinds: Array, members: Array) -> Array:
-        known: dict[tuple[int, str], int] = {}
-        numbers = []
-        for pair in zip(kinds.tolist(), members.tolist(), strict=True):
-            number = known.get(pair)
-            if number is None:
-                number = known[pair] = self._list(broker, group, *pair)
-            numbers.append(number)
-        return np.array(numbers, dtype=np.int64)
+    def of_sessions(self, members: Array) -> Array:
+        return np.array([self[int(WatcherList.SESSIONS), member_id] for member_id in members.tolist()], dtype=np.int64)
+
+
+def _started(lists: _GroupLists, operation: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
+    list_ = lists[int(_LIST_BY_KIND.get(operation.kind, WatcherList.JOINS)), ""]
+    return list_, operation.operation_id, operation.started_us, operation.seq, operation.sub, operation.deadline_ms
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ reads, but no outcomes, so the clock of a group needs only deadlines. The timeli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -25,7 +25,12 @@ from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout
 from purgatory_udf.rules.groups.group_rows import FOREVER, KIND_OF, RULE_OF
 from purgatory_udf.rules.purgatory.clock import Clock, Pauses
-from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedOperationPurgatory, Watchers
+from purgatory_udf.rules.purgatory.delayed_operation import (
+    BROKER_STOPPED,
+    TIMEOUT,
+    DelayedOperationPurgatory,
+    Watchers,
+)
 from purgatory_udf.rules.purgatory.timing_wheel import Alarm, Timer, TimerTask
 
 # The `seq` of what the clock causes, as opposed to an event. It sorts before all events of its millisecond.
@@ -98,8 +103,20 @@ class RestorablePurgatory(DelayedOperationPurgatory[Any]):
         operation.watched = self.used = True
         self.timer.add(operation)
 
+    def try_complete_else_watch(self, operation: Any, keys: Iterable[Any], now_us: int) -> bool:
+        """Try the operation once, and watch it on its only key if it is still open."""
+        if operation.maybe_try_complete(now_us):
+            return True
+        self.restore(operation)
+        return False
+
     def check_and_complete(self, key: Any, now_us: int) -> int:
-        completed = super().check_and_complete(key, now_us)
+        watchers = self._watchers_by_key.get(key)
+        completed = 0
+        if watchers is not None:
+            completed = watchers.try_complete_watched(key, now_us)
+            if not len(watchers):
+                self._remove_if_empty(key)
         if not completed:
             self.fruitless_checks.append(key)
         return completed
@@ -143,7 +160,7 @@ class GroupClock(Clock):
         A timer may add another that is due by `now_ms`, to either purgatory.
         """
         last_ms, turn = -1, 0
-        while self.purgatories:
+        while self._may_be_due(now_ms):
             due_ms, place = min((self._wake_ms(purgatory), place) for place, purgatory in enumerate(self.purgatories))
             if due_ms > now_ms or due_ms == FOREVER:
                 return
@@ -154,6 +171,14 @@ class GroupClock(Clock):
                 timer.resumed_ms = due_ms
             timer.advance_clock(due_ms)
             self._on_step(self._moment(due_ms, turn))
+
+    def _may_be_due(self, now_ms: int) -> bool:
+        """Return whether a timer is due by `now_ms`, unless a pause delays it."""
+        for purgatory in self.purgatories:
+            wake_ms = purgatory.timer.next_wake_ms()
+            if wake_ms is not None and wake_ms <= now_ms:
+                return True
+        return False
 
     def _moment(self, due_ms: int, turn: int) -> Moment:
         """Return the moment at which a timer that is due at `due_ms` runs, in the reaper's turn `turn`.
@@ -205,16 +230,18 @@ class OperationTimeline:
 
     def record(self, moment: Moment) -> None:
         """Record the operations that started or ended since the last call, and the checks, at this moment."""
-        for operation in self.journal.operations[self._recorded :]:
-            self.started[operation] = moment
-            self._open[operation] = None
-        self._recorded = len(self.journal.operations)
-        for operation in [operation for operation in self._open if operation.completed]:
+        if len(self.journal.operations) > self._recorded:
+            for operation in self.journal.operations[self._recorded :]:
+                self.started[operation] = moment
+                self._open[operation] = None
+            self._recorded = len(self.journal.operations)
+        for operation in [operation for operation in self._open if operation.ended_us is not None]:
             self.ended[operation] = moment
             del self._open[operation]
         for purgatory in self.purgatories:
-            self.walks += [_walk_row(key, moment) for key in purgatory.fruitless_checks]
-            purgatory.fruitless_checks.clear()
+            if purgatory.fruitless_checks:
+                self.walks += [_walk_row(key, moment) for key in purgatory.fruitless_checks]
+                purgatory.fruitless_checks.clear()
 
     @property
     def still_open(self) -> Iterator[GroupOperation]:
@@ -257,22 +284,23 @@ def ended_frame(timeline: OperationTimeline) -> Frame:
 
 
 def _ended_row(operation: GroupOperation, start: Moment, end: Moment) -> tuple[int | str, ...]:
-    outcome = operation.outcome()
+    request = operation.request
+    assert operation.ended_us is not None, "the operation has ended"
     return (
-        outcome.operation_id,
-        KIND_OF[outcome.kind],
-        outcome.started_us,
+        request.operation_id,
+        KIND_OF[request.kind],
+        request.started_us,
         start.seq,
         start.sub,
-        outcome.ended_us,
+        operation.ended_us,
         end.seq,
         end.sub,
-        outcome.deadline_us // 1000,
-        outcome.expired,
-        outcome.watched,
-        RULE_OF[outcome.completed_by],
-        outcome.trigger is not None,
+        operation.deadline_ms,
+        operation.expired,
+        operation.watched,
+        RULE_OF[TIMEOUT if operation.expired else operation.completed_by],
+        operation.trigger is not None,
         operation.member_id if isinstance(operation, DelayedHeartbeat | MemberTimer) else "",
-        outcome.request_id or "",
-        outcome.client_id or "",
+        request.request_id or "",
+        request.client_id or "",
     )

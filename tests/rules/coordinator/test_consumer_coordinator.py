@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.coordinator.assignors import UNIFORM, ClusterTopics, MemberSubscription, TopicSizes, assign
