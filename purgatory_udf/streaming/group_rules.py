@@ -22,7 +22,7 @@ from purgatory_udf.rules.engine.key_shards import grouping_function
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS, GroupOutput, GroupTables, group_outputs
 from purgatory_udf.rules.groups.group_rows import COLUMNS, FOREVER, ROWS, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import GroupStateStore
-from purgatory_udf.rules.groups.group_step import StepResult, step
+from purgatory_udf.rules.groups.group_step import StepResult, step, step_stable_groups
 from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_ids
 from purgatory_udf.streaming.stateful_adapter import CLOCK, STATUS, WAITS, InputChunk, OutputChunk, Plan, Rules, Scalars
 from purgatory_udf.streaming.status_update import GroupStatusUpdate, is_rebalancing
@@ -83,7 +83,12 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
         waits, update = GroupWaits(), GroupStatusUpdate()
         by_key: dict[str, StepResult] = {}
         rows_of = dict(rows.by_group())
-        for key in {**rows_of, **dict.fromkeys(state.due(horizon_ms))}:
+        keys = {**rows_of, **dict.fromkeys(state.due(horizon_ms))}
+        stable = step_stable_groups(state, rows, horizon_ms, self.plan.pauses)
+        for key, snapshot in stable.snapshots.items():
+            state.put(key, snapshot)
+        waits.record_stable(stable)
+        for key in (key for key in keys if key not in stable.snapshots):
             snapshot = state.get(key)
             before, was_rebalancing = open_operation_ids(snapshot), is_rebalancing(snapshot)
             snapshot, result = step(
@@ -101,7 +106,7 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
                 update.add(key, was_rebalancing, snapshot, result)
             if result:
                 by_key[key] = result
-        return state, self._chunks(group_outputs(by_key), waits, update, horizon_ms)
+        return state, self._chunks(group_outputs(by_key, stable), waits, update, horizon_ms)
 
     def _chunks(
         self, outputs: list[GroupOutput], waits: GroupWaits, update: GroupStatusUpdate, horizon_ms: int

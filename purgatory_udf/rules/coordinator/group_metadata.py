@@ -226,7 +226,8 @@ class Group:
         """Return whether at least one of these protocols is supported by every member."""
         if self.state is GroupState.EMPTY:
             return bool(protocols)
-        return any(all(name in member.protocols for member in self.members.values()) for name in protocols)
+        supported = {member.protocols for member in self.members.values()}
+        return any(all(name in names for names in supported) for name in protocols)
 
     def select_protocol(self) -> str:
         """Return the protocol with the most votes, the earliest vote first in a tie.

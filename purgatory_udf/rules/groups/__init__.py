@@ -3,8 +3,8 @@
 In reading order:
 
 - `group_rows`, `column_frames`: events of groups as columns of numbers and texts
-- `group_step`: one call for one group, which uses the next three modules
-- `heartbeat_fast_path`: heartbeats and offset commits of a stable group, on columns
+- `group_step`: one call for one group, or for all stable groups of a shard, which uses the next three modules
+- `heartbeat_fast_path`: heartbeats and offset commits of stable groups, on columns
 - `group_machine`: the coordinator for one group, restored from a snapshot
 - `operation_timeline`: when operations start and end in the order of the whole trace
 - `group_state_store`: snapshots of groups between calls

@@ -24,7 +24,7 @@ from purgatory_udf.rules.coordinator.coordinator_journal import MemberChange
 from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_machine import ANSWERS
 from purgatory_udf.rules.groups.group_rows import ERRORS, FOREVER, KINDS, RULES, Api, split_group_key
-from purgatory_udf.rules.groups.group_step import StepResult
+from purgatory_udf.rules.groups.group_step import StableGroups, StepResult
 from purgatory_udf.rules.groups.operation_timeline import CANCELLED, COMPLETED, ENDED, EXPIRED, end_kinds
 
 # `members` is a JSON list.
@@ -68,10 +68,24 @@ class GroupOutput(NamedTuple):
     payload: bytes
 
 
-def group_outputs(by_group: Mapping[str, StepResult]) -> list[GroupOutput]:
-    """Serialize the results of a call, by table. Tables without rows are left out."""
+def group_outputs(by_group: Mapping[str, StepResult], stable: StableGroups | None = None) -> list[GroupOutput]:
+    """Serialize the results of a call, by table. Tables without rows are left out.
+
+    Args:
+        by_group: The results of groups that took a step each.
+        stable: The results of the other groups, with their rows at the end.
+    """
     results = list(enumerate(by_group.values()))
     ended = _joined(ENDED, [(index, frame) for index, result in results for frame in result.ended])
+    answers = _joined(ANSWERS, [(index, frame) for index, result in results for frame in result.answer_frames])
+    keys = list(by_group)
+    if stable is not None:
+        ended, answers = (
+            Frame.concat([rows, of_stable.with_columns(group=of_stable.group + len(keys))])
+            for rows, of_stable in ((ended, stable.ended), (answers, stable.errors))
+        )
+        keys += stable.snapshots
+    names = Frame({"key": np.array(keys, dtype=object)})
     kinds = end_kinds(ended)
     transitions = [(index, _transition_row(change)) for index, result in results for change in result.transitions]
     changes = [(index, _member_row(change)) for index, result in results for change in result.member_changes]
@@ -79,11 +93,8 @@ def group_outputs(by_group: Mapping[str, StepResult]) -> list[GroupOutput]:
         **{table: ended.take(kinds == end) for table, end in _END_TABLES.items()},
         "group_transitions": _rows_of_groups(TRANSITIONS, transitions),
         "member_transitions": _rows_of_groups(MEMBER_CHANGES, changes),
-        "group_answers": _joined(
-            ANSWERS, [(index, frame) for index, result in results for frame in result.answer_frames]
-        ),
+        "group_answers": answers,
     }
-    names = Frame({"key": np.array(list(by_group), dtype=object)})
     return [
         GroupOutput(
             table, int(rows.columns[_TIME_COLUMN[table]].max()), len(rows), pack({"names": names, "rows": rows})

@@ -108,9 +108,12 @@ class GroupSnapshot:
 
     def next_deadline_ms(self) -> int:
         """Return the earliest deadline of an open operation, or `FOREVER`."""
+        sessions_ms = int(self.sessions.deadline.min()) if len(self.sessions) else FOREVER
+        return min(sessions_ms, self.next_other_deadline_ms())
+
+    def next_other_deadline_ms(self) -> int:
+        """Return the earliest deadline of joins, syncs and commits, or `FOREVER`."""
         deadlines = [operation.deadline_ms for operation in self.rebalances]
-        if len(self.sessions):
-            deadlines.append(int(self.sessions.deadline.min()))
         if self.commit_ms is not None:
             deadlines.append(self.commit_ms)
         return min(deadlines, default=FOREVER)
@@ -309,6 +312,10 @@ class GroupStateStore:
         """Return the snapshot of a group, or an empty one if the group is new."""
         text = self._texts.get(key)
         return GroupSnapshot() if text is None else from_text(text, self._sessions[key], key)
+
+    def is_stable(self, key: str) -> bool:
+        """Return whether the store holds a classic or consumer group in the state Stable."""
+        return self._states.get(key) == GroupState.STABLE.value
 
     def put(self, key: str, snapshot: GroupSnapshot) -> None:
         """Store the snapshot of a group, in place of its former one."""

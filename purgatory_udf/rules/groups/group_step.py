@@ -1,11 +1,12 @@
-"""One call for one group: snapshot and events in, results and new snapshot out, up to a horizon.
+"""One call for one group, or for stable groups: snapshots and events in, results and new snapshots out.
 
     snapshot, events ──► machine ──► heartbeat run ──► machine ──► … ──► timers up to the horizon ──► snapshot, result
                          (joins, syncs,  (columns)
                          leaves, timers)
 
 The machine is the coordinator for one group. Heartbeats and commits of a stable group, which are most of any trace, are
-decided on columns without it. So it is restored only for other events and timers, and in many calls not at all.
+decided on columns without it. So it is restored only for other events and timers, and in many calls not at all. The
+groups that stay stable up to the horizon are decided together (`step_stable_groups`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,16 @@ from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.rules.coordinator.group_requests import GroupStopped
 from purgatory_udf.rules.groups.column_frames import Frame
 from purgatory_udf.rules.groups.group_machine import ANSWERS, GroupMachine, answer_frame
-from purgatory_udf.rules.groups.group_rows import ERRORS, LAST_LIVENESS_API, Api, GroupEvents, split_group_key
-from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
+from purgatory_udf.rules.groups.group_rows import (
+    ERRORS,
+    FOREVER,
+    LAST_LIVENESS_API,
+    Api,
+    GroupEvents,
+    RequestBatch,
+    split_group_key,
+)
+from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, GroupStateStore
 from purgatory_udf.rules.groups.heartbeat_fast_path import apply_heartbeats
 from purgatory_udf.rules.groups.operation_timeline import ENDED, WALKS, ended_frame
 from purgatory_udf.rules.purgatory.clock import Pauses
@@ -76,6 +85,53 @@ class StepResult:
         yield from (entry for entry in self.entries if isinstance(entry, Answer))
         for heartbeats in self.heartbeats:
             yield from _answers_of(heartbeats, key)
+
+
+@dataclass(frozen=True)
+class StableGroups:
+    """The groups of a call for which nothing but heartbeats and commits happened, all decided together.
+
+    Attributes:
+        snapshots: The groups after the call.
+        ended: The sessions that ended, as rows of `ENDED`. Each `group` is an index into `snapshots`.
+        started: The sessions that started and are open, as rows of `SESSIONS`.
+        errors: Requests that were answered with an error, as rows of `ANSWERS`.
+    """
+
+    snapshots: dict[str, GroupSnapshot]
+    ended: Frame
+    started: Frame
+    errors: Frame
+
+
+def step_stable_groups(state: GroupStateStore, batch: RequestBatch, horizon_ms: int, pauses: Pauses) -> StableGroups:
+    """Decide the groups of a batch that stay stable and have no timer due by the horizon.
+
+    The other groups are not changed. They need a `step` each.
+    """
+    rows, group = batch.rows, batch.rows.group
+    is_candidate = (np.bincount(group, minlength=len(batch.keys)) > 0) & (horizon_ms < FOREVER)
+    is_candidate[group[rows.api > LAST_LIVENESS_API]] = False
+    found = {
+        number: state.get(batch.keys[number])
+        for number in np.flatnonzero(is_candidate).tolist()
+        if state.is_stable(batch.keys[number])
+    }
+    stable = {number: snapshot for number, snapshot in found.items() if snapshot.is_stable}
+    index = np.full(len(batch.keys), -1)
+    index[list(stable)] = np.arange(len(stable))
+    rows = rows.take(index[group] >= 0)
+    runs = apply_heartbeats(list(stable.values()), rows, index[rows.group], pauses, horizon_ms)
+    is_error = runs.decided & (runs.answers > 0)
+    errors = rows.with_columns(answer=runs.answers).take(is_error)
+    decided = np.flatnonzero(runs.lengths)
+    numbers = np.cumsum(runs.lengths > 0) - 1
+    return StableGroups(
+        {batch.keys[number]: stable[number] for number in np.array(list(stable), dtype=np.int64)[decided].tolist()},
+        runs.ended.with_columns(group=numbers[runs.ended.group]),
+        runs.started.with_columns(group=numbers[runs.started.group]),
+        error_answers(errors).with_columns(group=numbers[index[errors.group]]),
+    )
 
 
 def step(
@@ -148,14 +204,16 @@ class _GroupStep:
                 return 0
         self._release_machine()
         heartbeats = self._rows.take(slice(at, end))
-        run = apply_heartbeats(self._snapshot, heartbeats, self._pauses)
-        if run.length:
-            self._result.ended.append(run.ended)
-            decided = heartbeats.take(slice(0, run.length)).with_columns(answer=run.answers)
+        only_group = np.zeros(len(heartbeats), dtype=np.int64)
+        runs = apply_heartbeats([self._snapshot], heartbeats, only_group, self._pauses)
+        length = int(runs.lengths[0])
+        if length:
+            self._result.ended.append(runs.ended.select(ENDED.names))
+            decided = heartbeats.with_columns(answer=runs.answers).take(slice(0, length))
             self._result.heartbeats.append(decided)
-            if run.answers.any():
-                self._result.answer_frames.append(_error_answers(decided.take(run.answers > 0)))
-        return run.length
+            if decided.answer.any():
+                self._result.answer_frames.append(error_answers(decided.take(decided.answer > 0)))
+        return length
 
     def _apply_event(self, at: int) -> int:
         if self._events is None:
@@ -198,7 +256,7 @@ def _heartbeat_run_ends(rows: Frame) -> list[int]:
     return ends
 
 
-def _error_answers(heartbeats: Frame) -> Frame:
+def error_answers(heartbeats: Frame) -> Frame:
     """Return heartbeats that were answered with an error as rows of `ANSWERS`."""
     nothing = np.full(len(heartbeats), "", dtype=object)
     return Frame(

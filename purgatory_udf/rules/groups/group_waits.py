@@ -15,7 +15,7 @@ from purgatory_udf.rules.engine.loop.codes import Code
 from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_rows import KINDS, split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, RebalanceSnapshot
-from purgatory_udf.rules.groups.group_step import StepResult
+from purgatory_udf.rules.groups.group_step import StableGroups, StepResult
 from purgatory_udf.rules.groups.operation_timeline import WatcherList
 
 _LIST_BY_KIND = {"heartbeat": WatcherList.SESSIONS, "sync": WatcherList.SYNCS}
@@ -79,6 +79,20 @@ class GroupWaits:
         for code in (Code.HEARTBEAT, Code.REBALANCE) if result.stopped else ():
             all_lists = lists.number(code, "")
             self._add("stopped", STOPPED.from_rows([(all_lists, t, seq, 0) for t, seq in result.stopped]))
+
+    def record_stable(self, stable: StableGroups) -> None:
+        """Add the changes of the groups in which only sessions ended and started."""
+        lists = []
+        for key in stable.snapshots:
+            broker, group = split_group_key(key)
+            lists.append(_GroupLists(self.lists, broker, _list_name_prefix(group)))
+        has_lists = np.array([not snapshot.is_new for snapshot in stable.snapshots.values()], dtype=bool)
+        for name, sessions in (("started", stable.started), ("ended", stable.ended)):
+            sessions = sessions.take(has_lists[sessions.group])
+            members = zip(sessions.group.tolist(), sessions.member_id.tolist(), strict=True)
+            numbers = [lists[group][int(WatcherList.SESSIONS), member_id] for group, member_id in members]
+            if numbers:
+                self._add(name, sessions.with_columns(list=np.array(numbers, dtype=np.int64)))
 
     def to_bytes(self) -> bytes | None:
         """Serialize the changes. Returns None if no list changed."""

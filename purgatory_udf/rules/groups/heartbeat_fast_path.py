@@ -11,151 +11,214 @@ The sessions of a run therefore follow from the consecutive times of each member
 A run stops before the first moment at which anything else happens: a session that no heartbeat completes in time, or
 another timer of the group. Rows at that millisecond or later are not part of it. A heartbeat from a client outside of
 this generation changes nothing and is only answered.
+
+The runs of many groups are decided together, because a numpy call costs about as much for one group as for a thousand.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from purgatory_udf.rules.coordinator.group_metadata import Group
 from purgatory_udf.rules.groups.column_frames import Array, Frame
-from purgatory_udf.rules.groups.group_rows import ERROR_OF, FOREVER, KIND_OF, NONE
+from purgatory_udf.rules.groups.group_rows import ERROR_OF, KIND_OF, NONE
 from purgatory_udf.rules.groups.group_state_store import SESSIONS, GroupSnapshot
-from purgatory_udf.rules.groups.operation_timeline import ENDED
 from purgatory_udf.rules.purgatory.clock import Pauses
 
 
 @dataclass(frozen=True)
-class HeartbeatRun:
-    """A decided run: its length in rows, the answers as indices into `ERRORS`, and the sessions that it completed."""
+class HeartbeatRuns:
+    """Decided runs of several groups.
 
-    length: int
+    Attributes:
+        lengths: The length of each group's run, in rows.
+        decided: For each row, whether it belongs to its group's run.
+        answers: The answer to each row, as an index into `ERRORS`.
+        ended: The sessions that the runs completed, as rows of `ENDED` with `group`: by group, member and time.
+        started: The open sessions that the runs started, as rows of `SESSIONS` with `group`.
+    """
+
+    lengths: Array
+    decided: Array
     answers: Array
     ended: Frame
+    started: Frame
 
 
-def apply_heartbeats(snapshot: GroupSnapshot, rows: Frame, pauses: Pauses) -> HeartbeatRun:
-    """Apply the rows up to the next timer of the group that fires. Updates the sessions of `snapshot`.
+def apply_heartbeats(
+    snapshots: Sequence[GroupSnapshot], rows: Frame, group: Array, pauses: Pauses, horizon_ms: int | None = None
+) -> HeartbeatRuns:
+    """Apply the rows of each group up to the next of its timers that fires. Updates the sessions of the snapshots.
 
     Args:
-        snapshot: A stable group.
-        rows: Heartbeats and offset commits only, in order.
-        pauses: The times at which the group's broker stood still.
+        snapshots: Stable groups.
+        rows: Heartbeats and offset commits only, by group, and within a group in order.
+        group: The index of each row's group.
+        pauses: The times at which brokers stood still.
+        horizon_ms: If given, groups with a timer that fires by then, in epoch milliseconds, or before their last row
+            are left out: the lengths of their runs are 0.
     """
-    group = snapshot.group
-    assert group is not None and snapshot.is_stable, "heartbeats change sessions only while the group is stable"
-    session_of = _current_sessions(snapshot)
-    if (session_of < 0).any():
-        return HeartbeatRun(0, np.zeros(0, dtype=np.int64), ENDED.empty())
-    member, answers = _senders(group, rows)
-    timeout = np.array([member.session_timeout_ms for member in group.members.values()], dtype=np.int64)
+    members = _Members(snapshots)
+    member, answers = _senders(snapshots, members, rows, group)
 
     # Heartbeats by member, in order of time, with the deadline of the session that each completes. The `first` of each
     # member completes a session from before the run.
-    valid = np.flatnonzero(answers == 0)
+    valid = np.flatnonzero((answers == 0) & members.have_sessions[group])
     order = valid[np.argsort(member[valid], kind="stable")]
     sender, ms = member[order], rows.t[order] // 1000
     first = np.concatenate([[True], sender[1:] != sender[:-1]])[: len(sender)]
-    deadline = np.concatenate([[0], (ms + timeout[sender])[:-1]])[: len(sender)]
-    deadline = np.where(first, snapshot.sessions.deadline[session_of[sender]], deadline)
+    deadline = np.concatenate([[0], (ms + members.timeout[sender])[:-1]])[: len(sender)]
+    deadline = np.where(first, members.sessions.deadline[members.session[sender]], deadline)
 
-    limit = min(
-        _other_timers(snapshot, session_of),
-        _first_missed_deadline(snapshot, session_of, sender, ms, timeout, deadline, pauses),
-    )
-    limit = pauses.fires_ms(group.broker, limit)
-    length = int(np.searchsorted(rows.t, limit * 1000)) if limit < FOREVER else len(rows)
-    inside = order < length
-    order, first, deadline = order[inside], first[inside], deadline[inside]
-    ended = _ended(snapshot, rows, order, first, deadline, session_of[member[order]])
-    _renew(snapshot, rows, order, member, timeout, session_of)
-    return HeartbeatRun(length, answers[:length], ended)
+    brokers = np.array([_group(snapshot).broker for snapshot in snapshots], dtype=np.int64)
+    late = ms >= _fires_ms(deadline, brokers[group[order]], pauses)
+    next_ms = members.next_deadlines(snapshots, sender, ms)
+    limit = next_ms.copy()
+    np.minimum.at(limit, group[order[late]], deadline[late])
+    if pauses.exist:
+        limit = np.array([pauses.fires_ms(*each) for each in zip(brokers.tolist(), limit.tolist(), strict=True)])
+    decided = (rows.t // 1000 < limit[group]) & members.have_sessions[group]
+    lengths = np.bincount(group[decided], minlength=len(snapshots))
+    if horizon_ms is not None:
+        whole = (lengths == np.bincount(group, minlength=len(snapshots))) & (next_ms > horizon_ms)
+        decided, lengths = decided & whole[group], np.where(whole, lengths, 0)
+    inside = decided[order]
+    order, sender, first, deadline = order[inside], sender[inside], first[inside], deadline[inside]
+    ended = _ended(members, rows, order, sender, first, deadline).with_columns(group=group[order])
+    started = _started(members, rows, order, sender)
+    members.replace_sessions(snapshots, started)
+    return HeartbeatRuns(lengths, decided, answers, ended, started)
 
 
-def _current_sessions(snapshot: GroupSnapshot) -> Array:
+def _group(snapshot: GroupSnapshot) -> Group:
+    assert snapshot.group is not None and snapshot.is_stable, "heartbeats change sessions only while a group is stable"
+    return snapshot.group
+
+
+class _Members:
+    """The members of several groups, group by group, with their open sessions.
+
+    Attributes:
+        bounds: The index of the first member of each group, and the number of members.
+        group: The group of each member.
+        timeout: The session timeout of each member, in milliseconds.
+        sessions: The open sessions, group by group.
+        session: The index of each member's open session.
+        have_sessions: For each group, whether each member has exactly one session under its id. Other groups are left
+            out, and `session` of their members is 0.
+    """
+
+    def __init__(self, snapshots: Sequence[GroupSnapshot]) -> None:
+        self.bounds: list[int] = [0]
+        session: list[int] = []
+        timeout: list[int] = []
+        session_counts: list[int] = []
+        have_sessions: list[bool] = []
+        begin = 0
+        for snapshot in snapshots:
+            of_group = _current_sessions(snapshot)
+            have_sessions.append(min(of_group, default=0) >= 0)
+            session += [begin + index for index in of_group] if have_sessions[-1] else [0] * len(of_group)
+            timeout += [member.session_timeout_ms for member in _group(snapshot).members.values()]
+            self.bounds.append(len(session))
+            session_counts.append(len(snapshot.sessions))
+            begin += session_counts[-1]
+        self.sessions = Frame.concat([SESSIONS.empty(), *(snapshot.sessions for snapshot in snapshots)])
+        self.session = np.array(session, dtype=np.int64)
+        self.timeout = np.array(timeout, dtype=np.int64)
+        self.have_sessions = np.array(have_sessions, dtype=bool)
+        numbers = np.arange(len(snapshots))
+        self.group = np.repeat(numbers, np.diff(self.bounds))
+        self._group_of_session = np.repeat(numbers, session_counts)
+
+    def next_deadlines(self, snapshots: Sequence[GroupSnapshot], sender: Array, ms: Array) -> Array:
+        """Return the earliest deadline in each group after all heartbeats, in epoch milliseconds.
+
+        Args:
+            snapshots: The groups.
+            sender: The member of each heartbeat, in order of member and time.
+            ms: The time of each of these heartbeats.
+        """
+        deadlines = np.array([snapshot.next_other_deadline_ms() for snapshot in snapshots], dtype=np.int64)
+        if len(self.sessions):
+            last = self.sessions.deadline[self.session]
+            last[sender] = ms + self.timeout[sender]
+            np.minimum.at(deadlines, self.group, last)
+            others = np.ones(len(self.sessions), dtype=bool)
+            others[self.session[self.have_sessions[self.group]]] = False
+            np.minimum.at(deadlines, self._group_of_session[others], self.sessions.deadline[others])
+        return deadlines
+
+    def replace_sessions(self, snapshots: Sequence[GroupSnapshot], started: Frame) -> None:
+        """Replace the sessions of the members that started new ones."""
+        if not len(started):
+            return
+        unchanged = np.ones(len(self.sessions), dtype=bool)
+        unchanged[self.session[started.owner + np.array(self.bounds)[started.group]]] = False
+        group = np.concatenate([self._group_of_session[unchanged], started.group])
+        order = np.argsort(group, kind="stable")
+        sessions = Frame.concat([self.sessions.take(unchanged), started.select(SESSIONS.names)]).take(order)
+        bounds = np.searchsorted(group[order], np.arange(len(snapshots) + 1)).tolist()
+        for number in np.unique(started.group).tolist():
+            snapshots[number].sessions = sessions.take(slice(bounds[number], bounds[number + 1]))
+
+
+def _current_sessions(snapshot: GroupSnapshot) -> list[int]:
     """Return the index of each member's open session; negative unless it has exactly one session under its id."""
-    group, sessions = snapshot.group, snapshot.sessions
-    assert group is not None
-    ids = list(group.members)
-    index = np.full(len(ids), -1, dtype=np.int64)
-    for number, (owner, member_id) in enumerate(zip(sessions.owner.tolist(), sessions.member_id, strict=True)):
+    ids = list(_group(snapshot).members)
+    index = [-1] * len(ids)
+    owners = zip(snapshot.sessions.owner.tolist(), snapshot.sessions.member_id.tolist(), strict=True)
+    for number, (owner, member_id) in enumerate(owners):
         if 0 <= owner < len(ids) and ids[owner] == member_id:
             index[owner] = number if index[owner] == -1 else -2
     return index
 
 
-def _senders(group: Group, rows: Frame) -> tuple[Array, Array]:
+def _senders(snapshots: Sequence[GroupSnapshot], members: _Members, rows: Frame, group: Array) -> tuple[Array, Array]:
     """Return the member that sent each row (-1 for none), and the answer as an index into `ERRORS`."""
-    index = {member_id: number for number, member_id in enumerate(group.members)}
-    member = np.fromiter((index.get(member_id, -1) for member_id in rows.member_id), dtype=np.int64, count=len(rows))
+    ids, bounds = rows.member_id.tolist(), np.searchsorted(group, np.arange(len(snapshots) + 1)).tolist()
+    numbers: list[int] = []
+    for snapshot, first, (begin, end) in zip(snapshots, members.bounds, pairwise(bounds), strict=False):
+        index = {member_id: number for number, member_id in enumerate(_group(snapshot).members, first)}
+        numbers += [index.get(member_id, -1) for member_id in ids[begin:end]]
+    member = np.array(numbers, dtype=np.int64)
     answers = np.where(member < 0, ERROR_OF["UNKNOWN_MEMBER_ID"], 0)
     for row in np.flatnonzero(rows.static).tolist():
-        answers[row] = ERROR_OF[group.validate_member(rows.member_id[row], rows.instance_id[row]) or NONE]
-    stale = (answers == 0) & (rows.generation != group.generation)
+        error = _group(snapshots[group[row]]).validate_member(rows.member_id[row], rows.instance_id[row])
+        answers[row] = ERROR_OF[error or NONE]
+    generation = np.array([_group(snapshot).generation for snapshot in snapshots], dtype=np.int64)
+    stale = (answers == 0) & (rows.generation != generation[group])
     return member, np.where(stale, ERROR_OF["ILLEGAL_GENERATION"], answers)
 
 
-def _other_timers(snapshot: GroupSnapshot, session_of: Array) -> int:
-    """Return the earliest deadline of the group's timers other than members' current sessions, in epoch milliseconds.
-
-    Without such timers it is `FOREVER`.
-    """
-    others = np.ones(len(snapshot.sessions), dtype=bool)
-    others[session_of] = False
-    deadlines = snapshot.sessions.deadline[others].tolist()
-    deadlines += [operation.deadline_ms for operation in snapshot.rebalances]
-    if snapshot.commit_ms is not None:
-        deadlines.append(snapshot.commit_ms)
-    return min(deadlines, default=FOREVER)
-
-
-def _first_missed_deadline(
-    snapshot: GroupSnapshot,
-    session_of: Array,
-    sender: Array,
-    ms: Array,
-    timeout: Array,
-    deadline: Array,
-    pauses: Pauses,
-) -> int:
-    """Return the earliest deadline of a session that no heartbeat completes in time, in milliseconds.
-
-    Args:
-        snapshot: The group before the run.
-        session_of: The index of each member's open session.
-        sender: The member of each heartbeat, in order of member and time.
-        ms: The time of each of these heartbeats.
-        timeout: The session timeout of each member.
-        deadline: The deadline of the session that each of these heartbeats completes.
-        pauses: The times at which the group's broker stood still.
-    """
-    assert snapshot.group is not None
-    last = snapshot.sessions.deadline[session_of]
-    last[sender] = ms + timeout[sender]
+def _fires_ms(deadline: Array, broker: Array, pauses: Pauses) -> Array:
+    """Return when timers with these deadlines fire at these brokers, in epoch milliseconds."""
     fires = deadline.copy()
-    for pause in pauses.of(snapshot.group.broker):
-        fires[(deadline > pause.paused_ms) & (deadline < pause.resumed_ms)] = pause.resumed_ms
-    late = deadline[ms >= fires]
-    return int(min(last.min(), late.min() if len(late) else FOREVER))
+    for pause in pauses:
+        stopped = (broker == pause.broker) & (deadline > pause.paused_ms) & (deadline < pause.resumed_ms)
+        fires[stopped] = pause.resumed_ms
+    return fires
 
 
-def _ended(snapshot: GroupSnapshot, rows: Frame, order: Array, first: Array, deadline: Array, session: Array) -> Frame:
-    """Return the sessions that the run completed, as rows of `ENDED`, in the order of member and time.
+def _ended(members: _Members, rows: Frame, order: Array, sender: Array, first: Array, deadline: Array) -> Frame:
+    """Return the sessions that the runs completed, as rows of `ENDED`, in the order of member and time.
 
     Each was open before the run, or was started by its member's previous heartbeat in the run.
 
     Args:
-        snapshot: The group before the run.
-        rows: The heartbeats of the run.
+        members: The groups before the runs.
+        rows: The heartbeats of the runs.
         order: The row of the heartbeat that completes each session.
+        sender: The member that sent it.
         first: Whether that heartbeat is its member's first one in the run.
         deadline: The deadline of each session.
-        session: The index of the session in `snapshot`, if `first`.
     """
     previous = np.concatenate([[0], order[:-1]])[: len(order)]
-    old, count = snapshot.sessions, len(order)
+    old, session, count = members.sessions, members.session[sender], len(order)
     texts = {name: np.where(first, old.columns[name][session], rows.columns[name][previous]) for name in _TEXTS}
     return Frame(
         {
@@ -180,34 +243,24 @@ def _ended(snapshot: GroupSnapshot, rows: Frame, order: Array, first: Array, dea
 _TEXTS = ("member_id", "request_id", "client_id")
 
 
-def _renew(
-    snapshot: GroupSnapshot, rows: Frame, order: Array, member: Array, timeout: Array, session_of: Array
-) -> None:
-    """Replace the session of each member with heartbeats in the run by the one that its last heartbeat started.
+def _started(members: _Members, rows: Frame, order: Array, sender: Array) -> Frame:
+    """Return the sessions that the last heartbeat of each member started, as rows of `SESSIONS` with `group`.
 
-    Args:
-        snapshot: The group, whose sessions are replaced.
-        rows: The heartbeats of the run.
-        order: The rows of members' heartbeats, in the order of member and time.
-        member: The member of each row.
-        timeout: The session timeout of each member, in milliseconds.
-        session_of: The index of each member's open session.
+    They are in the order of their rows. For the arguments see `_ended`.
     """
-    sender = member[order]
-    last = np.sort(order[np.concatenate([sender[1:] != sender[:-1], [True]])[: len(order)]])
-    if not len(last):
-        return
-    unchanged = np.ones(len(snapshot.sessions), dtype=bool)
-    unchanged[session_of[member[last]]] = False
-    started = Frame(
+    is_last = np.concatenate([sender[1:] != sender[:-1], [True]])[: len(order)]
+    by_row = np.argsort(order[is_last])
+    last, member = order[is_last][by_row], sender[is_last][by_row]
+    group = members.group[member]
+    return Frame(
         {
-            "owner": member[last],
+            "owner": member - np.array(members.bounds)[group],
             "op": rows.seq[last],
             "t": rows.t[last],
             "seq": rows.seq[last],
             "sub": np.zeros(len(last), dtype=np.int64),
-            "deadline": rows.t[last] // 1000 + timeout[member[last]],
+            "deadline": rows.t[last] // 1000 + members.timeout[member],
             **{name: rows.columns[name][last] for name in _TEXTS},
+            "group": group,
         }
     )
-    snapshot.sessions = Frame.concat([snapshot.sessions.take(unchanged), started]).select(SESSIONS.names)

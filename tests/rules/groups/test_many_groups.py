@@ -78,7 +78,7 @@ def test_batches_shards_and_repeated_batch_change_nothing(events: pa.Table) -> N
 
 def test_many_groups_match_reference() -> None:
     events = groups_trace(12, seconds=45).events
-    tables = replayed(events, load_config(None, ["grouping=shard"]), per_batch=1000)
+    tables = replayed(events, load_config(None, ["grouping=shard", "grouping_shards=3"]), per_batch=200)
     expected = replay(events.to_pylist(), Config())
     assert outcomes_of(tables["completions"], tables["expirations"]) == sorted(
         expected.outcomes, key=lambda outcome: outcome.operation_id
