@@ -139,7 +139,7 @@ def silences(requests: Dataset, overdue: Sequence[OverdueOperation]) -> list[Sil
         """,
         pa.schema([("broker", pa.int32()), ("from_us", pa.int64()), ("until_us", pa.int64())]),
     )
-    return [Silence(**row) for row in found.collect().to_pylist()]
+    return sorted(Silence(**row) for row in found.collect().to_pylist())
 
 
 def pauses_in(silent: Iterable[Silence], overdue: Iterable[OverdueOperation]) -> list[BrokerPause]:

@@ -428,7 +428,10 @@ def _heartbeats(requests: Dataset) -> HeartbeatCounts:
         """,
         schema,
     )
-    return {row["broker"]: (row["own_thread"], row["heartbeats"]) for row in heartbeats.collect().to_pylist()}
+    return {
+        row["broker"]: (row["own_thread"], row["heartbeats"])
+        for row in heartbeats.collect().sort_by("broker").to_pylist()
+    }
 
 
 def _steps(backend: Backend, context: Context, span: TimeRange) -> Steps:

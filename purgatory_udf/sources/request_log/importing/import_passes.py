@@ -272,7 +272,7 @@ def overdue_operations(passed: PassResults) -> list[OverdueOperation]:
     rows = late.collect()
     places = zip(*(rows.column(name).to_pylist() for name in ("broker", "file", "line")), strict=True)
     times = rows.column("numbers").to_pylist()
-    return [OverdueOperation(*place, *numbers) for place, numbers in zip(places, times, strict=True)]
+    return sorted(OverdueOperation(*place, *numbers) for place, numbers in zip(places, times, strict=True))
 
 
 def count_reads(reads: Dataset | None, report: Report) -> None:

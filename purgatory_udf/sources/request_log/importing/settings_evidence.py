@@ -191,13 +191,13 @@ def _rows(requests: Dataset, until_us: int | None) -> list[RequestRow]:
 
 
 def _expired_waits(reads: Dataset) -> list[int]:
-    """Return how long each expired fetch waited for remote storage, in microseconds."""
+    """Return how long each expired fetch waited for remote storage, in microseconds, shortest first."""
     expired = reads.where_in("expired", [1]).select("file", "line", "waited_us")
     waits = expired.sql(
         "SELECT max(r.waited_us) AS waited_us FROM {rows} AS r GROUP BY r.file, r.line",
         pa.schema([("waited_us", pa.int64())]),
     )
-    return [int(wait_us) for wait_us in waits.collect().column("waited_us").to_pylist()]
+    return sorted(map(int, waits.collect().column("waited_us").to_pylist()))
 
 
 # A leader checks its followers in intervals of half of `replica.lag.time.max.ms`.
