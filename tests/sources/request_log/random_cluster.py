@@ -594,8 +594,9 @@ class RandomCluster(RandomValues):
         if not self._open:
             return
         name, key, code = self.of(*self._open), self.of(*self.logs), self.of(0, 0, 0, 51)
-        producer, topics = 100 + int(name[1:]), [{"name": key[0], "partitions": [key[1]]}]
-        results = [{"name": key[0], "resultsByPartition": [{"partitionIndex": key[1], "partitionErrorCode": code}]}]
+        named = self.topic(key[0]) if self.one_in(2) else {"name": key[0]}
+        producer, topics = 100 + int(name[1:]), [{**named, "partitions": [key[1]]}]
+        results = [{**named, "resultsByPartition": [{"partitionIndex": key[1], "partitionErrorCode": code}]}]
         if self.is_old:
             request: Fields = {"transactionalId": name, "producerId": producer, "topics": topics}
             answer: Fields = {"results": results}

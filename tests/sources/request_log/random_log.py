@@ -28,7 +28,7 @@ def _subscription(version: int, *partitions: int) -> str:
 
 
 class RandomLog(RandomCluster):
-    """The lines of all brokers of one random log; `of_broker` returns those of one of them."""
+    """One random log with the lines of each broker, which `of_broker` returns."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

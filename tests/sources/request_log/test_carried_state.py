@@ -16,8 +16,11 @@ from purgatory_udf.sources.request_log.importing.carried_state import (
     CarriedState,
     StepFiles,
     StepState,
+    is_settled_append,
 )
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
+from purgatory_udf.sources.request_log.partition_facts import Append
+from purgatory_udf.sources.request_log.partition_status import TimeRange
 
 
 def _write_first_step(files: StepFiles) -> None:
@@ -39,3 +42,13 @@ def test_state_of_other_format_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     _write_first_step(files)
     with pytest.raises(UserError, match=rf"step-0: the state is in another format than this version's \({FORMAT}\)"):
         files.start(1)
+
+
+def test_append_is_settled_before_end_of_range() -> None:
+    """Its event is at the time of its check, but not before the range."""
+    appends = [
+        Append(1, 1, check_us, 9, base=base, end=end) for check_us in (1, 6, 7) for base, end in ((0, 1), (-1, -1))
+    ]
+    settled = [is_settled_append(append, TimeRange(5, 7)) for append in appends]
+    assert settled == [True, False, True, False, False, False]
+    assert not is_settled_append(appends[0], TimeRange(5, 5))

@@ -42,6 +42,12 @@ def test_all_log4j_layouts_are_parsed(line: str) -> None:
     assert request.answered_us == written
 
 
+def test_wide_message_is_accepted() -> None:
+    """It has more brackets than the deepest message that is accepted."""
+    (request,) = parse([fetch_line(5, dict.fromkeys(range(500), 3))])
+    assert [partition["partition"] for partition in request.body["topics"][0]["partitions"]] == [*range(500)]
+
+
 def test_thread_name_has_broker_id() -> None:
     (with_thread,) = parse([f"2026-11-21T02:54:27.702Z [data-plane-kafka-network-thread-3-L-0] {MESSAGE}"])
     (without,) = parse([f"[2026-11-21 02:54:27,702] DEBUG {MESSAGE} (kafka.request.logger)"])

@@ -36,6 +36,15 @@ def _row(line: bytes, zone: tzinfo, tally: log_reader.Tally) -> dict[str, Any]:
     return row._asdict() if isinstance(row, RequestRow) else row or {}
 
 
+def test_invalid_bytes_before_fetch_are_left_out() -> None:
+    line = fetch_line(5, {0: 3}).encode().replace(b'": ', b'":').replace(b', "', b',"')
+    assert [parse_fetch(start + line, Place(0, 1), UTC) is None for start in (b"", "é ".encode(), b"\xe9 ")] == [
+        False,
+        False,
+        True,
+    ]
+
+
 def test_rejected_lines_are_counted() -> None:
     line = log_line(5, message("HEARTBEAT", {"groupId": "g"}, {}))
     text = "[2019-03-01 10:00:00,123] DEBUG Completed request:RequestHeader(apiKey=FETCH)"

@@ -8,17 +8,20 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.sources.request_log.cluster_context import GivenMetadata, build_context
 from purgatory_udf.sources.request_log.cluster_facts import topic_names_in_file, topic_sizes_in_file
 from purgatory_udf.sources.request_log.cluster_metadata import (
     GIVEN,
     REPORTED,
     BrokerUnfenced,
+    ClusterMetadata,
     PartitionChange,
+    TopicSize,
     changes_in,
 )
 from purgatory_udf.sources.request_log.internal_topics import BatchIndex, StoredBatch, batches_in_file
 from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
-from tests.sources.request_log.log_lines import log_line, message, parse
+from tests.sources.request_log.log_lines import log_line, message, parse, us
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"
 
@@ -150,3 +153,12 @@ def test_wrong_format_is_reported(read: object, text: str, error: str, tmp_path:
 def test_missing_file_is_reported() -> None:
     with pytest.raises(UserError, match=r"^nothing: cannot be read: No such file or directory$"):
         batches_in_file("nothing")
+
+
+def test_metadata_log_dates_topic_and_its_deletion() -> None:
+    """Brokers apply records 60 ms later."""
+    created = [PartitionChange(us(0), "t", number, GIVEN, 1, 0, (1,), (1,)) for number in (0, 1)]
+    deleted = [PartitionChange(us(5_000), "t", number, GIVEN, deleted=True) for number in (0, 1)]
+    given = GivenMetadata(cluster=ClusterMetadata(changes=[*created, *deleted]))
+    context = build_context([], given, (us(0), us(9_000)), ())
+    assert context.topic_sizes == [TopicSize(us(60), "t", 2), TopicSize(us(5_060), "t", 0)]

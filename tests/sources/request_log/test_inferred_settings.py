@@ -28,7 +28,9 @@ from purgatory_udf.sources.request_log.importing.import_options import RequestLo
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, request_batch, request_row
 from purgatory_udf.sources.request_log.importing.settings_evidence import replica_lag_shown
 from purgatory_udf.sources.request_log.inferred_settings import (
+    _end_of_initial_ms,
     evidence_in,
+    heartbeat_of,
     reported,
     roundest,
     settings_of_evidence,
@@ -350,3 +352,28 @@ def test_replay_uses_recorded_delay(
     assert replay.status([*words, "--overwrite"], open_local) == 0
     configurations = DeltaTable(f"{out}/runs").to_pyarrow_table().sort_by("job").column("configuration").to_pylist()
     assert json.loads(configurations[-1])["group"]["initial_rebalance_delay_ms"] == 2_000
+
+
+@pytest.mark.parametrize(
+    ("joined", "rebalance_ms", "extends", "end"),
+    [
+        ([], 60_000, True, 3_000),
+        ([0], 60_000, True, 3_000),
+        ([10], 60_000, False, 3_000),
+        ([10], 60_000, True, 6_000),
+        ([3_000], 60_000, True, 6_000),
+        ([10, 3_500], 60_000, True, 9_000),
+        ([10, 3_500], 8_000, True, 8_000),
+        ([10], 3_000, True, 3_000),
+        ([10], 3_001, True, 3_001),
+        ([10], 150, True, 3_000),
+    ],
+)
+def test_joins_extend_first_join_phase(joined: list[float], rebalance_ms: int, extends: bool, end: float) -> None:
+    """A delay of 3 s is repeated while members join, until the rebalance timeout."""
+    assert _end_of_initial_ms(3_000, joined, rebalance_ms, extends) == end
+
+
+def test_only_some_heartbeats_may_start_rebalance() -> None:
+    rows = [request_row(each, None) for each in parse([heartbeat(5, "a", sent, 2) for sent in (-1, 0, 1, 2)])]
+    assert [heartbeat_of(row)[1].changes for row in rows] == [True, True, False, False]

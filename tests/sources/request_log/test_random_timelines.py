@@ -32,6 +32,7 @@ from purgatory_udf.sources.request_log.cluster_metadata import (
     PartitionChange,
 )
 from purgatory_udf.sources.request_log.importing.carried_state import facts_to_carry
+from purgatory_udf.sources.request_log.importing.settings_evidence import FollowedSettings
 from purgatory_udf.sources.request_log.internal_topics import StoredBatch, TransactionFacts
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
@@ -256,7 +257,9 @@ def settings(number: int) -> Lines:
         code = random.of(25, 110, 16) if random.one_in(12) else 0
         changes = sent <= 0 or random.one_in(10)
         heartbeats.append(shown.HeartbeatLine(at_us, member, sent, epoch if sent >= 0 else sent, code, changes))
-    yield from map(_json, shown._session_bounds(heartbeats, random.of(1_000_000, 2_000_000)))
+    bounds = list(shown._session_bounds(heartbeats, random.of(1_000_000, 2_000_000)))
+    yield from map(_json, bounds)
+    yield from _followed_settings(random, bounds)
     group, generation, at_us = shown._ClassicGroup(), random.of(0, 1), START_US
     is_new = random.one_in(2)
     for _ in range(12):
@@ -269,7 +272,7 @@ def settings(number: int) -> Lines:
             )
             yield _json(list(shown._add_join(group, generation, join, is_new)))
         if group.members is not None and random.one_in(2):
-            group.members -= {"m0", random.of("m0", "m1")}
+            group.members -= random.of({"m0"}, {"m0", "m1"}, set(group.members))
         generation += random.of(0, 1, 1)
         at_us = end + random.of(1, 10_000_000)
     yield _json([*shown._initial_delay(group), sorted(group.members or ()), group.was_empty])
@@ -287,6 +290,25 @@ def settings(number: int) -> Lines:
         yield _json(shown.session_timeout(low, random.of(None, low, low + 30, low - 1), 3))
         fetches = {(random.of(500, 700), random.of(1, 2)): random.of(1, 5) for _ in range(random.below(3))}
         yield _json(shown.follower_settings(fetches))
+
+
+def _followed_settings(random: RandomValues, bounds: list[dict[str, Any]]) -> Lines:
+    """Yield the settings that bounds and waits show in two steps, and the state between these."""
+    known, own = FollowedSettings(), Context(group_sessions={"own": []})
+    for step in range(2):
+        for bound in bounds[step::2]:
+            resized = [bound.get("until_us", 0) + random.of(0, 1, 1)]
+            known._add_bound(bound, random.of("g", "g", "own"), own, resized)
+        for _ in range(random.below(4)):
+            known._add_wait(random.of(*known.waits), random.of(100.0, 700.0, 715.0, 1_200.5))
+        known.intervals.update([random.of(500, 1_000)])
+        known.fetches.update([(500, random.of(1, 2))])
+        heartbeat = shown.HeartbeatLine(step, "u", 0, random.of(1, 2), 0, True)
+        yield _json(list(known.sessions[step, "g"].read(heartbeat, {}, 0)))
+        yield from map(_json, known.settings())
+        state = json.loads(_json(known.snapshot()))
+        yield _json(state)
+        known = FollowedSettings.resumed(state)
 
 
 def _lines(number: int) -> Lines:

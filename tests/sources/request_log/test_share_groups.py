@@ -300,6 +300,14 @@ def test_fetch_that_renews_locks_acknowledges_only(written: float, released: lis
     assert [(each["first_offset"], each["last_offset"], each["types"]) for each in acknowledged] == [(0, 2, [4])]
 
 
+@pytest.mark.parametrize(("first", "last", "released"), [(0, 2, 1), (3, 5, 0), (6, 9, 1)])
+def test_unacknowledged_records_show_ended_session(first: int, last: int, released: int) -> None:
+    """The member has acknowledged only the records 3 to 5."""
+    given = _share(10, 0, partitions=[0], acquired=[(0, 9, 1)])
+    events = _events(given, _share(20, 1, acknowledged=[(3, 5, 1)]), _write(900, 0, (first, last, 0, 1)))
+    assert [event["at"] for event in events if event["type"] == "share_release"] == [899] * released
+
+
 def test_error_is_counted_and_left_out() -> None:
     translation = translate(parse([_share(10, 4, error=42), _share(20, 4, api=ACKNOWLEDGE, error=123)]), NAMED)
     assert (translation.events, translation.report.counts["share_error"]) == ([], 2)

@@ -233,3 +233,10 @@ def test_followed_log_has_same_remote_reads() -> None:
 
     assert len(reads(whole)) > 15
     assert reads(events) == reads(whole)
+
+
+def test_lookup_that_could_not_begin_ends_after_request() -> None:
+    """It was answered at once, but follows its request by 1 µs, so that it is later in the replay."""
+    events = _translated(_lookup(50, remote=20), _lookup(90, remote=0, error=-1)).events
+    ends = [event["time_us"] for event in events if event["type"] == "remote_lookup"]
+    assert ends == [us(50), us(90) + 1]

@@ -22,7 +22,7 @@ from purgatory_udf.sources.request_log.cluster_metadata import (
     ClusterMetadata,
     PartitionChange,
 )
-from purgatory_udf.sources.request_log.high_watermark_events import EventSweep
+from purgatory_udf.sources.request_log.high_watermark_events import EventSweep, TrackedReplica
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     Fact,
@@ -379,3 +379,8 @@ def test_reader_behind_others_proves_nothing() -> None:
     facts: Facts = [_append(10, 0, 1, line=1), _position(20, OTHER, 1), HighWatermarkReading(us(25), us(26), 1)]
     again = FetchAttempt(us(50), NO_REPLICA, 0, empty=True)
     assert _events([*facts, again], _isr_change(0)) == _events(facts, _isr_change(0))
+
+
+def test_aborted_records_are_taken_when_readable() -> None:
+    replica = TrackedReplica(THIS, aborted=[(5, 9), (0, 4)])
+    assert [replica.take_aborted(stable) for stable in (4, 5, 9, 10)] == [[], [(0, 4)], [], [(5, 9)]]

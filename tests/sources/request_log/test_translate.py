@@ -10,7 +10,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
+from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata, build_context
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter
 from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
@@ -128,6 +128,12 @@ def test_transactional_append_follows_partition_join() -> None:
         if translation.events[seq]["time_us"] == us(80.3)
     ]
     assert waited == pytest.approx(18.7)
+
+
+def test_partitions_of_transactions_are_named() -> None:
+    line = _joined(70, 0).replace('"name": "t"', f'"topicId": "{T}"')
+    context = build_context(parse([line]), GivenMetadata({T: "t"}), (us(0), us(100)), ())
+    assert context.transactions.added == {("x", "t", 0): [us(70)]}
 
 
 def test_produce_may_have_several_batches() -> None:
