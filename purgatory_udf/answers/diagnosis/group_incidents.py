@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, seconds
@@ -21,6 +22,8 @@ _SHORT_ABSENCE_US, _OFTEN_ABSENT, _OFTEN_US = 1_000_000, 3, 60_000_000
 _SLOW_JOIN_MS = 4_000
 # This many rebalances of a group within a minute are a storm.
 _STORM, _STORM_US = 5, 60_000_000
+# Joins are as many as members and rebalances, so not all of their rows are in memory.
+_ROWS_AT_A_TIME = 10_000
 # What a late member did not do, and what to do about it.
 _LATE = {
     "join": (
@@ -42,13 +45,15 @@ _BROKERS_AT_FAULT = ("broker_frozen", "follower_stalled", "follower_slow", "belo
 
 def failed_members(facts: TraceFacts) -> Iterator[Finding]:
     """Yield a finding for each member with an expired session, unless its coordinator stood still at that time."""
-    rebalances = _rebalances(facts)
+    rebalances: defaultdict[str, list[Row]] = defaultdict(list)
+    for each in _rebalances(facts):
+        rebalances[each["group"]].append(each)
     for row in facts.tables.rows("diagnosis/lost_sessions"):
         silence_us = row["end_us"] - row["start_us"]
         is_blocked = facts.stood_still(row["broker"], Period(row["start_us"], row["end_us"]))
         if is_blocked or row["end_us"] >= min(facts.shutdown_us, facts.end_us):
             continue
-        after = [each for each in rebalances if each["group"] == row["group"] and _begins_at(each, row["end_us"])]
+        after = [each for each in rebalances[row["group"]] if _begins_at(each, row["end_us"])]
         end_us = max([row["end_us"], *(each["ended_us"] for each in after if each["ended_us"])])
         client = row["client_id"] or row["member"]
         waited = f" The group then rebalanced for {seconds(end_us - row['end_us'])}." if end_us > row["end_us"] else ""
@@ -81,14 +86,12 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
 
     `found` are the findings so far, which may explain a slow member.
     """
-    changes = facts.tables.rows("diagnosis/membership")
+    changes = facts.tables.query("diagnosis/membership").to_batches(max_chunksize=_ROWS_AT_A_TIME)
     seen: list[Finding] = []
     short: dict[tuple[str, str], list[tuple[Row, Row]]] = {}
-    for place, row in enumerate(changes):
-        if row["type"] != "leave_group" or row["time_us"] >= facts.shutdown_us - 5_000_000:
-            continue
-        back = _return_of(row, changes[place + 1 :], changes[:place])
-        if back is None or facts.stood_still(row["broker"], Period(row["time_us"], back["time_us"])):
+    for row, back in _returns(row for batch in changes for row in batch.to_pylist()):
+        is_shutdown = row["time_us"] >= facts.shutdown_us - 5_000_000
+        if is_shutdown or facts.stood_still(row["broker"], Period(row["time_us"], back["time_us"])):
             continue
         away_us = back["time_us"] - row["time_us"]
         if away_us < _SHORT_ABSENCE_US:
@@ -152,40 +155,65 @@ def _often_absent(absences: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
     )
 
 
-def _return_of(left: Row, later: Sequence[Row], earlier: Sequence[Row]) -> Row | None:
-    """Return the client's next join within `_COMES_BACK_US` after it left a group that has other members, else None.
+@dataclass
+class _Departure:
+    """A member's departure from its group: the place and the row in `diagnosis/membership`.
+
+    `has_others` is whether other clients have joined the group before, or rejoined because this one left.
+    """
+
+    place: int
+    row: Row
+    has_others: bool
+
+
+def _returns(changes: Iterable[Row]) -> list[tuple[Row, Row]]:
+    """Return departures from groups that have other members, each with the client's next join.
 
     Args:
-        left: The departure of the member.
-        later: Joins after the departure.
-        earlier: Joins before it.
+        changes: Joins and departures in time order. A client must join again within `_COMES_BACK_US`.
     """
-    clients = {row["client_id"] for row in earlier if row["group"] == left["group"]}
-    for row in later if left["client_id"] else ():
-        if row["time_us"] > left["time_us"] + _COMES_BACK_US:
-            return None
-        if row["group"] != left["group"] or row["type"] != "join_group":
-            continue
-        # Other members have joined before, or rejoin because this one left.
-        if row["client_id"] == left["client_id"]:
-            return row if clients - {left["client_id"]} else None
-        clients.add(row["client_id"])
-    return None
+    known: defaultdict[str, set[str | None]] = defaultdict(set)
+    open_departures: defaultdict[str, list[_Departure]] = defaultdict(list)
+    found = []
+    for place, row in enumerate(changes):
+        group, client = row["group"], row["client_id"]
+        departures = [each for each in open_departures[group] if row["time_us"] <= each.row["time_us"] + _COMES_BACK_US]
+        if row["type"] == "join_group":
+            found += [
+                (each.place, each.row, row)
+                for each in departures
+                if each.row["client_id"] == client and each.has_others
+            ]
+            departures = [each for each in departures if each.row["client_id"] != client]
+            for each in departures:
+                each.has_others = True
+        elif client:
+            departures.append(_Departure(place, row, bool(known[group] - {client})))
+        open_departures[group] = departures
+        known[group].add(client)
+    return [(row, back) for _, row, back in sorted(found, key=lambda each: each[0])]
 
 
 def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
     facts.tables.add("blame")
     rows = facts.tables.rows("diagnosis/late_joins", slow_ms=_SLOW_JOIN_MS)
+    at_fault = [each for each in found if each.kind in _BROKERS_AT_FAULT]
+    of_group: defaultdict[str | None, list[Finding]] = defaultdict(list)
+    for finding in found:
+        of_group[finding.group].append(finding)
     for row in rows:
         period = Period(row["start_us"], row["end_us"])
         # Syncs wait until the group's assignment is replicated, too.
-        is_blocked = facts.stood_still(row["broker"], period) or (row["kind"] == "sync" and _is_blocked(found, period))
+        is_blocked = facts.stood_still(row["broker"], period) or (
+            row["kind"] == "sync" and _is_blocked(at_fault, period)
+        )
         if row["end_us"] >= facts.shutdown_us or is_blocked:
             continue
         # Nothing is known of a member after the end of the trace.
         if facts.end_us - row["start_us"] < _SLOW_JOIN_MS * 1000:
             continue
-        if any(each.group == row["group"] and each.overlap_us(row["start_us"], row["end_us"]) for each in found):
+        if any(each.overlap_us(row["start_us"], row["end_us"]) for each in of_group[row["group"]]):
             continue
         who = f"Member {row['client_id'] or row['member']}" if row["member"] else "A member"
         what, suggestion = _LATE[row["kind"]]
@@ -263,7 +291,7 @@ def _begins_at(rebalance: Row, time_us: int) -> bool:
     return bool(abs(rebalance["started_us"] - time_us) <= 1_000_000)
 
 
-def _is_blocked(found: Sequence[Finding], period: Period) -> bool:
-    """Return whether incidents of brokers explain most of a period in which replication was slow."""
-    blocked = sum(each.overlap_us(period.start_us, period.end_us) for each in found if each.kind in _BROKERS_AT_FAULT)
+def _is_blocked(at_fault: Sequence[Finding], period: Period) -> bool:
+    """Return whether these incidents of brokers explain most of a period in which replication was slow."""
+    blocked = sum(each.overlap_us(period.start_us, period.end_us) for each in at_fault)
     return 2 * blocked >= period.length_us > 0
