@@ -49,6 +49,7 @@ MATERIALIZED_VIEWS = (
     "in_sync_versions",
     "replica_needs",
     "replica_arrivals",
+    "met_conditions",
     "rebalances",
 )
 # Kinds whose excess waiting is not for replicas, so that it is not in the sum of slow waits for them.

@@ -10,42 +10,26 @@
 --
 -- If several conditions were unmet at the end, the one that was met last afterwards has all of the rest.
 --
--- Reads:  conditions, waited, remaining_waits, heartbeat_members
+-- Reads:  met_conditions, remaining_waits, heartbeat_members
 
-WITH met AS (
-    SELECT c.*,
-        coalesce(
-            lag(met_us) OVER (
-                PARTITION BY c.operation_id
-                ORDER BY met_us, later DESC,
-                    CASE WHEN topic || '-' || CAST(partition AS STRING) = w.trigger THEN 0 ELSE 1 END,
-                    topic, partition, replica, member_id
-            ),
-            w.start_us
-        ) AS from_us,
-        w.kind, w.broker, w.client_id, w.key
-    FROM conditions c
-    JOIN waited w ON w.operation_id = c.operation_id
-),
+WITH
 -- Most operations have no other condition than the end of their wait, which needs no order.
 last_met AS (
-    SELECT operation_id, max(met_us) AS met_us FROM met GROUP BY operation_id
+    SELECT operation_id, max(met_us) AS met_us FROM met_conditions GROUP BY operation_id
 ),
 parts AS (
     SELECT operation_id, kind, from_us, met_us, cause, broker, replica, client_id,
         CASE WHEN kind IN ('join', 'sync', 'initial_join') THEN key END AS group_id, member_id, topic, partition
-    FROM met
+    FROM met_conditions
     UNION ALL
     SELECT r.operation_id, r.kind, coalesce(l.met_us, r.start_us), r.end_us, r.cause, r.broker, NULL, r.client_id,
         CASE WHEN r.kind IN ('join', 'sync', 'initial_join') THEN r.key END, r.member_id, NULL, NULL
     FROM remaining_waits r
     LEFT JOIN last_met l ON l.operation_id = r.operation_id
-    WHERE r.kind NOT IN ('heartbeat', 'session')
     UNION ALL
-    SELECT r.operation_id, r.kind, r.start_us, r.end_us, r.cause, r.broker, NULL, r.client_id, h.group, h.member, NULL, NULL
-    FROM remaining_waits r
-    LEFT JOIN heartbeat_members h ON h.operation_id = r.operation_id
-    WHERE r.kind IN ('heartbeat', 'session')
+    SELECT h.operation_id, h.kind, h.start_us, h.end_us, 'member_silent', h.broker, NULL, h.client_id, h.group, h.member, NULL,
+        NULL
+    FROM heartbeat_members h
 )
 SELECT p.operation_id, p.kind,
     timestamp_micros(from_us) AS started_at,

@@ -1,5 +1,6 @@
 -- purgatory_udf/answers/sql/views/remaining_waits.sql
--- The cause of the rest of each operation's wait, after the last of its `conditions` was met.
+-- The cause of the rest of each operation's wait, after the last of its `conditions` was met. Sessions are in
+-- `heartbeat_members`, because all of their wait is for the member.
 --
 -- Reads:    waited, fetch_data, events, rebalances
 -- Columns:  those of `waited`; cause; member_id, a member that never came
@@ -14,13 +15,12 @@ SELECT w.operation_id, w.kind, w.broker, w.client_id, w.key, w.start_us, w.end_u
         WHEN w.kind = 'create_topics' THEN 'no_leader'
         WHEN w.kind IN ('remote_fetch', 'list_offsets') THEN 'remote_storage'
         WHEN w.kind = 'initial_join' THEN 'initial_delay'
-        WHEN w.kind IN ('heartbeat', 'session') THEN 'member_silent'
         WHEN w.kind = 'reconciliation' THEN 'member_revoking'
         ELSE 'high_watermark'
     END AS cause,
     CAST(NULL AS STRING) AS member_id
 FROM waited w
-WHERE w.kind NOT IN ('fetch', 'join', 'sync')
+WHERE w.kind NOT IN ('fetch', 'join', 'sync', 'heartbeat', 'session')
 UNION ALL
 SELECT w.operation_id, w.kind, w.broker, w.client_id, w.key, w.start_us, w.end_us,
     CASE
