@@ -132,7 +132,7 @@ class DuckDatabase(SqlDatabase):
     queries that need more memory than `MOST_MEMORY` in spite of spilling.
     """
 
-    # Queries beyond `MEMORY` spill; it suffices for the report of 16 million operations. Parts of some queries do not
+    # Queries beyond `MEMORY` spill; it suffices for the metrics of 16 million operations. Parts of some queries do not
     # spill, for example lists: these queries are repeated with `MOST_MEMORY`, a share of this machine's memory. On
     # machines with less than `LARGE_BYTES` that is the limit from the start.
     MEMORY, MOST_MEMORY, LARGE_BYTES = "1250MB", "25%", 5_000_000_000
