@@ -9,7 +9,13 @@ from msgspec.structs import replace
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.coordinator.assignors import UNIFORM, ClusterTopics, MemberSubscription, TopicSizes, assign
-from purgatory_udf.rules.coordinator.consumer_group import ConsumerMember, MemberState, assignor_counts, reconciled
+from purgatory_udf.rules.coordinator.consumer_group import (
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    assignor_counts,
+    reconciled,
+)
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Conversion, MemberChange
 from purgatory_udf.rules.coordinator.coordinator_timer import wheel_order
 from purgatory_udf.rules.coordinator.group_coordinator import has_new_coordinator
@@ -20,6 +26,7 @@ from purgatory_udf.rules.coordinator.java_hash_order import (
     map_order,
     string_hash,
     uuid_bits,
+    uuid_hash,
 )
 from tests.support.group_timeline import GroupTimeline
 
@@ -424,6 +431,25 @@ def test_wheels_order_tasks_of_one_millisecond() -> None:
 def test_topic_id_has_two_signed_halves() -> None:
     assert uuid_bits("AAAAAAAAAAH__________w") == (1, -1)
     assert uuid_bits("gAAAAAAAAAAAAAAAAAACAA") == (-(1 << 63), 512)
+
+
+def test_topic_id_hash_combines_its_halves() -> None:
+    assert uuid_hash("AAAAAAAAAAH__________w") == 0xFFFFFFFF ^ 0xFFFFFFFE
+    assert uuid_hash("gAAAAAAAAAAAAAAAAAACAA") == 0x80000000 ^ 0x200
+
+
+def test_derived_ids_are_numbered_from_one() -> None:
+    group = ConsumerGroup(3, "g")
+    assert [group.next_derived_operation_id() for _ in range(2)] == [
+        derived_operation_id(3, "g", 1),
+        derived_operation_id(3, "g", 2),
+    ]
+
+
+def test_heartbeat_of_minus_one_keeps_rebalance_timeout() -> None:
+    kept, given = two_members(), two_members()
+    given.events[-1]["rebalance_timeout_ms"] = -1
+    assert given.operations(drain=True) == kept.operations(drain=True)
 
 
 def test_keys_of_one_slot_are_in_reverse_order() -> None:

@@ -56,6 +56,17 @@ def test_join_without_id_gets_pending_id(state: Callable[[], GroupTimeline]) -> 
     assert group.log(since=10_000) == ["10000 join_group c: MEMBER_ID_REQUIRED, id c"]
 
 
+def test_join_without_id_joins_up_to_version_3() -> None:
+    """KIP-394 came with version 4."""
+    group = empty()
+    group.join(10_000, "c", api_version=3)
+    group.join(10_100, "d", api_version=4)
+    assert group.log(since=10_000) == [
+        "10000 Empty → PreparingRebalance 2 [c]: member c joined",
+        "10100 join_group d: MEMBER_ID_REQUIRED, id d",
+    ]
+
+
 # Join of a new member.
 
 
@@ -151,6 +162,15 @@ def test_join_of_leader_in_stable_rebalances() -> None:
     group = stable()
     group.rejoin(10_000, "a")
     assert group.log(since=10_000) == ["10000 Stable → PreparingRebalance 1 [a b]: leader a joined again"]
+
+
+# Leave of a static member.
+
+
+def test_leave_with_former_id_is_fenced() -> None:
+    group = with_static_leader("Stable")
+    group.leave(10_000, "z", group_instance_id="i")
+    assert group.log(since=10_000) == ["10000 leave_group z: FENCED_INSTANCE_ID"]
 
 
 # Join of a static member that restarts.
