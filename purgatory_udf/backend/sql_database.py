@@ -133,8 +133,8 @@ class DuckDatabase(SqlDatabase):
     """
 
     # Queries beyond `MEMORY` spill; it suffices for the metrics of 16 million operations. Parts of some queries do not
-    # spill, for example lists: these queries are repeated with `MOST_MEMORY`, a share of this machine's memory. On
-    # machines with less than `LARGE_BYTES` that is the limit from the start.
+    # spill, for example lists: these queries are repeated with one thread, and then with `MOST_MEMORY`, a share of this
+    # machine's memory. On machines with less than `LARGE_BYTES` that is the limit from the start.
     MEMORY, MOST_MEMORY, LARGE_BYTES = "1250MB", "25%", 5_000_000_000
 
     def __init__(self, memory: str | None = None) -> None:
@@ -273,7 +273,10 @@ class DuckDatabase(SqlDatabase):
         return self._connection.sql(text, params=_used(query, parameters))
 
     def _executed_in_memory(self, execute: Callable[[], Result]) -> Result:
-        """Return the result of a function that executes a query; if memory runs out, it is called again with more.
+        """Return the result of a function that executes a query.
+
+        If memory runs out, the function is called again, first with one thread, because each thread holds rows of its
+        own, and then with more memory.
 
         Raises:
             NeedsSparkError: The query needs more than `MOST_MEMORY`.
@@ -284,6 +287,14 @@ class DuckDatabase(SqlDatabase):
             except Exception as error:
                 if not self._may_grow or not _is_out_of_memory(error):
                     raise
+            try:
+                self._connection.execute("SET threads = 1")
+                return execute()
+            except Exception as error:
+                if not _is_out_of_memory(error):
+                    raise
+            finally:
+                self._connection.execute("RESET threads")
             self._may_grow = False
             self._connection.execute(f"SET memory_limit = '{self.MOST_MEMORY}'")
             return execute()

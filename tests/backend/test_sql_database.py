@@ -167,6 +167,31 @@ def test_query_beyond_memory_is_repeated_with_more(tmp_path: Path, monkeypatch: 
         streaming.query("SELECT size(collect_list(n)) AS n FROM numbers")
 
 
+def test_query_beyond_memory_is_first_repeated_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DuckDatabase, "MEMORY", "10MB")
+    monkeypatch.setattr(DuckDatabase, "MOST_MEMORY", "1GB")
+    database, tried = DuckDatabase(), []
+
+    def execute() -> int:
+        tried.append(_settings(database))
+        return database._executed(_LONG_LIST, None).fetchall()[0][0]
+
+    every = _settings(database)["threads"]
+    assert database._executed_in_memory(execute) == 3_000_000
+    assert tried == [
+        {"threads": every, "memory_limit": "9.5 MiB"},
+        {"threads": 1, "memory_limit": "9.5 MiB"},
+        {"threads": every, "memory_limit": "953.6 MiB"},
+    ]
+    assert _settings(database) == tried[-1]
+
+
+def _settings(database: DuckDatabase) -> dict[str, Any]:
+    names = ("threads", "memory_limit")
+    values = database._connection.sql(f"SELECT {', '.join(f'current_setting({name!r})' for name in names)}").fetchall()
+    return dict(zip(names, values[0], strict=True))
+
+
 def test_query_beyond_memory_needs_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists do not spill."""
     monkeypatch.setattr(DuckDatabase, "MEMORY", "10MB")
