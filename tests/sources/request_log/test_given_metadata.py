@@ -63,6 +63,19 @@ def test_batches_are_read_in_both_formats(text: str, tmp_path: Path) -> None:
     }
 
 
+def test_batches_without_producer_column_have_no_producer(tmp_path: Path) -> None:
+    file = tmp_path / "batches.csv"
+    file.write_text("topic,partition,baseOffset,lastOffset,size,createTimeMs\nt,2,0,3,102,1795229683360\n")
+    assert batches_in_file(file) == {("t", 2): [StoredBatch(0, 3, 102, 1795229683360000, False, False, -1)]}
+
+
+def test_partition_record_without_leader_has_none(tmp_path: Path) -> None:
+    """The default of the field is -1."""
+    file = tmp_path / "metadata.txt"
+    file.write_text(METADATA.replace('"leader":2,', ""))
+    assert [change.leader for change in read_metadata_dump(file).changes] == [-1, -1]
+
+
 def test_responses_report_topics_without_error() -> None:
     partition = {"partitionIndex": 3, "leaderId": 1, "leaderEpoch": 4, "replicaNodes": [1, 2], "isrNodes": [1]}
     topics = [
