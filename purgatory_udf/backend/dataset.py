@@ -181,12 +181,10 @@ class LocalDataset(Dataset):
         return self._derived(lambda batch: batch.filter(compare(batch.column(column), value)), self.schema)
 
     def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> LocalDataset:
-        from purgatory_udf.backend.sql_database import DuckDatabase
+        from purgatory_udf.backend.sql_database import query_rows
 
-        database, named = DuckDatabase(), {"rows": self, **others}
-        for name, each in named.items():
-            database.add_rows(name, each.collect())
-        return LocalDataset.of(database.query(text.format_map({name: f'"{name}"' for name in named})).cast(schema))
+        named = {name: each.collect() for name, each in {"rows": self, **others}.items()}
+        return LocalDataset.of(query_rows(text, named).cast(schema))
 
     def union(self, *others: Dataset) -> LocalDataset:
         schema = union_schema(self, others)

@@ -23,7 +23,7 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -50,6 +50,9 @@ _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*
 _READER_FEATURES = {"timestampNtz"}
 # How DuckDB's errors begin if a query needs more than the memory limit.
 _OUT_OF_MEMORY = "Out of Memory Error"
+# Bytes of rows up to which a second thread gains less than its database costs.
+_SMALL_BYTES = 64 << 20
+_small_lock = threading.Lock()
 # Characters of a path that DuckDB takes for a pattern.
 _GLOB = re.compile(r"[*?\[{]")
 
@@ -137,11 +140,12 @@ class DuckDatabase(SqlDatabase):
     # machine's memory. On machines with less than `LARGE_BYTES` that is the limit from the start.
     MEMORY, MOST_MEMORY, LARGE_BYTES = "1250MB", "25%", 5_000_000_000
 
-    def __init__(self, memory: str | None = None) -> None:
+    def __init__(self, memory: str | None = None, threads: int | None = None) -> None:
         self._lock = threading.Lock()
+        self._threads = {} if threads is None else {"threads": threads}
         is_large = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= self.LARGE_BYTES
         self._memory = memory or (self.MEMORY if is_large else self.MOST_MEMORY)
-        self._may_grow = memory is None
+        self._may_grow = memory is None and threads is None
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -155,6 +159,7 @@ class DuckDatabase(SqlDatabase):
                 # Extensions would be downloaded.
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
+                **self._threads,
             }
         )
         connection.execute("SET TimeZone = 'UTC'")
@@ -209,6 +214,12 @@ class DuckDatabase(SqlDatabase):
         self._may_grow = self._may_grow and isinstance(rows, pa.Table)
         with self._exclusive():
             self._connection.register(name, rows)
+
+    def remove_rows(self, *names: str) -> None:
+        """Remove views of Arrow tables, and free the tables."""
+        with self._exclusive():
+            for name in names:
+                self._connection.unregister(name)
 
     def add_view(self, name: str, query: str) -> None:
         with self._exclusive():
@@ -313,6 +324,34 @@ class DuckDatabase(SqlDatabase):
             if _is_out_of_memory(error):
                 raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
             raise
+
+
+def query_rows(text: str, named: Mapping[str, pa.Table]) -> pa.Table:
+    """Return the rows of a query over Arrow tables, which it refers to by their names in braces."""
+    query = text.format_map({name: f'"{name}"' for name in named})
+    if sum(rows.nbytes for rows in named.values()) <= _SMALL_BYTES:
+        with suppress(NeedsSparkError), _small_lock:
+            database = _small_database()
+            try:
+                return _queried(database, query, named)
+            finally:
+                database.remove_rows(*named)
+    return _queried(DuckDatabase(), query, named)
+
+
+def _queried(database: DuckDatabase, query: str, named: Mapping[str, pa.Table]) -> pa.Table:
+    for name, rows in named.items():
+        database.add_rows(name, rows)
+    return database.query(query)
+
+
+@cache
+def _small_database() -> DuckDatabase:
+    """Return the database of all small queries: to open another for each would take 26 ms.
+
+    Its only thread is the caller's, so that this process can fork (`process_pool`).
+    """
+    return DuckDatabase(threads=1)
 
 
 @cache

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from purgatory_udf.backend import sql_database
 from purgatory_udf.backend.backend import LocalBackend, SparkBackend
-from purgatory_udf.backend.sql_database import DuckDatabase, SqlDatabase, parameters_of
+from purgatory_udf.backend.sql_database import DuckDatabase, SqlDatabase, parameters_of, query_rows
 from purgatory_udf.common.errors import NeedsSparkError, explain_storage_error
 from purgatory_udf.contract.tables import COMMENT
 
@@ -202,6 +203,31 @@ def test_query_beyond_memory_needs_spark(tmp_path: Path, monkeypatch: pytest.Mon
         database.query(query)
     with pytest.raises(NeedsSparkError, match="Out of Memory"):
         database.save(query, str(tmp_path), pa.schema([("n", pa.int64())]))
+
+
+def test_small_query_starts_no_thread() -> None:
+    """The process forks between such queries."""
+    rows = pa.table({"n": [1, 2]})
+    threads = "SELECT sum(n) AS n, current_setting('threads') AS threads FROM {rows}"
+    assert query_rows(threads, {"rows": rows}).to_pylist() == [{"n": 3, "threads": 1}]
+
+
+def test_small_queries_do_not_share_rows() -> None:
+    assert query_rows("SELECT n FROM {a}", {"a": pa.table({"n": [1]})}).to_pylist() == [{"n": 1}]
+    assert query_rows("SELECT n FROM {a}", {"a": pa.table({"n": [2]})}).to_pylist() == [{"n": 2}]
+    with pytest.raises(duckdb.CatalogException, match=r'Table with name "?a"? does not exist'):
+        query_rows('SELECT n FROM "a", {b}', {"b": pa.table({"m": [1]})})
+
+
+def test_small_query_beyond_memory_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is repeated in a database of its own."""
+    sql_database._small_database.cache_clear()
+    monkeypatch.setattr(DuckDatabase, "MEMORY", "20MB")
+    query = "SELECT len(list(i)) AS n FROM (SELECT unnest(range(n)) AS i FROM {rows})"
+    try:
+        assert query_rows(query, {"rows": pa.table({"n": [3_000_000]})}).to_pylist() == [{"n": 3_000_000}]
+    finally:
+        sql_database._small_database.cache_clear()
 
 
 def test_table_has_its_own_columns(database: SqlDatabase, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
@@ -450,7 +451,7 @@ class FactCollector(Generic[F]):
 
     def __init__(self, kind: type[F]) -> None:
         self._kind = kind
-        self._fields = {each.name: each.type is int for each in msgspec.structs.fields(kind)}
+        self._fields = _fields_of(kind)
         self._held: list[F] = []
         # Small chunks are joined soon, because the C library keeps their memory for a long time.
         self._chunks: dict[str, list[Column]] = {name: [] for name in self._fields}
@@ -489,6 +490,12 @@ class FactCollector(Generic[F]):
         # Equal names share one object.
         texts = self._texts
         return _of_objects([texts.setdefault(value, value) if type(value) is str else value for value in values])
+
+
+@cache
+def _fields_of(kind: type[Fact]) -> dict[str, bool]:
+    """Return whether each field of a kind of facts is an integer. Slow at first: it evaluates the annotations."""
+    return {each.name: each.type is int for each in msgspec.structs.fields(kind)}
 
 
 def _of_objects(values: Sequence[Any]) -> Column:
