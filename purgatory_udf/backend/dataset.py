@@ -411,6 +411,8 @@ def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequen
     for column in rows.columns:
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
             sizes += pc.binary_length(column).fill_null(0).to_numpy()
+        elif pa.types.is_nested(column.type) and rows.num_rows:
+            sizes += column.nbytes // rows.num_rows
     ends = np.cumsum(sizes if places is None else sizes[places])
     least = _LEAST_GROUPED_BYTES if keys else _LEAST_BYTES
     count = min(_PARTS_PER_CORE * cores(), int(ends[-1]) // least) if len(ends) else 0

@@ -107,7 +107,7 @@ def import_log(path: Path) -> LineCounts:
         for row in batch.to_pylist()
     ]
     bad = [row["reason"] for row in rows if row["row"] == log_reader.BAD]
-    bad += [row["event"] for row in parts if row["part"] == import_rows.BAD]
+    bad += [row["kind"] for row in parts if row["part"] == import_rows.BAD]
     assert all(bad) and all(row["reason"] and row["raw"] for row in finished if row["rule"])
     unread = sum(row["row"] == log_reader.BAD for row in rows)
     passed = sum(tally.counts[cause] for cause in SKIPPED_CAUSES)

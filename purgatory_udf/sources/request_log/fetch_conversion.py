@@ -28,7 +28,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -48,7 +47,13 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchRequestPartition,
     FetchResponseBody,
 )
-from purgatory_udf.sources.request_log.logged_request import AT_ONCE, COMPLETED, EXPIRED, follower_read_times
+from purgatory_udf.sources.request_log.logged_request import (
+    AT_ONCE,
+    COMPLETED,
+    EXPIRED,
+    RECORDED_OUTCOME,
+    follower_read_times,
+)
 from purgatory_udf.sources.request_log.partition_facts import (
     AttemptRun,
     Booleans,
@@ -84,8 +89,37 @@ FactsOfPartitions = dict[tuple[int, Key], list[Fact]]
 
 Numbered = TypeVar("Numbered")
 
-_to_json = msgspec.json.Encoder().encode
 _place_of = itemgetter(0, 1)
+
+# The fields of the event of a fetch, in the order of its JSON. Numbers that the contract rejects fit as well.
+FETCH = pa.struct(
+    [
+        ("time_us", pa.int64()),
+        ("replica_id", pa.int64()),
+        ("max_wait_ms", pa.int64()),
+        ("min_bytes", pa.int64()),
+        ("max_bytes", pa.int64()),
+        ("isolation", pa.string()),
+        (
+            "partitions",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("topic", pa.string()),
+                        ("partition", pa.int64()),
+                        ("fetch_offset", pa.int64()),
+                        ("max_bytes", pa.int64()),
+                        ("current_leader_epoch", pa.int64()),
+                        ("preferred_replica", pa.int64()),
+                    ]
+                )
+            ),
+        ),
+        ("hard_max_bytes", pa.bool_()),
+        ("client_id", pa.string()),
+    ]
+)
+_PARTITIONS = FETCH.field("partitions").type
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +152,9 @@ class Fetches:
 class ConvertedFetches:
     """Operations and facts of fetches.
 
-    `operations` has a row for each operation: `time_us`, `broker`, `file`, `line`, and JSON texts `event` and
-    `recorded`. `limit_ms` are their maximum waits, `waited_us` the recorded ones, and `expired` whether they expired.
+    `operations` has a row for each operation: `time_us`, `broker`, `file`, `line`, `fetch` (FETCH) and `recorded`
+    (`RECORDED_OUTCOME`). `limit_ms` are their maximum waits, `waited_us` the recorded ones, and `expired` whether they
+    expired.
     """
 
     operations: dict[str, pa.Array]
@@ -327,7 +362,7 @@ class _Conversion:
             "broker": fetches.broker,
             "file": fetches.file,
             "line": fetches.line,
-            "event": self._events(),
+            "fetch": self._events(),
             "recorded": recorded,
         }
         mask = pa.array(converted)
@@ -622,7 +657,7 @@ class _Conversion:
                 self._facts.setdefault(key, []).append(copied)
 
     def _recorded(self) -> tuple[Booleans, pa.Array]:
-        """Return whether each fetch expired, and its recorded outcome as JSON; see `RecordedOutcome`.
+        """Return whether each fetch expired, and its recorded outcome; see `RecordedOutcome`.
 
         A fetch that waited has expired if it returned less than `min_bytes` and no error ended it before its timeout.
         On every recording this agrees with the broker's own counter of expirations, to within two.
@@ -637,67 +672,55 @@ class _Conversion:
         size = np.diff(np.append(0, np.cumsum(self._bytes))[bounds])
         in_time = fetches.remote_us < np.clip(self._max_wait, -_LONGEST_MS, _LONGEST_MS) * 1000 - TIMER_EARLY_US
         expired = self._waited & (size < self._min_bytes) & ((first_error == 0) | ~in_time)
-        texts = _filled(
-            '{"api":"FETCH","kind":"%","outcome":"%","remote_ms":%,"local_ms":%,"written_us":%,"error":"%","bytes":%,'
-            '"timed_out":%,"generation":null,"complete":%}',
-            np.where(self._replica >= 0, "follower fetch", "consumer fetch"),
-            np.where(expired, EXPIRED, np.where(self._waited, COMPLETED, AT_ONCE)),
-            fetches.remote_us / 1000,
-            (fetches.local_us - fetches.start_us) / 1000,
-            fetches.written_us,
-            pa.array(map(errors.name_of, first_error.tolist()), pa.string()),
-            size,
-            timed_out,
-            _true_or_false(self._resolved.complete),
-        )
-        return expired, texts
+        columns = {
+            "api": pa.repeat("FETCH", len(fetches)),
+            "kind": _either(self._replica >= 0, "follower fetch", "consumer fetch"),
+            "outcome": pc.if_else(expired, EXPIRED, _either(self._waited, COMPLETED, AT_ONCE)),
+            "remote_ms": fetches.remote_us / 1000,
+            "local_ms": (fetches.local_us - fetches.start_us) / 1000,
+            "written_us": fetches.written_us,
+            "error": _named_errors(first_error),
+            "bytes": size,
+            "timed_out": timed_out,
+            "generation": pa.nulls(len(fetches)),
+            "complete": self._resolved.complete,
+        }
+        return expired, _structs(columns, RECORDED_OUTCOME)
 
     def _events(self) -> pa.Array:
-        """Return the event of each fetch as JSON."""
-        fetches, clients = self._fetches, self._fetches.client_id.dictionary_encode()
-        fields = [name and f',"client_id":{_to_json(name).decode()}' for name in clients.dictionary.to_pylist()]
-        return _filled(
-            '{"time_us":%,"type":"fetch","replica_id":%,"max_wait_ms":%,"min_bytes":%,"max_bytes":%,"isolation":"%",'
-            '"partitions":[%],"hard_max_bytes":%,"broker":%%}',
-            fetches.local_us,
-            self._replica,
-            self._max_wait,
-            np.where(self._at_once, 0, np.maximum(0, self._min_bytes)),
-            np.maximum(0, self._max_bytes),
-            np.where(self._committed, "read_committed", "read_uncommitted"),
-            self._event_partitions(),
-            _true_or_false(fetches.version <= LAST_HARD_LIMIT_VERSION),
-            fetches.broker,
-            pa.array(fields, pa.string()).take(clients.indices).fill_null(""),
-        )
+        """Return the event of each fetch (FETCH)."""
+        fetches = self._fetches
+        columns = {
+            "time_us": fetches.local_us,
+            "replica_id": self._replica,
+            "max_wait_ms": self._max_wait,
+            "min_bytes": np.where(self._at_once, 0, np.maximum(0, self._min_bytes)),
+            "max_bytes": np.maximum(0, self._max_bytes),
+            "isolation": _either(self._committed, "read_committed", "read_uncommitted"),
+            "partitions": self._event_partitions(),
+            "hard_max_bytes": fetches.version <= LAST_HARD_LIMIT_VERSION,
+            # An empty client id is left out.
+            "client_id": pc.if_else(pc.equal(fetches.client_id, ""), pa.scalar(None, pa.string()), fetches.client_id),
+        }
+        return _structs(columns, FETCH)
 
     def _event_partitions(self) -> pa.Array:
-        """Return the partitions of each fetch as objects of its event, separated by commas."""
-        topics = {topic: _to_json(topic).decode() for topic, _ in self._named}
-        starts = [f'{{"topic":{topics[topic]},"partition":{partition}' for topic, partition in self._named]
-
-        def encoded(entries: Integers, offset: Integers, preferred: Sequence[str]) -> pa.Array:
-            return _filled(
-                '%,"fetch_offset":%,"max_bytes":%,"current_leader_epoch":%,"preferred_replica":%}',
-                pa.array(starts, pa.string()).take(pa.array(self._name_of[self._resolved.entry_keys[entries]])),
-                np.maximum(0, offset),
-                np.maximum(0, self._entry_bytes[entries]),
-                np.maximum(-1, self._entry_epoch[entries]),
-                pa.array(preferred, pa.string()),
-            )
-
-        # Most fetches of a session request most partitions with the same fields.
-        places, count = self._resolved.places, len(self._resolved.entries)
-        texts = encoded(np.arange(count), self._entry_offset, ["null"] * count).take(pa.array(places[self._is_read]))
-        differs = self._has_diverged.copy()
-        differs[list(self._redirected)] = True
-        if differs.any():
-            those = np.flatnonzero(differs & self._is_read)
-            preferred = [str(self._redirected.get(place, "null")) for place in those.tolist()]
-            other = encoded(places[those], self._offset[those], preferred)
-            texts = pc.replace_with_mask(texts, pa.array(differs[self._is_read]), other)
-        bounds = np.append(0, np.cumsum(self._is_read))[self._resolved.bounds]
-        return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), texts), ",")
+        """Return the list of each fetch's partitions in its event."""
+        is_read = self._is_read
+        entries, key = self._resolved.places[is_read], self._name_of[self._place_key[is_read]]
+        preferred = np.full(len(is_read), -1)
+        preferred[list(self._redirected)] = list(self._redirected.values())
+        topics, partitions = zip(*self._named, strict=True) if self._named else ((), ())
+        columns = {
+            "topic": pa.array(topics, pa.string()).take(pa.array(key)),
+            "partition": np.array(partitions, np.int64)[key],
+            "fetch_offset": np.maximum(0, self._offset[is_read]),
+            "max_bytes": np.maximum(0, self._entry_bytes[entries]),
+            "current_leader_epoch": np.maximum(-1, self._entry_epoch[entries]),
+            "preferred_replica": pa.array(preferred[is_read], mask=preferred[is_read] < 0),
+        }
+        bounds = np.append(0, np.cumsum(is_read))[self._resolved.bounds]
+        return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), _structs(columns, _PARTITIONS.value_type))
 
 
 def _integers(values: Iterable[int]) -> Integers:
@@ -717,14 +740,16 @@ def _last_of_each(group: Integers, values: Integers, otherwise: Integers) -> Int
     return last
 
 
-def _true_or_false(values: Booleans) -> npt.NDArray[np.str_]:
-    return np.where(values, "true", "false")
+def _either(values: Booleans, if_true: str, if_false: str) -> pa.Array:
+    return pc.if_else(pa.array(values), if_true, if_false)
 
 
-def _filled(template: str, *columns: Any) -> pa.Array:
-    """Return a text for each row: the template, with the values of the columns in place of each `%`."""
-    first, *others = template.split("%")
-    parts: list[Any] = [first]
-    for column, constant in zip(columns, others, strict=True):
-        parts += [pa.array(column).cast(pa.string()), constant]
-    return pc.binary_join_element_wise(*parts, "")
+def _named_errors(codes: Integers) -> pa.Array:
+    known, places = np.unique(codes, return_inverse=True)
+    return pa.array(map(errors.name_of, known.tolist()), pa.string()).take(pa.array(places))
+
+
+def _structs(columns: Mapping[str, Any], type_: pa.StructType) -> pa.StructArray:
+    """Return structs of these columns, which have the names of the type's fields."""
+    arrays = [pa.array(columns[field.name]).cast(field.type) for field in type_]
+    return pa.StructArray.from_arrays(arrays, fields=list(type_))

@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
+from purgatory_udf.contract.value_types import INT32
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import (
     APPEND_FRACTION,
@@ -179,6 +181,24 @@ class RecordedOutcome(msgspec.Struct, gc=False):
     complete: bool = True
 
 
+# Columns of `RecordedOutcome`.
+RECORDED_OUTCOME = pa.struct(
+    [
+        ("api", pa.string()),
+        ("kind", pa.string()),
+        ("outcome", pa.string()),
+        ("remote_ms", pa.float64()),
+        ("local_ms", pa.float64()),
+        ("written_us", pa.int64()),
+        ("error", pa.string()),
+        ("bytes", pa.int64()),
+        ("timed_out", pa.int32()),
+        ("generation", pa.int32()),
+        ("complete", pa.bool_()),
+    ]
+)
+
+
 class LoggedOperation(msgspec.Struct, gc=False):
     """An operation with its event and recorded outcome; `sub` numbers the events of one line.
 
@@ -267,8 +287,10 @@ def recorded_creation(request: Request, codes: Iterable[int]) -> RecordedOutcome
 def recorded_group(request: Request, code: int) -> RecordedOutcome:
     """Return the outcome of a request to a group's coordinator, with its error code."""
     recorded = _recorded(request, request.api.lower(), [code])
-    generation = (request.answer or {}).get("generationId", -1)
-    recorded.generation = int(generation) if request.api == "JOIN_GROUP" and generation >= 0 else None
+    generation = int((request.answer or {}).get("generationId", -1)) if request.api == "JOIN_GROUP" else -1
+    if generation > INT32:
+        raise ValueError(f"generationId is {generation}, expected a 32-bit integer")
+    recorded.generation = generation if generation >= 0 else None
     return recorded
 
 

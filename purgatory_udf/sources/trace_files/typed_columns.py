@@ -12,17 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from purgatory_udf.contract.event_checks import CHANGED_FIELDS, KNOWN_ACKS, NO_ERROR, REQUIRED, TYPES, Field
 from purgatory_udf.contract.event_checks import FIELDS as FIELDS_OF
-from purgatory_udf.contract.event_checks import KNOWN_ACKS, NO_ERROR, REQUIRED, Field
 from purgatory_udf.contract.event_reader import CHANGE_FIELDS, CHANGE_STRUCT, EVENT_STRUCTS, StructFields, decode_struct
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.contract.value_types import LIST_ITEMS, Items, label
+from purgatory_udf.contract.value_types import LIST_ITEMS, MSGSPEC_TYPES, Items, label, name
 
 # Columns of `events` that come from the input or the run, not from fields of the event.
 PLACED = ("run_id", "event_time", "source", "line")
@@ -83,6 +84,89 @@ def decode_lines(lines: Sequence[bytes]) -> DecodedLines:
         decoded.numbers.append(places)
     undecoded.sort()
     return decoded
+
+
+def fetches_as_events(fetches: pa.StructArray, brokers: pa.Array) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Return the fetches that are certainly valid events, and a mask of these rows.
+
+    Args:
+        fetches: The fields of each, with integers of 64 bits.
+        brokers: The broker of each.
+    """
+    columns = {**_fields(fetches), "broker": brokers}
+    fields = FIELDS_OF[TYPES["fetch"]]
+    items = LIST_ITEMS[next(field.check for field in fields if field.name == "partitions")]
+    offsets, partitions = _items_of(columns["partitions"])
+    event_of = np.repeat(np.arange(len(fetches)), np.diff(offsets))
+    valid = ~_outside(fields, columns)
+    valid[event_of[_outside(FIELDS_OF[items.check], partitions)]] = False
+    valid[list(_possible_duplicates(items, partitions, offsets, event_of))] = False
+    if not valid.all():
+        columns = {name: column.filter(pa.array(valid)) for name, column in columns.items()}
+        offsets, partitions = _items_of(columns["partitions"])
+    type_ = FIELDS.field("partitions").type
+    count = len(partitions["topic"])
+    partitions["throttled"] = pa.repeat(False, count)
+    inner = [
+        partitions[field.name].cast(field.type) if field.name in partitions else pa.nulls(count, field.type)
+        for field in type_.value_type
+    ]
+    records = pa.StructArray.from_arrays(inner, fields=list(type_.value_type))
+    columns["partitions"] = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records, type=type_)
+    return _typed("fetch", columns), valid
+
+
+def changes_as_events(
+    kind: str, changes: pa.StructArray, places: dict[str, pa.Array]
+) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Return the changes of partitions that are certainly valid events, and a mask of these rows.
+
+    Args:
+        kind: The change.
+        changes: Its fields, with integers of 64 bits.
+        places: The time, broker, topic and partition of each.
+    """
+    given, fields = _fields(changes), CHANGED_FIELDS[kind]
+    columns = {field.name: given[field.name] for field in fields if field.name in given} | places
+    valid = ~_outside(fields, columns)
+    if not valid.all():
+        columns = {name: column.filter(pa.array(valid)) for name, column in columns.items()}
+    return _typed("partition", columns), valid
+
+
+def _fields(structs: pa.StructArray) -> dict[str, pa.Array]:
+    return dict(zip((field.name for field in structs.type), structs.flatten(), strict=True))
+
+
+def _items_of(lists: pa.ListArray) -> tuple[np.ndarray, dict[str, pa.Array]]:
+    """Return the offsets of the lists, from 0, and the fields of their items."""
+    offsets = lists.offsets.to_numpy()
+    return offsets - offsets[0], _fields(lists.flatten())
+
+
+def _outside(fields: Sequence[Field], columns: dict[str, pa.Array]) -> np.ndarray:
+    """Return a mask of the rows with a value that its field refuses. The columns have the right kinds of values."""
+    outside = np.zeros(len(next(iter(columns.values()))), bool)
+    for field in fields:
+        column = columns.get(field.name)
+        if column is None:
+            continue
+        if column.null_count:
+            outside |= column.is_null().to_numpy(zero_copy_only=False) & (field.default is REQUIRED)
+        if field.check is name:
+            outside |= pc.equal(column, "").fill_null(False).to_numpy(zero_copy_only=False)
+        elif pa.types.is_integer(column.type):
+            limits = get_args(MSGSPEC_TYPES[field.check])[1]
+            within = pc.and_(pc.greater_equal(column, limits.ge), pc.less_equal(column, limits.le))
+            outside |= ~within.fill_null(True).to_numpy(zero_copy_only=False)
+    return outside
+
+
+def _typed(kind: str, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    """Return the events of a type with these columns."""
+    count = len(columns["time_us"])
+    typed = {name: column.cast(FIELDS.field(name).type) for name, column in columns.items()}
+    return _batch({"type": pa.repeat(kind, count), **typed}, count)
 
 
 def _is_utf8(line: bytes) -> bool:
@@ -193,8 +277,8 @@ def _possible_duplicates(
     if len(event_of) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
         return
     code = np.zeros(len(event_of), np.int64)
-    for name in items.key:
-        column = columns[name]
+    for key in items.key:
+        column = columns[key]
         numbers = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
         # Topic codes and partitions have 31 bits each.
         code = (code << 31) | numbers.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -58,8 +58,9 @@ def _json(value: Any) -> str:
 def _events(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield each event with its recorded outcome, and each row that the contract rejects."""
     for row in rows:
-        outcome = json.loads(row["recorded"]) if row["recorded"] else None
-        yield _json([event_of(row), outcome] if row["rule"] is None else ["rejected", row["rule"], row["reason"]])
+        yield _json(
+            [event_of(row), row["recorded"]] if row["rule"] is None else ["rejected", row["rule"], row["reason"]]
+        )
 
 
 def _others(rejected: Any, settings: list[RecordedSetting], counts: dict[str, int]) -> Iterator[str]:
@@ -112,7 +113,7 @@ def followed(number: int) -> Iterator[str]:
         rows = LocalDataset.of(step.state.rows.collect())
         state = replace(step.state, carried=carried, requests=LocalDataset.of(step.state.requests.collect()), rows=rows)
         yield from _others(step.finished.rejected, carried.settings.settings(), carried.counts)
-    yield _json(carried.snapshot())
+    yield _json({name: value for name, value in carried.snapshot().items() if name != "format"})
     yield from sorted(map(_carried_row, rows.collect().to_pylist()))
 
 
@@ -143,6 +144,15 @@ def written(number: int) -> Iterator[str]:
 
 def _carried_row(row: dict[str, Any]) -> str:
     fields = {name: value for name, value in row.items() if value is not None}
+    if "fetch" in fields:
+        fetch = {name: value for name, value in fields["fetch"].items() if name != "client_id" or value is not None}
+        start, client = {"time_us": fetch.pop("time_us"), "type": "fetch"}, fetch.pop("client_id", None)
+        event = {**start, **fetch, "broker": row["broker"]} | ({} if client is None else {"client_id": client})
+        fields = {("event" if name == "fetch" else name): value for name, value in fields.items()} | {
+            "event": _json(event)
+        }
+    if "recorded" in fields:
+        fields["recorded"] = _json(fields["recorded"])
     if fields.get("packed"):
         fields["packed"] = sorted(_json([type(fact).__name__, *msgspec.structs.astuple(fact)]) for fact in _shown(row))
     return _json(fields)

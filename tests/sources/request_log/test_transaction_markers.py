@@ -17,6 +17,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
+from purgatory_udf.sources.request_log.importing.import_passes import UNORDERED
 from purgatory_udf.sources.request_log.importing.import_tasks import finish_events
 from purgatory_udf.sources.request_log.internal_topics import StoredBatch
 from purgatory_udf.sources.request_log.logged_request import first_slot
@@ -121,16 +122,14 @@ def test_produces_of_one_line_get_own_offsets() -> None:
             "line": 3,
             "sub": sub,
             "time_us": event["time_us"],
-            "recorded": "{}",
             "event": json.dumps(event),
             "slots": slots,
             "bases": bases,
             "ends": [base + 1 for base in bases],
-            "remote": None,
         }
         for sub, event in enumerate(_produces(translated))
     ]
-    (batch,) = finish_events(None, "log-{}".format)(iter([pa.RecordBatch.from_pylist(rows)]))
+    (batch,) = finish_events(None, "log-{}".format)(iter([pa.RecordBatch.from_pylist(rows, schema=UNORDERED)]))
     given = [[part["base_offset"] for part in partitions] for partitions in batch.column("partitions").to_pylist()]
     assert given == [[5, 9], [6]]
 

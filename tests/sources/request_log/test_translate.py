@@ -271,6 +271,19 @@ def test_malformed_body_is_rejected() -> None:
     assert bad.reason.startswith("malformed: body of PRODUCE version 13: KeyError")
 
 
+def test_join_with_impossible_generation_is_rejected() -> None:
+    member = {"groupId": "g", "memberId": "m", "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 9000, "protocols": []}
+
+    def joined(at: float, generation: int) -> str:
+        response = {"errorCode": 0, "generationId": generation, "memberId": "m", "leader": "m"}
+        return log_line(at, message("JOIN_GROUP", member, response, version=5))
+
+    translation = translate(parse([joined(5, 2**31 - 1), joined(9, 2**31)]))
+    reason = "malformed: body of JOIN_GROUP version 5: ValueError: generationId is 2147483648, expected a 32-bit integer"
+    assert [bad.reason for bad in translation.bad] == [reason]
+    assert [record.generation for record in translation.recorded.values()] == [2**31 - 1]
+
+
 def test_refused_group_request_becomes_no_event() -> None:
     def heartbeat(at: float, code: int) -> str:
         request = {"groupId": "g", "memberId": "m", "generationId": 3}

@@ -18,6 +18,7 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log.cluster_facts import ClusterFacts
 from purgatory_udf.sources.request_log.importing.import_options import pseudonyms
+from purgatory_udf.sources.request_log.importing.import_passes import UNORDERED
 from purgatory_udf.sources.request_log.importing.import_tasks import finish_events
 from purgatory_udf.sources.request_log.logged_request import Request
 from tests.sources.request_log.log_lines import log_line, message, parse, us
@@ -126,13 +127,12 @@ def test_topic_creation_becomes_event() -> None:
     translation = translate(parse([_update_metadata(5, {0: 1}), _create_topics(30, {"new": OK}, remote=20)]))
     (event,) = (event for event in translation.events if event["type"] == "create_topics")
     row = {"file": 0, "line": 2, "sub": 0, "time_us": event["time_us"], "event": json.dumps(event)}
-    row |= {"recorded": "{}", "slots": None, "bases": None, "ends": None, "remote": None}
     rename = pseudonyms("k")
     for name, work in (
         ("new", finish_events(None, "request-{}.log".format)),
         (rename("topic", "new"), finish_events(rename, "request-{}.log".format)),
     ):
-        (batch,) = work(iter([pa.RecordBatch.from_pylist([row])]))
+        (batch,) = work(iter([pa.RecordBatch.from_pylist([row], schema=UNORDERED)]))
         (finished,) = batch.to_pylist()
         assert (finished["type"], finished["timeout_ms"], finished["reason"]) == ("create_topics", 5000, None)
         assert finished["topics"] == [{"topic": name, "partitions": 2}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +53,7 @@ def translate(
     rejected = by_number.finished.rejected.collect().to_pylist()
     bad = [BadLine(Place(int(row["source"]), row["line"]), "", row["reason"], row["raw"]) for row in rejected]
     accepted = [row for row in rows if row["rule"] is None]
-    recorded = {row["number"]: RecordedOutcome(**json.loads(row["recorded"])) for row in accepted if row["recorded"]}
+    recorded = {row["number"]: RecordedOutcome(**row["recorded"]) for row in accepted if row["recorded"]}
     return Translation([event_of(row) for row in accepted], recorded, bad, converted.report)
 
 

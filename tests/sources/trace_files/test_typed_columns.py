@@ -7,13 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.contract.event_checks import TYPES
 from purgatory_udf.contract.event_reader import CHANGE_FIELDS, EVENT_STRUCTS
-from purgatory_udf.sources.trace_files.typed_columns import decode_lines
+from purgatory_udf.sources.request_log.fetch_conversion import FETCH
+from purgatory_udf.sources.request_log.importing.import_rows import CHANGED
+from purgatory_udf.sources.trace_files.typed_columns import changes_as_events, decode_lines, fetches_as_events
 from tests.contract.examples import NEEDS, WHOLE
 from tests.sources.trace_files.traces import validated_rows, write
 from tests.support.examples import examples
@@ -135,3 +139,84 @@ def test_all_types_and_changes_are_decoded_in_batches() -> None:
         ).undecoded
         == []
     )
+
+
+# Most values are valid, so that events with a single invalid value are frequent.
+_numbers = st.one_of(
+    st.integers(0, 3), st.integers(1, 3), st.sampled_from([n for n in _INTEGERS if -(2**63) <= n < 2**63])
+)
+_brokers = st.sampled_from([0, 1, 2**31 - 1, -1])
+_topics = st.sampled_from(["orders", "orders", "b", ""])
+_fetched = st.fixed_dictionaries(
+    {
+        "topic": _topics,
+        **dict.fromkeys(("partition", "fetch_offset", "max_bytes", "current_leader_epoch"), _numbers),
+        "preferred_replica": st.none() | _numbers,
+    }
+)
+_fetches = st.fixed_dictionaries(
+    {
+        **dict.fromkeys(("time_us", "replica_id", "max_wait_ms", "min_bytes", "max_bytes"), _numbers),
+        "isolation": st.sampled_from(["read_committed", "read_uncommitted"]),
+        "partitions": st.lists(_fetched, max_size=3),
+        "hard_max_bytes": st.booleans(),
+        "client_id": st.sampled_from([None, "", "c"]),
+        "broker": _brokers,
+    }
+)
+_changes = st.fixed_dictionaries(
+    {
+        "change": st.sampled_from(["log_end", "replica_end", "high_watermark"]),
+        "topic": _topics,
+        "broker": _brokers,
+        "partition": st.sampled_from([0, 1, 2**31 - 1, -1]),
+        **dict.fromkeys(("time_us", "offset", "bytes", "replica_id"), _numbers),
+        "batches": st.none() | _numbers,
+    }
+)
+
+
+def _decoded(events: list[Event]) -> tuple[list[int], list[Event]]:
+    """Return the numbers of the events that are valid as JSON, and their rows."""
+    texts = [json.dumps({"request_id": "-", **event}).encode() for event in events]
+    decoded = decode_lines(texts)
+    valid = [number for numbers in decoded.numbers for number in numbers.tolist()]
+    return valid, [{**row, "request_id": None} for batch in decoded.events for row in batch.to_pylist()]
+
+
+@given(st.lists(_fetches, min_size=1, max_size=6))
+@examples(300)
+def test_fetches_without_json_equal_decoded_ones(given: list[Event]) -> None:
+    brokers = pa.array([fetch["broker"] for fetch in given], pa.int32())
+    events, valid = fetches_as_events(pa.array(given, FETCH), brokers)
+    assert (np.flatnonzero(valid).tolist(), events.to_pylist()) == _decoded([{"type": "fetch", **row} for row in given])
+
+
+@given(st.lists(_changes, min_size=1, max_size=6))
+@examples(300)
+def test_changes_without_json_equal_decoded_ones(given: list[Event]) -> None:
+    kind = given[0]["change"]
+    of_others = {
+        "log_end": ["replica_id"],
+        "replica_end": ["bytes", "batches"],
+        "high_watermark": ["bytes", "batches", "replica_id"],
+    }[kind]
+    rows = [{**row, "change": kind, **dict.fromkeys(of_others)} for row in given]
+    places = {
+        name: pa.array([row[name] for row in rows], type_)
+        for name, type_ in {
+            "time_us": pa.int64(),
+            "broker": pa.int32(),
+            "topic": pa.string(),
+            "partition": pa.int32(),
+        }.items()
+    }
+    events, valid = changes_as_events(kind, pa.array(rows, CHANGED), places)
+    assert (np.flatnonzero(valid).tolist(), events.to_pylist()) == _decoded(
+        [{"type": "partition", **row} for row in rows]
+    )
+
+
+def test_empty_slice_of_fetches_gives_no_events() -> None:
+    events, valid = fetches_as_events(pa.nulls(2, FETCH)[1:1], pa.array([], pa.int32()))
+    assert (events.num_rows, len(valid)) == (0, 0)

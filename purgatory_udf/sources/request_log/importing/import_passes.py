@@ -25,6 +25,7 @@ from purgatory_udf.sources.request_log.importing import import_rows, import_task
 from purgatory_udf.sources.request_log.importing.broker_pauses import OverdueOperation
 from purgatory_udf.sources.request_log.importing.import_options import Rename
 from purgatory_udf.sources.request_log.inferred_settings import remote_fetch_wait
+from purgatory_udf.sources.request_log.logged_request import RECORDED_OUTCOME
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.share_conversion import SHARE_APIS
 from purgatory_udf.storage.run_records import RecordedSetting
@@ -38,8 +39,8 @@ _ORDER = [name for name, _ in import_rows.ORDER]
 UNORDERED = pa.schema(
     [
         *import_rows.ORDER,
-        ("event", pa.string()),
-        ("recorded", pa.string()),
+        *import_rows.EVENT,
+        ("recorded", RECORDED_OUTCOME),
         ("slots", pa.list_(pa.int32())),
         ("bases", pa.list_(pa.int64())),
         ("ends", pa.list_(pa.int64())),
@@ -145,10 +146,10 @@ def in_order(
         source: Returns the name of a file by its number.
         rename: Replaces names by pseudonyms, if given.
     """
-    changes = timelines.where_in("part", [import_rows.CHANGE]).select(*_ORDER, "event")
+    changes = timelines.where_in("part", [import_rows.CHANGE]).select(*_ORDER, "event", "change")
     if reads is not None:
         changes = changes.union(reads.where_null("event", null=False).select(*_ORDER, "event"))
-    names = ["at_us" if name == "time_us" else name for name in UNORDERED.names]
+    names = ["at_us" if name == "time_us" else name for name in UNORDERED.names if name != "change"]
     unordered = operations.select(*names).rename("at_us", "time_us").union(changes, of_cluster)
     return unordered.map_in_order(_ORDER, import_tasks.finish_events(rename, source), import_rows.FINISHED, "task")
 
@@ -176,14 +177,14 @@ def rejected_requests(
     # Lines of a followed topic are not cut into pieces.
     place = ["file", *(["piece"] if lines_before else []), "line", "reason", "raw"]
     lines = read.where_in("row", [log_reader.BAD]).select(*place)
-    bodies = parts.where_in("part", [import_rows.BAD]).select("file", "line", "event", "recorded")
+    bodies = parts.where_in("part", [import_rows.BAD]).select("file", "line", "kind", "event")
     refused = events.where_null("rule", null=False).select("file", "at_line", "reason", "raw")
 
     def step(line: str, reason: str, raw: str) -> Step:
         return rejected_rows(run_id, source, lines_before, anonymised, line, reason, raw)
 
     return lines.map(step("line", "reason", "raw"), REJECTED_EVENTS).union(
-        bodies.map(step("line", "event", "recorded"), REJECTED_EVENTS),
+        bodies.map(step("line", "kind", "event"), REJECTED_EVENTS),
         refused.map(step("at_line", "reason", "raw"), REJECTED_EVENTS),
     )
 

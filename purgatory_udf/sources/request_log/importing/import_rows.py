@@ -7,15 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.cluster_metadata import TopicSize
-from purgatory_udf.sources.request_log.fetch_conversion import Fetches
+from purgatory_udf.sources.request_log.fetch_conversion import FETCH, Fetches
 from purgatory_udf.sources.request_log.high_watermark_events import REQUEST_RANK, STATE_RANK, TimedEvent
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.kafka_protocol import decode_fetches, encode_fetch
-from purgatory_udf.sources.request_log.logged_request import LoggedOperation, Place, Request
+from purgatory_udf.sources.request_log.logged_request import (
+    RECORDED_OUTCOME,
+    LoggedOperation,
+    Place,
+    Request,
+)
 from purgatory_udf.sources.request_log.partition_facts import Fact
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 
@@ -112,11 +118,26 @@ ORDER = [
     ("sub", pa.int32()),
 ]
 
+# A change of a partition that moves an offset; `bytes`, `batches` and `replica_id` as in `events`.
+CHANGED = pa.struct(
+    [
+        ("change", pa.string()),
+        ("offset", pa.int64()),
+        ("bytes", pa.int64()),
+        ("batches", pa.int64()),
+        ("replica_id", pa.int64()),
+    ]
+)
+
 OPERATION, FACT, CHANGE, PRODUCED, BAD, COUNT = "operation", "fact", "change", "produced", "bad", "count"
 REMOTE_READ, OVERDUE = "remote read", "overdue"
 
+# An operation or a change has its event in one of these columns: as JSON in `event`, or without JSON if there are many
+# of its kind.
+EVENT = [("event", pa.string()), ("fetch", FETCH), ("change", CHANGED)]
+
 # Each row is an operation, facts of a partition, a bad line, the times of an overdue operation, or a count. A bad line
-# has its rule in `kind`, the reason in `event` and the text in `recorded`.
+# has the reason in `kind` and its text in `event`.
 PARTS = pa.schema(
     [
         ("part", pa.string()),
@@ -125,7 +146,8 @@ PARTS = pa.schema(
         ("numbers", pa.list_(pa.int64())),
         ("packed", pa.binary()),
         ("event", pa.string()),
-        ("recorded", pa.string()),
+        ("fetch", FETCH),
+        ("recorded", RECORDED_OUTCOME),
     ]
 )
 
@@ -137,6 +159,7 @@ CHANGES = pa.schema(
         ("part", pa.string()),
         *ORDER,
         ("event", pa.string()),
+        ("change", CHANGED),
         ("slot", pa.int32()),
         ("base", pa.int64()),
         ("end", pa.int64()),
@@ -154,7 +177,7 @@ FINISHED = pa.schema(
         ("number", pa.int64()),
         ("file", pa.int32()),
         ("at_line", pa.int64()),
-        ("recorded", pa.string()),
+        ("recorded", RECORDED_OUTCOME),
         ("rule", pa.string()),
         ("reason", pa.string()),
         ("raw", pa.string()),
@@ -335,7 +358,7 @@ def facts_in(packed: bytes) -> list[Fact]:
 
 # Columns of an operation in PARTS, and of a partition's event in CHANGES.
 OPERATION_FIELDS = (*Order._fields, "kind", "event", "recorded")
-CHANGE_FIELDS = (*Order._fields, "event")
+CHANGE_FIELDS = (*Order._fields, "event", "change")
 
 
 def batch_of_part(
@@ -351,11 +374,25 @@ def batch_of_part(
     """
     columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
     columns["part"] = [part] * len(rows)
-    arrays = [
-        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
+    arrays = [_array(columns.get(field.name), field.type, len(rows)) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Sequence[Any] | None, type_: pa.DataType, count: int) -> pa.Array:
+    """Return an array of `count` values, all null for None. The values of a struct type are tuples."""
+    if values is None:
+        return pa.nulls(count, type_)
+    if not pa.types.is_struct(type_):
+        return pa.array(values, type_)
+    present = [value for value in values if value is not None]
+    if not present:
+        return pa.nulls(count, type_)
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*present, strict=True), type_, strict=True)]
+    structs = pa.StructArray.from_arrays(columns, fields=list(type_))
+    if len(present) == count:
+        return structs
+    valid = np.fromiter((value is not None for value in values), bool, count)
+    return structs.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
 
 def count_rows(counts: Mapping[str, int]) -> list[dict[str, Any]]:

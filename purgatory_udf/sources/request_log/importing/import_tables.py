@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,32 +15,12 @@ from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENTS, RECORDED, TIMESTAMP
 from purgatory_udf.sources.request_log.importing.import_passes import SourceName, sources_of
-from purgatory_udf.sources.request_log.importing.import_rows import from_json
-from purgatory_udf.sources.request_log.logged_request import RecordedOutcome
 from purgatory_udf.storage.event_staging import write_dataset
 from purgatory_udf.storage.output_folder import Layout
 
 EVENTS_TABLE, REJECTED_TABLE, RECORDED_TABLE = "events", "rejected_events", "recorded"
 NAMES = (EVENTS_TABLE, REJECTED_TABLE, RECORDED_TABLE)
 
-# Fields of the JSON in `recorded`.
-_RECORD = pa.schema(
-    [
-        ("api", pa.string()),
-        ("kind", pa.string()),
-        ("outcome", pa.string()),
-        ("remote_ms", pa.float64()),
-        ("local_ms", pa.float64()),
-        ("written_us", pa.int64()),
-        ("error", pa.string()),
-        ("bytes", pa.int64()),
-        ("timed_out", pa.int32()),
-        ("generation", pa.int32()),
-        ("complete", pa.bool_()),
-    ]
-)
-_fields_of = attrgetter(*_RECORD.names)
-_decode_records = msgspec.json.Decoder(list[RecordedOutcome]).decode
 # Columns of a finished event that `recorded` takes over; nested ones are costly to filter.
 _RECORDED_COLUMNS = ["broker", "request_id", "time_us", "file", "at_line", "recorded"]
 _TASKS = pa.schema([("task", pa.int32()), ("last", pa.int64()), ("refused", pa.int64())])
@@ -208,7 +186,7 @@ def _placed(batch: pa.RecordBatch, source: SourceName) -> dict[str, pa.Array]:
 
 
 def _recorded_rows(batch: pa.RecordBatch, seq: pa.Array, run_id: str, source: SourceName) -> pa.RecordBatch:
-    records = _parsed(batch.column("recorded"))
+    records = pa.RecordBatch.from_struct_array(batch.column("recorded"))
     given = {
         "run_id": pa.repeat(pa.scalar(run_id), batch.num_rows),
         "operation_id": seq,
@@ -226,17 +204,6 @@ def _recorded_rows(batch: pa.RecordBatch, seq: pa.Array, run_id: str, source: So
         else:
             columns.append(batch.column(field.name))
     return pa.RecordBatch.from_arrays(columns, schema=RECORDED)
-
-
-def _parsed(texts: pa.Array) -> pa.RecordBatch:
-    """Parse JSON objects, one per row, into columns; a field that an object lacks is null."""
-    records = texts.to_pylist()
-    try:
-        columns = zip(*map(_fields_of, _decode_records(f"[{','.join(records)}]")), strict=True)
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, _RECORD, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=_RECORD)
-    except (msgspec.MsgspecError, ValueError):
-        return pa.RecordBatch.from_pylist([from_json(text) for text in records], schema=_RECORD)
 
 
 def _time(us: pa.Array) -> pa.Array:

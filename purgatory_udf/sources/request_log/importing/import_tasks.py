@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.contract import Rejection, read_row
-from purgatory_udf.contract.value_types import INT32
+from purgatory_udf.contract.value_types import INT32, INT64
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.fetch_conversion import ConvertedFetches, FactsOfPartitions, FetchConverter
@@ -31,6 +31,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     BAD,
     CHANGE,
     CHANGE_FIELDS,
+    CHANGED,
     CHANGES,
     FACT,
     FINISHED,
@@ -62,7 +63,7 @@ from purgatory_udf.sources.request_log.logged_request import (
     Place,
     first_slot,
 )
-from purgatory_udf.sources.request_log.partition_facts import Fact, Key, PartitionFacts
+from purgatory_udf.sources.request_log.partition_facts import Fact, Integers, Key, PartitionFacts
 from purgatory_udf.sources.request_log.partition_timeline import (
     PartitionTimeline,
     ProducedOffsets,
@@ -74,12 +75,18 @@ from purgatory_udf.sources.request_log.request_conversion import (
     convert_share_groups,
 )
 from purgatory_udf.sources.request_log.tiered_reads import end_of_read_us, is_open, remote_read_event
-from purgatory_udf.sources.trace_files.typed_columns import DecodedLines, decode_lines
-
-_outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+from purgatory_udf.sources.trace_files.typed_columns import (
+    DecodedLines,
+    changes_as_events,
+    decode_lines,
+    fetches_as_events,
+)
 
 # Start of a request's JSON.
 _NAMED = b'{"request_id":"-",'
+
+# Changes of partitions that are stored without JSON.
+_MOVING = frozenset({"log_end", "high_watermark", "replica_end"})
 
 # Columns that a finished event takes from its row.
 _ROW_COLUMNS = ["file", "at_line", "recorded", "request_id", "time_us"]
@@ -257,13 +264,8 @@ def _named(batch: pa.RecordBatch, source: Callable[[int], str]) -> pa.RecordBatc
     """
     remote = batch.column("remote")
     if remote.null_count < batch.num_rows:
-        is_remote = remote.is_valid()
-        records = zip(
-            batch.column("recorded").filter(is_remote).to_pylist(), remote.drop_null().to_pylist(), strict=True
-        )
-        outcomes = pa.array([_of_remote_fetch(text, bool(expired)) for text, expired in records], pa.string())
-        recorded = pc.replace_with_mask(batch.column("recorded"), is_remote, outcomes)
-        batch = batch.set_column(batch.schema.get_field_index("recorded"), "recorded", recorded)
+        place = batch.schema.get_field_index("recorded")
+        batch = batch.set_column(place, batch.schema.field(place), _of_remote_fetches(batch.column(place), remote))
     files, lines = batch.column("file").to_pylist(), batch.column("line").to_pylist()
     names = {file: source(file) for file in set(files) if file is not None and file >= 0}
     ids = [f"{names[file]}:{line}" if line >= 0 else None for file, line in zip(files, lines, strict=True)]
@@ -272,36 +274,61 @@ def _named(batch: pa.RecordBatch, source: Callable[[int], str]) -> pa.RecordBatc
 
 
 def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batches:
-    lines = _texts(batch)
-    row_columns = batch.select(_ROW_COLUMNS)
+    is_left = np.ones(batch.num_rows, bool)
+    if rename is None:
+        for events, places in _valid_columns(batch):
+            yield _of_rows(events, batch.select(_ROW_COLUMNS).take(pa.array(places)), places + first)
+            is_left[places] = False
+    left = np.flatnonzero(is_left)
+    others = batch if rename else batch.filter(pa.array(is_left))
+    lines = _texts(others)
     decoded = decode_lines(lines) if rename is None else DecodedLines([], [], list(range(len(lines))))
     for events, places in zip(decoded.events, decoded.numbers, strict=True):
-        rows = row_columns.take(pa.array(places))
-        given = {
-            "number": pa.array(places + first, pa.int64()),
-            **{name: rows.column(name) for name in ("file", "at_line")},
-            **dict(zip(events.schema.names, events.columns, strict=True)),
-            **_request_columns(events, rows),
-        }
-        columns = [
-            given[field.name] if field.name in given else pa.nulls(len(places), field.type) for field in FINISHED
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=FINISHED)
+        yield _of_rows(events, others.select(_ROW_COLUMNS).take(pa.array(places)), left[places] + first)
     judged = []
     for number in decoded.undecoded:
-        (row,) = batch.slice(number, 1).to_pylist()
-        line = _event(row, lines[number])
-        place = {name: row[name] for name in ("file", "at_line", "recorded")} | {"number": first + number}
-        event = from_json(line)
+        (row,) = others.slice(number, 1).to_pylist()
+        event = _with_request(from_json(lines[number]), row)
+        place = {name: row[name] for name in ("file", "at_line", "recorded")} | {"number": first + int(left[number])}
         try:
             event = read_row(event)
         except Rejection as rejection:
-            raw = json.dumps(from_json(row["event"]))
+            raw = json.dumps(_given_event(row))
             judged.append({**place, "rule": rejection.rule, "reason": rejection.reason, "raw": raw})
         else:
             judged.append({**place, **(anonymised(event, rename) if rename else event)})
     if judged:
         yield pa.RecordBatch.from_pylist(judged, schema=FINISHED)
+
+
+def _valid_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Integers]]:
+    """Yield the events without JSON that are certainly valid, and their row numbers."""
+    is_fetch = batch.column("fetch").is_valid()
+    places = np.flatnonzero(is_fetch)
+    if len(places):
+        rows = batch.filter(is_fetch)
+        events, valid = fetches_as_events(rows.column("fetch"), rows.column("broker"))
+        yield events, places[valid]
+    kinds = pc.struct_field(batch.column("change"), "change")
+    for kind in kinds.drop_null().unique().to_pylist():
+        is_kind = pc.equal(kinds, kind).fill_null(False)
+        places = np.flatnonzero(is_kind)
+        rows = batch.filter(is_kind)
+        of_partition = {name: rows.column(name) for name in ("time_us", "broker", "topic", "partition")}
+        events, valid = changes_as_events(kind, rows.column("change"), of_partition)
+        yield events, places[valid]
+
+
+def _of_rows(events: pa.RecordBatch, rows: pa.RecordBatch, numbers: Integers) -> pa.RecordBatch:
+    """Return the batch (FINISHED) of these events, with the values of their rows."""
+    given = {
+        "number": pa.array(numbers, pa.int64()),
+        **{name: rows.column(name) for name in ("file", "at_line")},
+        **dict(zip(events.schema.names, events.columns, strict=True)),
+        **_request_columns(events, rows),
+    }
+    columns = [given[field.name] if field.name in given else pa.nulls(len(numbers), field.type) for field in FINISHED]
+    return pa.RecordBatch.from_arrays(columns, schema=FINISHED)
 
 
 def _in_order(finished: pa.Table) -> Batches:
@@ -316,6 +343,8 @@ def _texts(batch: pa.RecordBatch) -> list[bytes]:
     """Return the events' JSON: produces with their offsets, requests with a placeholder id (see `_request_columns`)."""
     names = batch.column("request_id").is_valid().to_pylist()
     events = batch.column("event").cast(pa.binary()).to_pylist()
+    for number in np.flatnonzero(batch.column("event").is_null()).tolist():
+        events[number] = to_json(_given_event(batch.slice(number, 1).to_pylist()[0]))
     texts = [_NAMED + text[1:] if has_name else text for text, has_name in zip(events, names, strict=True)]
     lists = (batch.column(name).to_pylist() for name in ("slots", "bases", "ends"))
     subs = batch.column("sub").to_pylist()
@@ -342,44 +371,65 @@ def _request_columns(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, 
         pc.and_(name.is_valid(), pc.greater(tried_us, arrived_us)), pc.subtract(tried_us, arrived_us), 0
     )
     recorded = rows.column("recorded")
-    # The end of a remote read has a request, but no record.
-    waited = pc.and_(pc.not_equal(delay_us, 0), recorded.is_valid())
-    records = zip(recorded.filter(waited).to_pylist(), delay_us.filter(waited).to_pylist(), strict=True)
-    shortened = pa.array([_with_shorter_wait(text, us) for text, us in records], pa.string())
+    if pc.any(pc.not_equal(delay_us, 0)).as_py():
+        # The end of a remote read has a request, but no record.
+        waited_ms = pc.subtract(pc.struct_field(recorded, "remote_ms"), pc.divide(delay_us.cast(pa.float64()), 1000))
+        changed = pc.not_equal(delay_us, 0)
+        recorded = _with_fields(
+            recorded,
+            remote_ms=pc.if_else(changed, pc.max_element_wise(waited_ms, 0.0), pc.struct_field(recorded, "remote_ms")),
+        )
     return {
         "request_id": pc.coalesce(name, events.column("request_id")),
         "time_us": pc.add(arrived_us, delay_us),
-        "recorded": pc.replace_with_mask(recorded, waited, shortened),
+        "recorded": recorded,
     }
 
 
-def _event(row: Row, text: bytes) -> bytes:
-    """Return the JSON of one event with id and time of the first try. Updates the row's recorded wait."""
+def _given_event(row: Row) -> dict[str, Any]:
+    """Return the event of a row, which is in one of the columns `EVENT`."""
+    if row["event"] is not None:
+        event: dict[str, Any] = from_json(row["event"])
+        return event
+    if row["fetch"] is not None:
+        fields = row["fetch"]
+        client = {"client_id": fields.pop("client_id")}
+        event = {"time_us": fields.pop("time_us"), "type": "fetch", **fields, "broker": row["broker"]}
+        return event if client["client_id"] is None else event | client
+    place = {name: row[name] for name in ("broker", "topic", "partition")}
+    changed = {name: value for name, value in row["change"].items() if value is not None}
+    return {"time_us": row["time_us"], "type": "partition", **place, **changed}
+
+
+def _with_request(event: dict[str, Any], row: Row) -> dict[str, Any]:
+    """Return the event of a request with its id and the time of its first try. Updates the row's recorded wait."""
     if row["request_id"] is None:
-        return text
-    # Nested values are not decoded.
-    event = _outermost(text)
-    delay_us = row["time_us"] - int(bytes(event["time_us"]))
+        return event
+    delay_us = row["time_us"] - event["time_us"]
     event["request_id"] = row["request_id"]
     if delay_us > 0:
         event["time_us"] = row["time_us"]
         if row["recorded"] is not None:
-            row["recorded"] = _with_shorter_wait(row["recorded"], delay_us)
-    return to_json(event)
+            row["recorded"]["remote_ms"] = max(0, row["recorded"]["remote_ms"] - delay_us / 1000)
+    return event
 
 
-def _of_remote_fetch(recorded: str, expired: bool) -> bytes:
-    record = from_json(recorded)
-    record["kind"] = REMOTE_FETCH
-    if record["outcome"] != AT_ONCE:
-        record["outcome"] = EXPIRED if expired else COMPLETED
-    return to_json(record)
+def _of_remote_fetches(recorded: pa.StructArray, remote: pa.Array) -> pa.StructArray:
+    """Return recorded outcomes in which remote fetches have their kind and outcome; see `UNORDERED` for `remote`."""
+    kind, outcome = (pc.struct_field(recorded, name) for name in ("kind", "outcome"))
+    waited = pc.and_(remote.is_valid(), pc.not_equal(outcome, AT_ONCE))
+    of_waits = pc.if_else(pc.equal(remote, 1), EXPIRED, COMPLETED)
+    return _with_fields(
+        recorded,
+        kind=pc.if_else(remote.is_valid(), REMOTE_FETCH, kind),
+        outcome=pc.if_else(waited, of_waits, outcome),
+    )
 
 
-def _with_shorter_wait(recorded: str, delay_us: int) -> bytes:
-    record = from_json(recorded)
-    record["remote_ms"] = max(0, record["remote_ms"] - delay_us / 1000)
-    return to_json(record)
+def _with_fields(structs: pa.StructArray, **changed: pa.Array) -> pa.StructArray:
+    """Return structs with other values of some fields."""
+    columns = [changed.get(field.name, pc.struct_field(structs, field.name)) for field in structs.type]
+    return pa.StructArray.from_arrays(columns, fields=list(structs.type), mask=structs.is_null())
 
 
 def _parts(converted: Iterable[ConvertedRequest], report: Report) -> Batches:
@@ -419,14 +469,17 @@ def _at_valid_places(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[
 def rows_of_parts(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
     """Yield the rows of a converted request: its operations, overdue operations, and its line if it was malformed."""
     for operation in parts.operations:
-        yield {"part": OPERATION, **dict(zip(OPERATION_FIELDS, _row_of(operation), strict=True))}
+        row = dict(zip(OPERATION_FIELDS, _row_of(operation), strict=True))
+        if operation.recorded is not None:
+            row["recorded"] = msgspec.structs.asdict(operation.recorded)
+        yield {"part": OPERATION, **row}
     yield from _overdue_rows(parts)
     yield from _bad_row(parts, report)
 
 
 def _row_of(operation: LoggedOperation) -> tuple[Any, ...]:
     event = operation.event
-    recorded = None if operation.recorded is None else to_json(operation.recorded)
+    recorded = None if operation.recorded is None else msgspec.structs.astuple(operation.recorded)
     return *order_of_operation(operation), event["type"], to_json(event), recorded
 
 
@@ -446,8 +499,8 @@ def _bad_row(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
     if parts.bad is not None:
         file, line = parts.bad.place
         report.count("bad_lines")
-        reason = {"kind": parts.bad.rule, "event": parts.bad.reason, "recorded": parts.bad.raw}
-        yield {"part": BAD, "broker": parts.broker, "file": file, "line": line, **reason}
+        text = {"kind": parts.bad.reason, "event": parts.bad.raw}
+        yield {"part": BAD, "broker": parts.broker, "file": file, "line": line, **text}
 
 
 class RequestFacts(NamedTuple):
@@ -466,7 +519,15 @@ def _is_valid_partition(broker: int, key: Key) -> bool:
 def _changes_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[tuple[Any, ...]]:
     for number, timed in enumerate(timeline.events):
         order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
-        yield *order, to_json(timed.event)
+        changed = _changed(timed.event)
+        yield *order, None if changed else to_json(timed.event), changed
+
+
+def _changed(event: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Return the fields (CHANGED) of a change that moves an offset; None for other events, which are stored as JSON."""
+    if event.get("change") not in _MOVING or not 0 <= event["offset"] <= INT64:
+        return None
+    return event["change"], event["offset"], event.get("bytes"), event.get("batches"), event.get("replica_id")
 
 
 def _reads_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[tuple[Any, ...]]:
@@ -474,13 +535,16 @@ def _reads_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[tu
         event = remote_read_event(facts, read)
         timed = TimedEvent(end_of_read_us(read), PROGRESS_RANK, event, Place(read.file, read.line))
         order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
-        yield *order, to_json(event), read.slot, int(is_open(read)), read.waited_us
+        yield *order, to_json(event), None, read.slot, int(is_open(read)), read.waited_us
 
 
 def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[Row]:
     """Yield the events of a timeline and the offsets of its produces."""
     for change in _changes_of(timeline, facts):
-        yield {"part": CHANGE, **dict(zip(CHANGE_FIELDS, change, strict=True))}
+        row = dict(zip(CHANGE_FIELDS, change, strict=True))
+        if row["change"] is not None:
+            row["change"] = dict(zip((field.name for field in CHANGED), row["change"], strict=True))
+        yield {"part": CHANGE, **row}
     for produced in timeline.produced:
         yield {"part": PRODUCED, **produced._asdict()}
     for read in _reads_of(timeline, facts):
