@@ -279,8 +279,9 @@ def test_join_with_impossible_generation_is_rejected() -> None:
         return log_line(at, message("JOIN_GROUP", member, response, version=5))
 
     translation = translate(parse([joined(5, 2**31 - 1), joined(9, 2**31)]))
-    reason = "malformed: body of JOIN_GROUP version 5: ValueError: generationId is 2147483648, expected a 32-bit integer"
-    assert [bad.reason for bad in translation.bad] == [reason]
+    assert [bad.reason for bad in translation.bad] == [
+        "malformed: body of JOIN_GROUP version 5: ValueError: generationId is 2147483648, expected a 32-bit integer"
+    ]
     assert [record.generation for record in translation.recorded.values()] == [2**31 - 1]
 
 
