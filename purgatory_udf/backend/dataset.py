@@ -36,10 +36,11 @@ BATCH_ROWS = 10_000
 _PARTS_PER_CORE = 4
 # Estimated bytes of a row without its strings.
 _ROW_BYTES = 64
-# Smallest parts that are worth another process: grouped rows are more work than independent ones.
-_LEAST_GROUPED_BYTES, _LEAST_BYTES = 1 << 19, 1 << 21
-# Largest input of a dataset whose parts are not worth another process, which takes 20 to 50 ms.
-_MOST_ALONE_BYTES = 1 << 18
+# Smallest parts. Grouped rows are more work than independent ones, so their bytes count several times.
+_LEAST_BYTES, _GROUPED_WEIGHT = 1 << 21, 4
+# Largest input of a step that is not worth another process. Steps take about 200 ms for this many bytes; a fork takes
+# 20 to 50 ms, and then each process copies the memory that it writes to.
+_MOST_ALONE_BYTES = 1 << 24
 
 
 class Dataset(ABC):
@@ -50,6 +51,10 @@ class Dataset(ABC):
     @abstractmethod
     def map(self, step: Step, schema: pa.Schema) -> Dataset:
         """Apply a step to the rows of each task, in their order."""
+
+    def map_columns(self, step: Step, schema: pa.Schema) -> Dataset:
+        """Do the same as `map` for a step that only computes columns from columns: it is not worth another process."""
+        return self.map(step, schema)
 
     @abstractmethod
     def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> Dataset:
@@ -130,7 +135,13 @@ class LocalDataset(Dataset):
     """Rows in this process: parts that forked processes have yet to compute, or an Arrow table."""
 
     def __init__(self, schema: pa.Schema, parts: Sequence[Part], input_bytes: int | None = None) -> None:
-        """Create a dataset of parts. `input_bytes` is the size of the rows from which they are computed, if known."""
+        """Create a dataset of parts.
+
+        Args:
+            schema: Schema of the rows.
+            parts: The parts.
+            input_bytes: Size of the rows from which the parts are computed, weighted by the work for them, if known.
+        """
         self.schema = schema
         self._parts = list(parts)
         self._input_bytes = input_bytes
@@ -147,12 +158,18 @@ class LocalDataset(Dataset):
         step = without_garbage_collection(step)
         return self._with_parts(schema, [partial(_apply, step, part) for part in self._ungrouped_parts()])
 
+    def map_columns(self, step: Step, schema: pa.Schema) -> LocalDataset:
+        if self._table is None:
+            return self.map(step, schema)
+        batches = step(iter(self._table.to_batches(max_chunksize=BATCH_ROWS)))
+        return LocalDataset.of(pa.Table.from_batches(batches, schema))
+
     def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> LocalDataset:
         rows = self.collect()
         places = _sorted_places(rows, [*keys, *order])
         parts = _cut(rows, places, keys)
         step = without_garbage_collection(step)
-        return LocalDataset(schema, [partial(_apply, step, part) for part in parts], rows.nbytes)
+        return LocalDataset(schema, [partial(_apply, step, part) for part in parts], _GROUPED_WEIGHT * rows.nbytes)
 
     def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> LocalDataset:
         rows = self.collect()
@@ -170,15 +187,15 @@ class LocalDataset(Dataset):
 
     def where_in(self, column: str, values: Iterable[str | int]) -> LocalDataset:
         wanted = pa.array(list(values), self.schema.field(column).type)
-        return self._derived(lambda batch: batch.filter(pc.is_in(batch.column(column), wanted)), self.schema)
+        return self._where(lambda batch: pc.is_in(batch.column(column), wanted))
 
     def where_null(self, column: str, null: bool = True) -> LocalDataset:
         keep = pc.is_null if null else pc.is_valid
-        return self._derived(lambda batch: batch.filter(keep(batch.column(column))), self.schema)
+        return self._where(lambda batch: keep(batch.column(column)))
 
     def where_below(self, column: str, value: int, below: bool = True) -> LocalDataset:
         compare = pc.less if below else pc.greater_equal
-        return self._derived(lambda batch: batch.filter(compare(batch.column(column), value)), self.schema)
+        return self._where(lambda batch: compare(batch.column(column), value))
 
     def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> LocalDataset:
         from purgatory_udf.backend.sql_database import query_rows
@@ -227,6 +244,14 @@ class LocalDataset(Dataset):
         from purgatory_udf.backend.local_delta import LocalDelta
 
         LocalDelta().append(path, self.collect().select(schema.names).cast(schema), transaction)
+
+    def _where(self, condition: Callable[[Any], Any]) -> LocalDataset:
+        def filtered(batch: Any) -> Any:
+            mask = condition(batch)
+            # Often all rows are wanted, and then none is copied. A comparison with null is null.
+            return batch if mask.null_count == 0 and pc.all(mask).as_py() else batch.filter(mask)
+
+        return self._derived(filtered, self.schema)
 
     def _derived(self, change: Callable[[Any], Any], schema: pa.Schema) -> LocalDataset:
         if self._table is not None:
@@ -414,9 +439,9 @@ def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequen
         elif pa.types.is_nested(column.type) and rows.num_rows:
             sizes += column.nbytes // rows.num_rows
     ends = np.cumsum(sizes if places is None else sizes[places])
-    least = _LEAST_GROUPED_BYTES if keys else _LEAST_BYTES
-    count = min(_PARTS_PER_CORE * cores(), int(ends[-1]) // least) if len(ends) else 0
-    if count < 2:
+    work = int(ends[-1]) * (_GROUPED_WEIGHT if keys else 1) if len(ends) else 0
+    count = min(_PARTS_PER_CORE * cores(), work // _LEAST_BYTES)
+    if work <= _MOST_ALONE_BYTES:
         return [0, rows.num_rows]
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count)
     if keys:

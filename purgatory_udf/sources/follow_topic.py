@@ -362,9 +362,9 @@ class LogSteps(TopicSteps):
             path = self._layout.table(REJECTED_TABLE)
             finished.rejected.save(path, REJECTED_EVENTS, run.step(REJECTED_TABLE, step))
         if count:
-            recorded = finished.events.map(recorded_rows(tasks, run_id, source, first), RECORDED)
+            recorded = finished.events.map_columns(recorded_rows(tasks, run_id, source, first), RECORDED)
             recorded.save(self._layout.table(RECORDED_TABLE), RECORDED, run.step(RECORDED_TABLE, step))
-            events = finished.events.map(event_rows(tasks, run_id, source, first), EVENTS_SCHEMA)
+            events = finished.events.map_columns(event_rows(tasks, run_id, source, first), EVENTS_SCHEMA)
             path, each = self._layout.table(EVENTS_TABLE), self._options.events_per_file
             append_dataset(events, path, count, each, run.step(EVENTS_TABLE, step))
         return count, total

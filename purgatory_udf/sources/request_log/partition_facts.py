@@ -20,7 +20,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -467,15 +466,18 @@ class FactCollector(Generic[F]):
 
     def columns(self) -> FactColumns[F]:
         """Return all facts, and remove them from the collector."""
-        if self._held or not self._length:
+        if not self._held and not self._length:
+            # Most partitions lack facts of most kinds.
+            return FactColumns(self._kind, dict(_no_columns(self._kind)), 0)
+        if self._held:
             self._make_columns()
         columns = {name: _joined([*self._large_chunks.pop(name), *self._chunks.pop(name)]) for name in self._fields}
         return FactColumns(self._kind, columns, self._length)
 
     def _make_columns(self) -> None:
         self._length += len(self._held)
-        rows = zip(*map(msgspec.structs.astuple, self._held), strict=True) if self._held else repeat(())
-        for (name, is_integer), values in zip(self._fields.items(), rows, strict=False):
+        rows = zip(*map(msgspec.structs.astuple, self._held), strict=True)
+        for (name, is_integer), values in zip(self._fields.items(), rows, strict=True):
             column = _narrowed(np.array(values, np.int64)) if is_integer else self._objects(values)
             chunks = self._chunks[name]
             chunks.append(column)
@@ -496,6 +498,11 @@ class FactCollector(Generic[F]):
 def _fields_of(kind: type[Fact]) -> dict[str, bool]:
     """Return whether each field of a kind of facts is an integer. Slow at first: it evaluates the annotations."""
     return {each.name: each.type is int for each in msgspec.structs.fields(kind)}
+
+
+@cache
+def _no_columns(kind: type[Fact]) -> dict[str, Column]:
+    return {name: np.empty(0, np.int64 if is_integer else object) for name, is_integer in _fields_of(kind).items()}
 
 
 def _of_objects(values: Sequence[Any]) -> Column:

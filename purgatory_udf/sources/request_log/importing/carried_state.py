@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from operator import attrgetter
+from typing import Any, get_args
 
 import pyarrow as pa
 
@@ -68,13 +69,16 @@ Single = (
     | LocalStart
 )
 
-
-def moment_of(fact: Single) -> int:
-    """Return the time of a fact, in microseconds since the epoch."""
-    # Called for every fact of a step; `isinstance` is faster than `match`.
-    if isinstance(fact, Append):
-        return fact.start_us
-    return fact.until_us if isinstance(fact, HighWatermarkReading | ConsumerRead) else fact.at_us
+_TIMES = {Append: "start_us", HighWatermarkReading: "until_us", ConsumerRead: "until_us"}
+_MOMENTS: dict[type[Fact], Callable[[Any], int]] = {
+    kind: attrgetter(_TIMES.get(kind, "at_us")) for kind in get_args(Single)
+}
+# Kinds of old facts of which the latest is carried over; for each value of a field, if there is one.
+_RETAINED: dict[type[Fact], Callable[[Any], object]] = {
+    ReaderPosition: attrgetter("replica"),
+    FetchAttempt: attrgetter("replica"),
+    **dict.fromkeys((Append, PartitionError, CoordinatorAnswer), lambda fact: None),
+}
 
 
 def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
@@ -83,42 +87,32 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     These are the facts of the last `LOOK_BACK_US` before `until_us`, and of the older ones the latest position of each
     reader, the latest append, the latest error and the latest answer of the coordinator.
     """
+    # The loop is executed for every fact of a step.
     before_us = until_us - LOOK_BACK_US
-    last: dict[tuple[object, ...], Single] = {}
+    last: dict[tuple[type[Fact], object], tuple[tuple[int, int], Fact]] = {}
     for fact in _split_runs(facts, before_us):
-        if isinstance(fact, AttemptRun) or moment_of(fact) >= before_us:
+        kind = type(fact)
+        if kind is AttemptRun or (at_us := _MOMENTS[kind](fact)) >= before_us:
             yield fact
-        elif (key := _retention_key(fact)) is not None:
-            known = last.get(key)
-            if known is None or _later(fact, known):
-                last[key] = fact
-    yield from last.values()
+        elif (key_of := _RETAINED.get(kind)) is not None:
+            base = getattr(fact, "base", 0)
+            if base < 0:
+                # The append's offsets are unknown.
+                continue
+            key, age = (kind, key_of(fact)), (at_us, base)
+            if key not in last or age >= last[key][0]:
+                last[key] = age, fact
+    for _, fact in last.values():
+        yield fact
 
 
 def _split_runs(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
     """Yield the facts, without the attempts of each run that are older than the latest one before `at_us`."""
     for fact in facts:
-        if isinstance(fact, AttemptRun):
+        if type(fact) is AttemptRun:
             yield from fact.since(at_us)
         else:
             yield fact
-
-
-def _retention_key(fact: Single) -> tuple[object, ...] | None:
-    """Return the key of an old fact; only the latest fact per key is carried over. None if the fact is dropped."""
-    match fact:
-        case ReaderPosition() | FetchAttempt():
-            return type(fact), fact.replica
-        case Append() if fact.base >= 0:
-            return (Append,)
-        case PartitionError() | CoordinatorAnswer():
-            return (type(fact),)
-        case _:
-            return None
-
-
-def _later(fact: Single, than: Single) -> bool:
-    return (moment_of(fact), getattr(fact, "base", 0)) >= (moment_of(than), getattr(than, "base", 0))
 
 
 def is_settled_append(append: Append, time_range: TimeRange) -> bool:

@@ -363,8 +363,9 @@ class FollowStep:
         if first_us is not None and last_us is not None:
             carried.first_us, carried.last_us = min(carried.first_us, first_us), max(carried.last_us, last_us)
         span = carried.time_range(carried.last_us, self.hold_us)
-        metadata_requests, heartbeats = _cluster_requests(requests), _heartbeats(requests)
-        settled_heartbeats = _heartbeats(requests.where_below("start_us", span.until_us))
+        all_heartbeats = requests.where_in("api", ["HEARTBEAT"]).select("broker", "remote_us", "start_us")
+        metadata_requests, heartbeats = _cluster_requests(requests), _heartbeats(all_heartbeats)
+        settled_heartbeats = _heartbeats(all_heartbeats.where_below("start_us", span.until_us))
         follower_reads = bool(carried.counts.get("racked", 0) + report.counts["racked"])
         context = carried.context(metadata_requests, self.given, heartbeats, follower_reads)
         passed = run_passes(requests, _steps(self.backend, context, span), self.keep, span, _previous_step(state.rows))
@@ -381,7 +382,7 @@ class FollowStep:
         sizes = carried.new_sizes(context, span)
         of_cluster = self.backend.dataset_of(import_rows.cluster_rows(sizes, context.topic_ids(), pauses, span))
         events = self.keep("events", in_order(due, timelines, reads, of_cluster, self.source))
-        settled_parts = parts.where_in("settled", [True])
+        settled_parts = parts.where_in("part", [import_rows.BAD]).where_in("settled", [True])
         rejected = rejected_requests(read, settled_parts, events, self.run_id, self.source, {}, anonymised=False)
         topics = set(timelines.where_in("part", [SWEEP]).select("topic").collect().column("topic").to_pylist())
         settled = (request for request in metadata_requests if request.start_us < span.until_us)
@@ -406,8 +407,8 @@ def _span(requests: Dataset) -> tuple[int | None, int | None]:
 def _counted(report: Report, parts: Dataset, timelines: Dataset, events: Dataset) -> Report:
     for cause, number in counts(parts, timelines).items():
         report.count(cause, number)
-    accepted = events.where_null("recorded", null=False).where_null("rule")
-    report.count("operations", accepted.select("number").count())
+    accepted = events.select("recorded", "rule").where_null("recorded", null=False).where_null("rule")
+    report.count("operations", accepted.count())
     return report
 
 
@@ -418,10 +419,12 @@ def _cluster_requests(requests: Dataset) -> list[Request]:
 
 
 def _heartbeats(requests: Dataset) -> HeartbeatCounts:
-    """Return by broker the numbers of (heartbeats that the request handler thread answered itself, all heartbeats)."""
+    """Return by broker the numbers of (heartbeats that the request handler thread answered itself, all heartbeats).
+
+    `requests` has only heartbeats.
+    """
     schema = pa.schema([("broker", pa.int32()), ("own_thread", pa.int64()), ("heartbeats", pa.int64())])
-    counted = requests.where_in("api", ["HEARTBEAT"]).select("broker", "remote_us")
-    heartbeats = counted.sql(
+    heartbeats = requests.select("broker", "remote_us").sql(
         """
         SELECT broker, count(CASE WHEN remote_us = 0 THEN 1 END) AS own_thread, count(*) AS heartbeats
         FROM {rows} GROUP BY broker
@@ -446,11 +449,11 @@ def _within(reads: Dataset, span: TimeRange) -> Dataset:
 
 def _previous_step(rows: Dataset) -> PreviousStep:
     def settled(*parts: str) -> Dataset:
-        return rows.where_in("part", parts).map(_settled_rows, CONVERTED)
+        return rows.where_in("part", parts).map_columns(_settled_rows, CONVERTED)
 
     return PreviousStep(
-        rows.where_in("part", [SESSION]).map(_states_of(SESSION), REQUESTS),
-        rows.where_in("part", [SHARE_GROUP]).map(_states_of(SHARE_GROUP), REQUESTS),
+        rows.where_in("part", [SESSION]).map_columns(_states_of(SESSION), REQUESTS),
+        rows.where_in("part", [SHARE_GROUP]).map_columns(_states_of(SHARE_GROUP), REQUESTS),
         settled(import_rows.FACT, SWEEP),
         settled(import_rows.OPERATION),
     )

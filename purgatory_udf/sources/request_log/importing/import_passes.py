@@ -178,14 +178,14 @@ def rejected_requests(
     place = ["file", *(["piece"] if lines_before else []), "line", "reason", "raw"]
     lines = read.where_in("row", [log_reader.BAD]).select(*place)
     bodies = parts.where_in("part", [import_rows.BAD]).select("file", "line", "kind", "event")
-    refused = events.where_null("rule", null=False).select("file", "at_line", "reason", "raw")
+    refused = events.select("file", "at_line", "reason", "raw", "rule").where_null("rule", null=False)
 
     def step(line: str, reason: str, raw: str) -> Step:
         return rejected_rows(run_id, source, lines_before, anonymised, line, reason, raw)
 
-    return lines.map(step("line", "reason", "raw"), REJECTED_EVENTS).union(
-        bodies.map(step("line", "kind", "event"), REJECTED_EVENTS),
-        refused.map(step("at_line", "reason", "raw"), REJECTED_EVENTS),
+    return lines.map_columns(step("line", "reason", "raw"), REJECTED_EVENTS).union(
+        bodies.map_columns(step("line", "kind", "event"), REJECTED_EVENTS),
+        refused.map_columns(step("at_line", "reason", "raw"), REJECTED_EVENTS),
     )
 
 

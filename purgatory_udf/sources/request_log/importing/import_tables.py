@@ -92,7 +92,7 @@ def write_tables(
     tasks = task_sizes(finished.events)
     refused = sum(task.refused for task in tasks)
     accepted = sum(task.size for task in tasks) - refused
-    events = finished.events.map(event_rows(tasks, run_id, source), EVENTS)
+    events = finished.events.map_columns(event_rows(tasks, run_id, source), EVENTS)
 
     def write_others() -> None:
         path = layout.table(REJECTED_TABLE)
@@ -100,7 +100,7 @@ def write_tables(
             finished.rejected.save(path, COMMENTED_TABLES[REJECTED_TABLE])
         else:
             backend.delta(path).create(path, COMMENTED_TABLES[REJECTED_TABLE])
-        recorded = finished.events.map(recorded_rows(tasks, run_id, source), RECORDED)
+        recorded = finished.events.map_columns(recorded_rows(tasks, run_id, source), RECORDED)
         recorded.save(layout.table(RECORDED_TABLE), COMMENTED_TABLES[RECORDED_TABLE])
 
     write_dataset(events, layout.table(EVENTS_TABLE), accepted, per_file, write_others)
