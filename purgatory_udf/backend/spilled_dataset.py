@@ -9,6 +9,7 @@ objects that a step makes of one group.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -104,15 +105,32 @@ class SpilledDataset(LocalDataset):
         made = run_parallel(lambda part: part(), self._parts)
         return pa.Table.from_batches(chain.from_iterable(made), self.schema)
 
-    def loaded(self, most: int) -> LocalDataset | None:
-        """Return the same rows in memory, or None if they take more than `most` bytes."""
-        batches, size = [], 0
-        for batch in self._batches():
-            batches.append(batch)
-            size += batch.nbytes
-            if size > most:
-                return None
-        return LocalDataset.of(pa.Table.from_batches(batches, self.schema))
+    def keep_small(self, folder: str, most: int) -> LocalDataset:
+        """Do the same as `keep`, but return rows in memory if they take at most `most` bytes.
+
+        The rows are in memory until they exceed this size, so few rows are never written to files.
+        """
+        place, schema = _new_folder(folder), self.schema
+        # Forked processes share the sizes. Each part has its own, so that they need no lock.
+        sizes = np.frombuffer(mmap.mmap(-1, max(1, len(self._parts)) * 8), np.int64)
+
+        def work(numbered: tuple[int, Part]) -> Iterator[pa.RecordBatch]:
+            number, part = numbered
+            batches = iter(part())
+            for batch in batches:
+                sizes[number] += batch.nbytes
+                if sizes.sum() > most:
+                    list(_written(chain([batch], batches), schema, place, f"{number:05}-rest"))
+                    return
+                yield batch
+
+        made = run_parallel(work, list(enumerate(self._parts))[::-1])[::-1]
+        if sizes.sum() <= most:
+            return LocalDataset.of(pa.Table.from_batches(chain.from_iterable(made), schema))
+        for number, batches in enumerate(made):
+            list(_written(batches, schema, place, f"{number:05}-first"))
+        paths = sorted(str(path) for path in place.iterdir())
+        return self._with_parts(schema, [partial(_read, path) for path in paths])
 
     def readers(self) -> list[Part]:
         return list(self._parts)

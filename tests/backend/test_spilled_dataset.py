@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,21 @@ def test_join_in_parts_has_same_rows(spilling: Backend, tmp_path: Path, monkeypa
     )
     assert _sorted(in_files) == _sorted(in_memory) and in_files.num_rows == 600
     assert len(queries) == 7
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize(("most", "in_memory"), [(1 << 20, True), (20_000, False), (-1, False)])
+def test_small_rows_stay_in_memory(most: int, in_memory: bool, spilling: LocalBackend, tmp_path: Path) -> None:
+    """Larger ones are in files, in the same order, with those that were in memory before."""
+    schema = pa.schema([("number", pa.int64())])
+
+    def work(first: int) -> Iterator[pa.RecordBatch]:
+        for start in range(first, first + 1_000, 100):
+            yield pa.record_batch([pa.array(range(start, start + 100), pa.int64())], schema)
+
+    rows = spilling.run_tasks([[first] for first in range(0, 10_000, 1_000)], work, schema)
+    assert isinstance(rows, SpilledDataset)
+    kept = rows.keep_small(str(tmp_path / "kept"), most)
+    assert kept.collect().column("number").to_pylist() == [*range(10_000)]
+    assert isinstance(kept, SpilledDataset) is not in_memory
+    assert any((tmp_path / "kept").iterdir()) is not in_memory

@@ -263,7 +263,7 @@ def _require_room(backend: Backend, layout: Layout, overwrite: bool) -> None:
 def _staged(backend: Backend, source: Source, per_file: int, path: str) -> Iterator[Dataset]:
     """Stage rows in files, so that each line is validated once and later passes read only the columns they need.
 
-    Without Spark, few rows are then read into memory. How many there are shows only when compressed files are read.
+    Without Spark, few rows stay in memory. How many there are shows only when compressed files are read.
 
     If the import fails with an error other than `UserError`, the staging folder stays. It tells the next import that
     the tables are incomplete.
@@ -275,8 +275,11 @@ def _staged(backend: Backend, source: Source, per_file: int, path: str) -> Itera
     if isinstance(backend, LocalBackend):
         backend = LocalBackend(spill_to=path)
     try:
-        staged = source.validate(backend, per_file).keep(f"{path}/lines")
-        yield (staged.loaded(IN_MEMORY_BYTES) or staged) if isinstance(staged, SpilledDataset) else staged
+        rows, folder = source.validate(backend, per_file), f"{path}/lines"
+        if isinstance(rows, SpilledDataset):
+            yield rows.keep_small(folder, IN_MEMORY_BYTES)
+        else:
+            yield rows.keep(folder)
     except UserError:
         backend.files.remove(path)
         raise

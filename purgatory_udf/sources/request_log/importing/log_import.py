@@ -121,9 +121,7 @@ def ingest_request_log(
     run = Run(options.run(files), "ingest", {"paths": named}, options.settings())
     with _staging(backend, layout.table(STAGING)) as keep:
         report_phase(f"reading {counted(len(files), 'file')}, {sum(file.size for file in files) / 1e6:,.1f} MB")
-        backend, read = _stored(
-            backend, layout.table(STAGING), lambda backend: keep("read", _read(backend, files, options))
-        )
+        backend, read = _stored(backend, layout.table(STAGING), files, options)
         overview = overview_of(read)
         _require_requests(overview.tally.counts, files)
         rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
@@ -234,19 +232,21 @@ def given_by(options: RequestLogOptions) -> GivenMetadata:
     )
 
 
-def _stored(backend: Backend, folder: str, read: Callable[[Backend], Dataset]) -> tuple[Backend, Dataset]:
+def _stored(
+    backend: Backend, folder: str, files: Sequence[InputFile], options: RequestLogOptions
+) -> tuple[Backend, Dataset]:
     """Read the files, and return the backend for the next steps and the rows.
 
-    How much a compressed file contains shows only when it is read. So this process reads all files into others in a
-    folder; if the rows are few, they and those of the next steps are then held in memory.
+    How much a compressed file contains shows only when it is read. If the rows are few, they and those of the next
+    steps are held in memory, and otherwise in files in a folder.
     """
     if not isinstance(backend, LocalBackend):
-        return backend, read(backend)
+        return backend, _read(backend, files, options).keep(f"{folder}/read")
     spilling = LocalBackend(spill_to=folder)
-    rows = read(spilling)
+    rows = _read(spilling, files, options)
     assert isinstance(rows, SpilledDataset)
-    loaded = rows.loaded(IN_MEMORY_BYTES)
-    return (spilling, rows) if loaded is None else (backend, loaded)
+    kept = rows.keep_small(f"{folder}/read", IN_MEMORY_BYTES)
+    return spilling if isinstance(kept, SpilledDataset) else backend, kept
 
 
 def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptions) -> Dataset:
