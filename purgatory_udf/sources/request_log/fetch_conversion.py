@@ -59,6 +59,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     Booleans,
     ConsumerRead,
     Fact,
+    FactBlock,
     FollowerDelivery,
     HighWatermarkReading,
     Integers,
@@ -67,6 +68,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     OpenRun,
     PartitionError,
     ReaderPosition,
+    SingleFact,
 )
 
 READ_COMMITTED = 1
@@ -374,19 +376,20 @@ class _Conversion:
             self._facts,
         )
 
-    def _add(self, kind: Callable[..., Fact], fetch: Integers, key: Integers, *columns: Any) -> None:
+    def _add(self, kind: type[SingleFact], fetch: Integers, key: Integers, *columns: Any) -> None:
         """Add facts about named partitions, one for each row of the columns, to those of the fetches' brokers."""
         of_partition = self._broker[fetch] * len(self._named) + key
         order = np.argsort(of_partition, kind="stable")
-        made = list(map(kind, *(column[order].tolist() for column in columns)))
-        self._add_sorted(of_partition[order], made)
+        rows = np.stack(columns)[:, order]
+        self._add_sorted(of_partition[order], lambda first, last: [FactBlock.of(kind, rows[:, first:last])])
 
-    def _add_sorted(self, of_partition: Integers, made: Sequence[Fact]) -> None:
+    def _add_sorted(self, of_partition: Integers, made: Callable[[int, int], Iterable[Fact]]) -> None:
+        """Add the facts that `made` returns for consecutive rows of the same partition."""
         names = list(self._named)
-        borders = [0, *(np.flatnonzero(np.diff(of_partition)) + 1).tolist(), len(made)]
-        for first, last in pairwise(borders) if made else ():
+        borders = [0, *(np.flatnonzero(np.diff(of_partition)) + 1).tolist(), len(of_partition)]
+        for first, last in pairwise(borders) if len(of_partition) else ():
             broker, name = divmod(int(of_partition[first]), len(names))
-            self._facts.setdefault((int(self._brokers[broker]), names[name]), []).extend(made[first:last])
+            self._facts.setdefault((int(self._brokers[broker]), names[name]), []).extend(made(first, last))
 
     def _apply_exceptions(self) -> None:
         """Apply the errors, points of divergence and redirections in responses, and add the facts of the errors."""
@@ -394,7 +397,6 @@ class _Conversion:
         by_fetch: dict[int, list[int]] = {}
         for number in np.flatnonzero(is_special & self._data_converted).tolist():
             by_fetch.setdefault(int(self._data_fetch[number]), []).append(number)
-        failures: list[tuple[int, int, int, int]] = []
         for fetch, numbers in by_fetch.items():
             waited = bool(self._waited[fetch])
             keyed = [(int(self._data_key[number]), self._data[number]) for number in numbers]
@@ -416,13 +418,11 @@ class _Conversion:
                     self._offset[place] = min(self._offset[place], diverging[key])
                 if key in preferred and not waited:
                     self._redirected[place] = preferred[key]
-            failures += (
-                (fetch, int(self._name_of[key]), *self._failure(error, fetch))
-                for key, error in failed.items()
-                if key not in excluded
-            )
-        if failures:
-            self._add(PartitionError, *_columns(failures, 4))
+            broker = int(self._fetches.broker[fetch])
+            for key, error in failed.items():
+                if key not in excluded:
+                    failure = PartitionError(*self._failure(error, fetch))
+                    self._facts.setdefault((broker, self._name(key)), []).append(failure)
 
     def _is_excluded(self, error: int, key: int, fetch: int) -> bool:
         """Return whether the broker excluded the partition before it read the log, so the fetch does not contain it."""
@@ -501,7 +501,8 @@ class _Conversion:
         of_partition = brokers[session] * len(self._named) + name
         order = np.argsort(of_partition, kind="stable")
         order = order[~is_last[order]]
-        self._add_sorted(of_partition[order], [made[number] for number in order.tolist()])
+        ended = [made[number] for number in order.tolist()]
+        self._add_sorted(of_partition[order], lambda first, last: ended[first:last])
 
     def _keep_runs(self, of_reader: Integers, runs: Sequence[AttemptRun]) -> None:
         """Keep the latest run of attempts of each session and partition; `of_reader` are the numbers of both."""

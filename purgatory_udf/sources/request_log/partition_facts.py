@@ -298,7 +298,25 @@ class LocalStart(msgspec.Struct, array_like=True, tag=12, gc=False):
     exact: bool
 
 
-Fact = (
+class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
+    """Facts of one kind whose fields are all integers: the tag of the kind, and its columns of 64-bit integers."""
+
+    kind: int
+    columns: bytes
+
+    @classmethod
+    def of(cls, kind: type[SingleFact], rows: Integers) -> FactBlock:
+        """Build a block; `rows` has a row for each field."""
+        tag: Any = kind.__struct_config__.tag
+        return cls(tag, rows.tobytes())
+
+    def rows(self) -> tuple[type[SingleFact], Integers]:
+        """Return the kind, and an array with a row for each field."""
+        kind = _BLOCK_KINDS[self.kind]
+        return kind, np.frombuffer(self.columns, np.int64).reshape(len(_fields_of(kind)), -1)
+
+
+SingleFact = (
     Append
     | ReaderPosition
     | HighWatermarkReading
@@ -313,6 +331,20 @@ Fact = (
     | RemoteLookup
     | LocalStart
 )
+Fact = SingleFact | FactBlock
+_BLOCK_KINDS: dict[Any, type[SingleFact]] = {
+    kind.__struct_config__.tag: kind for kind in (ReaderPosition, HighWatermarkReading, FollowerDelivery)
+}
+
+
+def single_facts(facts: Iterable[Fact]) -> Iterator[SingleFact]:
+    """Yield the facts, those of blocks one by one."""
+    for fact in facts:
+        if isinstance(fact, FactBlock):
+            kind, rows = fact.rows()
+            yield from map(kind, *rows.tolist())
+        else:
+            yield fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +484,7 @@ class FactCollector(Generic[F]):
         self._kind = kind
         self._fields = _fields_of(kind)
         self._held: list[F] = []
+        self._held_blocks: list[Integers] = []
         # Small chunks are joined soon, because the C library keeps their memory for a long time.
         self._chunks: dict[str, list[Column]] = {name: [] for name in self._fields}
         self._large_chunks: dict[str, list[Column]] = {name: [] for name in self._fields}
@@ -460,12 +493,24 @@ class FactCollector(Generic[F]):
 
     def append(self, fact: F) -> None:
         """Add a fact."""
+        if self._held_blocks:
+            self._make_columns_of_blocks()
         self._held.append(fact)
         if len(self._held) == _CHUNK:
             self._make_columns()
 
+    def append_block(self, rows: Integers) -> None:
+        """Add facts of integers; `rows` has a row for each field."""
+        if self._held:
+            self._make_columns()
+        self._held_blocks.append(rows)
+        if sum(each.shape[1] for each in self._held_blocks) >= _CHUNK:
+            self._make_columns_of_blocks()
+
     def columns(self) -> FactColumns[F]:
         """Return all facts, and remove them from the collector."""
+        if self._held_blocks:
+            self._make_columns_of_blocks()
         if not self._held and not self._length:
             # Most partitions lack facts of most kinds.
             return FactColumns(self._kind, dict(_no_columns(self._kind)), 0)
@@ -478,13 +523,22 @@ class FactCollector(Generic[F]):
         self._length += len(self._held)
         rows = zip(*map(msgspec.structs.astuple, self._held), strict=True)
         for (name, is_integer), values in zip(self._fields.items(), rows, strict=True):
-            column = _narrowed(np.array(values, np.int64)) if is_integer else self._objects(values)
-            chunks = self._chunks[name]
-            chunks.append(column)
-            if len(chunks) == _CHUNKS:
-                self._large_chunks[name].append(_joined(chunks))
-                chunks.clear()
+            self._add_chunk(name, _narrowed(np.array(values, np.int64)) if is_integer else self._objects(values))
         self._held.clear()
+
+    def _make_columns_of_blocks(self) -> None:
+        rows = np.concatenate(self._held_blocks, axis=1)
+        self._length += rows.shape[1]
+        for name, values in zip(self._fields, rows, strict=True):
+            self._add_chunk(name, _narrowed(values))
+        self._held_blocks.clear()
+
+    def _add_chunk(self, name: str, column: Column) -> None:
+        chunks = self._chunks[name]
+        chunks.append(column)
+        if len(chunks) == _CHUNKS:
+            self._large_chunks[name].append(_joined(chunks))
+            chunks.clear()
 
     def _objects(self, values: tuple[Any, ...]) -> Column:
         if values and all(value is values[0] for value in values):
@@ -587,7 +641,11 @@ class PartitionFacts:
             AttemptRun: attempts,
         }
         for fact in facts:
-            by_kind[type(fact)].append(fact)
+            if isinstance(fact, FactBlock):
+                kind, rows = fact.rows()
+                by_kind[kind].append_block(rows)
+            else:
+                by_kind[type(fact)].append(fact)
         result.follower_attempts = AttemptColumns.of(attempt for attempt in attempts if attempt.replica >= 0)
         result.consumer_attempts = AttemptColumns.of(attempt for attempt in attempts if attempt.replica < 0)
         attempts.clear()

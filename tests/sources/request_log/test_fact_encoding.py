@@ -16,6 +16,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     Append,
     AttemptRun,
     Fact,
+    FactBlock,
     FactColumns,
     FetchAttempt,
     FollowerCopy,
@@ -25,6 +26,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     PartitionFacts,
     ReaderPosition,
     RecordDeletion,
+    single_facts,
 )
 
 FACTS: list[Fact] = [
@@ -54,6 +56,22 @@ def test_fact_tags_are_stable() -> None:
 def test_non_string_transactional_id_survives(name: Any) -> None:
     facts = [*FACTS, Append(1, 2, 3, 4, transaction=name)]
     assert facts_in(packed_facts(facts)) == facts
+
+
+@pytest.mark.parametrize("kind", [ReaderPosition, HighWatermarkReading, FollowerDelivery])
+@pytest.mark.parametrize("length", [1, 7, 3000])
+def test_blocks_of_facts_equal_single_facts(kind: type[Any], length: int) -> None:
+    """Blocks and single facts may alternate; equal times keep the order."""
+    rows = np.random.default_rng(length).integers(0, 5, (len(msgspec.structs.fields(kind)), 4 * length + 2))
+    rows[-1] = np.arange(rows.shape[1]) << 33
+    singly = [kind(*column) for column in rows.T.tolist()]
+    first, second, third = ((start, start + length) for start in (1, 1 + length, 2 + 2 * length))
+    mixed = [singly[0], *(FactBlock.of(kind, rows[:, begin:end]) for begin, end in (first, second))]
+    mixed += [singly[1 + 2 * length], FactBlock.of(kind, rows[:, third[0] : third[1]]), *singly[third[1] :]]
+    assert list(single_facts(facts_in(packed_facts(mixed)))) == singly
+    collected = [PartitionFacts.of(0, ("t", 0), facts) for facts in (mixed, singly)]
+    of_blocks, of_single = ([*each.positions, *each.high_watermarks, *each.deliveries] for each in collected)
+    assert of_blocks == of_single and len(of_blocks) == len(singly)
 
 
 def test_facts_over_64_bits_are_dropped() -> None:

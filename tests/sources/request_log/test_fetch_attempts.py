@@ -19,7 +19,13 @@ from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
 from purgatory_udf.sources.request_log.importing.import_tasks import add_facts
 from purgatory_udf.sources.request_log.importing.log_reader import Rows, Tally, _row
 from purgatory_udf.sources.request_log.logged_request import Place
-from purgatory_udf.sources.request_log.partition_facts import AttemptColumns, AttemptRun, FetchAttempt, OpenRun
+from purgatory_udf.sources.request_log.partition_facts import (
+    AttemptColumns,
+    AttemptRun,
+    FetchAttempt,
+    OpenRun,
+    single_facts,
+)
 from tests.support import recorded
 
 
@@ -101,4 +107,8 @@ def _converted(fetches: pa.Table, size: int) -> tuple[list[str], FactsOfPartitio
         names |= dict.fromkeys(columns.sessions)
     for name in names:
         add_facts(facts, converter.finish(name))
-    return sorted(events), {key: sorted(its_facts, key=repr) for key, its_facts in facts.items()}, report.counts
+    return (
+        sorted(events),
+        {key: sorted(single_facts(its_facts), key=repr) for key, its_facts in facts.items()},
+        report.counts,
+    )

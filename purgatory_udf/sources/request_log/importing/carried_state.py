@@ -43,6 +43,8 @@ from purgatory_udf.sources.request_log.partition_facts import (
     ReaderPosition,
     RecordDeletion,
     RemoteLookup,
+    SingleFact,
+    single_facts,
 )
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 
@@ -81,7 +83,7 @@ _RETAINED: dict[type[Fact], Callable[[Any], object]] = {
 }
 
 
-def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
+def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[SingleFact]:
     """Yield the facts that the next step needs.
 
     These are the facts of the last `LOOK_BACK_US` before `until_us`, and of the older ones the latest position of each
@@ -89,7 +91,7 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     """
     # The loop is executed for every fact of a step.
     before_us = until_us - LOOK_BACK_US
-    last: dict[tuple[type[Fact], object], tuple[tuple[int, int], Fact]] = {}
+    last: dict[tuple[type[Fact], object], tuple[tuple[int, int], SingleFact]] = {}
     for fact in _split_runs(facts, before_us):
         kind = type(fact)
         if kind is AttemptRun or (at_us := _MOMENTS[kind](fact)) >= before_us:
@@ -106,9 +108,9 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
         yield fact
 
 
-def _split_runs(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
+def _split_runs(facts: Iterable[Fact], at_us: int) -> Iterator[SingleFact]:
     """Yield the facts, without the attempts of each run that are older than the latest one before `at_us`."""
-    for fact in facts:
+    for fact in single_facts(facts):
         if type(fact) is AttemptRun:
             yield from fact.since(at_us)
         else:
