@@ -90,6 +90,10 @@ class Backend(ABC):
         """Return the rows of a query as an Arrow table. `tables` has the path of each Delta table that it names."""
         return self.select(sql, tables).collect()
 
+    def totals(self, sql: str, tables: Mapping[str, str]) -> pa.Table:
+        """Return the rows of a query that needs little memory for tables of any size: counts, sums and extremes."""
+        return self.query(sql, tables)
+
     @abstractmethod
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the software that executes queries and tasks."""
@@ -223,6 +227,12 @@ class SparkBackend(Backend):
                 return LocalBackend().select(sql, tables)
         rows = _with_tables(SparkDatabase(self.spark), tables).frame(sql)
         return SparkDataset(rows, to_arrow_schema(rows.schema, timezone="UTC"))
+
+    def totals(self, sql: str, tables: Mapping[str, str]) -> pa.Table:
+        if self.is_on_this_machine(*tables.values()):
+            with suppress(NeedsSparkError):
+                return LocalBackend().query(sql, tables)
+        return self.query(sql, tables)
 
     def read_rows(self, folder: str, schema: pa.Schema) -> Dataset:
         from pyspark.sql.pandas.types import from_arrow_schema

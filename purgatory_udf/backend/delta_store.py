@@ -134,6 +134,23 @@ class DeltaStore(ABC):
             partitioned_by: Partition columns of a table that is created.
         """
 
+    def append_batches(
+        self,
+        path: str,
+        schema: pa.Schema,
+        batches: Callable[[], Iterator[pa.RecordBatch]],
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Append rows as `append` does, if possible without all rows in memory.
+
+        Args:
+            path: Folder of the table.
+            schema: Schema of the rows.
+            batches: Yields the rows; called again if a second store has to write them.
+            transaction: Id of the write; None for a write that is never repeated.
+        """
+        self.append(path, pa.Table.from_batches(batches(), schema), transaction)
+
     @abstractmethod
     def overwrite(
         self, path: str, rows: pa.Table, where: Sequence[Condition] = (), replace_schema: bool = False
@@ -334,6 +351,15 @@ class FallbackDelta(DeltaStore):
         partitioned_by: Sequence[str] = (),
     ) -> None:
         self._either(lambda store: store.append(path, rows, transaction, partitioned_by))
+
+    def append_batches(
+        self,
+        path: str,
+        schema: pa.Schema,
+        batches: Callable[[], Iterator[pa.RecordBatch]],
+        transaction: Transaction | None = None,
+    ) -> None:
+        self._either(lambda store: store.append_batches(path, schema, batches, transaction))
 
     def overwrite(
         self, path: str, rows: pa.Table, where: Sequence[Condition] = (), replace_schema: bool = False

@@ -188,6 +188,15 @@ class LocalDelta(DeltaStore):
                 commit_properties=_commit(transaction),
             )
 
+    def append_batches(
+        self,
+        path: str,
+        schema: pa.Schema,
+        batches: Callable[[], Iterator[pa.RecordBatch]],
+        transaction: Transaction | None = None,
+    ) -> None:
+        self.append(path, pa.RecordBatchReader.from_batches(schema, batches()), transaction)
+
     def overwrite(
         self, path: str, rows: pa.Table, where: Sequence[Condition] = (), replace_schema: bool = False
     ) -> None:
@@ -255,6 +264,20 @@ def dataset_of(table: DeltaTable) -> Any:
     if not stored.files:
         return ds.dataset(stored.schema.empty_table())
     return ds.dataset(stored.files, schema=stored.schema, format="parquet", filesystem=stored.filesystem)
+
+
+def plain_schema(path: str) -> pa.Schema | None:
+    """Return the schema of a local table whose files have just its rows and columns; None for any other table.
+
+    Files do not have partition columns, and with features of newer protocols they may have deleted rows or other names.
+    """
+    try:
+        table = LocalDelta().table_at(path)
+    except (NeedsSparkError, NewerProtocolError, DamagedLogError):
+        return None
+    if table is None or table.protocol().min_reader_version > 1 or table.metadata().partition_columns:
+        return None
+    return dataset_of(table).schema
 
 
 def has_transaction(path: str, transaction: Transaction | None) -> bool:

@@ -35,7 +35,7 @@ _MODULES = (
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",
     "pyspark.sql.streaming.state",
-    "purgatory_udf.streaming.stateful_adapter",
+    "purgatory_udf.streaming.event_source",
     "purgatory_udf.streaming.partition_rules",
     "purgatory_udf.streaming.group_rules",
 )

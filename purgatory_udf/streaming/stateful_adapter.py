@@ -214,15 +214,19 @@ def input_chunk_function(rules: AnyRules) -> Callable[[Iterator[pa.RecordBatch]]
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        retain_freed_memory()
-        for batch in batches:
-            if batch.num_rows:
-                events = pa.Table.from_batches([batch])
-                now_us = int(events["time_us"].to_numpy().max())
-                tick = (CLOCK, now_us, struct.pack(TICK_FORMAT, batch.num_rows, now_us))
-                yield input_batch([tick, *rules.split_by_group(events)])
+        return pack_tables(rules, (pa.Table.from_batches([batch]) for batch in batches))
 
     return run
+
+
+def pack_tables(rules: AnyRules, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Pack each table of events into input chunks, and a row for the clock group."""
+    retain_freed_memory()
+    for events in tables:
+        if len(events):
+            now_us = int(events["time_us"].to_numpy().max())
+            tick = (CLOCK, now_us, struct.pack(TICK_FORMAT, len(events), now_us))
+            yield input_batch([tick, *rules.split_by_group(events)])
 
 
 def input_batch(rows: Iterable[tuple[str, int, bytes]]) -> pa.RecordBatch:

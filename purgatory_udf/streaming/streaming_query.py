@@ -44,7 +44,7 @@ from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_sink import CoordinatorGauges, Sink
 from purgatory_udf.streaming.checkpoints import Snapshots, next_watermark_ms, prepare_checkpoint
-from purgatory_udf.streaming.event_source import Survey, TraceSource, delta_stream
+from purgatory_udf.streaming.event_source import Survey, TraceSource, delta_stream, file_chunk_function
 from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
 from purgatory_udf.streaming.progress_line import BatchProgress, LiveCounts, ProgressLine, show_batch
@@ -77,12 +77,23 @@ _STOP_POLL_SECONDS = 0.05
 _MAX_BATCH_WAIT_SECONDS = 30
 
 
-def pack_events(events: DataFrame, rules: AnyRules) -> DataFrame:
-    """Return events as one value per group and Arrow batch."""
+def pack_events(events: DataFrame, rules: AnyRules, file_schema: pa.Schema | None = None) -> DataFrame:
+    """Return events as one value per group and Arrow batch.
+
+    Args:
+        events: Rows of `events`.
+        rules: Rules of the query.
+        file_schema: The table's schema if Python workers read its files; None if Spark reads them.
+    """
+    from pyspark.sql import functions as sf
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    work = freeze_in_workers(input_chunk_function(rules))
-    return events.select(*rules.input_columns(events.columns)).mapInArrow(work, from_arrow_schema(INPUT_SCHEMA))
+    packed = from_arrow_schema(INPUT_SCHEMA)
+    if file_schema is None:
+        work = freeze_in_workers(input_chunk_function(rules))
+        return events.select(*rules.input_columns(events.columns)).mapInArrow(work, packed)
+    places = events.select(sf.input_file_name().alias("file"), sf.input_file_block_start().alias("start"))
+    return places.mapInArrow(freeze_in_workers(file_chunk_function(rules, file_schema)), packed)
 
 
 @dataclass(frozen=True)
@@ -257,19 +268,22 @@ def replay_queries(backend: Backend, source: TraceSource, config: Config) -> Mak
     if isinstance(backend, LocalBackend):
         return lambda title, sink: LocalQuery(backend, title, source, sink)
     assert isinstance(backend, SparkBackend)
-    return stream_queries(backend, lambda: source.stream(backend), config)
+    return stream_queries(backend, lambda: source.stream(backend), config, source.file_schema(backend))
 
 
 def stream_queries(
-    backend: SparkBackend, events: Callable[[], DataFrame], config: Config
+    backend: SparkBackend, events: Callable[[], DataFrame], config: Config, file_schema: pa.Schema | None = None
 ) -> Callable[[str, Sink], Query]:
-    """Return a function that creates a query over a stream of events, given its title and sink."""
+    """Return a function that creates a query over a stream of events, given its title and sink.
+
+    `file_schema` is that of `pack_events`.
+    """
 
     def make(title: str, sink: Sink) -> Query:
         if sink.name == BROKERS:
             arriving = lambda: delta_stream(backend.spark, sink.layout.relay, since=0, shrinks=True)  # noqa: E731
         else:
-            arriving = lambda: pack_events(events(), sink.rules)  # noqa: E731
+            arriving = lambda: pack_events(events(), sink.rules, file_schema)  # noqa: E731
         return Query(backend, title, arriving, config.max_disorder_ms, sink)
 
     return make

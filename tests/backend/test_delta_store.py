@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,6 +33,10 @@ def at(second: int) -> datetime:
 def rows(*ids: int) -> pa.Table:
     names = [None if each % 3 == 0 else QUOTED if each % 3 == 1 else "plain" for each in ids]
     return pa.table({"id": [*ids], "name": names, "at": [at(each) for each in ids]}, SCHEMA)
+
+
+def batches(*ids: int) -> Callable[[], Iterator[pa.RecordBatch]]:
+    return lambda: iter(rows(*ids).to_batches(2))
 
 
 @pytest.fixture(params=[pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.nightly]), "local"])
@@ -83,6 +88,14 @@ def test_transaction_is_taken_once(store: DeltaStore, path: str) -> None:
         store.append(path, rows(added), Transaction("query", version))
     store.append(path, rows(1), Transaction("other", 0))
     assert ids(store, path) == [1, 1, 2]
+
+
+def test_appended_batches_are_taken_once(store: DeltaStore, path: str) -> None:
+    for version, added in ((0, 1), (0, 1), (1, 2), (0, 1)):
+        store.append_batches(path, SCHEMA, batches(added, 4), Transaction("query", version))
+    assert ids(store, path) == [1, 2, 4, 4]
+    store.append_batches(path, SCHEMA, batches())
+    assert ids(store, path) == [1, 2, 4, 4]
 
 
 def test_overwrite_replaces_matching_rows(store: DeltaStore, path: str) -> None:
@@ -140,4 +153,7 @@ def test_refused_table_is_left_to_spark(spark: SparkSession, path: str) -> None:
     (Path(path) / "_delta_log" / f"{1:020}.json").touch()
     with pytest.raises(NeedsSparkError):
         LocalDelta().read(path)
-    assert ids(FallbackDelta(LocalDelta(), SparkDelta(spark)), path) == [1]
+    store = FallbackDelta(LocalDelta(), SparkDelta(spark))
+    assert ids(store, path) == [1]
+    store.append_batches(path, SCHEMA, batches(2, 3))
+    assert ids(store, path) == [1, 2, 3]

@@ -7,9 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
-from purgatory_udf.backend.backend import LocalBackend
-from purgatory_udf.common.errors import UserError
+from purgatory_udf.backend import backend
+from purgatory_udf.backend.backend import LocalBackend, SparkBackend
+from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.streaming.event_source import EventTable
 from tests.rules.reference.timeline import Timeline
@@ -33,6 +35,29 @@ def test_survey_finds_smallest_limit(tmp_path: Path, limits: list[int], request_
     write_deltalake(str(tmp_path), event_table(timeline.events))
     found = EventTable(LocalBackend(), str(tmp_path), _BROKER_LIMIT).survey
     assert (found.most_bytes, found.least_bytes) == (max(limits), least)
+
+
+@pytest.mark.spark
+def test_session_surveys_local_tables_of_any_size_by_duckdb(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If DuckDB cannot read the table, Spark does."""
+    limits = {f"a-{number}": {"fetch_offset": 0, "max_bytes": 700 + number} for number in range(3)}
+    write_deltalake(str(tmp_path), event_table(Timeline().fetch(1, "f", 0, 1, limits, max_bytes=5_000).events))
+    expected = EventTable(LocalBackend(), str(tmp_path)).survey
+    assert (expected.events, expected.operations, expected.most_bytes, expected.least_bytes) == (1, 1, 702, 700)
+    session = SparkBackend(spark)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "_DUCKDB_BYTES", 0)
+        patch.setattr(SparkBackend, "database", None)
+        patch.setattr(backend, "SparkDatabase", None)
+        assert EventTable(session, str(tmp_path)).survey == expected
+
+    def refuse(*_: object) -> None:
+        raise NeedsSparkError("refused")
+
+    monkeypatch.setattr(LocalBackend, "select", refuse)
+    assert EventTable(session, str(tmp_path)).survey == expected
 
 
 def test_other_inputs_are_no_table_of_events(tmp_path: Path) -> None:
