@@ -132,7 +132,7 @@ class CoordinatorPurgatory:
         self.names = list(numbers)
         known = np.concatenate([self.waiting.op, self.later.op[self.later.kind == BEGIN]])
         ended = waits.ended
-        new = ended.take(~np.isin(ended.op, known))
+        new = ended.take(~_is_in(ended.op, np.sort(known)))
         # A deadline in whole milliseconds may precede the start; no operation completes before its start.
         ends = {"t": np.maximum(ended.t, ended.end_t), "seq": ended.end_seq, "sub": ended.end_sub}
         at_once = (ends["t"] == ended.t) & (ended.end_seq == ended.seq) & (ended.end_sub == ended.sub)
@@ -274,6 +274,14 @@ class CoordinatorPurgatory:
 
     def _scalars(self) -> dict[str, int]:
         return {"code": self.code, "interval": self.interval, "began_ms": self.start_ms, "now_ms": self.now_ms}
+
+
+def _is_in(values: Array, known: Array) -> Array:
+    """Return for each value whether the sorted array `known` has it. `np.isin` is slow for a wide range of numbers."""
+    if not len(known):
+        return np.zeros(len(values), dtype=bool)
+    found: Array = known.take(np.searchsorted(known, values), mode="clip") == values
+    return found
 
 
 def _field_names(kind: np.dtype[np.void]) -> tuple[str, ...]:
