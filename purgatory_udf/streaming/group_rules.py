@@ -7,6 +7,7 @@ its watcher lists change, and the sink combines the reports.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,18 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
 
         `state` is updated and returned. `rows` may be empty; then only timers that are due by `horizon_ms` run.
         """
+        # Each collection would scan the operations of all groups. Their garbage is limited to those of one call.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return self._step(state, rows, horizon_ms)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def _step(
+        self, state: GroupStateStore, rows: RequestBatch, horizon_ms: int
+    ) -> tuple[GroupStateStore, Iterator[OutputChunk]]:
         waits, update = GroupWaits(), GroupStatusUpdate()
         by_key: dict[str, StepResult] = {}
         rows_of = dict(rows.by_group())

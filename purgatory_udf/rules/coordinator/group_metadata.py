@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
+from operator import attrgetter
 
 from purgatory_udf.rules.coordinator.group_requests import JoinGroup, SyncGroup
 
@@ -199,7 +200,7 @@ class Group:
         return [member for member in self.members.values() if member.awaiting_join is None]
 
     def has_all_members_joined(self) -> bool:
-        return not self.not_yet_rejoined_members() and not self.pending_members
+        return not self.pending_members and all(map(_awaiting_join, self.members.values()))
 
     # Leader.
 
@@ -226,7 +227,7 @@ class Group:
         """Return whether at least one of these protocols is supported by every member."""
         if self.state is GroupState.EMPTY:
             return bool(protocols)
-        supported = {member.protocols for member in self.members.values()}
+        supported = set(map(_protocols, self.members.values()))
         return any(all(name in names for names in supported) for name in protocols)
 
     def select_protocol(self) -> str:
@@ -266,6 +267,9 @@ class Group:
         """
         self.derived_operations += 1
         return derived_operation_id(self.broker, self.name, self.derived_operations)
+
+
+_awaiting_join, _protocols = attrgetter("awaiting_join"), attrgetter("protocols")
 
 
 def derived_operation_id(broker: int, group: str, number: int) -> int:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from purgatory_udf.contract.outcome import PartitionOutcome
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest
-from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
+from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED, DelayedRequest, TraceRequest
 
 
 class JoinKey(Struct, frozen=True):
@@ -75,6 +75,8 @@ class GroupOperation(DelayedRequest):
     """
 
     kind: ClassVar[str] = ""
+    # If set, the operation appends itself to this list on completion, expiration or cancellation.
+    ends: list[GroupOperation] | None = None
 
     def __init__(
         self, group: CoordinatedGroup, key: JoinKey | SyncKey | MemberKey, start: OperationStart, delay_ms: int
@@ -85,6 +87,16 @@ class GroupOperation(DelayedRequest):
             TraceRequest(operation_id, self.kind, group.broker, at_us, request_id, client_id, str(key)), delay_ms
         )
         self.key = key
+
+    def force_complete(self, now_us: int) -> bool:
+        if self.ends is not None and self.ended_us is None:
+            self.ends.append(self)
+        return super().force_complete(now_us)
+
+    def abandon(self, now_us: int, rule: str = BROKER_STOPPED) -> None:
+        super().abandon(now_us, rule)
+        if self.ends is not None:
+            self.ends.append(self)
 
     def effective_us(self, now_us: int) -> int:
         """Return the time at which a completion at `now_us` takes effect: not before the operation's start.

@@ -279,16 +279,19 @@ def _group_loaded(event: Mapping[str, Any], common: dict[str, Any], config: Grou
 
 
 def _timeouts(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> tuple[int, int]:
-    """Return a member's session and rebalance timeouts in milliseconds, with what-if settings applied.
+    """Return the timeouts of `member_timeouts` for the member that an event describes."""
+    session_ms, rebalance_ms = event["session_timeout_ms"], event.get("rebalance_timeout_ms")
+    # Version 0 of a join has no rebalance timeout.
+    rebalance_ms = session_ms if rebalance_ms is None else rebalance_ms
+    return member_timeouts(session_ms, rebalance_ms, common["client_id"], common["broker"], common["group"], config)
 
-    Version 0 of a join has no rebalance timeout; its session timeout is used instead.
-    """
-    subject = RequestContext(common["client_id"], common["broker"], group=common["group"])
-    session_ms = event["session_timeout_ms"]
-    rebalance_ms = event.get("rebalance_timeout_ms")
+
+def member_timeouts(
+    session_ms: int, rebalance_ms: int, client_id: str | None, broker: int, group: str, config: GroupConfig
+) -> tuple[int, int]:
+    """Return a member's session and rebalance timeouts in milliseconds, with what-if settings applied."""
+    subject = RequestContext(client_id, broker, group=group)
     return (
         apply_override(session_ms, config.setting("session_timeout_ms", subject)),
-        apply_override(
-            session_ms if rebalance_ms is None else rebalance_ms, config.setting("rebalance_timeout_ms", subject)
-        ),
+        apply_override(rebalance_ms, config.setting("rebalance_timeout_ms", subject)),
     )

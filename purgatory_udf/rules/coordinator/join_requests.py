@@ -67,7 +67,9 @@ class JoinHandler:
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
             waits = member is not None and member.awaiting_join is not None
-            return waits or len(group.members_awaiting_join()) < self._config.max_size
+            # The number of members is compared first, because counting the waiting ones takes a scan.
+            most = self._config.max_size
+            return waits or len(group.members) < most or len(group.members_awaiting_join()) < most
         return member is not None or len(group.members) < self._config.max_size
 
     # Members without an id, or with a pending id.

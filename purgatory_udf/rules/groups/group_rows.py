@@ -17,12 +17,15 @@ from msgspec import json
 from purgatory_udf.common.configuration import GroupSettings
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.rules.coordinator.group_requests import (
+    DEFAULT_API_VERSION,
     GroupRequest,
     Heartbeat,
+    JoinGroup,
     LeaveGroup,
     OffsetCommit,
     SyncGroup,
     group_request,
+    member_timeouts,
 )
 from purgatory_udf.rules.coordinator.rebalance import CONVERTED
 from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
@@ -217,6 +220,7 @@ def _consumer_fields(events: pa.Table) -> Array:
 
 # Requests with no other fields than the columns of numbers and texts, unless `consumer` has any.
 _PLAIN_REQUESTS: dict[int, Callable[..., GroupRequest]] = {
+    Api.JOIN_GROUP: JoinGroup,
     Api.HEARTBEAT: Heartbeat,
     Api.OFFSET_COMMIT: OffsetCommit,
     Api.SYNC_GROUP: SyncGroup,
@@ -234,9 +238,12 @@ class GroupEvents:
     def request(self, row: int, config: GroupSettings) -> GroupRequest:
         """Return the row as a request, with what-if settings applied to its timeouts."""
         columns = self._columns
-        plain_request = _PLAIN_REQUESTS.get(columns["api"][row])
+        api = columns["api"][row]
+        plain_request = _PLAIN_REQUESTS.get(api)
         if plain_request is None or columns["consumer"][row]:
             return group_request(self[row], config)
+        if api == Api.JOIN_GROUP:
+            return self._join(row, config)
         return plain_request(
             seq=columns["seq"][row],
             time_us=columns["t"][row],
@@ -248,6 +255,33 @@ class GroupEvents:
             instance_id=columns["instance_id"][row] if columns["static"][row] else None,
             generation=columns["generation"][row],
             coordinator=coordinator_name(columns["coordinator"][row]),
+        )
+
+    def _join(self, row: int, config: GroupSettings) -> JoinGroup:
+        columns = self._columns
+        client_id, version = columns["client_id"][row] or None, columns["api_version"][row]
+        session_ms, rebalance_ms = columns["session_ms"][row], columns["rebalance_ms"][row]
+        rebalance_ms = session_ms if rebalance_ms == _ABSENT else rebalance_ms
+        session_ms, rebalance_ms = member_timeouts(
+            session_ms, rebalance_ms, client_id, self._broker, self._group, config
+        )
+        return JoinGroup(
+            seq=columns["seq"][row],
+            time_us=columns["t"][row],
+            broker=self._broker,
+            request_id=columns["request_id"][row] or None,
+            client_id=client_id,
+            group=self._group,
+            member_id=columns["member_id"][row],
+            instance_id=columns["instance_id"][row] if columns["static"][row] else None,
+            generation=columns["generation"][row],
+            coordinator=coordinator_name(columns["coordinator"][row]),
+            assigned_member_id=columns["assigned"][row] or None,
+            leader_member_id=columns["named_leader"][row] or None,
+            api_version=DEFAULT_API_VERSION if version == _ABSENT else version,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            protocols=_decode_protocols(columns["protocols"][row]),
         )
 
     def __getitem__(self, row: int) -> Mapping[str, Any]:

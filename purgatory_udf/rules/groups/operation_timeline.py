@@ -219,29 +219,37 @@ class OperationTimeline:
     walks: list[tuple[int, int, int, int, str]] = field(default_factory=list)
     purgatories: Sequence[RestorablePurgatory] = ()
     _open: dict[GroupOperation, None] = field(default_factory=dict)
+    _ends: list[GroupOperation] = field(default_factory=list)
     _recorded: int = 0
 
     def restore(self, operation: GroupOperation, started: Moment) -> None:
         """Add an open operation of an earlier call."""
         self.journal.operations.append(operation)
         self._recorded += 1
-        self.started[operation] = started
-        self._open[operation] = None
+        self._start(operation, started)
 
     def record(self, moment: Moment) -> None:
         """Record the operations that started or ended since the last call, and the checks, at this moment."""
         if len(self.journal.operations) > self._recorded:
             for operation in self.journal.operations[self._recorded :]:
-                self.started[operation] = moment
-                self._open[operation] = None
+                self._start(operation, moment)
             self._recorded = len(self.journal.operations)
-        for operation in [operation for operation in self._open if operation.ended_us is not None]:
-            self.ended[operation] = moment
-            del self._open[operation]
+        if self._ends:
+            for operation in self._ends:
+                self.ended[operation] = moment
+                del self._open[operation]
+            self._ends.clear()
         for purgatory in self.purgatories:
             if purgatory.fruitless_checks:
                 self.walks += [_walk_row(key, moment) for key in purgatory.fruitless_checks]
                 purgatory.fruitless_checks.clear()
+
+    def _start(self, operation: GroupOperation, moment: Moment) -> None:
+        self.started[operation] = moment
+        self._open[operation] = None
+        operation.ends = self._ends
+        if operation.ended_us is not None:
+            self._ends.append(operation)
 
     @property
     def still_open(self) -> Iterator[GroupOperation]:

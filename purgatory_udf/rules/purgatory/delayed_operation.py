@@ -56,11 +56,11 @@ class DelayedOperation(TimerTask):
 
         In Kafka, concurrent checks may share one attempt.
         """
-        return not self.completed and self.try_complete(now_us)
+        return self.ended_us is None and self.try_complete(now_us)
 
     def force_complete(self, now_us: int) -> bool:
         """Cancel the timer and complete the operation. Return True only for the first call."""
-        if self.completed:
+        if self.ended_us is not None:
             return False
         self.cancel()
         self.ended_us = now_us
