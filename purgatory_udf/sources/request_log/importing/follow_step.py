@@ -60,6 +60,7 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     Batches,
     RequestFacts,
     Row,
+    TimelineRows,
     Work,
     add_facts,
     batch_of_facts,
@@ -67,7 +68,6 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     batches_of_operations,
     facts_and_rows_in,
     rows_of_parts,
-    rows_of_timeline,
 )
 from purgatory_udf.sources.request_log.logged_request import Request
 from purgatory_udf.sources.request_log.partition_facts import Append, Fact, PartitionFacts
@@ -237,11 +237,14 @@ def _settled(parts: ConvertedRequest, settled: bool, report: Report) -> Iterator
         yield RequestFacts(parts.broker, settled, parts.facts)
 
 
-def timeline_rows(rows: Iterable[Facts | Row], context: Context, time_range: TimeRange) -> Iterator[Facts | Row]:
-    """Yield the timelines of partitions, the facts to carry, and the state of each partition."""
-    report = Report()
+def timeline_rows(
+    rows: Iterable[Facts | Row], context: Context, time_range: TimeRange
+) -> Iterator[Facts | Row | pa.RecordBatch]:
+    """Yield the timelines of partitions, as batches, the facts to carry, and the state of each partition."""
+    report, made = Report(), TimelineRows(TIMELINES)
     for (broker, topic, partition), of_partition in groupby(rows, key=partition_of):
-        yield from _partition(PartitionFacts(broker, topic, partition), of_partition, context, time_range, report)
+        yield from _partition(PartitionFacts(broker, topic, partition), of_partition, context, time_range, report, made)
+    yield from made.rest()
     yield from count_rows(report.counts)
 
 
@@ -251,8 +254,13 @@ def partition_of(row: Facts | Row) -> tuple[int, str, int]:
 
 
 def _partition(
-    empty: PartitionFacts, rows: Iterable[Facts | Row], context: Context, time_range: TimeRange, report: Report
-) -> Iterator[Facts | Row]:
+    empty: PartitionFacts,
+    rows: Iterable[Facts | Row],
+    context: Context,
+    time_range: TimeRange,
+    report: Report,
+    made: TimelineRows,
+) -> Iterator[Facts | Row | pa.RecordBatch]:
     broker, key = empty.broker, (empty.topic, empty.partition)
 
     def of_now(facts: list[Fact]) -> Facts:
@@ -285,7 +293,7 @@ def _partition(
                 report.count(cause, counted.counts[cause])
         for cause in LOCAL_START_CAUSES:
             report.count(cause, counted.counts[cause])
-        yield from rows_of_timeline(timeline, facts)
+        yield from made.add(timeline, facts)
         fixed = [*settled, *_fixed_appends(facts, known, timeline, time_range)]
         yield of_now(list(facts_to_carry(fixed, time_range.until_us)))
         state = timeline.sweep

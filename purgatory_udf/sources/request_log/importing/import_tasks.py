@@ -31,7 +31,6 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     BAD,
     CHANGE,
     CHANGE_FIELDS,
-    CHANGED,
     CHANGES,
     FACT,
     FINISHED,
@@ -193,7 +192,7 @@ def timeline_step(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report = Report()
-        rows = _TimelineRows()
+        rows = TimelineRows(CHANGES)
         key = ("broker", "topic", "partition")
         for (broker, topic, partition), of_partition in groupby(
             rows_in(batches), lambda row: tuple(row[name] for name in key)
@@ -201,17 +200,18 @@ def timeline_step(context: Callable[[], Context]) -> Work:
             facts_of_key = (fact for row in of_partition for fact in facts_in(row["packed"]))
             facts = PartitionFacts.of(broker, (topic, partition), facts_of_key)
             timeline = build_timeline(facts, context(), report)
-            yield from rows.added(CHANGE, _changes_of(timeline, facts))
-            yield from rows.added(PRODUCED, timeline.produced)
-            yield from rows.added(REMOTE_READ, _reads_of(timeline, facts))
+            yield from rows.add(timeline, facts)
         yield from rows.rest()
         yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=CHANGES)
 
     return work
 
 
-class _TimelineRows:
-    """Rows of timelines until there are enough for a batch. The columns of a batch are lists of Python objects."""
+class TimelineRows:
+    """Events of timelines and offsets of their produces, until there are enough for a batch of a schema.
+
+    The columns of a batch are lists of Python objects.
+    """
 
     _FIELDS: Mapping[str, Sequence[str]] = {
         CHANGE: CHANGE_FIELDS,
@@ -219,25 +219,31 @@ class _TimelineRows:
         REMOTE_READ: READ_FIELDS,
     }
 
-    def __init__(self) -> None:
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
         self._rows: dict[str, list[tuple[Any, ...]]] = {part: [] for part in self._FIELDS}
 
-    def added(self, part: str, rows: Iterable[tuple[Any, ...]]) -> Batches:
-        """Add rows of one kind, and yield the batches that are full."""
+    def add(self, timeline: PartitionTimeline, facts: PartitionFacts) -> Batches:
+        """Add the rows of a timeline, and yield the batches that are full."""
+        yield from self._added(CHANGE, _changes_of(timeline, facts))
+        yield from self._added(PRODUCED, timeline.produced)
+        yield from self._added(REMOTE_READ, _reads_of(timeline, facts))
+
+    def _added(self, part: str, rows: Iterable[tuple[Any, ...]]) -> Batches:
         rows = iter(rows)
         held = self._rows[part]
         while True:
             held += islice(rows, ROWS - len(held))
             if len(held) < ROWS:
                 return
-            yield batch_of_part(part, self._FIELDS[part], held, CHANGES)
+            yield batch_of_part(part, self._FIELDS[part], held, self._schema)
             held.clear()
 
     def rest(self) -> Batches:
         """Yield the remaining rows."""
         for part, held in self._rows.items():
             if held:
-                yield batch_of_part(part, self._FIELDS[part], held, CHANGES)
+                yield batch_of_part(part, self._FIELDS[part], held, self._schema)
 
 
 def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:
@@ -538,19 +544,6 @@ def _reads_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[tu
         yield *order, to_json(event), None, read.slot, int(is_open(read)), read.waited_us
 
 
-def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[Row]:
-    """Yield the events of a timeline and the offsets of its produces."""
-    for change in _changes_of(timeline, facts):
-        row = dict(zip(CHANGE_FIELDS, change, strict=True))
-        if row["change"] is not None:
-            row["change"] = dict(zip((field.name for field in CHANGED), row["change"], strict=True))
-        yield {"part": CHANGE, **row}
-    for produced in timeline.produced:
-        yield {"part": PRODUCED, **produced._asdict()}
-    for read in _reads_of(timeline, facts):
-        yield {"part": REMOTE_READ, **dict(zip(READ_FIELDS, read, strict=True))}
-
-
 def rows_in(batches: Batches) -> Iterator[Row]:
     """Yield the rows of record batches as dictionaries."""
     for batch in batches:
@@ -567,8 +560,8 @@ def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
             yield row
 
 
-def batches_of(rows: Iterable[Facts | RequestFacts | Row], schema: pa.Schema) -> Batches:
-    """Yield batches of the rows, with the facts of a partition serialized together.
+def batches_of(rows: Iterable[Facts | RequestFacts | Row | pa.RecordBatch], schema: pa.Schema) -> Batches:
+    """Yield batches of the rows, with the facts of a partition serialized together. Batches stay as they are.
 
     Facts of requests about invalid partitions are left out, because the contract rejects their events.
     """
@@ -590,6 +583,8 @@ def batches_of(rows: Iterable[Facts | RequestFacts | Row], schema: pa.Schema) ->
             if row.facts:
                 facts.setdefault(row[:4], []).extend(row.facts)
                 waiting += len(row.facts)
+        elif isinstance(row, pa.RecordBatch):
+            yield row
         else:
             held.append(row)
         if len(held) >= ROWS or waiting >= FACTS:
