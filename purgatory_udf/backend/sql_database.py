@@ -347,7 +347,7 @@ def _queried(database: DuckDatabase, query: str, named: Mapping[str, pa.Table]) 
 
 @cache
 def _small_database() -> DuckDatabase:
-    """Return the database of all small queries: to open another for each would take 26 ms.
+    """Return the database for small queries: to open another for each would take 26 ms.
 
     Its only thread is the caller's, so that this process can fork (`process_pool`).
     """

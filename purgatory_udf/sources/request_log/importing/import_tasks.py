@@ -561,7 +561,7 @@ def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
 
 
 def batches_of(rows: Iterable[Facts | RequestFacts | Row | pa.RecordBatch], schema: pa.Schema) -> Batches:
-    """Yield batches of the rows, with the facts of a partition serialized together. Batches stay as they are.
+    """Yield batches of the rows, with the facts of a partition serialized together. Batches remain unchanged.
 
     Facts of requests about invalid partitions are left out, because the contract rejects their events.
     """
