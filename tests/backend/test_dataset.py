@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from purgatory_udf.backend import dataset, process_pool
 from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend
 from purgatory_udf.backend.dataset import Dataset
 
@@ -50,6 +53,12 @@ def _running_sum(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(rows, SUMS)
 
 
+def _doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        places = batch.column("place")
+        yield pa.RecordBatch.from_arrays([places, pc.add(places, places)], schema=SUMS)
+
+
 FIRSTS = pa.schema([("key", pa.string()), ("first", pa.int64()), ("rows", pa.int64())])
 SUMS = pa.schema([("place", pa.int64()), ("total", pa.int64())])
 
@@ -64,6 +73,7 @@ OPERATIONS: dict[str, Callable[[Dataset, Dataset], Dataset]] = {
     "union": lambda rows, others: rows.union(others),
     "union_before_step": lambda rows, others: rows.union(others).map_groups(["key"], ["place"], _firsts, FIRSTS),
     "map_groups": lambda rows, _: rows.map_groups(["key"], ["place"], _firsts, FIRSTS),
+    "map_columns": lambda rows, _: rows.where_null("place", null=False).map_columns(_doubled, SUMS),
     "sql": lambda rows, _: rows.sql("SELECT key, count(*) AS rows FROM {rows} GROUP BY key", COUNTED),
     "sql_join": lambda rows, others: rows.sql(
         "SELECT r.key, count(*) AS rows FROM {rows} r JOIN {others} o ON r.key = o.key GROUP BY r.key",
@@ -95,6 +105,31 @@ def test_groups_are_sorted_nulls_first() -> None:
         {"key": "b", "first": 3, "rows": 2},
         {"key": "c", "first": 4, "rows": 1},
     ]
+
+
+@pytest.mark.parametrize(("most_alone", "processes"), [(1 << 20, 1), (0, 2)])
+def test_large_steps_are_done_by_two_processes(
+    most_alone: int, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No group is divided between them."""
+    monkeypatch.setattr(dataset, "_MOST_ALONE_BYTES", most_alone)
+    monkeypatch.setattr(dataset, "_LEAST_BYTES", 1)
+    for module in (dataset, process_pool):
+        monkeypatch.setattr(module, "cores", lambda: 2)
+    forks, fork = 0, os.fork
+
+    def count_and_fork() -> int:
+        nonlocal forks
+        forks += 1
+        return fork()
+
+    monkeypatch.setattr(os, "fork", count_and_fork)
+    numbers = pa.table({"key": [str(number % 50) for number in range(1_000)], "place": range(1_000)})
+    firsts = LocalBackend().dataset_of(numbers).map_groups(["key"], ["place"], _firsts, FIRSTS).collect()
+    assert _sorted(firsts) == _sorted(
+        pa.table({"key": map(str, range(50)), "first": range(50), "rows": [20] * 50}, FIRSTS)
+    )
+    assert 1 + forks == processes
 
 
 def test_total_order_is_kept_across_tasks(backends: list[Backend]) -> None:
