@@ -6,6 +6,7 @@ much older than the operation. They are counted by operation, partition, and kin
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -133,8 +134,6 @@ def _add_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None
         return
     tables.add_rows("places", pa.Table.from_pylist(places, schema=_PLACES))
     _count_partition_events(tables, by_id)
-    for row in tables.rows("explain/deciding"):
-        by_id[row["operation_id"]].deciding = row
     if any(each.end and each.end["kind"] in ("remote_fetch", "list_offsets") for each in by_id.values()):
         for row in tables.rows("explain/remote_reads"):
             by_id[row["operation_id"]].reads_ended[row["topic"], row["partition"]] = row["ended_us"]
@@ -166,6 +165,7 @@ def _add_pauses(tables: RunTables, by_id: dict[int, Evidence]) -> None:
 
 def _count_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None:
     latest: dict[tuple[int, Place], tuple[int, int]] = {}
+    deciding: dict[int, tuple[int, int]] = {}
     for row in tables.rows("explain/partition_events"):
         operation, place = by_id[row["operation_id"]], (row["topic"], row["partition"])
         counted_events = PartitionEvents(row["what"], row["replica"], row["times"], row["last_us"], row["reached"])
@@ -174,3 +174,13 @@ def _count_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> No
         if row["in_sync"] is not None and moment > latest.get(key, (-1, -1)):
             latest[key] = moment
             operation.in_sync[place] = row["in_sync"]
+        if row["end_seq"] is not None:
+            order = row["rank"], row["end_seq"]
+            if order < deciding.get(operation.operation_id, (sys.maxsize, 0)):
+                deciding[operation.operation_id] = order
+                operation.deciding = {
+                    "what": row["what"],
+                    "replica": row["replica"],
+                    "request_id": row["end_request_id"],
+                    "in_sync": row["end_in_sync"],
+                }

@@ -96,7 +96,8 @@ def write_metrics(session: Session, out: str, options: MetricsOptions, folder: s
         tables.save(_query(name), _path(tables, folder, name), COMMENTED_METRICS[name], parameters, single_file=True)
 
     tables.prepare(*map(_query, METRICS))
-    with ThreadPoolExecutor(PARALLEL_QUERIES) as pool:
+    # The table of groups reads both views, too.
+    with tables.materialized("rebalances", "held_back"), ThreadPoolExecutor(PARALLEL_QUERIES) as pool:
         list(pool.map(save, METRICS))
     return _metrics(tables, options, folder)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from purgatory_udf.answers import page_template
 from purgatory_udf.answers.charts import Spec, chart_data, charts, draw_incidents
 from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose, explained
 from purgatory_udf.answers.diagnosis.diagnosis_run import title as title_of
-from purgatory_udf.answers.evidence import collect
+from purgatory_udf.answers.evidence import Evidence, collect
 from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, warnings, write_metrics
 from purgatory_udf.answers.operation_story import story
 from purgatory_udf.answers.page_template import Section
@@ -35,14 +35,18 @@ class SlowOperation:
     lines: tuple[str, ...]
 
 
-def slowest(tables: RunTables, of_each: int) -> list[SlowOperation]:
-    """Return the longest waits of each kind of operation: at most `of_each` completions and `of_each` expirations."""
-    ids = [row["operation_id"] for row in tables.rows("report/slowest", of_each=of_each)]
+def slowest(tables: RunTables, of_each: int) -> list[int]:
+    """Return the ids of the longest waits of each kind of operation: at most `of_each` completions and expirations."""
+    return [row["operation_id"] for row in tables.rows("report/slowest", of_each=of_each)]
+
+
+def slow_operations(evidence: Iterable[Evidence]) -> list[SlowOperation]:
+    """Return the operations that ended, with their stories."""
     stories = []
-    for evidence in collect(tables, ids):
-        title, *lines = story(evidence)
-        if evidence.end:
-            stories.append(SlowOperation(evidence.end["kind"], evidence.end["failed"], title, tuple(lines)))
+    for each in evidence:
+        title, *lines = story(each)
+        if each.end:
+            stories.append(SlowOperation(each.end["kind"], each.end["failed"], title, tuple(lines)))
     return stories
 
 
@@ -83,12 +87,21 @@ def report_page(metrics: Metrics, diagnosis: Diagnosis) -> str:
     specs = {**draw_incidents(diagnosis.findings[:MAX_FINDINGS], diagnosis.start_us, diagnosis.end_us), **charts(data)}
     state = "" if tables.finished else " The replay is still running or was interrupted; this is its output so far."
     caption = f"From {sums.first} to {sums.last} (UTC), in time bins of {_duration(data.bin_ms)}.{state}"
-    sections = [_incidents(tables, diagnosis), *_figures(specs), *_stories_and_tables(metrics, sums)]
+    slow = slowest(tables, STORIES_OF_EACH_KIND)
+    examples = [finding.evidence[0] for finding in diagnosis.findings[:MAX_FINDINGS] if finding.evidence]
+    # One query, because each reads all events.
+    evidence = {each.operation_id: each for each in collect(tables, dict.fromkeys([*slow, *examples]))}
+    stories = slow_operations(evidence[each] for each in slow if each in evidence)
+    sections = [
+        _incidents(diagnosis, evidence),
+        *_figures(specs),
+        *_stories_and_tables(metrics, sums, stories),
+    ]
     top = "\n".join([page_template.facts(_facts(sums)), *map(page_template.warning, warnings(sums))])
     return page_template.page(f"Replay {tables.run.run_id}", caption, top, sections, specs)
 
 
-def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
+def _incidents(diagnosis: Diagnosis, evidence: Mapping[int, Evidence]) -> Section:
     """Return the section about incidents: a timeline, and each finding with the story of one of its operations."""
     findings = diagnosis.findings[:MAX_FINDINGS]
     if not findings:
@@ -97,9 +110,6 @@ def _incidents(tables: RunTables, diagnosis: Diagnosis) -> Section:
             "No incident found: no broker, client or setting made operations wait unusually long.",
             "",
         )
-    evidence = {
-        each.operation_id: each for each in collect(tables, [each.evidence[0] for each in findings if each.evidence])
-    }
     entries = []
     for rank, finding in enumerate(findings, 1):
         lines = [title_of(finding), "", *(f"- {suggestion}" for suggestion in finding.suggestions)]
@@ -132,8 +142,8 @@ def _figures(specs: dict[str, Spec]) -> Iterator[Section]:
             yield Section(title, caption, page_template.figure(name))
 
 
-def _stories_and_tables(metrics: Metrics, totals: Totals) -> Iterator[Section]:
-    stories = [(slow.title, slow.lines, slow.failed) for slow in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
+def _stories_and_tables(metrics: Metrics, totals: Totals, slow: Iterable[SlowOperation]) -> Iterator[Section]:
+    stories = [(each.title, each.lines, each.failed) for each in slow]
     if stories:
         caption = "The longest waits of each kind, failures first. Click an operation to read its story."
         yield Section("The slowest operations", caption, page_template.stories(stories))

@@ -75,6 +75,7 @@ OF_OTHERS = {name for name in NAMES if {"recorded", "fidelity", "truth_requests"
 WITHOUT_ROWS = (
     "views/cancelled",
     "views/below_min_isr",
+    "views/unnamed_sessions",
     "diagnosis/cancellations",
     "diagnosis/stops",
     "diagnosis/leader_moves",

@@ -263,6 +263,13 @@ def _has_slow_reads(row: Row) -> bool:
 
 def purge_backlogs(facts: TraceFacts) -> Iterator[Finding]:
     """Yield a finding for each purgatory that holds many watcher list entries of operations that have ended."""
+    facts.tables.add("purgatory_gauges")
+    fullest = (
+        facts.tables.database.query("SELECT max(watched) AS watched FROM purgatory_gauges").column("watched")[0].as_py()
+    )
+    # A purgatory without that many entries has fewer dead ones.
+    if (fullest or 0) < _LEAST_DEAD_WATCHES:
+        return
     windows: dict[tuple[int, str], list[Row]] = {}
     for row in facts.tables.rows("metrics_tables/purgatories", **_GAUGE_PARAMETERS):
         dead, size = row["dead_watches_max"] or 0, row["purgatory_size_max"] or 0

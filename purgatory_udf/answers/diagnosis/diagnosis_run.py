@@ -42,13 +42,18 @@ LEAST_CONFIDENCE = 0.5
 # Views that several queries read, in the order of their dependencies.
 MATERIALIZED_VIEWS = (
     "waited",
-    "produced",
+    "member_keys",
+    "unnamed_sessions",
+    "request_parts",
     "appends",
+    "found_data",
+    "unsettled_fetches",
     "first_data",
     "fetch_data",
     "in_sync_versions",
     "replica_needs",
     "replica_arrivals",
+    "conditions",
     "met_conditions",
     "rebalances",
 )

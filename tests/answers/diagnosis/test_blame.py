@@ -6,12 +6,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose
-from purgatory_udf.answers.run_tables import RunTables
+from purgatory_udf.answers.run_tables import RunTables, sql_file
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.contract import read_row
+from purgatory_udf.contract.tables import TABLES
 from tests.support.outcome_folder import sample_with_group, write_folder
 
 MS = 1_000
@@ -282,3 +284,34 @@ def _require_exact_sums(out: Path, least: int) -> None:
     ).to_pylist()
     assert counts["waited"] > least
     assert counts["wrong"] == 0
+
+
+def test_sessions_with_one_key_have_their_own_members() -> None:
+    """The key `a-b-c` is of the member `c` of the group `a-b`, and of `b-c` of `a`. The key `g-d` is unique."""
+    database = LocalBackend().database()
+    events = [
+        {"seq": 1, "type": "heartbeat", "group": "a-b", "member_id": "c"},
+        {"seq": 2, "type": "heartbeat", "group": "a", "member_id": "b-c"},
+        {"seq": 3, "type": "join_group", "group": "g", "member_id": "", "assigned_member_id": "d"},
+        {"seq": 4, "type": "join_group", "group": "g", "client_id": "app"},
+    ]
+    keys = {1: "a-b-c", 2: "a-b-c", 3: "g-d", 4: "g-app", 5: "g-d", 6: "unknown", -1: "a-b-c", -2: "g-d", -3: "unknown"}
+    session = {"kind": "heartbeat", "broker": 1, "client_id": "app", "start_us": 0, "end_us": 9}
+    waited = [{"operation_id": number, "key": key, **session} for number, key in keys.items()]
+    database.add_rows("events", pa.Table.from_pylist(events, schema=TABLES["events"]))
+    database.add_rows("waited", pa.Table.from_pylist(waited))
+    for view in ("member_keys", "unnamed_sessions", "heartbeat_members"):
+        database.add_view(view, sql_file(f"views/{view}").text)
+    rows = database.query("SELECT h.operation_id, h.group AS group_id, h.member FROM heartbeat_members h").to_pylist()
+    assert {row["operation_id"]: (row["group_id"], row["member"]) for row in rows} == {
+        1: ("a-b", "c"),
+        2: ("a", "b-c"),
+        3: ("g", "d"),
+        4: ("g", "app"),
+        5: ("g", "d"),
+        6: (None, None),
+        # Without a request, either member may be meant.
+        -1: ("a-b", "c"),
+        -2: ("g", "d"),
+        -3: (None, None),
+    }

@@ -12,20 +12,14 @@
 --
 -- Reads:  met_conditions, remaining_waits, heartbeat_members
 
-WITH
--- Most operations have no other condition than the end of their wait, which needs no order.
-last_met AS (
-    SELECT operation_id, max(met_us) AS met_us FROM met_conditions GROUP BY operation_id
-),
-parts AS (
+WITH parts AS (
     SELECT operation_id, kind, from_us, met_us, cause, broker, replica, client_id,
         CASE WHEN kind IN ('join', 'sync', 'initial_join') THEN key END AS group_id, member_id, topic, partition
     FROM met_conditions
     UNION ALL
-    SELECT r.operation_id, r.kind, coalesce(l.met_us, r.start_us), r.end_us, r.cause, r.broker, NULL, r.client_id,
+    SELECT r.operation_id, r.kind, r.from_us, r.end_us, r.cause, r.broker, NULL, r.client_id,
         CASE WHEN r.kind IN ('join', 'sync', 'initial_join') THEN r.key END, r.member_id, NULL, NULL
     FROM remaining_waits r
-    LEFT JOIN last_met l ON l.operation_id = r.operation_id
     UNION ALL
     SELECT h.operation_id, h.kind, h.start_us, h.end_us, 'member_silent', h.broker, NULL, h.client_id, h.group, h.member, NULL,
         NULL

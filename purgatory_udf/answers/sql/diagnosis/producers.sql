@@ -1,15 +1,18 @@
 -- purgatory_udf/answers/sql/diagnosis/producers.sql
 -- Produces with acks=all by client: their timeouts, sizes and waits.
 --
--- Reads:    produced, events, ended
+-- Reads:    produced, ended
 -- Columns:  client_id; timeout_ms (median), requests, expired, bytes (median of a request), total_bytes, wait_ms (median),
 --           start_us, end_us (first and last request)
 
 WITH sizes AS (
-    SELECT operation_id, sum(bytes) AS bytes FROM produced WHERE acks = -1 GROUP BY operation_id
+    SELECT operation_id, max(timeout_ms) AS timeout_ms, sum(bytes) AS bytes
+    FROM produced
+    WHERE acks = -1
+    GROUP BY operation_id
 )
 SELECT e.client_id,
-    percentile_disc(0.5) WITHIN GROUP (ORDER BY q.timeout_ms) AS timeout_ms,
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY s.timeout_ms) AS timeout_ms,
     count(*) AS requests,
     count_if(e.expired) AS expired,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY s.bytes) AS bytes,
@@ -19,7 +22,6 @@ SELECT e.client_id,
     min(unix_micros(e.started_at)) AS start_us,
     max(unix_micros(e.ended_at)) AS end_us
 FROM ended e
-JOIN events q ON q.seq = e.operation_id
-LEFT JOIN sizes s ON s.operation_id = e.operation_id
-WHERE e.kind = 'produce' AND q.acks = -1
+JOIN sizes s ON s.operation_id = e.operation_id
+WHERE e.kind = 'produce'
 GROUP BY e.client_id

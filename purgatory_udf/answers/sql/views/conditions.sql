@@ -1,27 +1,19 @@
 -- purgatory_udf/answers/sql/views/conditions.sql
--- What each waiting operation waited for: one row per condition, with the time at which it was met or the wait ended.
--- The rest of the wait is in `remaining_waits`.
+-- What each waiting operation waited for, except for data: one row per condition, with the time at which it was met or the
+-- wait ended. `met_conditions` adds the data that fetches waited for; the rest of the wait is in `remaining_waits`.
 --
 -- Reads:    waited, fetch_data, replica_arrivals, replica_needs, below_min_isr, group_requests
 -- Columns:  operation_id, cause, met_us (at most the end of the wait); later, an order of conditions with the same met_us:
 --           the one that was met last after the end of the wait has the greatest; replica, member_id, topic, partition
 
-WITH data AS (
-    SELECT operation_id, first_us, max(enough_us) AS enough_us FROM fetch_data GROUP BY operation_id, first_us
-)
--- A consumer's fetch: data, then enough data, then replication.
-SELECT d.operation_id, 'no_data' AS cause, greatest(w.start_us, least(w.end_us, d.first_us)) AS met_us,
-    CAST(2 AS BIGINT) AS later, CAST(NULL AS INT) AS replica, CAST(NULL AS STRING) AS member_id,
-    CAST(NULL AS STRING) AS topic, CAST(NULL AS INT) AS partition
-FROM data d
-JOIN waited w ON w.operation_id = d.operation_id
-UNION ALL
-SELECT d.operation_id, 'below_min_bytes', greatest(w.start_us, coalesce(least(w.end_us, d.enough_us), w.end_us)), 1, NULL,
-    NULL, NULL, NULL
-FROM data d
-JOIN waited w ON w.operation_id = d.operation_id
--- One append was enough.
-WHERE coalesce(d.enough_us <> d.first_us, true)
+-- A consumer's fetch waits for data, then for enough data, then for replication.
+SELECT DISTINCT operation_id, 'below_min_bytes' AS cause,
+    greatest(start_us, coalesce(least(end_us, enough_us), end_us)) AS met_us, CAST(1 AS BIGINT) AS later,
+    CAST(NULL AS INT) AS replica, CAST(NULL AS STRING) AS member_id, CAST(NULL AS STRING) AS topic,
+    CAST(NULL AS INT) AS partition
+FROM fetch_data
+-- One append may have been enough.
+WHERE is_summed AND coalesce(enough_us <> first_us, true)
 UNION ALL
 -- A follower that had not replicated the records.
 SELECT operation_id, 'follower_behind', met_us, coalesce(reached_us, 9223372036854775807), replica, NULL, topic, partition

@@ -6,18 +6,24 @@
 -- A fetch with `min_bytes` of 0 or 1 has enough with the first append behind one of its offsets. For others, the bytes of
 -- all partitions add up.
 --
--- Reads:    first_data, appends
--- Columns:  operation_id; first_us, when the first of these records was appended; enough_us, when `min_bytes` had been
---           appended, or null; topic, partition and needed: a partition with such records, and the offset at which the
---           high watermark exposes them
+-- Reads:    found_data, first_data, appends
+-- Columns:  operation_id, broker, client_id, start_us, end_us, replica_id, isolation: the fetch; first_us, when the first
+--           of these records was appended; enough_us, when `min_bytes` had been appended, or null; topic, partition and
+--           needed: a partition with such records, and the offset at which the high watermark exposes them; is_summed,
+--           whether the fetch may have several rows
 
 WITH
--- Bytes up to the fetch offset, and up to the log end when the fetch started.
-positions AS (
-    SELECT a.broker, a.topic, a.partition, a.reached, a.time_us, a.position, CAST(NULL AS BIGINT) AS operation_id
+-- `position` is the number of bytes appended up to there.
+positioned AS (
+    SELECT a.broker, a.topic, a.partition, a.reached, a.time_us,
+        sum(a.bytes) OVER (PARTITION BY a.broker, a.topic, a.partition ORDER BY a.reached) AS position
     FROM appends a
     JOIN (SELECT DISTINCT broker, topic, partition FROM first_data WHERE min_bytes > 1) f ON f.broker = a.broker
         AND f.topic = a.topic AND f.partition = a.partition
+),
+-- Bytes up to the fetch offset, and up to the log end when the fetch started.
+positions AS (
+    SELECT p.*, CAST(NULL AS BIGINT) AS operation_id FROM positioned p
     UNION ALL
     SELECT broker, topic, partition, fetch_offset, start_us, CAST(NULL AS BIGINT), operation_id FROM first_data WHERE min_bytes > 1
 ),
@@ -46,7 +52,7 @@ steps AS (
     UNION ALL
     SELECT s.operation_id, s.topic, s.partition, a.time_us, a.reached, least(s.max_bytes, a.position - s.offset_position)
     FROM summed_bins s
-    JOIN appends a ON a.broker = s.broker AND a.topic = s.topic AND a.partition = s.partition
+    JOIN positioned a ON a.broker = s.broker AND a.topic = s.topic AND a.partition = s.partition
         AND CAST(floor(a.time_us / 100000) AS BIGINT) = s.bin AND a.time_us > s.start_us AND a.time_us <= s.end_us
     WHERE a.position > s.offset_position
 ),
@@ -74,12 +80,24 @@ summed AS (
     GROUP BY s.operation_id, e.enough_us, s.topic, s.partition
 ),
 begun AS (
-    SELECT operation_id, min(first_us) AS first_us FROM first_data WHERE min_bytes > 1 GROUP BY operation_id
+    SELECT operation_id, broker, client_id, start_us, end_us, replica_id, isolation, min(first_us) AS first_us
+    FROM first_data
+    WHERE min_bytes > 1
+    GROUP BY operation_id, broker, client_id, start_us, end_us, replica_id, isolation
+),
+single AS (
+    SELECT operation_id, broker, client_id, start_us, end_us, replica_id, isolation, first_us, topic, partition, fetch_offset
+    FROM found_data
+    UNION ALL
+    SELECT operation_id, broker, client_id, start_us, end_us, replica_id, isolation, first_us, topic, partition, fetch_offset
+    FROM first_data
+    WHERE place = 1 AND min_bytes <= 1
 )
-SELECT operation_id, first_us, first_us AS enough_us, topic, partition, fetch_offset + 1 AS needed
-FROM first_data
-WHERE place = 1 AND min_bytes <= 1
+SELECT operation_id, broker, client_id, start_us, end_us, replica_id, isolation, first_us, first_us AS enough_us, topic,
+    partition, fetch_offset + 1 AS needed, false AS is_summed
+FROM single
 UNION ALL
-SELECT b.operation_id, b.first_us, s.enough_us, s.topic, s.partition, s.needed
+SELECT b.operation_id, b.broker, b.client_id, b.start_us, b.end_us, b.replica_id, b.isolation, b.first_us, s.enough_us,
+    s.topic, s.partition, s.needed, true
 FROM begun b
 JOIN summed s ON s.operation_id = b.operation_id

@@ -1,26 +1,24 @@
 -- purgatory_udf/answers/sql/views/first_data.sql
--- The first append behind each offset of a waiting fetch, if it was made by the end of the wait. One row per fetch and
--- partition. Followers' fetches are excluded unless a partition of theirs is throttled: they read what is appended, so
--- all of their wait is without data.
+-- The first append behind each offset of a waiting fetch, if it was made by the end of the wait, for the fetches that are
+-- not in `found_data`. One row per fetch and partition. Followers' fetches are excluded unless a partition of theirs is
+-- throttled: they read what is appended, so all of their wait is without data.
 --
--- Reads:    events, waited, appends
--- Columns:  operation_id, broker, start_us, end_us, trigger, min_bytes: the fetch; topic, partition, fetch_offset,
---           max_bytes, replica_id; appended_us, and first_us: the same, but not before the fetch started; place: the
---           rank of the partition, 1 for the one that ended the fetch
+-- Reads:    events, unsettled_fetches, appends
+-- Columns:  operation_id, broker, client_id, start_us, end_us, trigger, min_bytes, replica_id, isolation: the fetch; topic,
+--           partition, fetch_offset, max_bytes; first_us, the time of the append, but not before the fetch started; place:
+--           the rank of the partition, 1 for the one that ended the fetch
 
-WITH fetches AS (
-    SELECT e.seq AS operation_id, w.broker, w.start_us, w.end_us, w.trigger, e.min_bytes, e.replica_id,
-        explode(e.partitions) AS part
-    FROM events e
-    JOIN waited w ON w.operation_id = e.seq
-    -- A remote fetch waits for remote storage only.
-    WHERE e.type = 'fetch' AND w.kind = 'fetch'
+WITH exploded AS (
+    SELECT seq, explode(partitions) AS part
+    FROM events
+    WHERE type = 'fetch' AND seq IN (SELECT operation_id FROM unsettled_fetches)
 ),
 parts AS (
-    SELECT operation_id, broker, start_us, end_us, trigger, min_bytes, part.topic AS topic, part.partition AS partition,
-        part.fetch_offset AS fetch_offset, part.max_bytes AS max_bytes, replica_id
-    FROM fetches
-    WHERE replica_id < 0 OR part.throttled
+    SELECT u.operation_id, u.broker, u.end_us, part.topic AS topic, part.partition AS partition,
+        part.fetch_offset AS fetch_offset, part.max_bytes AS max_bytes
+    FROM exploded e
+    JOIN unsettled_fetches u ON u.operation_id = e.seq
+    WHERE u.replica_id < 0 OR part.throttled
 ),
 -- Most fetches start where an append does, so an equality join finds the first append behind their offset.
 matched AS (
@@ -49,16 +47,17 @@ marked AS (
 appended AS (
     SELECT * FROM matched WHERE appended_us <= end_us
     UNION ALL
-    SELECT o.operation_id, o.broker, o.start_us, o.end_us, o.trigger, o.min_bytes, o.topic, o.partition, o.fetch_offset,
-        o.max_bytes, o.replica_id, m.appended_us
+    SELECT o.operation_id, o.broker, o.end_us, o.topic, o.partition, o.fetch_offset, o.max_bytes, m.appended_us
     FROM others o
     JOIN marked m ON m.operation_id = o.operation_id AND m.topic = o.topic AND m.partition = o.partition
     WHERE m.appended_us <= o.end_us
 )
-SELECT a.*, greatest(appended_us, start_us) AS first_us,
+SELECT u.operation_id, u.broker, u.client_id, u.start_us, u.end_us, u.trigger, u.min_bytes, u.replica_id, u.isolation,
+    a.topic, a.partition, a.fetch_offset, a.max_bytes, greatest(a.appended_us, u.start_us) AS first_us,
     row_number() OVER (
-        PARTITION BY operation_id
-        ORDER BY CASE WHEN topic || '-' || CAST(partition AS STRING) = trigger THEN 0 ELSE 1 END,
-            appended_us, topic, partition
+        PARTITION BY u.operation_id
+        ORDER BY CASE WHEN a.topic || '-' || CAST(a.partition AS STRING) = u.trigger THEN 0 ELSE 1 END,
+            a.appended_us, a.topic, a.partition
     ) AS place
 FROM appended a
+JOIN unsettled_fetches u ON u.operation_id = a.operation_id

@@ -1,7 +1,7 @@
 -- purgatory_udf/answers/sql/views/replica_arrivals.sql
 -- When each in-sync follower of `replica_needs` reached the offset, or left the in-sync set.
 --
--- Reads:    replica_needs, in_sync_members, partition_events
+-- Reads:    replica_needs, in_sync_members, request_parts, events
 -- Columns:  operation_id, broker, topic, partition, replica; from_us, when the operation began to wait for it; met_us, when the follower no longer held the operation up, at
 --           most its end; reached_us, when it reached the offset, also after the end; null if never
 
@@ -11,12 +11,20 @@ WITH needed AS (
     JOIN in_sync_members m ON m.broker = n.broker AND m.topic = n.topic AND m.partition = n.partition
         AND m.since_us < n.until_us AND (m.until_us IS NULL OR m.until_us > n.from_us)
 ),
+reports AS (
+    SELECT broker, topic, partition, replica_id AS replica, reached, time_us
+    FROM request_parts
+    WHERE type = 'fetch' AND replica_id >= 0
+    UNION ALL
+    SELECT coalesce(e.broker, 0), e.topic, e.partition, e.replica_id, e.offset, e.time_us
+    FROM events e
+    WHERE e.type = 'partition' AND e.change = 'replica_end' AND e.offset IS NOT NULL
+),
 marks AS (
-    SELECT e.broker, e.topic, e.partition, e.replica, e.reached, e.time_us, CAST(NULL AS BIGINT) AS operation_id
-    FROM partition_events e
-    JOIN (SELECT DISTINCT broker, topic, partition, replica FROM needed) n ON n.broker = e.broker
-        AND n.topic = e.topic AND n.partition = e.partition AND n.replica = e.replica
-    WHERE e.what IN ('fetch', 'replica_end') AND e.reached IS NOT NULL
+    SELECT r.broker, r.topic, r.partition, r.replica, r.reached, r.time_us, CAST(NULL AS BIGINT) AS operation_id
+    FROM reports r
+    JOIN (SELECT DISTINCT broker, topic, partition, replica FROM needed) n ON n.broker = r.broker
+        AND n.topic = r.topic AND n.partition = r.partition AND n.replica = r.replica
     UNION ALL
     SELECT broker, topic, partition, replica, needed, NULL, operation_id FROM needed
 ),

@@ -1,0 +1,16 @@
+-- purgatory_udf/answers/sql/views/unsettled_fetches.sql
+-- Waiting fetches of consumers that are not in `found_data`, and those of followers with a throttled partition.
+--
+-- Reads:    waited, found_data, request_parts, events
+-- Columns:  operation_id, broker, client_id, start_us, end_us, trigger, min_bytes, replica_id, isolation
+
+WITH throttled AS (
+    SELECT DISTINCT operation_id FROM request_parts WHERE type = 'fetch' AND throttled
+)
+SELECT w.operation_id, w.broker, w.client_id, w.start_us, w.end_us, w.trigger, e.min_bytes, e.replica_id, e.isolation
+FROM events e
+JOIN waited w ON w.operation_id = e.seq
+LEFT JOIN found_data f ON f.operation_id = e.seq
+LEFT JOIN throttled t ON t.operation_id = e.seq
+-- A remote fetch waits for remote storage only.
+WHERE e.type = 'fetch' AND w.kind = 'fetch' AND f.operation_id IS NULL AND (e.replica_id < 0 OR t.operation_id IS NOT NULL)
