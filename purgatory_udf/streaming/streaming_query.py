@@ -281,7 +281,9 @@ def stream_queries(
 
     def make(title: str, sink: Sink) -> Query:
         if sink.name == BROKERS:
-            arriving = lambda: delta_stream(backend.spark, sink.layout.relay, since=0, shrinks=True)  # noqa: E731
+            # A batch of the first query is one file. All batches of a long trace at once would not fit in memory.
+            files = None if sink.rules.plan.is_followed else 1
+            arriving = lambda: delta_stream(backend.spark, sink.layout.relay, files, since=0, shrinks=True)  # noqa: E731
         else:
             arriving = lambda: pack_events(events(), sink.rules, file_schema)  # noqa: E731
         return Query(backend, title, arriving, config.max_disorder_ms, sink)
