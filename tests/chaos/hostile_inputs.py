@@ -82,7 +82,7 @@ def import_log(path: Path) -> LineCounts:
     cluster_rows = sorted((row for row in requests if row["api"] in CLUSTER_APIS), key=lambda row: row["start_us"])
     span = tally.span_us or (0, 0)
     cluster_requests = (
-        import_rows.request_of(import_rows.RequestRow(*(row[name] for name in import_rows.REQUESTS.names)))
+        import_rows.request_of(import_rows.RequestRow(*(row[name] for name in import_rows.RequestRow._fields)))
         for row in cluster_rows
     )
     context = build_context(

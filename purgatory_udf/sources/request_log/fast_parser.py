@@ -1,34 +1,39 @@
 """Fast parser for log lines in Kafka's own layout, with compiled decoders (msgspec).
 
-Only the fields that all requests share are decoded; body and response stay text. Each function returns None for input
-that it does not handle, which is then left to the complete parser (`complete_parser.read_line`,
-`kafka_protocol.decode_fetch_request`). It never accepts input that the complete parser rejects, and otherwise returns
-the same values.
+Fetches, which are most lines, are decoded many at once, as columns (`parse_fetches`). Of other requests, only the
+fields that all requests share are decoded, and body and response stay text (`parse_line`). Input that is not handled
+here is left to the complete parser (`complete_parser.read_line`, `kafka_protocol.decode_fetch_request`). No function
+accepts input that the complete parser rejects, and otherwise they return the same values.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from functools import lru_cache, partial
+from functools import lru_cache
+from itertools import chain, compress
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from purgatory_udf.sources.request_log.kafka_protocol import (
     MAX_NUMBER,
+    METADATA_TOPICS,
     NO_TOPIC_ID,
-    FetchPartitionData,
-    FetchRequestBody,
-    FetchRequestPartition,
-    FetchResponseBody,
-    Key,
+    FetchColumns,
+    Numbers,
+    bounds_of,
 )
 from purgatory_udf.sources.request_log.log_files import timestamp_us
 from purgatory_udf.sources.request_log.logged_request import (
     API_NAMES,
     MARKER,
+    MAX_BROKER,
     MAX_DEPTH,
     MAX_MS,
     NETWORK_THREAD,
@@ -42,7 +47,7 @@ _MARKER = MARKER.encode()
 _ISO_TIMESTAMP = re.compile(r"\[?(\d{4}-\d{2}-\d{2}[T ]\d{2}:[0-5]\d:[0-5]\d)[.,](\d{3,6})(?!\d)(\s?Z)?(?!\s?[+-]\d)")
 
 # Python refuses to parse integers of more than 4,300 digits.
-_HUGE_NUMBER = re.compile(rb"\d{4000}")
+_has_huge_number = re.compile(rb"\d{4000}").search
 # Shorter messages cannot nest too deeply, because each level has two brackets.
 _MAX_SHALLOW_BYTES = 2 * MAX_DEPTH
 
@@ -53,29 +58,31 @@ _Version = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _Whole = Annotated[int, msgspec.Meta(gt=-MAX_NUMBER, lt=MAX_NUMBER)]
 
 
-class _Header(msgspec.Struct, gc=False):
-    requestApiVersion: _Version  # noqa: N815 (Kafka's name)
-    requestApiKeyName: str | None = None  # noqa: N815
-    requestApiKey: int | None = None  # noqa: N815
+class _Header(msgspec.Struct, gc=False, kw_only=True):
+    requestApiKey: int | None = None  # noqa: N815 (Kafka's name)
+    requestApiVersion: _Version  # noqa: N815
     clientId: str | None = None  # noqa: N815
+    requestApiKeyName: str | None = None  # noqa: N815
 
 
-_Ms = int | float
+_WholeMs = Annotated[int, msgspec.Meta(gt=-int(MAX_MS), lt=int(MAX_MS))]
+_Ms = _WholeMs | Annotated[float, msgspec.Meta(gt=-MAX_MS, lt=MAX_MS)]
 
 
-class _Envelope(msgspec.Struct, gc=False):
+# The decoder looks for the next field of a message first, so fields are in Kafka's order.
+class _Envelope(msgspec.Struct, gc=False, kw_only=True):
     """The fields that all requests share."""
 
+    isForwarded: bool = False  # noqa: N815
     requestHeader: _Header  # noqa: N815
+    connection: str = ""
     totalTimeMs: _Ms  # noqa: N815
     requestQueueTimeMs: _Ms  # noqa: N815
     localTimeMs: _Ms  # noqa: N815
     remoteTimeMs: _Ms  # noqa: N815
     responseQueueTimeMs: _Ms  # noqa: N815
     sendTimeMs: _Ms  # noqa: N815
-    connection: str = ""
     listener: str = ""
-    isForwarded: bool = False  # noqa: N815
 
 
 class _Line(_Envelope, gc=False, kw_only=True):
@@ -92,6 +99,12 @@ class UnparsedRequest(NamedTuple):
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
+_times_ms: Callable[[_Envelope], tuple[float, ...]] = attrgetter(
+    "totalTimeMs", "requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTimeMs", "sendTimeMs"
+)
+_api: Callable[[Any], tuple[str | None, int | None]] = attrgetter(
+    "requestHeader.requestApiKeyName", "requestHeader.requestApiKey"
+)
 
 
 def parse_line(line: bytes, place: Place, zone: tzinfo) -> UnparsedRequest | None:
@@ -129,18 +142,12 @@ def _request(body: _Envelope, place: Place, around: str, after: bytes, zone: tzi
     """
     written, layout = _written(around, zone)
     header = body.requestHeader
-    api = header.requestApiKeyName or API_NAMES.get(-1 if header.requestApiKey is None else header.requestApiKey)
+    api = _api_of(*_api(body))
     if written is None or not api:
         return None
-    times_ms = [body.totalTimeMs, body.requestQueueTimeMs, body.localTimeMs, body.remoteTimeMs]
-    times_ms += [body.responseQueueTimeMs, body.sendTimeMs]
-    if not (min(times_ms) > -MAX_MS and max(times_ms) < MAX_MS):
-        return None
-    total, queue, local, remote, queued, sent = [round(ms * 1000) for ms in times_ms]
-    broker = _broker_in(layout)
-    if broker == NO_BROKER and after:
-        broker = _broker_in(after.decode(errors="replace"))
-    if broker >= 2**31:
+    total, queue, local, remote, queued, sent = [round(ms * 1000) for ms in _times_ms(body)]
+    broker = _broker_around(layout, after)
+    if broker > MAX_BROKER:
         return None
     arrival = written - total
     done = arrival + queue + local
@@ -164,6 +171,16 @@ def _request(body: _Envelope, place: Place, around: str, after: bytes, zone: tzi
     )
 
 
+def _api_of(name: str | None, key: int | None) -> str | None:
+    return name or API_NAMES.get(-1 if key is None else key)
+
+
+def _broker_around(layout: str, after: bytes) -> int:
+    """Return the broker id in the text before a message, or else in the text after it."""
+    broker = _broker_in(layout)
+    return _broker_in(after.decode(errors="replace")) if broker == NO_BROKER and after else broker
+
+
 @lru_cache(maxsize=256)
 def _broker_in(text: str) -> int:
     """Return the broker id in the name of a network thread; results are cached, because there are few threads."""
@@ -176,7 +193,7 @@ def _needs_full_check(message: bytes) -> bool:
     if len(message) <= _MAX_SHALLOW_BYTES:
         return False
     deep = message.count(b"{") + message.count(b"[") > MAX_DEPTH
-    return deep or (len(message) > 4000 and _HUGE_NUMBER.search(message) is not None)
+    return deep or (len(message) > 4000 and _has_huge_number(message) is not None)
 
 
 def _written(around: str, zone: tzinfo) -> tuple[int | None, str]:
@@ -215,35 +232,35 @@ def _midnight_us(day: str, zone: tzinfo) -> int | None:
 # Fetch requests and responses of the current protocol versions.
 
 
-class _FetchPartition(msgspec.Struct, gc=False):
-    fetchOffset: _Whole  # noqa: N815
-    partitionMaxBytes: _Whole  # noqa: N815
+class _FetchPartition(msgspec.Struct, gc=False, kw_only=True):
     partition: _Whole
     currentLeaderEpoch: _Whole = -1  # noqa: N815
+    fetchOffset: _Whole  # noqa: N815
     logStartOffset: _Whole = -1  # noqa: N815
+    partitionMaxBytes: _Whole  # noqa: N815
 
 
-class _FetchTopic(msgspec.Struct, gc=False):
+class _FetchTopic(msgspec.Struct, gc=False, kw_only=True):
+    topicId: str | None = None  # noqa: N815
+    topic: str | None = None
     partitions: list[_FetchPartition]
+
+
+class _ForgottenTopic(msgspec.Struct, gc=False, kw_only=True):
     topicId: str | None = None  # noqa: N815
     topic: str | None = None
-
-
-class _ForgottenTopic(msgspec.Struct, gc=False):
     partitions: list[_Whole]
-    topicId: str | None = None  # noqa: N815
-    topic: str | None = None
 
 
 class _ReplicaState(msgspec.Struct, gc=False):
     replicaId: _Whole = -1  # noqa: N815
 
 
-class _FetchRequest(msgspec.Struct, gc=False):
-    maxWaitMs: _Whole  # noqa: N815
-    minBytes: _Whole  # noqa: N815
+class _FetchRequest(msgspec.Struct, gc=False, kw_only=True):
     replicaId: _Whole = -1  # noqa: N815
     replicaState: _ReplicaState | None = None  # noqa: N815
+    maxWaitMs: _Whole  # noqa: N815
+    minBytes: _Whole  # noqa: N815
     maxBytes: _Whole = 2**31 - 1  # noqa: N815
     isolationLevel: _Whole = 0  # noqa: N815
     sessionId: _Whole = 0  # noqa: N815
@@ -261,23 +278,23 @@ class _EpochEndOffset(msgspec.Struct, gc=False):
 _Absent = Annotated[int, msgspec.Meta(gt=0, lt=0)]
 
 
-class _PartitionData(msgspec.Struct, gc=False):
+class _PartitionData(msgspec.Struct, gc=False, kw_only=True):
     partitionIndex: _Whole  # noqa: N815
+    errorCode: _Whole = 0  # noqa: N815
+    highWatermark: _Whole = -1  # noqa: N815
+    lastStableOffset: _Whole = -1  # noqa: N815
+    divergingEpoch: _EpochEndOffset | None = None  # noqa: N815
+    preferredReadReplica: _Whole = -1  # noqa: N815
+    recordsSizeInBytes: _Whole | None = None  # noqa: N815
     # Fields of earlier versions.
     partitionHeader: _Absent = 0  # noqa: N815
     recordSetSizeInBytes: _Absent = 0  # noqa: N815
-    errorCode: _Whole = 0  # noqa: N815
-    highWatermark: _Whole = -1  # noqa: N815
-    recordsSizeInBytes: _Whole | None = None  # noqa: N815
-    preferredReadReplica: _Whole = -1  # noqa: N815
-    lastStableOffset: _Whole = -1  # noqa: N815
-    divergingEpoch: _EpochEndOffset | None = None  # noqa: N815
 
 
-class _FetchableTopicResponse(msgspec.Struct, gc=False):
-    partitions: list[_PartitionData]
+class _FetchableTopicResponse(msgspec.Struct, gc=False, kw_only=True):
     topicId: str | None = None  # noqa: N815
     topic: str | None = None
+    partitions: list[_PartitionData]
 
 
 class _FetchResponse(msgspec.Struct, gc=False):
@@ -286,118 +303,301 @@ class _FetchResponse(msgspec.Struct, gc=False):
     responses: list[_FetchableTopicResponse] | None = None
 
 
-class _FetchLine(_Envelope, gc=False, kw_only=True):
+class _FetchLine(msgspec.Struct, gc=False, kw_only=True):
+    isForwarded: bool = False  # noqa: N815
+    requestHeader: _Header  # noqa: N815
     request: _FetchRequest
     response: _FetchResponse | None = None
+    connection: str = ""
+    totalTimeMs: _Ms  # noqa: N815
+    requestQueueTimeMs: _Ms  # noqa: N815
+    localTimeMs: _Ms  # noqa: N815
+    remoteTimeMs: _Ms  # noqa: N815
+    responseQueueTimeMs: _Ms  # noqa: N815
+    sendTimeMs: _Ms  # noqa: N815
+    listener: str = ""
 
 
 _decode_fetch_line = msgspec.json.Decoder(_FetchLine).decode
-_FETCH, _FETCH_NAME, _FETCH_KEY = "FETCH", b'"requestApiKeyName":"FETCH"', b'"requestApiKey":1,'
+_FETCH = "FETCH"
+_FETCH_START = b'{"isForwarded":false,"requestHeader":{"requestApiKey":1,'
+_names_fetch = re.compile(rb'"requestApiKey(Name":"FETCH"|":1,)').search
 # Longest distance from the start of a message to the name of its API.
 _HEADER_BYTES = 400
+_NO_RESPONSE = _FetchResponse()
+_NO_END = _EpochEndOffset()
 
-# Faster than the types' own constructors.
-_requested: Callable[[Iterable[Any]], FetchRequestPartition] = partial(tuple.__new__, FetchRequestPartition)
-_fetched: Callable[[Iterable[Any]], FetchPartitionData] = partial(tuple.__new__, FetchPartitionData)
+_partitions = attrgetter("partitions")
+_fields_of_line = attrgetter(
+    "connection", "listener", "isForwarded", "requestHeader.clientId", "requestHeader.requestApiVersion"
+)
+_diverging = attrgetter("divergingEpoch")
+_sender: Callable[[_FetchLine], tuple[bool, str, str | None]] = attrgetter(
+    "isForwarded", "listener", "requestHeader.clientId"
+)
+_fields_of_request = attrgetter("maxWaitMs", "minBytes", "maxBytes", "isolationLevel", "sessionEpoch")
+_fields_of_partition = attrgetter(
+    "partition", "fetchOffset", "partitionMaxBytes", "currentLeaderEpoch", "logStartOffset"
+)
+_fields_of_data = attrgetter("partitionIndex", "errorCode", "highWatermark", "preferredReadReplica", "lastStableOffset")
 
 
-def parse_fetch(line: bytes, place: Place, zone: tzinfo) -> Request | None:
-    """Parse the line of a fetch with its body and response, or return None if it needs another parser.
+@dataclass(frozen=True, slots=True)
+class FetchLines:
+    """Lines of fetches, decoded. Bodies equal those of `kafka_protocol.decode_fetch_request` and `_response`.
 
-    The bodies, in `fetch`, equal those of `kafka_protocol.decode_fetch_request` and `decode_fetch_response`.
+    Attributes:
+        numbers: Numbers of the lines among those given.
+        brokers: Broker ids; `NO_BROKER` for a line without one.
+        written_us: Timestamps of the lines.
+        messages: Their messages.
+    """
+
+    numbers: Numbers
+    brokers: Numbers
+    written_us: Numbers
+    messages: Sequence[_FetchLine]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> FetchLines:
+        """Return the chosen lines."""
+        if chosen.all():
+            return self
+        messages = list(compress(self.messages, chosen.tolist()))
+        return FetchLines(self.numbers[chosen], self.brokers[chosen], self.written_us[chosen], messages)
+
+    def times(self) -> dict[str, Numbers]:
+        """Return the times of `Request` as columns."""
+        times_ms = _table(self.messages, _times_ms, 6, np.float64)
+        total, queue, local, remote, queued, sent = np.rint(times_ms * 1000).astype(np.int64).T
+        arrival = self.written_us - total
+        done = arrival + queue + local
+        return {
+            "arrival_us": arrival,
+            "start_us": arrival + queue,
+            "local_us": done,
+            "remote_us": remote,
+            "answered_us": np.where(remote != 0, done + remote, np.minimum(done, self.written_us - queued - sent)),
+            "written_us": self.written_us,
+        }
+
+    def fields(self) -> dict[str, Sequence[Any]]:
+        """Return further columns of `Request`, which do not depend on the API."""
+        columns = list(zip(*map(_fields_of_line, self.messages), strict=True)) or [()] * 5
+        return dict(zip(("connection", "listener", "forwarded", "client_id", "version"), columns, strict=True))
+
+    def senders(self) -> list[tuple[bool, str, str | None]]:
+        """Return whether each fetch was forwarded, its listener and its client."""
+        return list(map(_sender, self.messages))
+
+    def has_rack(self) -> npt.NDArray[np.bool_]:
+        """Return for each fetch whether its consumer sets `client.rack`."""
+        return np.array([bool(message.request.rackId) for message in self.messages], bool)
+
+    def sessions(self) -> tuple[Numbers, Numbers]:
+        """Return the ids of the sessions in requests and responses."""
+        requested = [message.request.sessionId for message in self.messages]
+        granted = [message.response.sessionId if message.response else 0 for message in self.messages]
+        return np.array(requested, np.int64), np.array(granted, np.int64)
+
+    def with_bodies(self) -> tuple[FetchLines, FetchColumns]:
+        """Return the fetches with usual topics, and their bodies and responses; others need the complete parser."""
+        bodies = _bodies_of(self.messages)
+        if bodies is not None:
+            return self, bodies
+        usual = self.where(np.array(list(map(_is_usual, self.messages)), bool))
+        return usual, _bodies_of(usual.messages) or FetchColumns.of([])
+
+
+def _bodies_of(messages: Sequence[_FetchLine]) -> FetchColumns | None:
+    """Return bodies and responses as columns, or None if a fetch is not usual; see `_is_usual`."""
+    topics = _TopicNumbers()
+    requests = [message.request for message in messages]
+    responses = [message.response or _NO_RESPONSE for message in messages]
+    limits = np.empty((len(requests), 7), np.int64)
+    limits[:, 0] = [each.replicaId if each.replicaState is None else each.replicaState.replicaId for each in requests]
+    limits[:, 1:6] = _table(requests, _fields_of_request, 5)
+    limits[:, 6] = [each.errorCode for each in responses]
+    of_requests = [each.topics or () for each in requests]
+    requested, requested_topics, listed_bounds = _flat(of_requests, topics)
+    listed = np.empty((len(requested), 6), np.int64)
+    listed[:, 0] = requested_topics
+    listed[:, 1:] = _table(requested, _fields_of_partition, 5)
+    removed, removed_topics, forgotten_bounds = _flat([each.forgottenTopicsData or () for each in requests], topics)
+    forgotten = np.empty((len(removed), 2), np.int64)
+    forgotten[:, 0], forgotten[:, 1] = removed_topics, removed
+    read, read_topics, fetched_bounds = _flat([each.responses or () for each in responses], topics)
+    fetched = np.empty((len(read), 8), np.int64)
+    fetched[:, 0] = read_topics
+    fetched[:, [1, 2, 3, 6, 7]] = _table(read, _fields_of_data, 5)
+    fetched[:, 4] = np.maximum(0, np.array([data.recordsSizeInBytes or 0 for data in read], np.int64))
+    fetched[:, 5] = -1
+    if any(map(_diverging, read)):
+        fetched[:, 5] = [(data.divergingEpoch or _NO_END).endOffset for data in read]
+    if not (_OTHER_TOPICS.isdisjoint(topics) and all(map(_has_partitions, chain.from_iterable(of_requests)))):
+        return None
+    names = [name or "" for name in topics]
+    return FetchColumns(names, limits, listed, listed_bounds, forgotten, forgotten_bounds, fetched, fetched_bounds)
+
+
+# The metadata log, the id of topics without one, and topics without id and name.
+_OTHER_TOPICS = METADATA_TOPICS | {NO_TOPIC_ID, None}
+
+
+def _is_usual(message: _FetchLine) -> bool:
+    """Return whether no topic is one of `_OTHER_TOPICS`, and the request's topics are as in `_has_partitions`."""
+    request, response = message.request, message.response or _NO_RESPONSE
+    requested = request.topics or ()
+    all_topics: Iterator[Any] = chain(requested, request.forgottenTopicsData or (), response.responses or ())
+    is_usual = _OTHER_TOPICS.isdisjoint(topic.topicId or topic.topic for topic in all_topics)
+    return is_usual and all(map(_has_partitions, requested))
+
+
+def _has_partitions(topic: _FetchTopic) -> bool:
+    """Return whether a topic has partitions, and either id or name; others may be the metadata log."""
+    return bool(topic.partitions) and not (topic.topicId and topic.topic)
+
+
+class _TopicNumbers(dict[str | None, int]):
+    """Numbers topics, by id or name, in the order in which they are first looked up."""
+
+    def __missing__(self, topic: str | None) -> int:
+        number = self[topic] = len(self)
+        return number
+
+
+def _flat(topics: Sequence[Sequence[Any]], numbers: _TopicNumbers) -> tuple[list[Any], Numbers, Numbers]:
+    """Return the partitions of fetches' topics and the numbers of their topics, one fetch after the other.
+
+    Also returns the bounds of the partitions of each fetch.
+    """
+    flat = list(chain.from_iterable(topics))
+    partitions = list(map(_partitions, flat))
+    lengths = np.array(list(map(len, partitions)), np.int64)
+    numbered = np.array([numbers[topic.topicId or topic.topic] for topic in flat], np.int64)
+    bounds = bounds_of(lengths)[bounds_of(list(map(len, topics)))]
+    return list(chain.from_iterable(partitions)), np.repeat(numbered, lengths), bounds
+
+
+def _table(rows: Sequence[Any], fields: Callable[[Any], tuple[Any, ...]], width: int, kind: Any = np.int64) -> Any:
+    """Return fields of objects as an array with `width` columns."""
+    values = chain.from_iterable(map(fields, rows))
+    return np.fromiter(values, kind, len(rows) * width).reshape(len(rows), width)
+
+
+def parse_fetches(lines: Sequence[bytes], zone: tzinfo) -> FetchLines:
+    """Decode the lines of fetches; lines of other requests and loggers, and those for another parser, are left out.
+
+    `zone` is the time zone of timestamps without one.
+    """
+    numbers: list[int] = []
+    heads: list[bytes] = []
+    tails: list[bytes] = []
+    messages: list[_FetchLine] = []
+    for number, line in enumerate(lines):
+        mark = line.find(_MARKER)
+        start = mark + len(_MARKER)
+        if mark < 0 or not (line.startswith(_FETCH_START, start) or _names_fetch(line[start : start + _HEADER_BYTES])):
+            continue
+        end = line.rfind(b"}") + 1
+        message = line[start:end]
+        if message.count(b"[") + message.count(b"{") > MAX_DEPTH or (len(message) > 4000 and _has_huge_number(message)):
+            continue
+        try:
+            if not line.isascii():
+                line.decode()
+            messages.append(_decode_fetch_line(message))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        numbers.append(number)
+        heads.append(line[:mark])
+        tails.append(line[end:])
+    written, brokers, has_time = _stamps(heads, tails, zone)
+    fetches = FetchLines(np.array(numbers, np.int64), brokers, written, messages)
+    is_fetch = [_api_of(*api) == _FETCH for api in map(_api, messages)]
+    return fetches.where(has_time & (brokers <= MAX_BROKER) & np.array(is_fetch, bool))
+
+
+def _stamps(
+    heads: Sequence[bytes], tails: Sequence[bytes], zone: tzinfo
+) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
+    """Return time and broker id of each line, and whether it has a time before the message.
+
+    Most lines begin with a time in the layout of the first one. The times of these lines are read at once.
 
     Args:
-        line: A line of any request or of another logger.
-        place: File and line number.
+        heads: The texts before the messages.
+        tails: The texts after them.
         zone: Time zone of timestamps without one.
     """
-    mark = line.find(_MARKER)
-    start = mark + len(_MARKER)
-    name_end = start + _HEADER_BYTES
-    if mark < 0 or (line.find(_FETCH_NAME, start, name_end) < 0 and line.find(_FETCH_KEY, start, name_end) < 0):
-        return None
-    end = line.rfind(b"}") + 1
-    message = line[start:end]
-    if _needs_full_check(message):
-        return None
-    try:
-        if not line.isascii():
-            line.decode()
-        body = _decode_fetch_line(message)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    bodies = _fetch_bodies(body.request, body.response)
-    request = _request(body, place, line[:mark].decode(), line[end:], zone) if bodies else None
-    if request is None or request.api != _FETCH:
-        return None
-    request.fetch = bodies
-    return request
+    written = np.zeros(len(heads), np.int64)
+    brokers = np.full(len(heads), NO_BROKER, np.int64)
+    has_time = np.zeros(len(heads), bool)
+    first = _ISO_TIMESTAMP.match(heads[0].decode()) if heads and heads[0].isascii() else None
+    if first is not None:
+        start, end = first.start(1), first.end(2)
+        rests = [head[end:] for head in heads]
+        known = {rest: _after_time(rest, len(first[2])) for rest in set(rests)}
+        is_utc, brokers = np.array([known[rest] for rest in rests], np.int64).T
+        stamps = np.frombuffer(b"".join([head[:end].ljust(end) for head in heads]), np.uint8)
+        written, has_time = _times_in(stamps.reshape(len(heads), end), start, is_utc, zone)
+    for number in np.flatnonzero(~has_time).tolist():
+        time_us, layout = _written(heads[number].decode(), zone)
+        if time_us is not None:
+            written[number], has_time[number] = time_us, True
+            brokers[number] = min(_broker_in(layout), MAX_BROKER + 1)
+    for number in np.flatnonzero(brokers == NO_BROKER).tolist():
+        brokers[number] = min(_broker_around("", tails[number]), MAX_BROKER + 1)
+    return written, brokers, has_time
 
 
-def _fetch_bodies(
-    request: _FetchRequest, response: _FetchResponse | None
-) -> tuple[FetchRequestBody, FetchResponseBody] | None:
-    partitions: list[FetchRequestPartition] = []
-    forgotten: list[Key] = []
-    fetched: list[FetchPartitionData] = []
-    for topic in request.topics or ():
-        name = _topic_name(topic)
-        # Id and name, and topics without partitions, matter for recognising fetches of the metadata log.
-        if name is None or not topic.partitions or (topic.topicId and topic.topic):
-            return None
-        partitions += [
-            _requested(
-                (
-                    name,
-                    each.partition,
-                    each.fetchOffset,
-                    each.partitionMaxBytes,
-                    each.currentLeaderEpoch,
-                    each.logStartOffset,
-                )
-            )
-            for each in topic.partitions
-        ]
-    for dropped in request.forgottenTopicsData or ():
-        name = _topic_name(dropped)
-        if name is None:
-            return None
-        forgotten += [(name, index) for index in dropped.partitions]
-    for topic_response in (response and response.responses) or ():
-        name = _topic_name(topic_response)
-        if name is None:
-            return None
-        fetched += [
-            _fetched(
-                (
-                    name,
-                    data.partitionIndex,
-                    data.errorCode,
-                    data.highWatermark,
-                    max(0, data.recordsSizeInBytes or 0),
-                    data.divergingEpoch.endOffset if data.divergingEpoch else -1,
-                    data.preferredReadReplica,
-                    data.lastStableOffset,
-                )
-            )
-            for data in topic_response.partitions
-        ]
-    fetch = FetchRequestBody(
-        request.replicaState.replicaId if request.replicaState is not None else request.replicaId,
-        request.maxWaitMs,
-        request.minBytes,
-        request.maxBytes,
-        request.isolationLevel,
-        request.sessionId,
-        request.sessionEpoch,
-        partitions,
-        forgotten,
-        bool(request.rackId),
-    )
-    return fetch, FetchResponseBody(*((response.errorCode, response.sessionId) if response else (0, 0)), fetched)
+_OTHER_LAYOUT = -1
 
 
-def _topic_name(topic: _FetchTopic | _ForgottenTopic | _FetchableTopicResponse) -> str | None:
-    if topic.topicId and topic.topicId != NO_TOPIC_ID:
-        return topic.topicId
-    return topic.topic
+@lru_cache(maxsize=256)
+def _after_time(rest: bytes, digits: int) -> tuple[int, int]:
+    """Return whether a time is in UTC, and the broker id, from the text after its fraction of `digits` digits.
+
+    The first value is `_OTHER_LAYOUT` if the time needs `_written`.
+    """
+    text = f"2000-01-01 00:00:00.{'0' * digits}{rest.decode()}"
+    match = _ISO_TIMESTAMP.match(text)
+    if match is None or len(match[2]) != digits:
+        return _OTHER_LAYOUT, NO_BROKER
+    return bool(match[3]), min(_broker_in(text[match.end() :]), MAX_BROKER + 1)
+
+
+def _times_in(
+    stamps: npt.NDArray[np.uint8], start: int, is_utc: Numbers, zone: tzinfo
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    """Return the times in texts of equal length, and which texts have a possible time in the layout of the first one.
+
+    Args:
+        stamps: The texts; the first one has a time with fractions of a second, up to its end.
+        start: Where the date starts.
+        is_utc: Whether the time is in UTC, or `_OTHER_LAYOUT`.
+        zone: Time zone of the others.
+    """
+    digits = stamps - ord("0")
+    alike = np.where(digits[0] <= 9, digits <= 9, stamps == stamps[0]).all(axis=1)
+
+    def number(begin: int, end: int) -> Numbers:
+        total = np.zeros(len(stamps), np.int64)
+        for column in digits[:, start + begin : start + end].T:
+            total = total * 10 + column
+        return total
+
+    hours, minutes, seconds = number(11, 13), number(14, 16), number(17, 19)
+    width = stamps.shape[1] - start
+    times = (hours * 3600 + minutes * 60 + seconds) * 1_000_000 + number(20, width) * 10 ** (26 - width)
+    valid = alike & (is_utc != _OTHER_LAYOUT) & (hours < 24) & (minutes < 60) & (seconds < 60)
+    days = (number(0, 4) * 10_000 + number(5, 7) * 100 + number(8, 10)) * 2 + is_utc
+    for day in np.unique(days[valid]).tolist():
+        date, utc = divmod(day, 2)
+        text = f"{date // 10_000:04}-{date // 100 % 100:02}-{date % 100:02}"
+        midnight = _midnight_us(text, UTC if utc else zone)
+        valid &= (days != day) | (midnight is not None)
+        times[days == day] += midnight or 0
+    return times, valid

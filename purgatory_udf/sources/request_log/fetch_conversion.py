@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
-from operator import attrgetter, itemgetter
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -42,10 +42,10 @@ from purgatory_udf.sources.request_log.assumptions import (
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.fetch_sessions import NEVER, FetchSession, FollowerTracker, SessionState
 from purgatory_udf.sources.request_log.kafka_protocol import (
+    FetchColumns,
     FetchPartitionData,
-    FetchRequestBody,
     FetchRequestPartition,
-    FetchResponseBody,
+    bounds_of,
 )
 from purgatory_udf.sources.request_log.logged_request import (
     AT_ONCE,
@@ -82,7 +82,8 @@ LAST_HARD_LIMIT_VERSION = 2
 # No wait is longer; products with this number of milliseconds still fit into 64 bits.
 _LONGEST_MS = 2**50
 
-_NO_DATA = FetchPartitionData("", -1, errors.NONE, -1, 0)
+# Fields of a partition that is not in the response; see `FetchColumns.fetched`.
+_NO_DATA = [-1, -1, errors.NONE, -1, 0, -1, -1, -1]
 
 # Broker, and the key by which the fetches of a session are grouped.
 SessionName = tuple[int, str]
@@ -128,7 +129,7 @@ _PARTITIONS = FETCH.field("partitions").type
 class Fetches:
     """Fetches as columns, those of a session one after the other and in order of handling.
 
-    `requests` and `responses` are their bodies; see `Request` for the other columns.
+    `bodies` are their bodies and responses; see `Request` for the other columns.
     """
 
     sessions: Sequence[SessionName]
@@ -143,8 +144,7 @@ class Fetches:
     remote_us: Integers
     answered_us: Integers
     written_us: Integers
-    requests: Sequence[FetchRequestBody]
-    responses: Sequence[FetchResponseBody]
+    bodies: FetchColumns
 
     def __len__(self) -> int:
         return len(self.sessions)
@@ -217,48 +217,62 @@ class FetchConverter:
 
     def _resolved(self, fetches: Fetches) -> _Resolved:
         """Find the partitions of each fetch, and update the sessions."""
-        names = list(dict.fromkeys(fetches.sessions))
-        entries: list[FetchRequestPartition] = []
+        bodies, names = fetches.bodies, list(dict.fromkeys(fetches.sessions))
+        earlier: list[FetchRequestPartition] = []
         sessions: dict[SessionName, FetchSession[int, int]] = {}
         for name in names:
             known = self._states[name].session
             sessions[name] = FetchSession(
-                dict(zip(map(self._keys.__getitem__, known.partitions), range(len(entries), NEVER), strict=False)),
+                dict(zip(map(self._keys.__getitem__, known.partitions), range(len(earlier), NEVER), strict=False)),
                 known.complete,
             )
-            entries += known.partitions.values()
-        listed = [request.partitions for request in fetches.requests]
-        bounds = list(accumulate(map(len, listed), initial=len(entries)))
-        entries += chain.from_iterable(listed)
-        entry_keys = list(map(self._keys.__getitem__, map(_place_of, entries)))
+            earlier += known.partitions.values()
+        numbers = np.array([each[2:] for each in earlier], np.int64).reshape(-1, 4)
+        entries = np.concatenate([numbers, bodies.listed[:, 2:]])
+        entry_keys = [*map(self._keys.__getitem__, map(_place_of, earlier)), *self._numbers_of(bodies, bodies.listed)]
+        bounds = (bodies.listed_bounds + len(earlier)).tolist()
+        forgotten, forgotten_bounds = self._numbers_of(bodies, bodies.forgotten), bodies.forgotten_bounds.tolist()
+        data_keys = np.array(self._numbers_of(bodies, bodies.fetched), np.int64)
+        has_records = bodies.fetched[:, 4] != 0
+        with_records = data_keys[has_records].tolist()
+        record_bounds = bounds_of(has_records)[bodies.fetched_bounds].tolist()
         places: list[int] = []
         lengths: list[int] = []
         complete: list[bool] = []
-        for number, (name, request, response) in enumerate(
-            zip(fetches.sessions, fetches.requests, fetches.responses, strict=True)
+        for number, (name, epoch, error) in enumerate(
+            zip(fetches.sessions, *bodies.limits[:, 5:].T.tolist(), strict=True)
         ):
             first, last = bounds[number], bounds[number + 1]
             session = sessions[name]
             places += session.resolve(
-                request.session_epoch,
+                epoch,
                 zip(entry_keys[first:last], range(first, last), strict=True),
-                [self._keys[key] for key in request.forgotten],
-                response.error,
-                [self._keys[_place_of(data)] for data in response.partitions if data.bytes],
+                forgotten[forgotten_bounds[number] : forgotten_bounds[number + 1]],
+                error,
+                with_records[record_bounds[number] : record_bounds[number + 1]],
             )
             lengths.append(len(places))
             complete.append(session.was_complete)
+        keys = list(self._keys)
         for name, session in sessions.items():
-            after = ((_place_of(entries[entry]), entries[entry]) for entry in session.partitions.values())
-            self._states[name].session = FetchSession(dict(after), session.complete)
+            rows = entries[list(session.partitions.values())].tolist()
+            after = zip(map(keys.__getitem__, session.partitions), rows, strict=True)
+            partitions = {key: FetchRequestPartition(*key, *fields) for key, fields in after}
+            self._states[name].session = FetchSession(partitions, session.complete)
         return _Resolved(
             entries,
             np.array(entry_keys, np.int64),
+            data_keys,
             np.array(bounds, np.int64),
             np.array(places, np.int64),
             np.array([0, *lengths], np.int64),
             np.array(complete, bool),
         )
+
+    def _numbers_of(self, bodies: FetchColumns, rows: Integers) -> list[int]:
+        """Return the numbers of the partitions in rows of `bodies`."""
+        keys = zip(map(bodies.topics.__getitem__, rows[:, 0].tolist()), rows[:, 1].tolist(), strict=True)
+        return list(map(self._keys.__getitem__, keys))
 
 
 class _Numbers(dict[Numbered, int]):
@@ -273,16 +287,18 @@ class _Resolved(NamedTuple):
     """The partitions of fetches.
 
     Attributes:
-        entries: Partitions as in the lines, each with a number.
+        entries: Partitions as in the lines: offset, maximum bytes, leader epoch and log start.
         entry_keys: The number of each entry's topic and partition.
+        data_keys: The number of topic and partition of each partition in a response.
         listed: The bounds of the entries that each fetch lists.
         places: The entries of all fetches, one fetch after the other.
         bounds: The bounds of each fetch's places.
         complete: Whether all partitions of the fetch are known.
     """
 
-    entries: list[FetchRequestPartition]
+    entries: Integers
     entry_keys: Integers
+    data_keys: Integers
     listed: Integers
     places: Integers
     bounds: Integers
@@ -304,28 +320,21 @@ class _Conversion:
         self._context, self._fetches, self._resolved, self._states = context, fetches, resolved, states
         self._report = report
         self._facts: FactsOfPartitions = {}
-        requests, responses = fetches.requests, fetches.responses
+        bodies = fetches.bodies
         self._sessions: _Numbers[SessionName] = _Numbers()
         self._session = _integers(map(self._sessions.__getitem__, fetches.sessions))
         self._brokers, self._broker = np.unique(fetches.broker, return_inverse=True)
-        of_request = attrgetter("replica_id", "max_wait_ms", "min_bytes", "max_bytes", "isolation")
-        self._replica, self._max_wait, self._min_bytes, self._max_bytes, isolation = _columns(
-            map(of_request, requests), 5
-        )
+        limits = np.ascontiguousarray(bodies.limits.T)
+        self._replica, self._max_wait, self._min_bytes, self._max_bytes, isolation, _, self._error = limits
         self._committed = isolation == READ_COMMITTED
-        self._error = _integers(response.error for response in responses)
         self._waited = fetches.remote_us != 0
         # Partitions of responses.
-        self._data = list(chain.from_iterable(response.partitions for response in responses))
-        self._data_fetch = np.repeat(
-            np.arange(len(fetches)), _integers(len(response.partitions) for response in responses)
-        )
-        columns = _columns((each[1:] for each in self._data), 7)
-        _, self._data_error, self._high_watermark, self._bytes, self._diverging, self._preferred, _ = columns
-        data_keys = _integers(map(keys.__getitem__, map(_place_of, self._data)))
+        self._data_fetch = np.repeat(np.arange(len(fetches)), np.diff(bodies.fetched_bounds))
+        columns = np.ascontiguousarray(bodies.fetched[:, 2:7].T)
+        self._data_error, self._high_watermark, self._bytes, self._diverging, self._preferred = columns
         # Partitions of fetches.
         self._place_fetch = np.repeat(np.arange(len(fetches)), np.diff(resolved.bounds))
-        columns = _columns((each[2:] for each in resolved.entries), 4)
+        columns = np.ascontiguousarray(resolved.entries.T)
         self._entry_offset, self._entry_bytes, self._entry_epoch, self._entry_log_start = columns
         self._offset = self._entry_offset[resolved.places]
         # Names: lines may have ids instead.
@@ -333,7 +342,7 @@ class _Conversion:
         self._named: _Numbers[Key] = _Numbers()
         self._raw_keys = list(keys)
         self._name_of = _integers(self._named[names.get(topic, topic), partition] for topic, partition in keys)
-        self._data_key, self._place_key = data_keys, resolved.entry_keys[resolved.places]
+        self._data_key, self._place_key = resolved.data_keys, resolved.entry_keys[resolved.places]
         self._converted = resolved.complete | (np.diff(resolved.bounds) > 0) | (self._error != 0)
         self._data_converted = self._converted[self._data_fetch]
         # The broker left these partitions out, their logs had diverged, or it answered with an error.
@@ -399,10 +408,13 @@ class _Conversion:
             by_fetch.setdefault(int(self._data_fetch[number]), []).append(number)
         for fetch, numbers in by_fetch.items():
             waited = bool(self._waited[fetch])
-            keyed = [(int(self._data_key[number]), self._data[number]) for number in numbers]
-            failed = {key: data.error for key, data in keyed if data.error}
-            diverging = {key: data.diverging_end_offset for key, data in keyed if data.diverging_end_offset >= 0}
-            preferred = {key: data.preferred_replica for key, data in keyed if data.preferred_replica >= 0}
+            keys = self._data_key[numbers].tolist()
+            of_data = zip(keys, *self._fetches.bodies.fetched[numbers, 2:].T.tolist(), strict=True)
+            failed, diverging, preferred = dict[int, int](), dict[int, int](), dict[int, int]()
+            for key, error, _, _, end_offset, replica, _ in of_data:
+                failed |= {key: error} if error else {}
+                diverging |= {key: end_offset} if end_offset >= 0 else {}
+                preferred |= {key: replica} if replica >= 0 else {}
             excluded = {key for key, error in failed.items() if self._is_excluded(error, key, fetch)}
             self._report.count("left_out_partition", len(excluded))
             # The broker answers such a fetch at once, even without data. No event has epochs, so none of its bytes are
@@ -606,18 +618,18 @@ class _Conversion:
         slots = np.arange(len(read)) - np.searchsorted(read, self._resolved.bounds[self._place_fetch[read]])
         is_tiered = self._is_tiered()[self._name_of[self._place_key[read]]]
         places = zip(self._data_fetch.tolist(), self._data_key.tolist(), strict=True)
-        answered = dict(zip(places, self._data, strict=True))
+        answered = dict(zip(places, fetches.bodies.fetched.tolist(), strict=True))
         for place, slot in zip(read[is_tiered].tolist(), slots[is_tiered].tolist(), strict=True):
             number, raw_key = int(self._place_fetch[place]), int(self._place_key[place])
-            data = answered.get((number, raw_key), _NO_DATA)
+            _, _, error, high_watermark, size, _, _, last_stable = answered.get((number, raw_key), _NO_DATA)
             remote_us, local_us = int(fetches.remote_us[number]), int(fetches.local_us[number])
             offset = int(self._offset[place])
             fact: Fact
             if self._replica[number] >= 0:
-                if data.error != errors.OFFSET_MOVED_TO_TIERED_STORAGE:
+                if error != errors.OFFSET_MOVED_TO_TIERED_STORAGE:
                     continue
                 fact = LocalStart(local_us, offset + 1, False)
-            elif remote_us or data.bytes or data.error == errors.UNKNOWN_SERVER_ERROR:
+            elif remote_us or size or error == errors.UNKNOWN_SERVER_ERROR:
                 fact = ConsumerRead(
                     local_us,
                     int(fetches.start_us[number]),
@@ -626,10 +638,10 @@ class _Conversion:
                     offset,
                     int(self._min_bytes[number]),
                     int(self._entry_bytes[self._resolved.places[place]]),
-                    data.bytes,
-                    data.error,
-                    data.high_watermark,
-                    data.last_stable,
+                    size,
+                    error,
+                    high_watermark,
+                    last_stable,
                     bool(self._committed[number]),
                     int(fetches.file[number]),
                     int(fetches.line[number]),
@@ -653,7 +665,11 @@ class _Conversion:
             ends = dict(zip(raw_keys, self._offset[places].tolist(), strict=True))
             follower = self._states[fetches.sessions[number]].follower
             times = int(fetches.arrival_us[number]), int(fetches.answered_us[number])
-            for (topic, partition), copied in follower.advance(*times, ends, fetches.responses[number]):
+            rows = slice(*fetches.bodies.fetched_bounds[number : number + 2].tolist())
+            keys = (self._raw_keys[key] for key in self._data_key[rows].tolist())
+            data = zip(keys, fetches.bodies.fetched[rows, 2:].tolist(), strict=True)
+            fetched = (FetchPartitionData(*key, *fields) for key, fields in data)
+            for (topic, partition), copied in follower.advance(*times, ends, fetched):
                 key = int(self._replica[number]), (self._context.name(topic), partition)
                 self._facts.setdefault(key, []).append(copied)
 

@@ -15,11 +15,17 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from purgatory_udf.sources.request_log.assumptions import FOLLOWER_APPEND_FRACTION
 from purgatory_udf.sources.request_log.kafka_protocol import (
+    FetchPartitionData,
     FetchRequestBody,
     FetchRequestPartition,
     FetchResponseBody,
+    Numbers,
 )
 from purgatory_udf.sources.request_log.partition_facts import FollowerCopy, Key, OpenRun
 
@@ -44,6 +50,20 @@ def session_key(request: FetchRequestBody, response: FetchResponseBody, connecti
 
 AnyKey = TypeVar("AnyKey", bound=Hashable)
 Partition = TypeVar("Partition")
+
+
+def session_keys(epochs: Numbers, requested: Numbers, granted: Numbers, connections: pa.Array) -> pa.Array:
+    """Return the keys of many fetches as a column; see `session_key`.
+
+    Args:
+        epochs: Session epochs of the fetches.
+        requested: Session ids in the requests.
+        granted: Session ids in the responses.
+        connections: Names of the connections.
+    """
+    begins = (epochs == INITIAL_EPOCH) & (granted != 0)
+    ids = pa.array(np.where(begins, granted, requested)).cast(pa.string())
+    return pc.if_else(pa.array(begins | (epochs > INITIAL_EPOCH)), ids, connections)
 
 
 @dataclass(slots=True)
@@ -116,7 +136,7 @@ class FollowerTracker:
         self._sent = list(sent)
 
     def advance(
-        self, arrival_us: int, answered_us: int, ends: Mapping[Key, int], response: FetchResponseBody
+        self, arrival_us: int, answered_us: int, ends: Mapping[Key, int], fetched: Iterable[FetchPartitionData]
     ) -> Iterator[tuple[Key, FollowerCopy]]:
         """Yield ((topic, partition), copy) for the records that the follower has appended since its previous fetch.
 
@@ -124,7 +144,7 @@ class FollowerTracker:
             arrival_us: When the next fetch of the follower, in order of handling, arrived.
             answered_us: When it was answered.
             ends: The offsets of its partitions, which show what the follower has appended.
-            response: Its response. The next fetch shows which of its records the follower has appended.
+            fetched: The partitions of its response. The next fetch shows which records the follower has appended.
         """
         at = self._at_us + round((arrival_us - self._at_us) * FOLLOWER_APPEND_FRACTION)
         for sent in self._sent:
@@ -143,7 +163,7 @@ class FollowerTracker:
                 partition.bytes,
                 partition.high_watermark,
             )
-            for partition in response.partitions
+            for partition in fetched
             if not partition.error
             and partition.high_watermark >= 0
             and partition.diverging_end_offset < 0

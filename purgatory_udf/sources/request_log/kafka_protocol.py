@@ -7,11 +7,13 @@ by its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
-import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from purgatory_udf.contract.value_types import abbreviated_json
 
@@ -122,8 +124,10 @@ def name_of(code: int) -> str:
 NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPICS = frozenset({METADATA_TOPIC_ID, METADATA_TOPIC})
 
 Key = tuple[str, int]
+Numbers = npt.NDArray[np.int64]
 
 
 class FetchRequestPartition(NamedTuple):
@@ -155,7 +159,8 @@ class FetchPartitionData(NamedTuple):
     last_stable: int = -1
 
 
-class FetchRequestBody(msgspec.Struct, array_like=True, gc=False):
+@dataclass(slots=True)
+class FetchRequestBody:
     """A fetch request. `has_rack` is whether the consumer sets `client.rack`, so that followers may serve it."""
 
     replica_id: int
@@ -170,7 +175,8 @@ class FetchRequestBody(msgspec.Struct, array_like=True, gc=False):
     has_rack: bool = False
 
 
-class FetchResponseBody(msgspec.Struct, array_like=True, gc=False):
+@dataclass(slots=True)
+class FetchResponseBody:
     """A fetch response; `error` is the error code of the whole response, and partitions have their own."""
 
     error: int
@@ -183,21 +189,58 @@ class FetchResponseBody(msgspec.Struct, array_like=True, gc=False):
         return sum([partition.bytes for partition in self.partitions])
 
 
-def encode_fetch(request: FetchRequestBody, response: FetchResponseBody) -> tuple[str, str]:
-    """Encode a fetch and its response as compact JSON text, for `decode_fetches`."""
-    return _encode_text(request).decode(), _encode_text(response).decode()
+@dataclass(frozen=True, slots=True)
+class FetchColumns:
+    """Bodies and responses of many fetches as columns of numbers.
+
+    In `listed`, `forgotten` and `fetched`, the first column has the number of a topic in `topics`. Their bounds are the
+    numbers of the first rows of each fetch, and the number of rows.
+
+    Attributes:
+        topics: Names or ids, each once.
+        limits: Replica id, maximum wait, minimum and maximum bytes, isolation, session epoch and error of the response,
+            one row per fetch.
+        listed: The fields of `FetchRequestPartition`, one row per partition of a request.
+        forgotten: Topic and partition, one row per partition that a request removes from its session.
+        fetched: The fields of `FetchPartitionData`, one row per partition of a response.
+    """
+
+    topics: Sequence[str]
+    limits: Numbers
+    listed: Numbers
+    listed_bounds: Numbers
+    forgotten: Numbers
+    forgotten_bounds: Numbers
+    fetched: Numbers
+    fetched_bounds: Numbers
+
+    @classmethod
+    def of(cls, fetches: Sequence[tuple[FetchRequestBody, FetchResponseBody]]) -> FetchColumns:
+        """Return the columns of decoded fetches."""
+        topics: dict[str, int] = {}
+
+        def flat(lists: Iterable[Sequence[tuple[Any, ...]]], width: int) -> tuple[Numbers, Numbers]:
+            numbered = [[(topics.setdefault(each[0], len(topics)), *each[1:]) for each in rows] for rows in lists]
+            values = np.array(list(chain.from_iterable(numbered)), np.int64).reshape(-1, width)
+            return values, bounds_of(list(map(len, numbered)))
+
+        rows = [
+            (
+                *(request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation),
+                *(request.session_epoch, response.error),
+            )
+            for request, response in fetches
+        ]
+        limits = np.array(rows, np.int64).reshape(-1, 7)
+        listed = flat((request.partitions for request, _ in fetches), 6)
+        forgotten = flat((request.forgotten for request, _ in fetches), 2)
+        fetched = flat((response.partitions for _, response in fetches), 8)
+        return cls(list(topics), limits, *listed, *forgotten, *fetched)
 
 
-def decode_fetches(
-    requests: Sequence[str], responses: Sequence[str]
-) -> tuple[list[FetchRequestBody], list[FetchResponseBody]]:
-    """Decode the texts of many fetches that `encode_fetch` made."""
-    return _decode_requests(f"[{','.join(requests)}]"), _decode_responses(f"[{','.join(responses)}]")
-
-
-_encode_text = msgspec.json.Encoder().encode
-_decode_requests = msgspec.json.Decoder(list[FetchRequestBody]).decode
-_decode_responses = msgspec.json.Decoder(list[FetchResponseBody]).decode
+def bounds_of(lengths: Sequence[int] | Numbers) -> Numbers:
+    """Return the numbers of the first rows of lists with these lengths, in sequence, and the number of rows."""
+    return np.append(0, np.cumsum(np.array(lengths, np.int64)))
 
 
 class ProducedPartition(NamedTuple):

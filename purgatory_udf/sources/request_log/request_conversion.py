@@ -34,8 +34,6 @@ from purgatory_udf.sources.request_log.internal_topics import (
     partition_for,
 )
 from purgatory_udf.sources.request_log.kafka_protocol import (
-    METADATA_TOPIC,
-    METADATA_TOPIC_ID,
     is_metadata_fetch,
     topic_of,
 )
@@ -142,20 +140,15 @@ def skip_cause(request: Request) -> str:
 def is_controller_request(request: Request) -> bool:
     """Return whether a request is to the controller, or was forwarded to it."""
     return (
-        request.forwarded
-        or request.listener == CONTROLLER_LISTENER
+        is_sent_to_controller(request.forwarded, request.listener, request.client_id)
         or request.api in CONTROLLER_APIS
-        or (request.client_id or "").startswith(RAFT_CLIENT_PREFIX)
-        or (request.api == "FETCH" and _fetches_metadata_log(request))
+        or (request.api == "FETCH" and is_metadata_fetch(request.body))
     )
 
 
-def _fetches_metadata_log(request: Request) -> bool:
-    """Return whether a fetch reads the metadata log."""
-    if request.fetch is None:
-        return is_metadata_fetch(request.body)
-    topics = {partition.topic for partition in request.fetch[0].partitions}
-    return METADATA_TOPIC_ID in topics or METADATA_TOPIC in topics
+def is_sent_to_controller(forwarded: bool, listener: str, client_id: str | None) -> bool:
+    """Return whether the controller got a request, by its listener or its client."""
+    return forwarded or listener == CONTROLLER_LISTENER or (client_id or "").startswith(RAFT_CLIENT_PREFIX)
 
 
 def convert_request(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, fetch_batch, fetches_in
 from purgatory_udf.sources.request_log.kafka_protocol import (
     DecodedProduce,
+    FetchColumns,
     FetchPartitionData,
     FetchRequestBody,
     FetchRequestPartition,
@@ -165,3 +168,80 @@ def test_produce_is_same_for_all_versions(body: dict[str, Any], answer: dict[str
     assert (partition.error, partition.base) == (0, -1)
     unanswered = decode_produce({**body, "acks": 0}, None)
     assert unanswered == DecodedProduce(0, 3_000, None, False, [ProducedPartition(topic, 4, 214, 0, -1)])
+
+
+REQUESTS_AND_RESPONSES = [
+    (
+        FetchRequestBody(
+            *(2, 500, 1, 90, 1, 4, 7),
+            [FetchRequestPartition("t", 6, 31, 9, 3, 5), FetchRequestPartition("u", 1, 32, 8, -1, -1)],
+            [("v", 4), ("t", 5)],
+        ),
+        FetchResponseBody(
+            70, 4, [FetchPartitionData("t", 6, 0, 26, 187), FetchPartitionData("w", 2, 3, -1, 0, 9, 2, 8)]
+        ),
+    ),
+    (FetchRequestBody(-1, 400, 2**61, 91, 0, 0, -1, [], []), FetchResponseBody(0, 0, [])),
+    (
+        FetchRequestBody(-1, 400, 3, 92, 0, 0, 0, [FetchRequestPartition("w", 0, 2**61, 7, 6, 4)], []),
+        FetchResponseBody(0, 9, [FetchPartitionData("v", -1, 0, 2**61, 1)]),
+    ),
+]
+
+
+def test_fetches_as_columns() -> None:
+    columns = FetchColumns.of(REQUESTS_AND_RESPONSES)
+    assert columns.topics == ["t", "u", "w", "v"]
+    assert columns.limits.tolist() == [
+        [2, 500, 1, 90, 1, 7, 70],
+        [-1, 400, 2**61, 91, 0, -1, 0],
+        [-1, 400, 3, 92, 0, 0, 0],
+    ]
+    assert columns.listed.tolist() == [[0, 6, 31, 9, 3, 5], [1, 1, 32, 8, -1, -1], [2, 0, 2**61, 7, 6, 4]]
+    assert columns.forgotten.tolist() == [[3, 4], [0, 5]]
+    assert columns.fetched.tolist() == [
+        [0, 6, 0, 26, 187, -1, -1, -1],
+        [2, 2, 3, -1, 0, 9, 2, 8],
+        [3, -1, 0, 2**61, 1, -1, -1, -1],
+    ]
+    bounds = (columns.listed_bounds, columns.forgotten_bounds, columns.fetched_bounds)
+    assert [each.tolist() for each in bounds] == [[0, 2, 2, 3], [0, 2, 2, 2], [0, 2, 2, 3]]
+
+
+def test_no_fetches_have_empty_columns() -> None:
+    columns = FetchColumns.of([])
+    tables = (columns.limits, columns.listed, columns.forgotten, columns.fetched)
+    assert [table.shape for table in tables] == [(0, 7), (0, 6), (0, 2), (0, 8)]
+    assert (columns.topics, columns.listed_bounds.tolist()) == ([], [0])
+
+
+@pytest.mark.parametrize("chosen", [[0, 1, 2], [1], [2], [2, 0], []])
+def test_stored_fetches_are_same(chosen: list[int]) -> None:
+    """Fetches are the same after they were stored, all of them, in another order or as a part of a batch."""
+    stored = fetch_batch(TIMES, FetchColumns.of(REQUESTS_AND_RESPONSES), {"connection": "c"}, REQUESTS)
+    expected = FetchColumns.of([REQUESTS_AND_RESPONSES[number] for number in chosen])
+    parts = [stored.take(pa.array(chosen, pa.int64()))]
+    if chosen == [number for number in range(3) if number in chosen]:
+        parts.append(stored.slice(min(chosen, default=0), len(chosen)))
+    for part in parts:
+        fetches = fetches_in(part)
+        assert fetches.local_us.tolist() == [TIMES["local_us"][number] for number in chosen]
+        assert fetches.sessions == [(1, f"s{number}") for number in chosen]
+        assert _named(fetches.bodies) == _named(expected)
+
+
+def test_stored_fetch_lists_only_its_topics() -> None:
+    stored = fetch_batch(TIMES, FetchColumns.of(REQUESTS_AND_RESPONSES), {}, REQUESTS)
+    assert stored.column("api").to_pylist() == ["FETCH"] * 3
+    assert stored.column("body").to_pylist() == ['["t","u","w","v"]', "[]", '["w","v"]']
+
+
+NUMBERS = ("file", "line", "version", "arrival_us", "start_us", "local_us", "remote_us", "answered_us", "written_us")
+TIMES: dict[str, Any] = {name: [7, 8, 9] for name in NUMBERS} | {"broker": [1] * 3, "session": ["s0", "s1", "s2"]}
+
+
+def _named(columns: FetchColumns) -> list[Any]:
+    tables = (columns.listed, columns.forgotten, columns.fetched)
+    bounds = (columns.listed_bounds, columns.forgotten_bounds, columns.fetched_bounds)
+    rows = [[(columns.topics[topic], *others) for topic, *others in table.tolist()] for table in tables]
+    return [columns.limits.tolist(), *rows, *(each.tolist() for each in bounds)]

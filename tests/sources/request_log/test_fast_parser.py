@@ -4,45 +4,90 @@ from __future__ import annotations
 
 import copy
 import json
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, tzinfo
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from purgatory_udf.sources.request_log.fast_parser import parse_fetch, parse_line
+from purgatory_udf.sources.request_log.fast_parser import parse_fetches, parse_line
 from purgatory_udf.sources.request_log.importing import log_reader
-from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow
-from purgatory_udf.sources.request_log.kafka_protocol import decode_fetch_request, decode_fetch_response
-from purgatory_udf.sources.request_log.log_files import zone_of
+from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow, fetches_in
+from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns
+from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
 from purgatory_udf.sources.request_log.logged_request import Place
-from purgatory_udf.sources.request_log.request_conversion import is_controller_request
+from purgatory_udf.sources.trace_files.text_lines import FileLimits, byte_pieces
 from tests.chaos import hostile_inputs
-from tests.sources.request_log.log_lines import T, fetch_line, log_line, message
+from tests.sources.request_log.log_lines import T, fetch_line, log_line, message, us
 from tests.support import recorded
 
 
 def test_request_row_matches_schema() -> None:
-    assert list(RequestRow._fields) == REQUESTS.names
+    assert [*RequestRow._fields, "limits", "listed", "forgotten", "fetched"] == REQUESTS.names
+
+
+def _compact(line: str) -> str:
+    """Return a line with JSON as Kafka writes it, without white space."""
+    return line.replace('": ', '":').replace(', "', ',"')
+
+
+def _rows_of(lines: Sequence[bytes], zone: tzinfo, by_path: int | None, tally: log_reader.Tally) -> list[Any]:
+    """Return the rows of lines 0, 1, … as dictionaries, in the order of the lines; those of fetches have bodies."""
+    rows = log_reader.Rows(tally)
+    numbers = np.arange(len(lines))
+    is_read = rows.add_fetches(lines, np.zeros(len(lines), np.int32), numbers, zone, by_path)
+    for number in np.flatnonzero(~is_read).tolist():
+        rows.add(log_reader._row(lines[number], Place(0, number), zone, by_path, tally))
+    found = []
+    for batch in rows.batches():
+        of_fetches = batch.filter(pc.is_valid(batch.column("limits")))
+        bodies = _bodies(fetches_in(of_fetches).bodies) if of_fetches.num_rows else []
+        others = batch.filter(pc.is_null(batch.column("limits"))).to_pylist()
+        rows_of_fetches = zip(of_fetches.to_pylist(), bodies, strict=True)
+        found += others + [{**row, **dict.fromkeys(PACKED), "fetch": body} for row, body in rows_of_fetches]
+    return sorted(found, key=lambda row: row["line"])
+
+
+PACKED = ("body", "limits", "listed", "forgotten", "fetched")
+
+
+def _bodies(fetches: FetchColumns) -> list[Any]:
+    """Return for each fetch its limits, and its partitions with the names of their topics."""
+    named = [
+        [(fetches.topics[topic], *numbers) for topic, *numbers in table.tolist()]
+        for table in (fetches.listed, fetches.forgotten, fetches.fetched)
+    ]
+    bounds = [each.tolist() for each in (fetches.listed_bounds, fetches.forgotten_bounds, fetches.fetched_bounds)]
+    return [
+        [limits, *(rows[places[number] : places[number + 1]] for rows, places in zip(named, bounds, strict=True))]
+        for number, limits in enumerate(fetches.limits.tolist())
+    ]
 
 
 def _row(line: bytes, zone: tzinfo, tally: log_reader.Tally) -> dict[str, Any]:
     """Return the row of a line as a dictionary, empty for a line that is only counted."""
-    row = log_reader._row(line, Place(0, 1), zone, 1, tally)
-    return row._asdict() if isinstance(row, RequestRow) else row or {}
+    rows = _rows_of([line], zone, 1, tally)
+    return {name: value for name, value in rows[0].items() if value is not None} if rows else {}
+
+
+def _fast(lines: Sequence[str | bytes]) -> list[int]:
+    """Return the numbers of the lines that are read as columns."""
+    encoded = [line.encode() if isinstance(line, str) else line for line in lines]
+    tally = log_reader.Tally()
+    is_read = log_reader.Rows(tally).add_fetches(encoded, np.zeros(len(lines)), np.arange(len(lines)), UTC, 1)
+    assert tally.counts["requests"] == np.sum(is_read)
+    return [int(number) for number in np.flatnonzero(is_read)]
 
 
 def test_invalid_bytes_before_fetch_are_left_out() -> None:
-    line = fetch_line(5, {0: 3}).encode().replace(b'": ', b'":').replace(b', "', b',"')
-    assert [parse_fetch(start + line, Place(0, 1), UTC) is None for start in (b"", "é ".encode(), b"\xe9 ")] == [
-        False,
-        False,
-        True,
-    ]
+    line = _compact(fetch_line(5, {0: 3})).encode()
+    assert _fast([line, b"[x " + line, "[é ".encode() + line, b"\xe9 " + line]) == [0, 1, 2]
 
 
 def test_rejected_lines_are_counted() -> None:
@@ -50,8 +95,8 @@ def test_rejected_lines_are_counted() -> None:
     text = "[2019-03-01 10:00:00,123] DEBUG Completed request:RequestHeader(apiKey=FETCH)"
     lines = [line, line[:-9], "hello", line.replace("thread-1-", ""), text]
     tally = log_reader.Tally()
-    read = [log_reader._row(each.encode(), Place(0, 1), UTC, None, tally) for each in lines]
-    assert [isinstance(row, RequestRow) for row in read] == [True, False, False, False, False]
+    read = _rows_of([each.encode() for each in lines], UTC, None, tally)
+    assert [(row["line"], row["row"]) for row in read] == [(0, "request"), (1, "bad"), (3, "bad"), (4, "bad")]
     assert tally.counts == {"requests": 2, "bad_lines": 3, "text_lines": 1, "other_lines": 1, "no_broker": 1}
 
 
@@ -64,53 +109,56 @@ def test_totals_of_pieces_are_added() -> None:
     assert (total.partitions, total.heartbeats) == ({"t": 5, "u": 1}, {1: (3, 4)})
 
 
-def _use(parsers: Sequence[Callable[..., object]], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, parser in zip(("parse_fetch", "parse_line"), parsers, strict=True):
-        monkeypatch.setattr(log_reader, name, parser)
+def _use_complete_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "parse_fetches", lambda _, zone: parse_fetches([], zone))
+    monkeypatch.setattr(log_reader, "parse_line", lambda *_: None)
 
 
-def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return row and counts of a line, first with the fast parser, then with the complete parser only."""
+def _readings(lines: Sequence[bytes], monkeypatch: pytest.MonkeyPatch, zone: tzinfo = UTC) -> list[Any]:
+    """Return rows and tally of lines, first with the fast parser, then with the complete parser only."""
     readings = []
-    for parsers in ((parse_fetch, parse_line), (lambda *_: None,) * 2):
-        _use(parsers, monkeypatch)
-        tally = log_reader.Tally(Counter())
-        row = _row(line, UTC, tally)
-        # The JSON texts differ in white space.
-        row = {name: json.loads(row[name]) if name in ("body", "answer") and row[name] else row[name] for name in row}
-        readings.append((row, tally.counts, tally.partitions, tally.span_us, tally.heartbeats))
+    for is_fast in (True, False):
+        with monkeypatch.context() as patch:
+            if not is_fast:
+                _use_complete_parser(patch)
+            tally = log_reader.Tally()
+            rows = _rows_of(lines, zone, 1, tally)
+        for row in rows:
+            if row["row"] == "request":
+                # The JSON texts differ in white space.
+                row |= {name: json.loads(row[name]) for name in ("body", "answer") if row[name]}
+        readings.append((rows, tally))
     return readings
 
 
 def test_parsers_agree_on_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = 0
-    for line in islice(recorded.lines(recorded.data_file("traces", "W3-groups-k39", "request-1.log")), 1_500):
-        fast, plain = _rows(line.rstrip("\n").encode(), monkeypatch)
-        assert fast == plain
-        parsed += parse_line(line.rstrip("\n").encode(), Place(0, 1), UTC) is not None
-    assert parsed > 1_450
+    read = islice(recorded.lines(recorded.data_file("traces", "W3-groups-k39", "request-1.log")), 1_500)
+    lines = [line.rstrip("\n").encode() for line in read]
+    fast, complete = _readings(lines, monkeypatch)
+    assert fast == complete
+    assert len(_fast(lines)) + sum(parse_line(line, Place(0, 1), UTC) is not None for line in lines) > 2_000
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_parsers_agree_on_random_lines(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     random = Random(seed)
-    parsed = 0
-    for _ in range(500):
-        line = hostile_inputs.random_log_line(random).replace(b"\n", b" ")
-        fast, plain = _rows(line, monkeypatch)
+    lines = [hostile_inputs.random_log_line(random).replace(b"\n", b" ") for _ in range(500)]
+    for line in lines:
+        fast, complete = _readings([line], monkeypatch)
         # NaN does not equal itself, but its representation does.
-        assert repr(fast) == repr(plain), line
-        parsed += parse_line(line, Place(0, 1), UTC) is not None
-    assert parsed > 150
+        assert repr(fast) == repr(complete), line
+    (fast_rows, _), (complete_rows, _) = _readings(lines, monkeypatch)
+    assert repr(fast_rows) == repr(complete_rows)
+    assert sum(parse_line(line, Place(0, 1), UTC) is not None for line in lines) > 150
 
 
-def test_fetch_decoders_agree() -> None:
+def test_fetch_decoders_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(5)
-    parsed = 0
     header = {"requestApiKey": 1, "requestApiVersion": 13, "requestApiKeyName": "FETCH"}
     times = dict.fromkeys(
         ("totalTimeMs", "requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTimeMs", "sendTimeMs"), 1
     )
+    lines = []
     for _ in range(3_000):
         request, response = copy.deepcopy(hostile_inputs.BODIES["FETCH"])
         assert response is not None
@@ -120,18 +168,22 @@ def test_fetch_decoders_agree() -> None:
         message = json.dumps(
             {"requestHeader": header, "request": request, "response": response, **times}, separators=(",", ":")
         )
-        fetch = parse_fetch(f"2026-11-21 02:54:27.702 Completed request:{message}".encode(), Place(0, 1), UTC)
-        if fetch is not None:
-            parsed += 1
-            assert fetch.fetch == (decode_fetch_request(request), decode_fetch_response(response))
-    assert parsed > 1_500
+        lines.append(f"2026-11-21 02:54:27.702 Completed request:{message}".encode())
+    (fast, fast_tally), (complete, complete_tally) = _readings(lines, monkeypatch)
+    assert fast == complete
+    assert fast_tally == complete_tally
+    assert 1_500 < len(_fast(lines)) < 2_900
 
 
-def test_fetch_of_metadata_log_is_to_controller() -> None:
-    line = fetch_line(9, {0: 3}).replace('": ', '":').replace(', "', ',"')
-    for topic, is_to_controller in ((T, False), ("AAAAAAAAAAAAAAAAAAAAAQ", True)):
-        fetch = parse_fetch(line.replace(T, topic).encode(), Place(0, 1), UTC)
-        assert fetch is not None and is_controller_request(fetch) is is_to_controller
+def test_fetches_of_metadata_log_are_counted_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = _compact(fetch_line(9, {0: 3}))
+    named = line.replace(f'"topicId":"{T}"', '"topic":"__cluster_metadata"')
+    lines = [line, line.replace(T, "AAAAAAAAAAAAAAAAAAAAAQ"), named, line]
+    assert len(set(lines)) == 3
+    readings = _readings([each.encode() for each in lines], monkeypatch)
+    assert [[row["line"] for row in rows] for rows, _ in readings] == [[0, 3]] * 2
+    assert [tally.counts for _, tally in readings] == [{"requests": 4, "controller": 2}] * 2
+    assert _fast(lines) == [0, 3]
 
 
 def test_message_without_api_needs_complete_parser() -> None:
@@ -143,7 +195,7 @@ def test_message_without_api_needs_complete_parser() -> None:
 
 def test_lines_that_need_no_complete_parser() -> None:
     """The fast parser reads all hours and valid brokers, and fetches with the name or number of the API."""
-    line = fetch_line(9, {0: 3}).replace('": ', '":').replace(', "', ',"')
+    line = _compact(fetch_line(9, {0: 3}))
     name, key = '"requestApiKeyName":"FETCH"', '"requestApiKey":1,'
     assert name in line and key in line
     lines = {
@@ -152,12 +204,212 @@ def test_lines_that_need_no_complete_parser() -> None:
         line.replace("T02:", "T24:"): False,
         line.replace("thread-1-", f"thread-{2**31 - 1}-"): True,
         line.replace("thread-1-", f"thread-{2**31}-"): False,
+        line.replace("thread-1-", f"thread-{2**70}-"): False,
         line.replace(key, ""): True,
         line.replace(f",{name}", ""): True,
+        line.replace(name, '"requestApiKeyName":"PRODUCE"'): False,
         line.replace(key, "").replace(f",{name}", ""): False,
     }
-    assert len(lines) == 8
-    assert [parse_fetch(each.encode(), Place(0, 1), UTC) is not None for each in lines] == [*lines.values()]
+    assert len(lines) == 10
+    assert _fast([*lines]) == [number for number, is_read in enumerate(lines.values()) if is_read]
+    assert [bool(_fast([each])) for each in lines] == [*lines.values()]
+
+
+def test_unusual_topics_need_complete_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics have an id or a name; in a request not both, and at least one partition."""
+    line = _compact(fetch_line(9, {0: 3}, {0: 80}, epoch=3, session=7, forgotten=[1]))
+    topic = f'"topicId":"{T}"'
+    no_id = '"topicId":"AAAAAAAAAAAAAAAAAAAAAA","topic":"t"'
+    request, forgotten, response = (line.rsplit(topic, 3 - number)[0] for number in range(3))
+
+    def replaced(start: str, other: str) -> str:
+        return start + line[len(start) :].replace(topic, other, 1)
+
+    lines = {
+        line: True,
+        line.replace(topic, '"topic":"t"'): True,
+        replaced(response, f'{topic},"topic":"t"'): True,
+        replaced(forgotten, f'{topic},"topic":"t"'): True,
+        replaced(request, f'{topic},"topic":"t"'): False,
+        replaced(request, no_id): False,
+        replaced(response, no_id): False,
+        replaced(request, '"topicId":null'): False,
+        replaced(forgotten, '"topicId":""'): False,
+        replaced(response, '"other":1'): False,
+        line.replace(
+            f'{{{topic},"partitions":[', f'{{"topic":"u","partitions":[]}},{{{topic},"partitions":[', 1
+        ): False,
+        line.replace('"topics":[', '"topics":null,"other":['): True,
+        line.replace('"responses":[', '"responses":null,"other":['): True,
+        line.replace('"forgottenTopicsData":[', '"forgottenTopicsData":null,"other":['): True,
+    }
+    assert len(lines) == 14
+    assert _fast([*lines]) == [number for number, is_fast in enumerate(lines.values()) if is_fast]
+    assert [bool(_fast([each])) for each in lines] == [*lines.values()]
+    fast, complete = _readings([each.encode() for each in lines], monkeypatch)
+    assert fast == complete
+
+
+def test_deep_and_huge_values_need_complete_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fields that are not needed may nest as deeply as other fields, and have numbers of 4,000 digits."""
+    line = _compact(fetch_line(9, {0: 3}))
+    text = line.partition("request:")[2]
+    free = 400 - text.count("{") - text.count("[")
+
+    def with_field(value: str) -> str:
+        return line.replace('"throttleTimeMs":0', f'"throttleTimeMs":{value}')
+
+    lines = {
+        with_field("[" * free + "]" * free): True,
+        with_field("[" * (free + 1) + "]" * (free + 1)): False,
+        with_field('{"a":' * 401 + "1" + "}" * 401): False,
+        with_field("1" * 3_999): True,
+        with_field("1" * 4_000): False,
+    }
+    assert [bool(_fast([each])) for each in lines] == [*lines.values()]
+    (rows, tally), complete = _readings([each.encode() for each in lines], monkeypatch)
+    assert (rows, tally) == complete
+    assert [row["line"] for row in rows if row["row"] == "bad"] == [2]
+
+
+def test_requests_to_controller_are_counted_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = _compact(fetch_line(9, {0: 3}, client="raft"))
+    lines = [
+        line,
+        line.replace('"listener":"PLAINTEXT"', '"listener":"CONTROLLER"'),
+        line.replace('"isForwarded":false', '"isForwarded":true'),
+        line.replace('"clientId":"raft"', '"clientId":"raft-client-1"'),
+        line.replace('"clientId":"raft"', '"clientId":null'),
+        line.replace("thread-1-", "x-").replace('"isForwarded":false', '"isForwarded":true'),
+    ]
+    readings = _readings([each.encode() for each in lines], monkeypatch)
+    assert [[(row["line"], row["client_id"]) for row in rows] for rows, _ in readings] == [[(0, "raft"), (4, None)]] * 2
+    assert [tally.counts for _, tally in readings] == [{"requests": 6, "controller": 4, "no_broker": 1}] * 2
+    assert _fast(lines) == [0, 1, 2, 3, 4, 5]
+
+
+def test_broker_may_be_after_message_or_in_path() -> None:
+    line = _compact(fetch_line(9, {0: 3}, broker=7))
+    bare = line.replace("thread-7-", "x-")
+    lines = [each.encode() for each in (line, f"{bare} [network-thread-8-x]", bare)]
+    for by_path, brokers in ((5, [7, 8, 5]), (0, [7, 8, 0])):
+        tally = log_reader.Tally()
+        assert [row["broker"] for row in _rows_of(lines, UTC, by_path, tally)] == brokers
+        assert tally.counts == {"requests": 3, "no_broker": 1}
+    rows = _rows_of(lines, UTC, None, log_reader.Tally())
+    assert [(row["row"], row["broker"], row["rule"]) for row in rows[:2]] == [
+        ("request", 7, None),
+        ("request", 8, None),
+    ]
+    assert (rows[2]["row"], rows[2]["rule"]) == ("bad", "no broker")
+
+
+def test_fetches_are_tallied(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        fetch_line(10, {0: 3, 4: 0}, replica=2, wait=500, min_bytes=1, local=1),
+        fetch_line(12, {2: 3}, replica=3, wait=500, min_bytes=1, local=1),
+        fetch_line(14, {9: 3}, replica=-1, rack="r", local=2),
+        fetch_line(16, {1: 3}, replica=0, wait=400, min_bytes=2, local=1),
+        fetch_line(18, {-5: 3}, replica=0, wait=400, min_bytes=2, local=1).replace(T, T[::-1]),
+    ]
+    encoded = [_compact(line).encode() for line in lines]
+    for _, tally in _readings(encoded, monkeypatch):
+        assert tally.partitions == {T: 5, T[::-1]: 0}
+        assert tally.follower_fetches == {(500, 1): 2, (400, 2): 2}
+        assert tally.counts == {"requests": 5, "racked": 1}
+        assert tally.span_us == (us(9), us(18))
+    assert _fast(encoded) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("line", "shows_wait"),
+    [
+        (fetch_line(900, {0: 3}, {0: 0}, high_watermark=4, remote=500), True),
+        (fetch_line(900, {0: 3}, {0: 0}, high_watermark=3, remote=500), False),
+        (fetch_line(900, {0: 3}, {1: 0}, high_watermark=4, remote=500), False),
+        (fetch_line(900, {0: 3}, {0: 0}, high_watermark=4, remote=0), False),
+        (fetch_line(900, {0: 3}, {0: 1}, high_watermark=4, remote=500), False),
+        (fetch_line(900, {0: 3}, {0: 0}, high_watermark=4, remote=500, partition_error=3), False),
+        (fetch_line(900, {0: 3}, {0: 0}, high_watermark=4, remote=500, replica=0), False),
+        (fetch_line(900, {0: 3}, {0: 0}, high_watermark=4, remote=500).replace('Level": 0', 'Level": 1'), False),
+        (fetch_line(900, {0: 3}, {}, remote=500), False),
+        (fetch_line(900, {}, {0: 0}, high_watermark=4, remote=500), False),
+    ],
+)
+def test_empty_response_shows_remote_wait(monkeypatch: pytest.MonkeyPatch, line: str, shows_wait: bool) -> None:
+    """The fetches before and after it change nothing: their partitions are others."""
+    others = [fetch_line(800, {5: 3}, {5: 7}, high_watermark=9), fetch_line(950, {6: 3}, {6: 0}, high_watermark=9)]
+    lines = [_compact(each).encode() for each in (others[0], line, others[1])]
+    for _, tally in _readings(lines, monkeypatch):
+        assert tally.remote_waits.fetches == (frozenset({T}) if shows_wait else frozenset())
+
+
+def test_session_of_fetch_is_id_or_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        fetch_line(1, {0: 5}, epoch=0, granted=9),
+        fetch_line(2, {}, session=8, epoch=1),
+        fetch_line(3, {0: 5}, epoch=0, granted=0),
+        fetch_line(4, {0: 5}, session=8, epoch=-1, granted=9),
+    ]
+    keys = ["9", "8", "127.0.0.1:9092-c", "127.0.0.1:9092-c"]
+    for rows, _ in _readings([_compact(line).encode() for line in lines], monkeypatch):
+        assert [row["session"] for row in rows] == keys
+
+
+def test_late_messages_are_rejected() -> None:
+    lines = [fetch_line(at, {0: 3}, local=1) for at in (9.999, 10, 11, 12)]
+    lines = [_compact(lines[0]), _compact(lines[1]), lines[2], lines[0]]
+    columns = [pa.array([3] * 4, pa.int32()), pa.array([7, 8, 9, 10], pa.int64()), pa.array(lines)]
+    messages = pa.RecordBatch.from_arrays(columns, ["partition", "offset", "value"])
+    read = pa.Table.from_batches(log_reader.read_messages(UTC, us(9))(iter([messages])))
+    rows = read.select(["row", "file", "line", "rule"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("request", 3, 8, None),
+        ("request", 3, 9, None),
+        ("bad", 3, 7, "late"),
+        ("bad", 3, 10, "late"),
+        ("end", None, None, None),
+    ]
+    tally = log_reader.Tally.of((row["counts"], row["body"]) for row in read.slice(4).to_pylist())
+    assert tally.counts == {"lines": 4, "requests": 4, "late_lines": 2}
+
+
+def test_many_messages_are_read_in_parts() -> None:
+    lines = [_compact(fetch_line(at, {0: at})) for at in range(2_001)]
+    columns = [pa.array([3] * 2_001, pa.int32()), pa.array(range(2_001), pa.int64()), pa.array(lines)]
+    messages = pa.RecordBatch.from_arrays(columns, ["partition", "offset", "value"])
+    read = list(log_reader.read_messages(UTC, 0)(iter([messages])))
+    assert [batch.num_rows for batch in read if batch.num_rows] == [1_000, 1_000, 1, 1]
+    assert [line for batch in read for line in batch.column("line").to_pylist()] == [*range(2_001), None]
+
+
+def test_piece_is_read_in_few_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of lines have at most 1 MB; batches of rows end after `_BATCH_BYTES`."""
+    log = tmp_path / "request-1.log"
+    log.write_text("".join(_compact(fetch_line(at, {0: at})) + "\n" for at in range(6_000)))
+    (piece,) = byte_pieces(find_logs([str(log)]))
+    (together,) = log_reader.read_piece(piece, UTC)
+    monkeypatch.setattr(log_reader, "_BATCH_BYTES", 1)
+    parts = list(log_reader.read_piece(piece, UTC))
+    assert len(parts) > 4 and pa.Table.from_batches(parts).combine_chunks().to_batches() == [together]
+    assert together.column("line").to_pylist() == [*range(1, 6_001), 6_000]
+
+
+def test_cut_fetch_is_rejected(tmp_path: Path) -> None:
+    """Lines that are too long are not decoded, although their beginning is a fetch."""
+    lines = [_compact(fetch_line(at, {0: at})) for at in range(3)]
+    lines[1] += " " * 5_000
+    log = tmp_path / "request-1.log"
+    log.write_text("".join(f"{line}\n" for line in lines))
+    (piece,) = byte_pieces(find_logs([str(log)]), limits=FileLimits(line_bytes=4_900))
+    (batch,) = log_reader.read_piece(piece, UTC)
+    rows = batch.select(["row", "line", "rule"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("request", 1, None),
+        ("request", 3, None),
+        ("bad", 2, "too long"),
+        ("end", 3, None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -177,19 +429,21 @@ def test_lines_that_need_no_complete_parser() -> None:
         "2026-11-21 02:54:27",
         "2026-11-21 02:54:27.7",
         "2026-11-21 02:54:27.702834123",
+        "",
     ],
 )
 def test_parsers_agree_on_timestamps(monkeypatch: pytest.MonkeyPatch, stamp: str) -> None:
+    """All layouts give the same times, alone and after or before lines in other layouts."""
     line = hostile_inputs.random_log_line(Random(1)).partition(b"DEBUG")[2]
+    fetch = _compact(fetch_line(9, {0: 3})).partition("Completed")[2].encode()
     assert b"Completed request:" in line
+    others = ["2026-11-21 02:54:27.702 [x]", "[2026-11-22T02:54:27,702833Z]", "2026-12-21 02:54:28.703 [x]"]
     for zone in (UTC, zone_of("+05:30")):
-        whole = f"{stamp} DEBUG".encode() + line
-        _use((parse_fetch, parse_line), monkeypatch)
-        fast = _row(whole, zone, log_reader.Tally())
-        _use((lambda *_: None,) * 2, monkeypatch)
-        plain = _row(whole, zone, log_reader.Tally())
-        times = ("row", "reason", "arrival_us", "start_us", "answered_us", "written_us")
-        assert [fast.get(name) for name in times] == [plain.get(name) for name in times]
+        for stamps in ([stamp], [stamp, *others], [*others, stamp, others[0]]):
+            lines = [f"{each} DEBUG Completed".encode() + fetch for each in stamps]
+            lines += [f"{each} DEBUG".encode() + line for each in stamps]
+            fast, complete = _readings(lines, monkeypatch, zone)
+            assert fast == complete
 
 
 def test_no_input_aborts_import(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from collections import Counter
 from datetime import UTC
 from itertools import islice
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from purgatory_udf.sources.request_log import fetch_conversion
@@ -17,8 +17,7 @@ from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.fetch_conversion import FactsOfPartitions, FetchConverter, SessionName
 from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
 from purgatory_udf.sources.request_log.importing.import_tasks import add_facts
-from purgatory_udf.sources.request_log.importing.log_reader import Rows, Tally, _row
-from purgatory_udf.sources.request_log.logged_request import Place
+from purgatory_udf.sources.request_log.importing.log_reader import Rows, Tally
 from purgatory_udf.sources.request_log.partition_facts import (
     AttemptColumns,
     AttemptRun,
@@ -83,11 +82,9 @@ def test_calls_may_divide_sessions_anywhere(monkeypatch: pytest.MonkeyPatch) -> 
     """Operations and facts do not depend on how many fetches are converted at once."""
     monkeypatch.setattr(fetch_conversion, "MAX_ATTEMPTS", 7)
     lines = islice(recorded.lines(recorded.data_file("traces", "W3-groups-k39", "request-1.log")), 1_000)
-    rows = Rows()
-    for number, line in enumerate(lines):
-        rows.add(_row(line.rstrip("\n").encode(), Place(0, number), UTC, None, Tally()))
-    read = next(rows.batches())
-    fetches = pa.Table.from_batches([read.filter(pc.equal(read.column("api"), "FETCH"))])
+    rows, texts = Rows(Tally()), [line.rstrip("\n").encode() for line in lines]
+    rows.add_fetches(texts, np.zeros(len(texts)), np.arange(len(texts)), UTC, None)
+    fetches = pa.Table.from_batches([next(rows.batches())])
     order = [(name, "ascending") for name in ("broker", "session", "start_us", "line")]
     converted = [_converted(fetches.sort_by(order), size) for size in (len(fetches), 90, 11)]
     runs = [fact for facts in converted[0][1].values() for fact in facts if isinstance(fact, AttemptRun)]

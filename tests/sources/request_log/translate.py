@@ -64,7 +64,7 @@ def context_of_log(requests: Iterable[Request], given: GivenMetadata) -> Context
 
 def read_rows(requests: Iterable[Request], since_us: int = 0) -> pa.Table:
     """Return the requests as rows of the log reader; requests handled before `since_us` are late."""
-    rows = Rows(0)
+    rows = Rows(Tally(), 0)
     tallies: dict[int, Tally] = {}
     for request in requests:
         tally = tallies.setdefault(request.place.file, Tally())

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.cluster_metadata import TopicSize
 from purgatory_udf.sources.request_log.fetch_conversion import FETCH, Fetches
 from purgatory_udf.sources.request_log.high_watermark_events import REQUEST_RANK, STATE_RANK, TimedEvent
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
-from purgatory_udf.sources.request_log.kafka_protocol import decode_fetches, encode_fetch
+from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns, Numbers, bounds_of
 from purgatory_udf.sources.request_log.logged_request import (
     RECORDED_OUTCOME,
     LoggedOperation,
@@ -78,6 +79,11 @@ def cluster_rows(
     return pa.Table.from_pylist(rows, schema=pa.schema([*ORDER, ("event", pa.string())]))
 
 
+# Columns of the bodies and responses of fetches, with the number of integers in a row of each: see `FetchColumns`.
+_OF_FETCHES = {"limits": 7, "listed": 6, "forgotten": 2, "fetched": 8}
+
+# A request has the JSON of body and response. A fetch has the JSON list of its topics in `body`; the topic numbers in
+# its other columns, which are 64-bit integers, are places in this list.
 REQUESTS = pa.schema(
     [
         ("file", pa.int32()),
@@ -98,6 +104,7 @@ REQUESTS = pa.schema(
         ("written_us", pa.int64()),
         ("body", pa.string()),
         ("answer", pa.string()),
+        *((name, pa.binary()) for name in _OF_FETCHES),
     ]
 )
 
@@ -212,7 +219,7 @@ def to_json(value: Any) -> bytes:
 
 
 class RequestRow(NamedTuple):
-    """A row of REQUESTS; body and answer are JSON text."""
+    """A row of REQUESTS of another API than FETCH; body and answer are JSON text."""
 
     file: int
     line: int
@@ -235,12 +242,10 @@ class RequestRow(NamedTuple):
 
 
 def request_row(request: Request, session: str | None) -> RequestRow:
-    """Return the row of a request; a decoded fetch is encoded compactly.
+    """Return the row of a request other than a fetch.
 
     `session` is the key by which requests are grouped for their conversion, or None if they need no grouping.
     """
-    if request.fetch is not None:
-        return row_of_texts(request, session, *encode_fetch(*request.fetch))
     answer = json.dumps(request.answer) if request.answer is not None else None
     return row_of_texts(request, session, json.dumps(request.body), answer)
 
@@ -270,32 +275,102 @@ def row_of_texts(request: Request, session: str | None, body: str, answer: str |
 
 
 def request_rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
-    """Yield the rows of REQUESTS batches."""
+    """Yield the rows of REQUESTS batches, which have no fetches."""
     for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in REQUESTS.names)
+        columns = (batch.column(name).to_pylist() for name in RequestRow._fields)
         yield from map(RequestRow._make, zip(*columns, strict=True))
 
 
 def request_batch(rows: Sequence[RequestRow], constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch of request rows; `constants` has constant columns, and columns without a value are null."""
-    columns = dict(zip(REQUESTS.names, zip(*rows, strict=True), strict=True)) if rows else {}
+    columns = dict(zip(RequestRow._fields, zip(*rows, strict=True), strict=True)) if rows else {}
+    return _batch(columns, len(rows), constants, schema)
+
+
+def fetch_batch(
+    columns: Mapping[str, Any], bodies: FetchColumns, constants: Mapping[str, Any], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return a batch of fetches.
+
+    Args:
+        columns: Columns of `schema`; others without a value are null.
+        bodies: The bodies and responses.
+        constants: Constant columns.
+        schema: Columns of the batch, among them those of REQUESTS.
+    """
+    count = len(bodies.limits)
+    return _batch({**columns, **_columns_of(bodies)}, count, {"api": "FETCH", **constants}, schema)
+
+
+def _batch(columns: Mapping[str, Any], count: int, constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns
-        else pa.repeat(pa.scalar(constants.get(field.name), field.type), len(rows))
+        else pa.repeat(pa.scalar(constants.get(field.name), field.type), count)
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _columns_of(bodies: FetchColumns) -> dict[str, pa.Array]:
+    """Return the columns `body` and `_OF_FETCHES`, in which each fetch has its own list of topics."""
+    count, tables = len(bodies.limits), (bodies.listed, bodies.forgotten, bodies.fetched)
+    all_bounds = (bodies.listed_bounds, bodies.forgotten_bounds, bodies.fetched_bounds)
+    fetch = np.concatenate([np.repeat(np.arange(count), np.diff(bounds)) for bounds in all_bounds])
+    topic = np.concatenate([table[:, 0] for table in tables])
+    pairs, places = np.unique(fetch * max(1, len(bodies.topics)) + topic, return_inverse=True)
+    owners, topics = np.divmod(pairs, max(1, len(bodies.topics)))
+    starts = np.searchsorted(owners, np.arange(count + 1))
+    names = pa.array([to_json(name).decode() for name in bodies.topics], pa.string()).take(pa.array(topics))
+    texts = pc.binary_join(pa.ListArray.from_arrays(pa.array(starts, pa.int32()), names), ",")
+    columns = {
+        "body": pc.binary_join_element_wise("[", texts, "]", ""),
+        "limits": _packed(bodies.limits, np.arange(count + 1)),
+    }
+    first = 0
+    for name, table, bounds in zip(("listed", "forgotten", "fetched"), tables, all_bounds, strict=True):
+        last = first + len(table)
+        placed = np.column_stack([(places - starts[fetch])[first:last], table[:, 1:]])
+        columns[name], first = _packed(placed, bounds), last
+    return columns
+
+
+def _packed(table: Numbers, bounds: Numbers) -> pa.Array:
+    """Return the rows of a table as bytes; `bounds` are those of the rows in each value."""
+    offsets = (bounds * table.shape[1] * table.itemsize).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(table))]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+
+
+def _unpacked(column: pa.Array, width: int) -> tuple[Numbers, Numbers]:
+    """Return the rows of a table in a column of `_packed` values, and the bounds of each value's rows."""
+    bounds = bounds_of(pc.binary_length(column).to_numpy()) // (8 * width)
+    return np.frombuffer(b"".join(column.to_pylist()), np.int64).reshape(-1, width).copy(), bounds
+
+
+def _bodies_in(batch: pa.RecordBatch) -> FetchColumns:
+    """Return the bodies and responses in the columns of a batch of fetches."""
+    texts = batch.column("body").dictionary_encode()
+    lists = list(map(from_json, texts.dictionary.to_pylist()))
+    numbers: dict[str, int] = {}
+    topics = np.array([numbers.setdefault(name, len(numbers)) for names in lists for name in names], np.int64)
+    starts = bounds_of(list(map(len, lists)))[texts.indices.to_numpy()]
+    tables = []
+    for name, width in _OF_FETCHES.items():
+        table, bounds = _unpacked(batch.column(name), width)
+        if name != "limits":
+            table[:, 0] = topics[np.repeat(starts, np.diff(bounds)) + table[:, 0]]
+        tables.append((table, bounds))
+    (limits, _), listed, forgotten, fetched = tables
+    return FetchColumns(list(numbers), limits, *listed, *forgotten, *fetched)
+
+
 def fetches_in(batch: pa.RecordBatch) -> Fetches:
-    """Return the fetches of a REQUESTS batch, all of which `request_row` encoded."""
+    """Return the fetches of a REQUESTS batch, which has no other requests."""
     columns: dict[str, Any] = {name: batch.column(name).to_numpy() for name in _FETCH_NUMBERS}
     brokers, sessions = (batch.column(name).to_pylist() for name in ("broker", "session"))
-    bodies, answers = (batch.column(name).to_pylist() for name in ("body", "answer"))
     columns["sessions"] = [(broker, session or "") for broker, session in zip(brokers, sessions, strict=True)]
-    columns["requests"], columns["responses"] = decode_fetches(bodies, answers)
-    return Fetches(client_id=batch.column("client_id"), **columns)
+    return Fetches(client_id=batch.column("client_id"), bodies=_bodies_in(batch), **columns)
 
 
 def request_of(row: RequestRow) -> Request:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
+from itertools import chain
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
@@ -21,21 +24,22 @@ from purgatory_udf.sources.request_log.cluster_context import NO_REMOTE_WAITS, R
 from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster_metadata import HEARTBEAT, permits_shutdown
 from purgatory_udf.sources.request_log.complete_parser import TEXT_FORMAT, read_line
-from purgatory_udf.sources.request_log.fast_parser import UnparsedRequest, parse_fetch, parse_line
+from purgatory_udf.sources.request_log.fast_parser import UnparsedRequest, parse_fetches, parse_line
 from purgatory_udf.sources.request_log.fetch_conversion import READ_COMMITTED
-from purgatory_udf.sources.request_log.fetch_sessions import session_key
+from purgatory_udf.sources.request_log.fetch_sessions import session_key, session_keys
 from purgatory_udf.sources.request_log.group_conversion import CONSUMER_HEARTBEAT, LEFT_OUT_HEARTBEATS
 from purgatory_udf.sources.request_log.importing.import_rows import (
     REQUESTS,
     RequestRow,
+    fetch_batch,
     from_json,
     request_batch,
     request_row,
     row_of_texts,
 )
 from purgatory_udf.sources.request_log.kafka_protocol import (
-    FetchRequestBody,
-    FetchResponseBody,
+    FetchColumns,
+    Numbers,
     decode_fetch_request,
     decode_fetch_response,
 )
@@ -52,6 +56,7 @@ from purgatory_udf.sources.request_log.request_conversion import (
     CONVERTED_APIS,
     LIST_OFFSETS,
     is_controller_request,
+    is_sent_to_controller,
     looked_up_topics,
     looks_up,
     skip_cause,
@@ -60,6 +65,13 @@ from purgatory_udf.sources.request_log.share_conversion import SHARE_APIS, share
 from purgatory_udf.sources.trace_files.text_lines import Piece, lines_of
 
 Row = dict[str, Any]
+# The row of a request or of a bad line, or a fetch with decoded body and response.
+AnyRow = RequestRow | Request | Row | None
+# Columns of a fetch that have the names of attributes of `Request`.
+_OF_REQUESTS = (
+    *("broker", "version", "client_id", "connection", "listener", "forwarded", "arrival_us", "start_us", "local_us"),
+    *("remote_us", "answered_us", "written_us"),
+)
 
 REQUEST, BAD, END = "request", "bad", "end"
 LATE = "late: events of its time are already written; increase --hold-ms"
@@ -135,38 +147,55 @@ class Tally:
         ):
             self.new_brokers.add(broker)
 
-    def count_fetch(self, request: Request, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
-        if fetch.has_rack:
-            self.counts["racked"] += 1
-        if request.remote_us and fetch.replica_id < 0 and not response.bytes and fetch.isolation != READ_COMMITTED:
-            self._note_remote_wait(fetch, response)
-        if fetch.replica_id >= 0:
-            self.follower_fetches[fetch.max_wait_ms, fetch.min_bytes] += 1
-            for part in fetch.partitions:
-                known = self.partitions.get(part.topic)
-                if known is None or part.partition >= known:
-                    self.partitions[part.topic] = max(0, part.partition + 1)
+    def count_fetches(self, fetches: FetchColumns, remote_us: Numbers, racked: int) -> None:
+        """Count fetches that become rows.
+
+        Args:
+            fetches: Their bodies and responses.
+            remote_us: How long each of them waited.
+            racked: Number of fetches of consumers that set `client.rack`.
+        """
+        if racked:
+            self.counts["racked"] += racked
+        replica, max_wait_ms, min_bytes, _, isolation, *_ = fetches.limits.T
+        size = np.diff(np.append(0, np.cumsum(fetches.fetched[:, 4]))[fetches.fetched_bounds])
+        waited = (remote_us != 0) & (replica < 0) & (size == 0) & (isolation != READ_COMMITTED)
+        can_show = (np.diff(fetches.listed_bounds) > 0) & (np.diff(fetches.fetched_bounds) > 0)
+        for number in np.flatnonzero(waited & can_show).tolist():
+            self._note_remote_wait(fetches, number)
+        follows = replica >= 0
+        self.follower_fetches.update(zip(max_wait_ms[follows].tolist(), min_bytes[follows].tolist(), strict=True))
+        listed = fetches.listed[np.repeat(follows, np.diff(fetches.listed_bounds)), :2]
+        for topic, partition in dict.fromkeys(map(tuple, listed.tolist())):
+            name = fetches.topics[topic]
+            self.partitions[name] = max(0, partition + 1, self.partitions.get(name, 0))
+
+    def count_span(self, first_us: int, last_us: int) -> None:
+        """Count requests that become rows; the first of them arrived, and the last was answered at these times."""
+        first, last = self.span_us or (first_us, last_us)
+        self.span_us = min(first, first_us), max(last, last_us)
 
     def count_request(self, request: Request) -> None:
-        """Count a request that becomes a row."""
-        first, last = self.span_us or (request.arrival_us, request.answered_us)
-        self.span_us = min(first, request.arrival_us), max(last, request.answered_us)
+        """Count a request other than a fetch that becomes a row."""
+        self.count_span(request.arrival_us, request.answered_us)
         if request.api == LIST_OFFSETS and request.remote_us and (topics := looked_up_topics(request.body)):
             self.remote_waits |= RemoteWaits(lookups=frozenset({topics}))
         if request.api == "HEARTBEAT":
             own_thread, total = self.heartbeats.get(request.broker, (0, 0))
             self.heartbeats[request.broker] = own_thread + (request.remote_us == 0), total + 1
 
-    def _note_remote_wait(self, fetch: FetchRequestBody, response: FetchResponseBody) -> None:
+    def _note_remote_wait(self, fetches: FetchColumns, number: int) -> None:
         """Record the topics for whose remote storage a consumer's fetch waited; it returned nothing after a wait.
 
         A fetch in the purgatory Fetch reads the log again when it ends, and returns the records up to the high
         watermark. If a fetch returns no records although there are some, it waited for remote storage instead.
         """
-        offsets = {(partition.topic, partition.partition): partition.offset for partition in fetch.partitions}
-        for data in response.partitions:
-            if not data.error and data.high_watermark > offsets.get((data.topic, data.partition), data.high_watermark):
-                self.remote_waits |= RemoteWaits(frozenset({data.topic}))
+        listed = fetches.listed[slice(*fetches.listed_bounds[number : number + 2].tolist()), :3].tolist()
+        fetched = fetches.fetched[slice(*fetches.fetched_bounds[number : number + 2].tolist()), :4].tolist()
+        offsets = {(topic, partition): offset for topic, partition, offset in listed}
+        for topic, partition, error, high_watermark in fetched:
+            if not error and high_watermark > offsets.get((topic, partition), high_watermark):
+                self.remote_waits |= RemoteWaits(frozenset({fetches.topics[topic]}))
 
     def end(self, **place: Any) -> pa.RecordBatch:
         totals = {
@@ -213,25 +242,49 @@ def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return most
 
 
+# Size of the batches of a piece: few, because writing each of their columns to a file takes time.
+_BATCH_BYTES = 2 << 20
+
+
 def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
     """Yield the READ rows of a piece of a log file; `zone` is the time zone of timestamps without one."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in _small_batches_of(piece, zone):
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _BATCH_BYTES:
+            yield _concatenated(held)
+            held, size = [], 0
+    if held:
+        yield _concatenated(held)
+
+
+def _concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return batch
+
+
+def _small_batches_of(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
     tally = Tally()
     by_path = broker_of(piece.source.name)
-    line = 0
+    first = 1
     for chunk in lines_of(piece):
-        rows = Rows(piece.index)
-        for number, raw in enumerate(chunk.items):
-            line += 1
-            if number in chunk.cut:
-                row: RequestRow | Row | None = _cut(raw, Place(piece.file, line), chunk.cut[number], tally)
-            elif chunk.broken and number == len(chunk.items) - 1:
-                row = _cut(raw, Place(piece.file, line), chunk.broken, tally)
+        rows, lines = Rows(tally, piece.index), np.arange(first, first + len(chunk.items))
+        first += len(lines)
+        rejected = {**chunk.cut, **({len(lines) - 1: chunk.broken} if chunk.broken else {})}
+        whole = [b"" if number in rejected else raw for number, raw in enumerate(chunk.items)] if rejected else None
+        files = np.full(len(lines), piece.file)
+        is_read = rows.add_fetches(whole or chunk.items, files, lines, zone, by_path)
+        for number in np.flatnonzero(~is_read).tolist():
+            raw, place = chunk.items[number], Place(piece.file, first - len(lines) + number)
+            if number in rejected:
+                rows.add(_cut(raw, place, rejected[number], tally))
             else:
-                row = _row(raw, Place(piece.file, line), zone, by_path, tally)
-            rows.add(row)
+                rows.add(_row(raw, place, zone, by_path, tally))
         yield from rows.batches()
-    tally.counts["lines"] = line
-    yield tally.end(file=piece.file, piece=piece.index, line=line)
+    tally.counts["lines"] = first - 1
+    yield tally.end(file=piece.file, piece=piece.index, line=first - 1)
 
 
 def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -244,12 +297,15 @@ def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBa
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tally = Tally()
-        for batch in batches:
-            rows = Rows()
-            columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "value"))
-            for file, line, text in zip(*columns, strict=True):
-                tally.counts["lines"] += 1
-                row = _row(text.encode(), Place(file, line), zone, None, tally)
+        for batch in chain.from_iterable(map(_in_small_batches, batches)):
+            rows = Rows(tally)
+            tally.counts["lines"] += batch.num_rows
+            files, lines = (batch.column(name).to_numpy() for name in ("partition", "offset"))
+            texts = batch.column("value").to_pylist()
+            is_read = rows.add_fetches([text.encode() for text in texts], files, lines, zone, None, since_us)
+            for number in np.flatnonzero(~is_read).tolist():
+                place, text = Place(int(files[number]), int(lines[number])), texts[number]
+                row = _row(text.encode(), place, zone, None, tally)
                 rows.add(in_time(row, since_us, text, tally))
             yield from rows.batches()
         yield tally.end()
@@ -257,44 +313,122 @@ def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBa
     return work
 
 
+# Lines that are decoded at once; the fetches of 1,000 lines take about 2 MB.
+_LINES = 1_000
+
+
+def _in_small_batches(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return (batch.slice(start, _LINES) for start in range(0, batch.num_rows, _LINES))
+
+
 class Rows:
-    """Collects the rows of requests and bad lines of a chunk, to convert them to READ batches."""
+    """Collects the rows of requests and bad lines of a chunk, to convert them to READ batches; `tally` counts them."""
 
-    def __init__(self, piece: int | None = None) -> None:
-        self._piece = piece
+    def __init__(self, tally: Tally, piece: int | None = None) -> None:
+        self._tally, self._piece = tally, piece
         self._requests: list[RequestRow] = []
+        self._fetches: list[Request] = []
         self._bad: list[Row] = []
+        self._batches: list[pa.RecordBatch] = []
 
-    def add(self, row: RequestRow | Row | None) -> None:
+    def add(self, row: RequestRow | Request | Row | None) -> None:
+        """Add the row of a request or a bad line, or a decoded fetch."""
         if isinstance(row, RequestRow):
             self._requests.append(row)
+        elif isinstance(row, Request):
+            self._fetches.append(row)
         elif row is not None:
             self._bad.append({**row, "piece": self._piece})
 
+    def add_fetches(
+        self,
+        lines: Sequence[bytes],
+        files: npt.NDArray[Any],
+        numbers: npt.NDArray[Any],
+        zone: tzinfo,
+        by_path: int | None,
+        since_us: int | None = None,
+    ) -> npt.NDArray[np.bool_]:
+        """Add and count the fetches among lines that the fast parser reads; return which lines these are.
+
+        Args:
+            lines: The lines.
+            files: Their files.
+            numbers: Their numbers within the files.
+            zone: Time zone of timestamps without one.
+            by_path: The broker id in the file's path, for lines without a broker id; None if it has none.
+            since_us: If given, fetches that a broker handled before this time are left out.
+        """
+        fetches, counts = parse_fetches(lines, zone), self._tally.counts
+        if by_path is None:
+            fetches = fetches.where(fetches.brokers != NO_BROKER)
+        if since_us is not None:
+            fetches = fetches.where(fetches.times()["start_us"] >= since_us)
+        skipped = np.array([is_sent_to_controller(*sender) for sender in fetches.senders()], bool)
+        relevant, bodies = fetches.where(~skipped).with_bodies()
+        skipped_numbers = fetches.numbers[skipped]
+        is_read = np.zeros(len(lines), bool)
+        is_read[relevant.numbers] = is_read[skipped_numbers] = True
+        unnamed = np.sum(fetches.brokers[is_read[fetches.numbers]] == NO_BROKER)
+        of_lines = {"requests": np.sum(is_read), "no_broker": unnamed, "controller": len(skipped_numbers)}
+        counts.update({cause: int(number) for cause, number in of_lines.items() if number})
+        if not len(relevant):
+            return is_read
+        times, fields = relevant.times(), relevant.fields()
+        self._tally.count_fetches(bodies, times["remote_us"], int(np.sum(relevant.has_rack())))
+        self._tally.count_span(int(np.min(times["arrival_us"])), int(np.max(times["answered_us"])))
+        connections = pa.array(fields["connection"], pa.string())
+        columns = {
+            **times,
+            **fields,
+            "file": files[relevant.numbers],
+            "line": numbers[relevant.numbers],
+            "broker": np.where(relevant.brokers == NO_BROKER, by_path or 0, relevant.brokers),
+            "connection": connections,
+            "session": session_keys(bodies.limits[:, 5], *relevant.sessions(), connections),
+        }
+        self._batches.append(fetch_batch(columns, bodies, {"row": REQUEST, "piece": self._piece}, READ))
+        return is_read
+
     def batches(self) -> Iterator[pa.RecordBatch]:
-        yield request_batch(self._requests, {"row": REQUEST, "piece": self._piece}, READ)
+        """Yield the rows in batches."""
+        yield from self._batches
+        constants = {"row": REQUEST, "piece": self._piece}
+        if self._fetches:
+            yield _batch_of(self._fetches, constants)
+        yield request_batch(self._requests, constants, READ)
         if self._bad:
             yield pa.RecordBatch.from_pylist(self._bad, schema=READ)
 
 
-def in_time(row: RequestRow | Row | None, since_us: int, text: str, tally: Tally) -> RequestRow | Row | None:
+def _batch_of(requests: Sequence[Request], constants: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return a READ batch of decoded fetches."""
+    fetches = [request.fetch for request in requests if request.fetch is not None]
+    columns: dict[str, Any] = {name: [getattr(request, name) for request in requests] for name in _OF_REQUESTS}
+    columns["file"], columns["line"] = zip(*(request.place for request in requests), strict=True)
+    connections = columns["connection"]
+    columns["session"] = [session_key(*fetch, name) for fetch, name in zip(fetches, connections, strict=True)]
+    return fetch_batch(columns, FetchColumns.of(fetches), constants, READ)
+
+
+def in_time(row: AnyRow, since_us: int, text: str, tally: Tally) -> AnyRow:
     """Return the row or, if its request was handled before `since_us`, a bad line with `text` instead.
 
     A replaced row is counted in `tally`.
     """
-    if not isinstance(row, RequestRow) or row.start_us >= since_us:
+    if not isinstance(row, RequestRow | Request) or row.start_us >= since_us:
         return row
     tally.counts["late_lines"] += 1
-    return _bad(BadLine(Place(row.file, row.line), "late", LATE, text))
+    place = row.place if isinstance(row, Request) else Place(row.file, row.line)
+    return _bad(BadLine(place, "late", LATE, text))
 
 
-def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
-    """Return the row of a line, or None if the line is only counted in `tally`.
+def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> AnyRow:
+    """Return the row of a line that is no fetch that `parse_fetches` reads; None if it is only counted in `tally`.
 
     `by_path` is the broker id in the file's path, which applies to lines without a broker id; None if it has none.
     """
-    fetch = parse_fetch(line, place, zone)
-    texts = parse_line(line, place, zone) if fetch is None else UnparsedRequest(fetch, "", None)
+    texts = parse_line(line, place, zone)
     if texts is not None and (row := _fast_row(texts, by_path, tally)) is not None:
         return row or None
     return _complete_row(line.decode("utf-8", errors="replace"), place, zone, by_path, tally)
@@ -313,8 +447,8 @@ def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Requ
     if request.api == HEARTBEAT or (request.api in VERSION_APIS and tally.needs_version(request.api, request.broker)):
         # Its response matters, and must be decoded.
         return None
-    session = session_key(*request.fetch, request.connection) if request.fetch is not None else None
-    if request.api == "FETCH" and request.fetch is None:
+    session = None
+    if request.api == "FETCH":
         return None
     try:
         if request.api == LIST_OFFSETS:
@@ -333,15 +467,11 @@ def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Requ
             request.body = from_json(body)
         tally.count_skipped(request)
         return ()
-    if request.fetch is not None:
-        tally.count_fetch(request, *request.fetch)
     tally.count_request(request)
-    if request.fetch is not None:
-        return request_row(request, session)
     return row_of_texts(request, session, body, answer)
 
 
-def _complete_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
+def _complete_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> AnyRow:
     counts = tally.counts
     read = read_line(text, place, zone)
     if read is None:
@@ -363,15 +493,21 @@ def _complete_row(text: str, place: Place, zone: tzinfo, by_path: int | None, ta
     return row_of(read, tally)
 
 
-def row_of(request: Request, tally: Tally) -> RequestRow | Row | None:
-    """Return the row of a request or of a bad line, or None if the request is only counted in `tally`."""
+def row_of(request: Request, tally: Tally) -> AnyRow:
+    """Return the row of a request or of a bad line, or a decoded fetch; None if it is only counted in `tally`."""
     try:
         if request.api in VERSION_APIS and request.answer:
             tally.count_version(request.broker, request.api, request.answer)
         if not is_relevant(request):
             tally.count_skipped(request)
             return None
-        session = _session(request, tally)
+        if request.api == "FETCH":
+            fetch = request.fetch = decode_fetch_request(request.body), decode_fetch_response(request.answer)
+            remote_us = np.array([request.remote_us])
+            tally.count_fetches(FetchColumns.of([fetch]), remote_us, fetch[0].has_rack)
+            tally.count_span(request.arrival_us, request.answered_us)
+            return request
+        session = share_session_key(request.body) if request.api in SHARE_APIS else None
     except MALFORMED as error:
         tally.counts["bad_lines"] += 1
         return _bad(malformed_line(request, error))
@@ -400,13 +536,3 @@ def is_relevant(request: Request) -> bool:
         return False
     is_converted = request.api == "FETCH" or request.api in SHARE_APIS or request.api in CONVERTED_APIS
     return is_converted and not is_controller_request(request)
-
-
-def _session(request: Request, tally: Tally) -> str | None:
-    if request.api in SHARE_APIS:
-        return share_session_key(request.body)
-    if request.api != "FETCH":
-        return None
-    request.fetch = decode_fetch_request(request.body), decode_fetch_response(request.answer)
-    tally.count_fetch(request, *request.fetch)
-    return session_key(*request.fetch, request.connection)
