@@ -48,8 +48,9 @@ Result = TypeVar("Result")
 _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/|::|:(?P<name>[a-z]\w*)""", re.DOTALL)
 # Reader features that leave the Parquet files readable as they are.
 _READER_FEATURES = {"timestampNtz"}
-# How DuckDB's errors begin if a query needs more than the memory limit.
-_OUT_OF_MEMORY = "Out of Memory Error"
+# How DuckDB's errors begin if a query needs more than the memory limit, and if DuckDB itself has an error, after which
+# the database refuses all queries.
+_OUT_OF_MEMORY, _OF_DUCKDB = "Out of Memory Error", ("INTERNAL Error", "FATAL Error")
 # Bytes of rows up to which a second thread gains less than its database costs.
 _SMALL_BYTES = 64 << 20
 _small_lock = threading.Lock()
@@ -315,13 +316,13 @@ class DuckDatabase(SqlDatabase):
         """Use the connection exclusively in the `with` block.
 
         Raises:
-            NeedsSparkError: DuckDB has run out of memory. Spark can spill more of a query.
+            NeedsSparkError: DuckDB has run out of memory, while Spark can spill more of a query; or DuckDB has failed.
         """
         try:
             with self._lock:
                 yield
         except Exception as error:
-            if _is_out_of_memory(error):
+            if _is_out_of_memory(error) or any(kind in str(error) for kind in _OF_DUCKDB):
                 raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
             raise
 

@@ -205,6 +205,15 @@ def test_query_beyond_memory_needs_spark(tmp_path: Path, monkeypatch: pytest.Mon
         database.save(query, str(tmp_path), pa.schema([("n", pa.int64())]))
 
 
+@pytest.mark.parametrize("error", [duckdb.InternalException("INTERNAL Error: x"), OSError("FATAL Error: y")])
+def test_error_within_duckdb_needs_spark(error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(NeedsSparkError, match=r"(InternalException: INTERNAL|OSError: FATAL) Error"):
+        DuckDatabase()._executed_in_memory(fail)
+
+
 def test_small_query_starts_no_thread() -> None:
     """The process forks between such queries."""
     rows = pa.table({"n": [1, 2]})
