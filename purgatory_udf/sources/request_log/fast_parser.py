@@ -303,6 +303,7 @@ class _FetchResponse(msgspec.Struct, gc=False):
     responses: list[_FetchableTopicResponse] | None = None
 
 
+# Not derived from `_Envelope`, because fields of a base come first, and these are in Kafka's order.
 class _FetchLine(msgspec.Struct, gc=False, kw_only=True):
     isForwarded: bool = False  # noqa: N815
     requestHeader: _Header  # noqa: N815

@@ -5,6 +5,9 @@
 
 Only lines that are certainly valid events are decoded here. All other lines are left for `read_line`, which accepts or
 rejects each of them. A valid line among them is not lost, but takes more time.
+
+Imports of request logs already have the fields of fetches and of most changes as columns. These are checked against the
+same conditions (`fetches_as_events`, `changes_as_events`).
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class TimelineRows:
 
 
 def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:
-    """Return the step that makes events of the contract (FINISHED) from ordered JSON, numbered within each task.
+    """Return the step that makes events of the contract (FINISHED) from ordered rows, numbered within each task.
 
     An event that the contract rejects is replaced by the reason. Produces get their offsets, requests the id
     `SOURCE:LINE`, and `rename`, if given, replaces names by pseudonyms.
