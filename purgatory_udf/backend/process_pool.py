@@ -39,6 +39,8 @@ _NUMBER = struct.Struct("<q")
 _MADE = struct.Struct("<qqq")
 # In place of a part: an error, or the end of the work.
 _FAILED, _DONE = -1, -2
+# Name of the threads that wait for the exit of a forked process.
+EXIT = "exit of a forked process"
 # Linux: signal for a child when its parent exits.
 _PR_SET_PDEATHSIG = 1
 # Map all pages at once, instead of one by one on access.
@@ -111,7 +113,8 @@ class _Processes:
         for process in self._ids:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+            # The exit of a process takes 10 ms, in which its memory is freed.
+            threading.Thread(target=os.waitpid, args=(process, 0), name=EXIT, daemon=True).start()
         for thread in self._threads:
             thread.join()
         for file in (*self._outputs, *self._shared):

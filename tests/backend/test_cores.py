@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from itertools import count
 from multiprocessing import get_context
@@ -65,6 +66,9 @@ def test_results_are_in_order_of_parts() -> None:
     assert [[value for value, _ in rows] for rows in values] == [[2, 2], [], [1], [3, 3, 3]]
     workers = {process for rows in values for _, process in rows}
     assert len(workers) == 2 or os.getpid() not in workers
+    for thread in threading.enumerate():
+        if thread.name == process_pool.EXIT:
+            thread.join()
     for process in workers - {os.getpid()}:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
