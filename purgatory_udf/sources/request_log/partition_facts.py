@@ -149,19 +149,6 @@ class AttemptRun(msgspec.Struct, array_like=True, tag=8, gc=False):
     empty: bool
     times: bytes
 
-    def since(self, since_us: int) -> Iterator[FetchAttempt | AttemptRun]:
-        """Yield the attempts from a time on, and the latest one before it."""
-        # Most runs are so short that numpy would be slower.
-        at = array("q", self.times)
-        if min(at) >= since_us:
-            yield self
-            return
-        last = len(at) - 1
-        _, latest = max((time, number) for number, time in enumerate(at) if time < since_us)
-        yield FetchAttempt(at[latest], self.replica, self.offset, self.empty or latest < last)
-        if later := array("q", (time for time in at if time >= since_us)):
-            yield AttemptRun(self.replica, self.offset, self.empty or at[last] < since_us, later.tobytes())
-
 
 class OpenRun:
     """A run of attempts of one reader from the same offset, to which more may be added (see `AttemptRun`)."""
@@ -299,7 +286,7 @@ class LocalStart(msgspec.Struct, array_like=True, tag=12, gc=False):
 
 
 class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
-    """Facts of one kind whose fields are all integers: the tag of the kind, and its columns of 64-bit integers."""
+    """Facts of one kind whose fields are all integers or booleans: its tag, and its columns of 64-bit integers."""
 
     kind: int
     columns: bytes
@@ -312,7 +299,7 @@ class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
 
     def rows(self) -> tuple[type[SingleFact], Integers]:
         """Return the kind, and an array with a row for each field."""
-        kind = _BLOCK_KINDS[self.kind]
+        kind = _KINDS_BY_TAG[self.kind]
         return kind, np.frombuffer(self.columns, np.int64).reshape(len(_fields_of(kind)), -1)
 
 
@@ -332,19 +319,9 @@ SingleFact = (
     | LocalStart
 )
 Fact = SingleFact | FactBlock
-_BLOCK_KINDS: dict[Any, type[SingleFact]] = {
-    kind.__struct_config__.tag: kind for kind in (ReaderPosition, HighWatermarkReading, FollowerDelivery)
-}
-
-
-def single_facts(facts: Iterable[Fact]) -> Iterator[SingleFact]:
-    """Yield the facts, those of blocks one by one."""
-    for fact in facts:
-        if isinstance(fact, FactBlock):
-            kind, rows = fact.rows()
-            yield from map(kind, *rows.tolist())
-        else:
-            yield fact
+# Frequent kinds, whose facts may be in blocks.
+BLOCK_KINDS = (ReaderPosition, HighWatermarkReading, FetchAttempt, FollowerDelivery)
+_KINDS_BY_TAG: dict[Any, type[SingleFact]] = {kind.__struct_config__.tag: kind for kind in BLOCK_KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,24 +334,18 @@ class AttemptColumns:
     empty: Booleans
 
     @classmethod
-    def of(cls, attempts: Iterable[FetchAttempt | AttemptRun]) -> AttemptColumns:
-        """Build the columns from attempts and runs in any order."""
-        runs = [attempt if isinstance(attempt, AttemptRun) else _run_of_one(attempt) for attempt in attempts]
-        if not runs:
-            return NO_ATTEMPTS
-        at = np.frombuffer(b"".join([run.times for run in runs]), np.int64)
-        lengths = np.array([len(run.times) // at.itemsize for run in runs], np.int64)
-        replica, offset = (
-            np.repeat(np.array(values, np.int64), lengths)
-            for values in ([run.replica for run in runs], [run.offset for run in runs])
-        )
-        empty = np.ones(len(at), bool)
-        empty[np.cumsum(lengths) - 1] = [run.empty for run in runs]
+    def of(cls, attempts: Iterable[FetchAttempt | AttemptRun | FactBlock]) -> AttemptColumns:
+        """Build the columns from attempts, runs and blocks of attempts in any order."""
+        at, replica, offset, empty = attempt_rows(attempts)
         order = np.lexsort((offset, replica, at))
-        return cls(at[order], replica[order], offset[order], empty[order])
+        return cls(at[order], replica[order], offset[order], empty[order].astype(bool))
 
     def __len__(self) -> int:
         return len(self.at_us)
+
+    def where(self, wanted: Booleans) -> AttemptColumns:
+        """Return the attempts with True in a mask."""
+        return AttemptColumns(self.at_us[wanted], self.replica[wanted], self.offset[wanted], self.empty[wanted])
 
     def empty_attempts(self) -> tuple[Integers, Integers]:
         """Return times (in microseconds) and offsets of the attempts that were empty, as two arrays in time order."""
@@ -390,15 +361,37 @@ _NO_NUMBERS = np.zeros(0, np.int64)
 NO_ATTEMPTS = AttemptColumns(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.zeros(0, bool))
 
 
-def _run_of_one(attempt: FetchAttempt) -> AttemptRun:
-    return AttemptRun(attempt.replica, attempt.offset, attempt.empty, array("q", (attempt.at_us,)).tobytes())
+def attempt_rows(attempts: Iterable[FetchAttempt | AttemptRun | FactBlock]) -> Integers:
+    """Return a row for each field of `FetchAttempt`, with all attempts in their order."""
+    rows: list[Integers] = []
+    runs: list[AttemptRun] = []
+    for attempt in attempts:
+        if isinstance(attempt, AttemptRun):
+            runs.append(attempt)
+        elif isinstance(attempt, FetchAttempt):
+            runs.append(
+                AttemptRun(attempt.replica, attempt.offset, attempt.empty, array("q", (attempt.at_us,)).tobytes())
+            )
+        else:
+            rows += [_rows_of_runs(runs), attempt.rows()[1]]
+            runs = []
+    return np.concatenate([*rows, _rows_of_runs(runs)], axis=1)
+
+
+def _rows_of_runs(runs: Sequence[AttemptRun]) -> Integers:
+    at = np.frombuffer(b"".join([run.times for run in runs]), np.int64)
+    lengths = np.array([len(run.times) // at.itemsize for run in runs], np.int64)
+    readers = np.array([(run.replica, run.offset) for run in runs], np.int64).reshape(-1, 2).T
+    empty = np.ones(len(at), np.int64)
+    empty[np.cumsum(lengths) - 1] = [run.empty for run in runs]
+    return np.stack([at, *np.repeat(readers, lengths, axis=1), empty])
 
 
 F = TypeVar("F", bound=msgspec.Struct)
 Column = npt.NDArray[Any]
 # Number of facts that are made into columns, or read from them, at once; number of such chunks that are joined.
 _CHUNK, _CHUNKS = 4096, 64
-_INTEGER_TYPES = (np.int8, np.int16, np.int32, np.int64)
+_INTEGER_TYPES = [(each, np.iinfo(each).min, np.iinfo(each).max) for each in (np.int8, np.int16, np.int32, np.int64)]
 
 
 class FactColumns(Generic[F]):
@@ -569,7 +562,7 @@ def _narrowed(values: Integers) -> Column:
     if not len(values):
         return values
     least, most = int(values.min()), int(values.max())
-    narrowest = next(each for each in _INTEGER_TYPES if np.iinfo(each).min <= least and most <= np.iinfo(each).max)
+    narrowest = next(each for each, lowest, highest in _INTEGER_TYPES if lowest <= least and most <= highest)
     if least == most:
         return np.broadcast_to(values[:1].astype(narrowest), values.shape)
     return values.astype(narrowest)
@@ -621,7 +614,7 @@ class PartitionFacts:
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
         """Collect facts about one partition at one broker, given in any order, by kind and in time order."""
         result = cls(broker, *key)
-        attempts: list[FetchAttempt | AttemptRun] = []
+        attempts: list[FetchAttempt | AttemptRun | FactBlock] = []
         appends, positions = FactCollector(Append), FactCollector(ReaderPosition)
         high_watermarks, deliveries = FactCollector(HighWatermarkReading), FactCollector(FollowerDelivery)
         copies = FactCollector(FollowerCopy)
@@ -643,12 +636,18 @@ class PartitionFacts:
         for fact in facts:
             if isinstance(fact, FactBlock):
                 kind, rows = fact.rows()
-                by_kind[kind].append_block(rows)
+                if kind is FetchAttempt:
+                    attempts.append(fact)
+                else:
+                    by_kind[kind].append_block(rows)
             else:
                 by_kind[type(fact)].append(fact)
-        result.follower_attempts = AttemptColumns.of(attempt for attempt in attempts if attempt.replica >= 0)
-        result.consumer_attempts = AttemptColumns.of(attempt for attempt in attempts if attempt.replica < 0)
-        attempts.clear()
+        if attempts:
+            all_attempts = AttemptColumns.of(attempts)
+            by_follower = all_attempts.replica >= 0
+            result.follower_attempts = all_attempts.where(by_follower)
+            result.consumer_attempts = all_attempts.where(~by_follower)
+            attempts.clear()
         result.appends, result.positions = appends.columns(), positions.columns()
         result.high_watermarks, result.deliveries = high_watermarks.columns(), deliveries.columns()
         result.copies = copies.columns()

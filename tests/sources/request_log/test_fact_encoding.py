@@ -26,8 +26,8 @@ from purgatory_udf.sources.request_log.partition_facts import (
     PartitionFacts,
     ReaderPosition,
     RecordDeletion,
-    single_facts,
 )
+from tests.sources.request_log.translate import single_facts
 
 FACTS: list[Fact] = [
     Append(1, 2, 3, 4, base=5, transaction="x", client=None),

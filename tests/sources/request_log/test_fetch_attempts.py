@@ -6,6 +6,7 @@ from array import array
 from collections import Counter
 from datetime import UTC
 from itertools import islice
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +16,19 @@ from purgatory_udf.sources.request_log import fetch_conversion
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.fetch_conversion import FactsOfPartitions, FetchConverter, SessionName
+from purgatory_udf.sources.request_log.importing.carried_state import LOOK_BACK_US, facts_to_carry
 from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
 from purgatory_udf.sources.request_log.importing.import_tasks import add_facts
 from purgatory_udf.sources.request_log.importing.log_reader import Rows, Tally
 from purgatory_udf.sources.request_log.partition_facts import (
     AttemptColumns,
     AttemptRun,
+    Fact,
+    FactBlock,
     FetchAttempt,
     OpenRun,
-    single_facts,
 )
+from tests.sources.request_log.translate import single_facts
 from tests.support import recorded
 
 
@@ -55,19 +59,26 @@ def test_attempts_are_in_time_order() -> None:
 @pytest.mark.parametrize(
     ("since", "kept"),
     [
-        (10, [run(7, 10, 20, 30)]),
-        (11, [FetchAttempt(10, 2, 7, True), run(7, 20, 30)]),
-        (25, [FetchAttempt(20, 2, 7, True), run(7, 30)]),
-        (31, [FetchAttempt(30, 2, 7, False)]),
+        (10, [(5, 2, 6, False), (10, 2, 7, True), (20, 2, 7, True), (30, 2, 7, False)]),
+        (11, [(10, 2, 7, True), (20, 2, 7, True), (30, 2, 7, False)]),
+        (25, [(20, 2, 7, True), (30, 2, 7, False)]),
+        (31, [(30, 2, 7, False)]),
     ],
 )
-def test_since_keeps_latest_earlier_attempt(since: int, kept: list[FetchAttempt | AttemptRun]) -> None:
-    assert list(run(7, 10, 20, 30).since(since)) == kept
+def test_latest_earlier_attempt_is_carried(since: int, kept: list[tuple[int, int, int, bool]]) -> None:
+    attempts: list[Fact] = [run(7, 10, 20, 30), FetchAttempt(5, 2, 6), FetchAttempt(40, 3, 7)]
+    assert each(AttemptColumns.of(attempts_to_carry(attempts, since))) == [*kept, (40, 3, 7, False)]
 
 
 def test_attempt_times_need_not_rise() -> None:
-    assert list(run(7, 30, 10, empty=True).since(20)) == [FetchAttempt(10, 2, 7, True), run(7, 30, empty=True)]
-    assert list(run(7, 30, 10).since(20)) == [FetchAttempt(10, 2, 7, False), run(7, 30, empty=True)]
+    """The last attempt of a run is the only one with records, even if it is not the latest."""
+    assert each(AttemptColumns.of(attempts_to_carry([run(7, 30, 10)], 20))) == [(10, 2, 7, False), (30, 2, 7, True)]
+
+
+def attempts_to_carry(attempts: list[Fact], since_us: int) -> list[FactBlock]:
+    blocks = list(facts_to_carry(attempts, since_us + LOOK_BACK_US))
+    assert [type(block) for block in blocks] == [FactBlock]
+    return cast(list[FactBlock], blocks)
 
 
 def test_open_run_keeps_its_last_attempt() -> None:

@@ -39,7 +39,7 @@ from purgatory_udf.sources.trace_files.text_lines import byte_pieces
 from purgatory_udf.storage.run_records import RecordedSetting
 from tests.sources.request_log.random_cluster import BROKERS
 from tests.sources.request_log.random_log import RandomLog
-from tests.sources.request_log.translate import event_of, keep_rows, number_rows
+from tests.sources.request_log.translate import event_of, facts_by_moment, keep_rows, number_rows
 from tests.support import recorded
 
 LOGS = range(30)
@@ -154,17 +154,9 @@ def _carried_row(row: dict[str, Any]) -> str:
     if "recorded" in fields:
         fields["recorded"] = _json(fields["recorded"])
     if fields.get("packed"):
-        fields["packed"] = sorted(_json([type(fact).__name__, *msgspec.structs.astuple(fact)]) for fact in _shown(row))
+        facts = facts_by_moment(facts_in(row["packed"]))
+        fields["packed"] = sorted(_json([type(fact).__name__, *msgspec.structs.astuple(fact)]) for fact in facts)
     return _json(fields)
-
-
-def _shown(row: dict[str, Any]) -> Iterator[msgspec.Struct]:
-    for fact in facts_in(row["packed"]):
-        yield (
-            msgspec.structs.replace(fact, times=list(memoryview(fact.times).cast("q")))
-            if hasattr(fact, "times")
-            else fact
-        )
 
 
 @cache

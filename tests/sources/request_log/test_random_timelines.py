@@ -54,6 +54,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.partition_timeline import build_timeline
 from tests.sources.request_log.random_values import RandomValues
+from tests.sources.request_log.translate import facts_by_moment
 from tests.support import recorded
 
 TIMELINES = range(20)
@@ -239,7 +240,7 @@ def timelines(number: int) -> Lines:
         yield from map(
             _json, [*first, state, *_timeline(random, context, TimeRange(until_us, NEVER), json.loads(_json(state)))]
         )
-        yield from map(_json, facts_to_carry(random.facts, until_us + 15_000_000))
+        yield from sorted(map(_json, facts_by_moment(facts_to_carry(random.facts, until_us + 15_000_000))))
 
 
 def settings(number: int) -> Lines:

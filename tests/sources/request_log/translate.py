@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,15 @@ from purgatory_udf.sources.request_log.cluster_context import Context, GivenMeta
 from purgatory_udf.sources.request_log.importing.log_import import WholeLog, overview_of
 from purgatory_udf.sources.request_log.importing.log_reader import Row, Rows, Tally, in_time, row_of
 from purgatory_udf.sources.request_log.logged_request import BadLine, Place, RecordedOutcome, Request
+from purgatory_udf.sources.request_log.partition_facts import (
+    AttemptRun,
+    Fact,
+    FactBlock,
+    FetchAttempt,
+    Integers,
+    SingleFact,
+    attempt_rows,
+)
 
 Event = dict[str, Any]
 
@@ -96,3 +105,30 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(element) for element in value]
     return {name: field for name, field in value.items() if field is not None} if isinstance(value, dict) else value
+
+
+def single_facts(facts: Iterable[Fact]) -> Iterator[SingleFact]:
+    """Yield the facts, those of blocks one by one."""
+    for fact in facts:
+        if not isinstance(fact, FactBlock):
+            yield fact
+            continue
+        kind, rows = fact.rows()
+        if kind is FetchAttempt:
+            yield from _attempts_in(rows)
+        else:
+            yield from map(kind, *rows.tolist())
+
+
+def facts_by_moment(facts: Iterable[Fact]) -> Iterator[SingleFact]:
+    """Yield the facts, those of blocks and runs one by one."""
+    for fact in single_facts(facts):
+        if isinstance(fact, AttemptRun):
+            yield from _attempts_in(attempt_rows([fact]))
+        else:
+            yield fact
+
+
+def _attempts_in(rows: Integers) -> Iterator[FetchAttempt]:
+    for at_us, replica, offset, empty in rows.T.tolist():
+        yield FetchAttempt(at_us, replica, offset, bool(empty))

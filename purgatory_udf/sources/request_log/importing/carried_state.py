@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, get_args
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.backend.backend import Backend
@@ -29,92 +31,92 @@ from purgatory_udf.sources.request_log.importing.import_rows import CHANGES, PAR
 from purgatory_udf.sources.request_log.importing.settings_evidence import FollowedSettings
 from purgatory_udf.sources.request_log.logged_request import Request
 from purgatory_udf.sources.request_log.partition_facts import (
+    BLOCK_KINDS,
     Append,
     AttemptRun,
+    Booleans,
     ConsumerRead,
     CoordinatorAnswer,
     Fact,
+    FactBlock,
     FetchAttempt,
-    FollowerCopy,
-    FollowerDelivery,
     HighWatermarkReading,
-    LocalStart,
+    Integers,
     PartitionError,
     ReaderPosition,
-    RecordDeletion,
-    RemoteLookup,
     SingleFact,
-    single_facts,
+    attempt_rows,
 )
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 
 # Format of the state between steps. Increase it with every change of `CarriedState` or of the rows.
-FORMAT = 8
+FORMAT = 9
 
 # Longest time from an event back to a fact that the conversion rules use for it.
 LOOK_BACK_US = 15_000_000
 
 
-# A fact about one moment.
-Single = (
-    Append
-    | ReaderPosition
-    | HighWatermarkReading
-    | FetchAttempt
-    | FollowerDelivery
-    | PartitionError
-    | RecordDeletion
-    | FollowerCopy
-    | CoordinatorAnswer
-    | ConsumerRead
-    | RemoteLookup
-    | LocalStart
-)
-
 _TIMES = {Append: "start_us", HighWatermarkReading: "until_us", ConsumerRead: "until_us"}
 _MOMENTS: dict[type[Fact], Callable[[Any], int]] = {
-    kind: attrgetter(_TIMES.get(kind, "at_us")) for kind in get_args(Single)
+    kind: attrgetter(_TIMES.get(kind, "at_us")) for kind in get_args(SingleFact) if kind is not AttemptRun
 }
-# Kinds of old facts of which the latest is carried over; for each value of a field, if there is one.
-_RETAINED: dict[type[Fact], Callable[[Any], object]] = {
-    ReaderPosition: attrgetter("replica"),
-    FetchAttempt: attrgetter("replica"),
-    **dict.fromkeys((Append, PartitionError, CoordinatorAnswer), lambda fact: None),
-}
+# Kinds of old facts of which the latest is carried over, and those of which the latest of each reader is.
+_RETAINED = (Append, PartitionError, CoordinatorAnswer)
+_RETAINED_BY_READER = (ReaderPosition, FetchAttempt)
 
 
-def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[SingleFact]:
-    """Yield the facts that the next step needs.
+def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
+    """Yield the facts that the next step needs, those of frequent kinds in one block of each kind.
 
     These are the facts of the last `LOOK_BACK_US` before `until_us`, and of the older ones the latest position of each
     reader, the latest append, the latest error and the latest answer of the coordinator.
     """
-    # The loop is executed for every fact of a step.
     before_us = until_us - LOOK_BACK_US
-    last: dict[tuple[type[Fact], object], tuple[tuple[int, int], SingleFact]] = {}
-    for fact in _split_runs(facts, before_us):
+    last: dict[type[Fact], tuple[tuple[int, int], Fact]] = {}
+    attempts: list[FetchAttempt | AttemptRun | FactBlock] = []
+    blocks: dict[type[SingleFact], list[Integers]] = {}
+    for fact in facts:
         kind = type(fact)
-        if kind is AttemptRun or (at_us := _MOMENTS[kind](fact)) >= before_us:
+        if isinstance(fact, FetchAttempt | AttemptRun):
+            attempts.append(fact)
+        elif isinstance(fact, FactBlock):
+            kind_of_block, rows = fact.rows()
+            if kind_of_block is FetchAttempt:
+                attempts.append(fact)
+            else:
+                blocks.setdefault(kind_of_block, []).append(rows)
+        elif kind in BLOCK_KINDS:
+            blocks.setdefault(kind, []).append(np.array([msgspec.structs.astuple(fact)], np.int64).T)
+        elif (at_us := _MOMENTS[kind](fact)) >= before_us:
             yield fact
-        elif (key_of := _RETAINED.get(kind)) is not None:
+        elif kind in _RETAINED:
             base = getattr(fact, "base", 0)
-            if base < 0:
-                # The append's offsets are unknown.
-                continue
-            key, age = (kind, key_of(fact)), (at_us, base)
-            if key not in last or age >= last[key][0]:
-                last[key] = age, fact
+            # Without a base, the append's offsets are unknown.
+            if base >= 0 and (kind not in last or (at_us, base) >= last[kind][0]):
+                last[kind] = (at_us, base), fact
     for _, fact in last.values():
         yield fact
+    if attempts:
+        blocks[FetchAttempt] = [attempt_rows(attempts)]
+    for kind_of_block, parts in blocks.items():
+        rows = np.concatenate(parts, axis=1)
+        kept = _rows_to_carry(kind_of_block, rows, before_us)
+        if kept.any():
+            yield FactBlock.of(kind_of_block, rows[:, kept])
 
 
-def _split_runs(facts: Iterable[Fact], at_us: int) -> Iterator[SingleFact]:
-    """Yield the facts, without the attempts of each run that are older than the latest one before `at_us`."""
-    for fact in single_facts(facts):
-        if type(fact) is AttemptRun:
-            yield from fact.since(at_us)
-        else:
-            yield fact
+def _rows_to_carry(kind: type[SingleFact], rows: Integers, before_us: int) -> Booleans:
+    """Return a mask of the facts of a block that the next step needs."""
+    columns = dict(zip((each.name for each in msgspec.structs.fields(kind)), rows, strict=True))
+    times = columns[_TIMES.get(kind, "at_us")]
+    kept = times >= before_us
+    if kind in _RETAINED_BY_READER:
+        old = np.flatnonzero(~kept)
+        replicas = columns["replica"][old]
+        order = np.lexsort((times[old], replicas))
+        is_last = np.diff(replicas[order], append=-2) != 0
+        kept[old[order[is_last]]] = True
+    return kept
 
 
 def is_settled_append(append: Append, time_range: TimeRange) -> bool:
