@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 
+# Kinds of operations that are not watched on all of their partitions.
+_WATCHED_ON_SOME = ("remote_fetch", "share_fetch")
+
 _WANTED = pa.schema([("operation_id", pa.int64())])
 _PLACES = pa.schema(
     [
@@ -62,7 +65,7 @@ class Evidence:
         operation_id: The operation's id.
         end: Its completion, expiration or cancellation; None while it is open.
         request: Its event.
-        watches: Its rows in `watches`.
+        watches: Its rows in `watches`, or its partitions if the run does not write these.
         partition_events: The events on its partitions up to its end.
         in_sync: The in-sync replicas of its partitions at its end.
         deciding: The event that ended it, if the tables name one.
@@ -108,8 +111,18 @@ def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
         for delivery in tables.rows("explain/deliveries"):
             by_id[delivery["asked"]].deliveries.append(delivery)
     _add_partition_events(tables, by_id)
+    if not tables.run.configuration.get("write_watches", True):
+        _derive_watches(by_id)
     _add_pauses(tables, by_id)
     return [each for each in by_id.values() if each.end or each.request]
+
+
+def _derive_watches(by_id: Mapping[int, Evidence]) -> None:
+    """Add the watches that the run did not write: those of operations that are watched on all of their partitions."""
+    for each in by_id.values():
+        parts = each.end["partitions"] or [] if each.end and each.end["kind"] not in _WATCHED_ON_SOME else []
+        places = sorted((part["topic"], part["partition"]) for part in parts)
+        each.watches += [{"topic": topic, "partition": partition} for topic, partition in places]
 
 
 def _add_partition_events(tables: RunTables, by_id: dict[int, Evidence]) -> None:

@@ -291,6 +291,7 @@ class Config(_Section):
     max_line_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 16 << 20
     max_unpacked: Annotated[int, Field(ge=1, le=1_000_000)] = 200
     drain: bool = True
+    write_watches: bool = True
     batch_events: Annotated[int, Field(ge=1, le=1_000_000_000)] = 500_000
 
     @model_validator(mode="after")

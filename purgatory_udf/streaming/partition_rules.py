@@ -14,6 +14,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import ENDS, TABLES
@@ -29,6 +30,7 @@ from purgatory_udf.rules.engine.key_shards import (
     merge_split_requests,
     split_call,
 )
+from purgatory_udf.rules.engine.loop.codes import Code
 from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, EngineSettings, State, step
 from purgatory_udf.rules.engine.loop.state_codec import decode_call, decode_state, encode_call, encode_state
@@ -120,7 +122,11 @@ class PartitionRules(Rules[State, Call]):
             ended = OutcomeColumns(decided, self.plan.run_id, self.plan.trace_end_us)
             for table, ends in zip(ENDS, ended.outcomes(), strict=True):
                 yield from _to_chunks(table, ends, ended.latest_us)
-            yield from _to_chunks("watches", ended.watches())
+            if self.config.write_watches:
+                yield from _to_chunks("watches", ended.watches())
+            elif (decided.all_operations["code"][decided.ended] == Code.REMOTE_FETCH).any():
+                watches = ended.watches()
+                yield from _to_chunks("watches", watches.filter(pc.equal(watches["kind"], "remote_fetch")))
         if len(decided.readings):
             yield from _to_chunks("purgatory_gauges", gauge_table(decided, self.plan.run_id))
         if self.plan.is_followed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from pathlib import Path
@@ -9,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose
 from purgatory_udf.answers.evidence import Evidence, collect
@@ -16,6 +18,7 @@ from purgatory_udf.answers.operation_story import story
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.streaming.replay_run import run_replay
@@ -147,6 +150,20 @@ def test_blame_agrees_with_stories_of_simulated_operations(seed: int, tmp_path: 
     diagnose(LocalBackend(), str(out))
     counts = _compare(out)
     assert counts.keys() >= {"produce", "fetch", "remote_fetch", "share_fetch", "create_topics", "join", "sync"}
+
+
+def test_unwritten_watches_do_not_change_stories(tmp_path: Path) -> None:
+    write_simulation(tmp_path, ClosedLoop(_scenario(3)).run(), "simulated")
+    stories, kinds = [], []
+    for name, config in (("written", Config()), ("unwritten", Config(write_watches=False))):
+        out = tmp_path / name
+        run_replay(LocalBackend(), ReplayOptions(str(tmp_path / "events"), str(out), config))
+        kinds.append({*DeltaTable(str(out / "watches")).to_pyarrow_table()["kind"].to_pylist()})
+        ends = [DeltaTable(str(out / end)).to_pyarrow_table()["operation_id"].to_pylist() for end in ENDS]
+        evidence = collect(RunTables(LocalBackend(), str(out)), sorted({*itertools.chain(*ends)}))
+        stories.append({each.operation_id: story(each) for each in evidence})
+    assert kinds == [{"produce", "fetch", "remote_fetch", "create_topics"}, {"remote_fetch"}]
+    assert stories[0] == stories[1]
 
 
 @pytest.mark.long
