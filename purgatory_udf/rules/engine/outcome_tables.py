@@ -24,7 +24,7 @@ from purgatory_udf.contract.tables import (
 )
 from purgatory_udf.rules.engine.jit import Int64Enum
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
-from purgatory_udf.rules.engine.jit.records import Records, attribute_view, take_records
+from purgatory_udf.rules.engine.jit.records import Records, attribute_view, sorted_unique, take_records
 from purgatory_udf.rules.engine.loop.arena import FORCING, SETTLED, AnswerSource
 from purgatory_udf.rules.engine.loop.codes import (
     FOREVER,
@@ -251,7 +251,7 @@ def _null_if_empty(column: pa.Array) -> pa.Array:
 
 
 class _KeyNames:
-    """Topics, partitions and readable names of the state's keys; the last readable name is null and means "no key"."""
+    """Topics, partitions and readable names of keys; the last readable name is null and means "no key"."""
 
     def __init__(self, keys: list[str]) -> None:
         _, partitions, topics = zip(*map(key_parts, keys), strict=True) if keys else ((), (), ())
@@ -276,7 +276,6 @@ class OutcomeColumns:
 
     def __init__(self, decided: Decisions, run_id: str, trace_end_us: int | None = None) -> None:
         self._decided, self._run_id = decided, run_id
-        self._names = _KeyNames(decided.names)
         self._ended = decided.ended
         operations, parts = len(self._ended), int(decided.all_operations["count"][self._ended].sum())
         self._completed = len(decided.completed)
@@ -297,7 +296,23 @@ class OutcomeColumns:
             self._part_bytes,
             self._part_ints,
         )
+        self._names = _KeyNames(self._used_names())
         self._end_us = FOREVER if trace_end_us is None else trace_end_us // 1000 * 1000
+
+    def _used_names(self) -> list[str]:
+        """Return the names of the keys that occur. If these are few of the state's keys, renumber them.
+
+        A state can have thousands of keys, and a small batch only a few of them.
+        """
+        names, keys = self._decided.names, self._part_ints[PartField.KEY]
+        if 2 * len(keys) > len(names):
+            return names
+        used = sorted_unique(keys, len(names))
+        numbers = np.empty(len(names) + 1, np.int32)
+        numbers[used], numbers[len(names)] = np.arange(len(used)), len(used)
+        for row in (keys, self._ints[Int32Field.KEY], self._ints[Int32Field.TRIGGER]):
+            row[:] = numbers[row]
+        return [names[key] for key in used.tolist()]
 
     @property
     def latest_us(self) -> int:

@@ -293,7 +293,8 @@ def _number_labels(state: State, call: Call) -> Records:
     Only the results of reads need them, so without such events the array is empty.
     """
     codes = call.events["code"]
-    if not ((codes == Code.REMOTE_READ) | (codes == Code.REMOTE_LOOKUP)).any():
+    # Compared with a member of an enumeration, numpy would widen the codes to 64 bits.
+    if not ((codes == int(Code.REMOTE_READ)) | (codes == int(Code.REMOTE_LOOKUP))).any():
         return np.zeros(0, TABLES["labels"])
     ids = concat_strings(state.request_ids, call.request_ids).dictionary_encode()
     # The import requires a request id, but tables can have null.
@@ -323,7 +324,7 @@ def _collect(state: State, call: Call, tables: dict[str, Records], arena: Any, s
             int(arena["now"]),
         )
         kept, kept_parts = kept[:rows], kept_parts[:part_rows]
-    with_error = np.flatnonzero(kept_parts["error"] == Error.RECORDED) if len(errors) else np.zeros(0, np.int64)
+    with_error = np.flatnonzero(kept_parts["error"] == int(Error.RECORDED)) if len(errors) else np.zeros(0, np.int64)
     state.request_ids, state.client_ids = (
         _take_strings(strings, kept["text"]) for strings in (request_ids, client_ids)
     )

@@ -1,0 +1,50 @@
+"""Outcome tables name the right keys, also if a batch's operations concern only a few of the state's keys."""
+
+from __future__ import annotations
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
+
+Event = dict[str, object]
+KEYS = 50
+
+
+def _log_end(seq: int, partition: int, offset: int) -> Event:
+    where: Event = {"topic": f"topic-{partition % 3}", "partition": partition}
+    change: Event = {"type": "partition", "change": "log_end", "offset": offset, "bytes": offset * 100, "wake": True}
+    return {"time_us": 1_000_000 + seq * 1000, "seq": seq, "broker": 1} | where | change
+
+
+def _fetch(seq: int, partitions: list[int], max_wait_ms: int) -> Event:
+    parts = [
+        {"topic": f"topic-{number % 3}", "partition": number, "fetch_offset": 0, "max_bytes": 1000}
+        for number in partitions
+    ]
+    limits: Event = {"max_wait_ms": max_wait_ms, "min_bytes": 100, "max_bytes": 1000, "replica_id": 2}
+    when: Event = {"time_us": 1_000_000 + seq * 1000, "seq": seq, "broker": 1, "request_id": f"r{seq}"}
+    return when | {"type": "fetch", "partitions": parts} | limits
+
+
+def test_few_of_many_keys_keep_their_names() -> None:
+    engine = Engine(Config())
+    engine.feed(event_table([_log_end(seq, seq, 0) for seq in range(KEYS)]))
+    # The first fetch is completed by the append to the second of its partitions; the other one expires.
+    second = [_fetch(50, [40, 7], 1000), _fetch(51, [13], 10), _log_end(52, 7, 1), _log_end(70, 0, 1)]
+    tables = Tables.of(engine.feed(event_table(second)))
+    completed, expired = (
+        table.select(["operation_id", "key", "trigger", "partitions"]).to_pylist()
+        for table in (tables.completions, tables.expirations)
+    )
+
+    def part(topic: str, partition: int, size: int) -> Event:
+        return {"topic": topic, "partition": partition, "error": "NONE", "bytes": size}
+
+    parts = [part("topic-1", 40, 0), part("topic-1", 7, 100)]
+    assert completed == [{"operation_id": 50, "key": "topic-1-40", "trigger": "topic-1-7", "partitions": parts}]
+    parts = [part("topic-1", 13, 0)]
+    assert expired == [{"operation_id": 51, "key": "topic-1-13", "trigger": None, "partitions": parts}]
+    assert tables.watches.select(["operation_id", "topic", "partition", "status"]).to_pylist() == [
+        {"operation_id": 50, "topic": "topic-1", "partition": 40, "status": "satisfied"},
+        {"operation_id": 50, "topic": "topic-1", "partition": 7, "status": "satisfied"},
+        {"operation_id": 51, "topic": "topic-1", "partition": 13, "status": "expired"},
+    ]
