@@ -144,8 +144,12 @@ class RunTables:
         try:
             yield
         finally:
-            for name in reversed(names):
-                self.database.release(f"{self._prefix}{name}")
+            self.release(*reversed(names))
+
+    def release(self, *names: str) -> None:
+        """Free the rows of materialized views, which must not be queried afterwards."""
+        for name in names:
+            self.database.release(f"{self._prefix}{name}")
 
     def prepare(self, *names: str) -> None:
         """Make all tables and views that these queries of `sql/` read available, before threads run the queries."""

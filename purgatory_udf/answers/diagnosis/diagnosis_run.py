@@ -41,21 +41,31 @@ if TYPE_CHECKING:
 LEAST_CONFIDENCE = 0.5
 # Views that several queries read, in the order of their dependencies.
 MATERIALIZED_VIEWS = (
-    "waited",
     "member_keys",
     "unnamed_sessions",
+    "in_sync_versions",
     "request_parts",
     "appends",
     "found_data",
     "unsettled_fetches",
     "first_data",
     "fetch_data",
-    "in_sync_versions",
     "replica_needs",
     "replica_arrivals",
     "conditions",
     "met_conditions",
     "rebalances",
+)
+# Those of these views that nothing reads once `met_conditions` and `rebalances` are computed.
+_ONLY_FOR_CONDITIONS = (
+    "appends",
+    "found_data",
+    "unsettled_fetches",
+    "first_data",
+    "fetch_data",
+    "replica_needs",
+    "replica_arrivals",
+    "conditions",
 )
 # Kinds whose excess waiting is not for replicas, so that it is not in the sum of slow waits for them.
 _NOT_FOR_REPLICAS = (
@@ -157,6 +167,7 @@ def diagnose(session: Session, out: str) -> Diagnosis:
     """Compute blame and findings from the current output of the replay under `out`, and write both tables there."""
     tables = RunTables(session, out)
     with tables.materialized(*MATERIALIZED_VIEWS):
+        tables.release(*_ONLY_FOR_CONDITIONS)
         tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})
         tables.add_table("blame", tables.layout.table("blame"), TABLES["blame"])
         with tables.materialized("replica_waits"):

@@ -9,7 +9,7 @@
 WITH recorded AS (
     SELECT broker, time_us, operation_id AS seq, topic, partition, reached, bytes
     FROM produced
-    WHERE error = 'NONE'
+    WHERE is_appended
     UNION ALL
     SELECT coalesce(e.broker, 0), e.time_us, e.seq, e.topic, e.partition, e.offset, coalesce(e.bytes, 0)
     FROM events e

@@ -4,7 +4,7 @@
 -- throttled: they read what is appended, so all of their wait is without data.
 --
 -- Reads:    events, unsettled_fetches, appends
--- Columns:  operation_id, broker, client_id, start_us, end_us, trigger, min_bytes, replica_id, isolation: the fetch; topic,
+-- Columns:  operation_id, broker, client_id, start_us, end_us, trigger, min_bytes, replica_id, is_committed: the fetch; topic,
 --           partition, fetch_offset, max_bytes; first_us, the time of the append, but not before the fetch started; place:
 --           the rank of the partition, 1 for the one that ended the fetch
 
@@ -52,7 +52,7 @@ appended AS (
     JOIN marked m ON m.operation_id = o.operation_id AND m.topic = o.topic AND m.partition = o.partition
     WHERE m.appended_us <= o.end_us
 )
-SELECT u.operation_id, u.broker, u.client_id, u.start_us, u.end_us, u.trigger, u.min_bytes, u.replica_id, u.isolation,
+SELECT u.operation_id, u.broker, u.client_id, u.start_us, u.end_us, u.trigger, u.min_bytes, u.replica_id, u.is_committed,
     a.topic, a.partition, a.fetch_offset, a.max_bytes, greatest(a.appended_us, u.start_us) AS first_us,
     row_number() OVER (
         PARTITION BY u.operation_id

@@ -6,11 +6,11 @@
 --           a fetch waited for: the cause of its wait after all conditions were met
 
 WITH data AS (
-    SELECT DISTINCT operation_id, broker, client_id, start_us, end_us, first_us, replica_id, isolation
+    SELECT DISTINCT operation_id, broker, client_id, start_us, end_us, first_us, replica_id, is_committed
     FROM fetch_data
     WHERE is_summed
     UNION ALL
-    SELECT operation_id, broker, client_id, start_us, end_us, first_us, replica_id, isolation
+    SELECT operation_id, broker, client_id, start_us, end_us, first_us, replica_id, is_committed
     FROM fetch_data
     WHERE NOT is_summed
 ),
@@ -18,7 +18,7 @@ found AS (
     SELECT operation_id, broker, client_id, start_us, greatest(start_us, least(end_us, first_us)) AS met_us,
         CASE
             WHEN replica_id >= 0 THEN 'replication_throttled'
-            WHEN isolation = 'read_committed' THEN 'open_transaction'
+            WHEN is_committed THEN 'open_transaction'
             ELSE 'high_watermark'
         END AS rest
     FROM data

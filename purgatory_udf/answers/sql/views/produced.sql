@@ -3,6 +3,6 @@
 --
 -- Reads:  request_parts
 
-SELECT operation_id, broker, time_us, acks, client_id, timeout_ms, topic, partition, reached, bytes, error
+SELECT operation_id, broker, time_us, acks, timeout_ms, topic, partition, reached, bytes, is_appended
 FROM request_parts
-WHERE type = 'produce'
+WHERE is_produce

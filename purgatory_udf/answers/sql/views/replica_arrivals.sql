@@ -14,7 +14,7 @@ WITH needed AS (
 reports AS (
     SELECT broker, topic, partition, replica_id AS replica, reached, time_us
     FROM request_parts
-    WHERE type = 'fetch' AND replica_id >= 0
+    WHERE NOT is_produce AND replica_id >= 0
     UNION ALL
     SELECT coalesce(e.broker, 0), e.topic, e.partition, e.replica_id, e.offset, e.time_us
     FROM events e

@@ -2,12 +2,13 @@
 -- Waiting fetches of consumers that are not in `found_data`, and those of followers with a throttled partition.
 --
 -- Reads:    waited, found_data, request_parts, events
--- Columns:  operation_id, broker, client_id, start_us, end_us, trigger, min_bytes, replica_id, isolation
+-- Columns:  operation_id, broker, client_id, start_us, end_us, trigger, min_bytes, replica_id, is_committed
 
 WITH throttled AS (
-    SELECT DISTINCT operation_id FROM request_parts WHERE type = 'fetch' AND throttled
+    SELECT DISTINCT operation_id FROM request_parts WHERE NOT is_produce AND throttled
 )
-SELECT w.operation_id, w.broker, w.client_id, w.start_us, w.end_us, w.trigger, e.min_bytes, e.replica_id, e.isolation
+SELECT w.operation_id, w.broker, w.client_id, w.start_us, w.end_us, w.trigger, e.min_bytes, e.replica_id,
+    e.isolation = 'read_committed' AS is_committed
 FROM events e
 JOIN waited w ON w.operation_id = e.seq
 LEFT JOIN found_data f ON f.operation_id = e.seq
