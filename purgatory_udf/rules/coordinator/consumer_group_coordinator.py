@@ -256,8 +256,9 @@ class ConsumerCoordinator:
         replaced_id = self._replaced_id(group, member)
         sizes = self._topics.before(now_us, request.seq)
         if member == before and replaced_id is None and _is_settled(group, member, sizes):
-            group.put(member, records=0)
-            return member
+            # The recorder compares members that are the same object faster than equal ones.
+            group.put(before, records=0)
+            return before
         others_own = {
             partition for partition, owner in group.owners().items() if owner not in (member.member_id, replaced_id)
         }

@@ -101,6 +101,10 @@ class MemberTimers:
         self._running[timer.request.kind, timer.key.group, timer.member_id] = timer
         self._timer.add(timer)
 
+    def clear(self) -> None:
+        """Forget all timers, without ending them."""
+        self._running.clear()
+
     def is_running(self, kind: str, group: CoordinatedGroup, member_id: str) -> bool:
         return (kind, group.name, member_id) in self._running
 

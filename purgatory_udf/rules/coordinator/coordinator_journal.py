@@ -318,7 +318,7 @@ class ChangeRecorder:
                 return
         for member in group.members.values():
             known = before.get(member.member_id)
-            if known is None or _visible(known) != _visible(member):
+            if known is not member and (known is None or _visible(known) != _visible(member)):
                 self._journal.record_member(_change(group, known, member, reason, now_us))
         for gone in before.values():
             if gone.member_id not in group.members:

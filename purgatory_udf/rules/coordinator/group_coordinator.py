@@ -120,12 +120,6 @@ class GroupCoordinator:
         if self.consumers is not None and self._handle_as_consumer_group(request, self.consumers):
             return
         match request:
-            case GroupLoaded():
-                self._loader.load(request)
-            case GroupUnloaded():
-                self._loader.unload(request)
-            case GroupStopped():
-                self._loader.stop(request)
             case JoinGroup():
                 self._join(request)
             case SyncGroup():
@@ -136,6 +130,12 @@ class GroupCoordinator:
                 self._commit(request)
             case LeaveGroup():
                 self._leave(request)
+            case GroupLoaded():
+                self._loader.load(request)
+            case GroupUnloaded():
+                self._loader.unload(request)
+            case GroupStopped():
+                self._loader.stop(request)
             case ConsumerHeartbeat():
                 # The old coordinator does not know the consumer protocol.
                 self._answer(request, "UNSUPPORTED_VERSION")

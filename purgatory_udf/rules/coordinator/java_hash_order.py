@@ -25,6 +25,7 @@ def string_hash(text: str) -> int:
     return value
 
 
+@lru_cache(maxsize=1 << 16)
 def uuid_bits(topic_id: str) -> tuple[int, int]:
     """Return the two signed 64-bit halves of a topic id, which is given as text in Kafka's form."""
     raw = urlsafe_b64decode(topic_id + "=" * (-len(topic_id) % 4))

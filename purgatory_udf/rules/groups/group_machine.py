@@ -213,6 +213,15 @@ class GroupMachine:
             self.consumer,
         )
 
+    def release(self) -> None:
+        """Drop the operations. They and their purgatories refer to each other, so only a collection would free them."""
+        self.journal.operations.clear()
+        self.timeline.clear()
+        for purgatory in self.clock.purgatories:
+            purgatory.shutdown()
+        if self._coordinator.consumers is not None:
+            self._coordinator.consumers.timers.clear()
+
     # Restoring.
 
     def _restore_consumer_group(self, snapshot: GroupSnapshot) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -72,11 +73,12 @@ class StepResult:
     def operations(self) -> Frame:
         return Frame.concat([ENDED.empty(), *self.ended])
 
-    @property
+    # Both are read several times, but only after the call.
+    @cached_property
     def transitions(self) -> list[Transition]:
         return [entry.transition for entry in self.entries if isinstance(entry, StateChange)]
 
-    @property
+    @cached_property
     def member_changes(self) -> list[MemberChange]:
         return [entry for entry in self.entries if isinstance(entry, MemberChange)]
 
@@ -247,6 +249,7 @@ class _GroupStep:
             self._result.ended.append(ended_frame(machine.timeline))
         if machine.timeline.walks:
             self._result.walks.append(WALKS.from_rows(machine.timeline.walks))
+        machine.release()
 
 
 def _heartbeat_run_ends(rows: Frame) -> list[int]:

@@ -18,6 +18,7 @@ from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, Rebalanc
 from purgatory_udf.rules.groups.group_step import StableGroups, StepResult
 from purgatory_udf.rules.groups.operation_timeline import WatcherList
 
+_SESSIONS = int(WatcherList.SESSIONS)
 _LIST_BY_KIND = {"heartbeat": WatcherList.SESSIONS, "sync": WatcherList.SYNCS}
 _LIST_BY_KIND_CODE = np.array([_LIST_BY_KIND.get(kind, WatcherList.JOINS) for kind in KINDS], dtype=np.int64)
 
@@ -90,7 +91,7 @@ class GroupWaits:
         for name, sessions in (("started", stable.started), ("ended", stable.ended)):
             sessions = sessions.take(has_lists[sessions.group])
             members = zip(sessions.group.tolist(), sessions.member_id.tolist(), strict=True)
-            numbers = [lists[group][int(WatcherList.SESSIONS), member_id] for group, member_id in members]
+            numbers = [lists[group][_SESSIONS, member_id] for group, member_id in members]
             if numbers:
                 self._add(name, sessions.with_columns(list=np.array(numbers, dtype=np.int64)))
 
@@ -127,7 +128,7 @@ class _GroupLists(dict[tuple[int, str], int]):
         return np.array([self[pair] for pair in pairs], dtype=np.int64)
 
     def of_sessions(self, members: Array) -> Array:
-        return np.array([self[int(WatcherList.SESSIONS), member_id] for member_id in members.tolist()], dtype=np.int64)
+        return np.array([self[_SESSIONS, member_id] for member_id in members.tolist()], dtype=np.int64)
 
 
 def _started(lists: _GroupLists, operation: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
@@ -154,14 +155,11 @@ def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], PurgatoryWai
         frames = unpack(value)
         lists = frames["lists"]
         owners = list(zip(lists.broker.tolist(), lists.code.tolist(), strict=True))
-        numbers = np.array(
-            [
-                names.setdefault(owner, {}).setdefault(name, len(names[owner]))
-                for owner, name in zip(owners, lists.name.tolist(), strict=True)
-            ],
-            dtype=np.int64,
-        )
-        for owner in dict.fromkeys(owners):
+        distinct = dict.fromkeys(owners)
+        known = {owner: names.setdefault(owner, {}) for owner in distinct}
+        named = zip(map(known.__getitem__, owners), lists.name.tolist(), strict=True)
+        numbers = np.array([of_owner.setdefault(name, len(of_owner)) for of_owner, name in named], dtype=np.int64)
+        for owner in distinct:
             mine = (lists.broker == owner[0]) & (lists.code == owner[1])
             for what in _LAYOUTS:
                 rows = frames[what].take(mine[frames[what].list]) if len(frames[what]) else frames[what]

@@ -97,6 +97,10 @@ class RestorablePurgatory(DelayedOperationPurgatory[Any]):
         super().__init__(name, timer, purge_interval)
         self.fruitless_checks: list[Any] = []
 
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._watchers_by_key.clear()
+
     def restore(self, operation: Any) -> None:
         """Watch an open operation of an earlier call."""
         self._watchers_by_key.setdefault(operation.key, Watchers()).watch(operation)
@@ -243,6 +247,11 @@ class OperationTimeline:
             if purgatory.fruitless_checks:
                 self.walks += [_walk_row(key, moment) for key in purgatory.fruitless_checks]
                 purgatory.fruitless_checks.clear()
+
+    def clear(self) -> None:
+        """Drop all operations."""
+        for operations in (self.started, self.ended, self._open):
+            operations.clear()
 
     def _start(self, operation: GroupOperation, moment: Moment) -> None:
         self.started[operation] = moment
