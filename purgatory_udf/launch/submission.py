@@ -6,6 +6,7 @@ import atexit
 import fcntl
 import io
 import os
+import re
 import stat
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -98,7 +99,7 @@ def prepare(
     command = [
         str(home / "bin" / "spark-submit"),
         *("--master", settings["spark.master"]),
-        *_local_defaults(root, settings, settings_files),
+        *_local_defaults(root, settings, settings_files, environ),
         *_user_options(line),
         *_python_options(packed, settings, environ),
         *_merged_option("--py-files", settings.get("spark.submit.pyFiles"), shipped),
@@ -162,6 +163,10 @@ def _python_options(packed: str | None, settings: Mapping[str, str], environ: Ma
     return ["--conf", f"spark.pyspark.python=./{packed}/{package_archive.PYTHON}"]
 
 
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
+# Variables whose options the JVM adds to those of its command line.
+_JVM_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b *")
 _MERGED_OPTIONS = ("--master", "--py-files", "--jars", "--driver-class-path")
 
 
@@ -176,13 +181,20 @@ def _merged_option(option: str, given: str | None, defaults: list[Path], between
     return [option, between.join(values)] if values else []
 
 
-def _local_defaults(root: Path, settings: Mapping[str, str], settings_files: Sequence[str]) -> list[str]:
-    """Return the words `--conf KEY=VALUE` of the defaults for one machine that the user has not set."""
+def _local_defaults(
+    root: Path, settings: Mapping[str, str], settings_files: Sequence[str], environ: Mapping[str, str]
+) -> list[str]:
+    """Return the words `--conf KEY=VALUE` of the defaults for one machine that the user has not set.
+
+    A JVM does not start with two garbage collectors, so one that the environment selects replaces that of the defaults.
+    """
     if not has_local_master(settings):
         return []
     defaults: dict[str, str] = {}
     for name in ("spark-local.conf", *settings_files):
         defaults |= read_properties(root / "conf" / name)
+    if any(_COLLECTOR.search(environ.get(name, "")) for name in _JVM_OPTION_VARIABLES) and _JVM_OPTIONS in defaults:
+        defaults[_JVM_OPTIONS] = _COLLECTOR.sub("", defaults[_JVM_OPTIONS]).strip()
     return [word for key, value in defaults.items() if key not in settings for word in ("--conf", f"{key}={value}")]
 
 

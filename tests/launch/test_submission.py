@@ -67,6 +67,23 @@ def test_local_job_gets_our_settings_and_python(root: Path, home: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("variable", "options", "expected"),
+    [
+        ("JAVA_TOOL_OPTIONS", "-Xlog:gc", "-Xss4m -XX:+UseParallelGC -Da=b"),
+        ("JAVA_TOOL_OPTIONS", "-Xlog:gc -XX:+UseZGC", "-Xss4m -Da=b"),
+        ("JDK_JAVA_OPTIONS", "-XX:+UseG1GC", "-Xss4m -Da=b"),
+    ],
+)
+def test_collector_of_environment_replaces_ours(
+    root: Path, home: Path, variable: str, options: str, expected: str
+) -> None:
+    settings = "spark.driver.extraJavaOptions -Xss4m -XX:+UseParallelGC -Da=b\n"
+    (root / "conf" / "spark-local.conf").write_text(settings)
+    call = _prepare(root, home, "replay", **{variable: options})
+    assert call.command[3:5] == ("--conf", f"spark.driver.extraJavaOptions={expected}")
+
+
 def test_job_may_start_jvm_with_bundled_spark(root: Path, home: Path) -> None:
     ours = runtimes.find_spark({})
     call = _prepare(root, ours, "replay", "--out", "a b")
