@@ -164,7 +164,7 @@ def _python_options(packed: str | None, settings: Mapping[str, str], environ: Ma
 
 
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
-# Variables whose options the JVM adds to those of its command line.
+# The JVM also reads options from these variables.
 _JVM_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b *")
 _MERGED_OPTIONS = ("--master", "--py-files", "--jars", "--driver-class-path")

@@ -56,7 +56,7 @@ MATERIALIZED_VIEWS = (
     "met_conditions",
     "rebalances",
 )
-# Those of these views that nothing reads once `met_conditions` and `rebalances` are computed.
+# Views that are not read after `met_conditions` and `rebalances` are computed.
 _ONLY_FOR_CONDITIONS = (
     "appends",
     "found_data",

@@ -28,7 +28,7 @@ def _fetch(seq: int, partitions: list[int], max_wait_ms: int) -> Event:
 def test_few_of_many_keys_keep_their_names() -> None:
     engine = Engine(Config())
     engine.feed(event_table([_log_end(seq, seq, 0) for seq in range(KEYS)]))
-    # The first fetch is completed by the append to the second of its partitions; the other one expires.
+    # The first fetch is completed by the append to its second partition; the second fetch expires.
     second = [_fetch(50, [40, 7], 1000), _fetch(51, [13], 10), _log_end(52, 7, 1), _log_end(70, 0, 1)]
     tables = Tables.of(engine.feed(event_table(second)))
     completed, expired = (
