@@ -21,7 +21,7 @@ from pathlib import Path
 
 # With one of these options set, the user controls class sharing.
 _SHARING_OPTIONS = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-XX:AOT")
-_JVM_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+JVM_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 # Set to any value, no archive is used or created.
 DISABLE_VARIABLE = "PURGATORY_NO_ARCHIVE"
 # With one of these set, Spark's class path differs.
@@ -112,7 +112,7 @@ def class_archive_for(
     """
     if environ.get(DISABLE_VARIABLE):
         return None
-    jvm_options = " ".join(environ.get(name, "") for name in _JVM_OPTION_VARIABLES)
+    jvm_options = " ".join(environ.get(name, "") for name in JVM_OPTION_VARIABLES)
     if any(word in jvm_options for word in _SHARING_OPTIONS) or any(
         environ.get(name) for name in _CLASS_PATH_VARIABLES
     ):
@@ -146,7 +146,7 @@ def create_in_background(archive: ClassArchive, command: Sequence[str], environ:
         archive.name,
         *command,
     ]
-    given = {name: value for name, value in environ.items() if name not in _JVM_OPTION_VARIABLES[:2]}
+    given = {name: value for name, value in environ.items() if name not in JVM_OPTION_VARIABLES[:2]}
     ended, running = os.pipe()
     quiet = subprocess.DEVNULL
     subprocess.Popen(words, env=given, stdin=ended, stdout=quiet, stderr=quiet, start_new_session=True)

@@ -20,7 +20,7 @@ from purgatory_udf.common.installation import COMMAND, PROGRAM, import_folder, m
 from purgatory_udf.common.secrets import read_properties
 from purgatory_udf.launch import jars as jars_module
 from purgatory_udf.launch import package_archive, runtimes
-from purgatory_udf.launch.class_archive import ClassArchive, class_archive_for
+from purgatory_udf.launch.class_archive import JVM_OPTION_VARIABLES, ClassArchive, class_archive_for
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.jvm import PYSPARK_SHELL
 from purgatory_udf.launch.runtimes import report_progress
@@ -164,8 +164,6 @@ def _python_options(packed: str | None, settings: Mapping[str, str], environ: Ma
 
 
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
-# The JVM also reads options from these variables.
-_JVM_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b *")
 _MERGED_OPTIONS = ("--master", "--py-files", "--jars", "--driver-class-path")
 
@@ -193,7 +191,7 @@ def _local_defaults(
     defaults: dict[str, str] = {}
     for name in ("spark-local.conf", *settings_files):
         defaults |= read_properties(root / "conf" / name)
-    if any(_COLLECTOR.search(environ.get(name, "")) for name in _JVM_OPTION_VARIABLES) and _JVM_OPTIONS in defaults:
+    if any(_COLLECTOR.search(environ.get(name, "")) for name in JVM_OPTION_VARIABLES) and _JVM_OPTIONS in defaults:
         defaults[_JVM_OPTIONS] = _COLLECTOR.sub("", defaults[_JVM_OPTIONS]).strip()
     return [word for key, value in defaults.items() if key not in settings for word in ("--conf", f"{key}={value}")]
 

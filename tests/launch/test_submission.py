@@ -73,6 +73,7 @@ def test_local_job_gets_our_settings_and_python(root: Path, home: Path) -> None:
         ("JAVA_TOOL_OPTIONS", "-Xlog:gc", "-Xss4m -XX:+UseParallelGC -Da=b"),
         ("JAVA_TOOL_OPTIONS", "-Xlog:gc -XX:+UseZGC", "-Xss4m -Da=b"),
         ("JDK_JAVA_OPTIONS", "-XX:+UseG1GC", "-Xss4m -Da=b"),
+        ("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC", "-Xss4m -Da=b"),
     ],
 )
 def test_collector_of_environment_replaces_ours(
