@@ -121,11 +121,11 @@ class Sink:
         writer = BatchWriter(self.backend, self.layout, self.stream_id, self.rules, number, self._end_ms)
         wanted = {name: count for name, count in rows.items() if name not in self._unwritten}
         writes = writer.writes(batch, wanted, rows.total(), heads)
-        readings = self._readings(number, heads)
-        if readings is not None:
-            writes.append(lambda: writer.append(readings, GAUGES))
+        if self.gauges is not None:
+            writes.append(lambda: self._write_gauges(writer, number, heads))
         if writes:
-            # Most of a small write is planning and committing, so the tables are written concurrently.
+            # Most of a small write is planning and committing, so the tables are written concurrently. The gauges of a
+            # large batch take as long as its largest table.
             with ThreadPoolExecutor(len(writes)) as pool:
                 list(pool.map(lambda write: write(), writes))
         if self.gauges is not None:
@@ -141,15 +141,16 @@ class Sink:
             self.latest_us = max([self.latest_us, *(head["time_us"] for head in heads if head["table"] in ENDS)])
             self.rows += rows
 
-    def _readings(self, number: int, heads: Sequence[dict[str, Any]]) -> pa.Table | None:
+    def _write_gauges(self, writer: BatchWriter, number: int, heads: Sequence[dict[str, Any]]) -> None:
         waits = [head for head in heads if head["table"] == WAITS]
         if self.gauges is None or not waits:
-            return None
+            return
         horizon_ms = max(head["time_us"] for head in waits) // 1000
         readings = self.gauges.readings(number, [bytes(head["report"]) for head in waits if head["report"]], horizon_ms)
         end_ms = self._end_ms(GAUGES)
         kept = readings if end_ms is None else rows_until(readings, GAUGES, end_ms)
-        return kept if len(kept) else None
+        if len(kept):
+            writer.append(kept, GAUGES)
 
     @property
     def _unwritten(self) -> set[str]:

@@ -76,9 +76,9 @@ def semantic_settings(config: Config) -> dict[str, Any]:
 
 
 # Versions of the formats of a run's state. `queries` is increased when the number of queries, the tables between them,
-# or the schema of Spark's state change.
+# the schema of Spark's state, or the names of its groups change.
 FORMATS = {
-    "queries": 3,
+    "queries": 4,
     "partitions": state_codec.VERSION,
     "groups": group_state_store.VERSION,
     "frames": column_frames.VERSION,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ Grouping = Callable[[str], str]
 
 # Up to this many groups have numbers of 16 bits, which numpy sorts many times faster.
 _MAX_INT16_GROUPS = 1 << 15
+_UINT32 = (1 << 32) - 1
 
 
 def by_partition(key: str) -> str:
@@ -40,11 +42,48 @@ def by_broker(key: str) -> str:
 
 def by_shard(shards: int) -> Grouping:
     """Return the grouping that hashes keys to `shards` groups."""
+    names = shard_names(shards)
 
     def group(key: str) -> str:
-        return f"shard-{zlib.crc32(key.encode('utf-8')) % shards}"
+        return names[zlib.crc32(key.encode("utf-8")) % shards]
 
     return group
+
+
+@cache
+def shard_names(shards: int) -> tuple[str, ...]:
+    """Return names whose hashes in Spark differ in their last bits, so that tasks get equally many shards.
+
+    Spark chooses a group's task by the hash of its name modulo the number of tasks. With consecutive names, one of four
+    tasks gets 6 of 16 shards and another one gets 1. These names are even for any power of two.
+    """
+    mask, number = (1 << (shards - 1).bit_length()) - 1, 0
+    names: dict[int, str] = {}
+    while len(names) < shards:
+        name = f"shard-{number}"
+        slot = spark_hash(name.encode()) & mask
+        if slot < shards:
+            names.setdefault(slot, name)
+        number += 1
+    return tuple(names[slot] for slot in range(shards))
+
+
+def spark_hash(text: bytes) -> int:
+    """Return the hash by which Spark distributes rows over tasks (MurmurHash3, with a tail byte by byte), unsigned."""
+    value, whole = 42, len(text) // 4 * 4
+    words = [int.from_bytes(text[at : at + 4], "little") for at in range(0, whole, 4)]
+    for word in [*words, *(byte - (byte > 127) * 256 for byte in text[whole:])]:
+        value ^= _rotate(word * 0xCC9E2D51, 15) * 0x1B873593 & _UINT32
+        value = _rotate(value, 13) * 5 + 0xE6546B64 & _UINT32
+    value ^= len(text)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        value = (value ^ value >> shift) * factor & _UINT32
+    return value ^ value >> 16
+
+
+def _rotate(value: int, bits: int) -> int:
+    value &= _UINT32
+    return (value << bits | value >> 32 - bits) & _UINT32
 
 
 def grouping_function(grouping: str, shards: int) -> Grouping:
