@@ -72,7 +72,7 @@ def needing_spark() -> Iterator[None]:
 
 
 def write_table(path: str, rows: pa.Table | pa.RecordBatchReader, **options: Any) -> None:
-    """Write a table with deltalake's `write_deltalake`, whose panics on a full disk are raised, but not printed."""
+    """Write a table with deltalake's `write_deltalake`, and raise its panics on a full disk without printing them."""
     with hidden_panics():
         write_deltalake(path, rows, **options)
 

@@ -32,7 +32,7 @@ Do = Callable[..., None]
 
 
 class ModelHost:
-    """Clock and event loop of the host of all clients and brokers, whose steps share its cores.
+    """Clock and event loop of the host of all clients and brokers; their steps share its cores.
 
     Without `cores`, steps do not slow each other down.
     """

@@ -31,6 +31,7 @@ from purgatory_udf.contract.tables import COMMENTED_TABLES, RECORDED, REJECTED_E
 from purgatory_udf.contract.tables import EVENTS as EVENTS_SCHEMA
 from purgatory_udf.launch.backend_choice import FOLLOWED_BYTES
 from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic, Messages, connect, read_stream
+from purgatory_udf.sources.request_log import fetch_scanner
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.carried_state import CarriedState, StepFiles, step_folder
@@ -303,7 +304,8 @@ class LogSteps(TopicSteps):
         files = StepFiles(backend, self._folder)
         state = files.start(step)
         first, topic = state.carried.seq, self._topic
-        read_lines = log_reader.read_messages(zone_of(self._options.zone), state.carried.until_us)
+        compiled = fetch_scanner.is_worthwhile(state.carried.counts.get("lines", 0) * fetch_scanner.LINE_BYTES)
+        read_lines = log_reader.read_messages(zone_of(self._options.zone), state.carried.until_us, compiled)
         read = files.stage(step, "read", messages.map(read_lines, log_reader.READ))
 
         def stage(name: str, rows: Dataset) -> Dataset:

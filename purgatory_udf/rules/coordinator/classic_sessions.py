@@ -1,7 +1,7 @@
 """Sessions of members of classic groups (DelayedHeartbeat).
 
 A member that sends no liveness signal before its deadline has failed. For members of consumer groups see
-`consumer_sessions`.
+`coordinator_timer`.
 """
 
 from __future__ import annotations

@@ -40,9 +40,14 @@ from purgatory_udf.rules.coordinator.consumer_group import (
     existing_topics,
     reconciled,
 )
-from purgatory_udf.rules.coordinator.consumer_sessions import RECONCILIATION, SESSION, MemberTimer, MemberTimers
 from purgatory_udf.rules.coordinator.coordinator_journal import NONE, ChangeRecorder, GroupJournal
-from purgatory_udf.rules.coordinator.coordinator_timer import CoordinatorTimer
+from purgatory_udf.rules.coordinator.coordinator_timer import (
+    RECONCILIATION,
+    SESSION,
+    CoordinatorTimer,
+    MemberTimer,
+    MemberTimers,
+)
 from purgatory_udf.rules.coordinator.group_operations import OperationStart
 from purgatory_udf.rules.coordinator.group_requests import (
     ConsumerHeartbeat,

@@ -21,8 +21,8 @@ from purgatory_udf.rules.coordinator.consumer_group import (
     Partitions,
     RefusedError,
 )
-from purgatory_udf.rules.coordinator.consumer_sessions import JOIN, SESSION, SYNC, MemberTimers
 from purgatory_udf.rules.coordinator.coordinator_journal import NONE, GroupJournal
+from purgatory_udf.rules.coordinator.coordinator_timer import JOIN, SESSION, SYNC, MemberTimers
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_operations import OperationStart
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, Heartbeat, JoinGroup, LeaveGroup, SyncGroup

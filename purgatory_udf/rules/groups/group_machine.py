@@ -10,8 +10,8 @@ from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.coordinator.classic_sessions import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
 from purgatory_udf.rules.coordinator.consumer_group import ConsumerGroup
-from purgatory_udf.rules.coordinator.consumer_sessions import MemberTimer
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, GroupJournal
+from purgatory_udf.rules.coordinator.coordinator_timer import MemberTimer
 from purgatory_udf.rules.coordinator.group_coordinator import GroupCoordinator
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_operations import (

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purgatory_udf.rules.coordinator.classic_sessions import DelayedHeartbeat
-from purgatory_udf.rules.coordinator.consumer_sessions import MemberTimer
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
+from purgatory_udf.rules.coordinator.coordinator_timer import MemberTimer
 from purgatory_udf.rules.coordinator.group_operations import GroupOperation, JoinKey, MemberKey, SyncKey
 from purgatory_udf.rules.coordinator.rebalance import CONVERTED
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN

@@ -10,8 +10,7 @@ In reading order:
 - `share_state`: the persisted states of share partitions, settings of share groups, and dead-letter queues
 - `share_delivery`: reads of logs for share fetches, and acquisition of the records
 - `delayed_share_fetch`: the delayed operation of share fetches
-- `share_sessions`: the share sessions of a broker
-- `share_broker`: the share partitions of a broker, and the events that check waiting share fetches
+- `share_broker`: the share partitions and share sessions of a broker, and the events that check waiting share fetches
 - `broker`: a broker's replicas and purgatories, and the cluster
 - `event_handlers`: turns each event of a trace into a delayed operation, or into a change that triggers checks
 - `reference_replay`: the replay of a whole trace, with outcomes and gauges, and of share groups in steps

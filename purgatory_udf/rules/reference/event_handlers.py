@@ -52,6 +52,7 @@ from purgatory_udf.rules.reference.delayed_remote import (
 )
 from purgatory_udf.rules.reference.delayed_share_fetch import DelayedShareFetch, ShareFetch
 from purgatory_udf.rules.reference.partition import FetchIsolation, Partition, ReplicaStatus
+from purgatory_udf.rules.reference.share_broker import SHARE_SESSION_LIMIT_REACHED
 from purgatory_udf.rules.reference.share_delivery import RemoteData
 from purgatory_udf.rules.reference.share_records import (
     Acknowledgement,
@@ -60,7 +61,6 @@ from purgatory_udf.rules.reference.share_records import (
     ShareGroupLimits,
     StateBatch,
 )
-from purgatory_udf.rules.reference.share_sessions import SHARE_SESSION_LIMIT_REACHED
 from purgatory_udf.rules.reference.share_state import GroupKey, PersistedState, ShareAnswer, StateRead
 
 Event = Mapping[str, Any]

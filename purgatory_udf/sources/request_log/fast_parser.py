@@ -372,17 +372,7 @@ class FetchLines:
     def times(self) -> dict[str, Numbers]:
         """Return the times of `Request` as columns."""
         times_ms = _table(self.messages, _times_ms, 6, np.float64)
-        total, queue, local, remote, queued, sent = np.rint(times_ms * 1000).astype(np.int64).T
-        arrival = self.written_us - total
-        done = arrival + queue + local
-        return {
-            "arrival_us": arrival,
-            "start_us": arrival + queue,
-            "local_us": done,
-            "remote_us": remote,
-            "answered_us": np.where(remote != 0, done + remote, np.minimum(done, self.written_us - queued - sent)),
-            "written_us": self.written_us,
-        }
+        return times_of(self.written_us, *np.rint(times_ms * 1000).astype(np.int64).T)
 
     def fields(self) -> dict[str, Sequence[Any]]:
         """Return further columns of `Request`, which do not depend on the API."""
@@ -437,22 +427,22 @@ def _bodies_of(messages: Sequence[_FetchLine]) -> FetchColumns | None:
     fetched[:, 5] = -1
     if any(map(_diverging, read)):
         fetched[:, 5] = [(data.divergingEpoch or _NO_END).endOffset for data in read]
-    if not (_OTHER_TOPICS.isdisjoint(topics) and all(map(_has_partitions, chain.from_iterable(of_requests)))):
+    if not (OTHER_TOPICS.isdisjoint(topics) and all(map(_has_partitions, chain.from_iterable(of_requests)))):
         return None
     names = [name or "" for name in topics]
     return FetchColumns(names, limits, listed, listed_bounds, forgotten, forgotten_bounds, fetched, fetched_bounds)
 
 
 # The metadata log, the id of topics without one, and topics without id and name.
-_OTHER_TOPICS = METADATA_TOPICS | {NO_TOPIC_ID, None}
+OTHER_TOPICS = METADATA_TOPICS | {NO_TOPIC_ID, None}
 
 
 def _is_usual(message: _FetchLine) -> bool:
-    """Return whether no topic is one of `_OTHER_TOPICS`, and the request's topics are as in `_has_partitions`."""
+    """Return whether no topic is one of `OTHER_TOPICS`, and the request's topics are as in `_has_partitions`."""
     request, response = message.request, message.response or _NO_RESPONSE
     requested = request.topics or ()
     all_topics: Iterator[Any] = chain(requested, request.forgottenTopicsData or (), response.responses or ())
-    is_usual = _OTHER_TOPICS.isdisjoint(topic.topicId or topic.topic for topic in all_topics)
+    is_usual = OTHER_TOPICS.isdisjoint(topic.topicId or topic.topic for topic in all_topics)
     return is_usual and all(map(_has_partitions, requested))
 
 
@@ -486,6 +476,22 @@ def _table(rows: Sequence[Any], fields: Callable[[Any], tuple[Any, ...]], width:
     """Return fields of objects as an array with `width` columns."""
     values = chain.from_iterable(map(fields, rows))
     return np.fromiter(values, kind, len(rows) * width).reshape(len(rows), width)
+
+
+def times_of(
+    written: Numbers, total: Numbers, queue: Numbers, local: Numbers, remote: Numbers, queued: Numbers, sent: Numbers
+) -> dict[str, Numbers]:
+    """Return the times of `Request` as columns, from the time of each line and the durations in it."""
+    arrival = written - total
+    done = arrival + queue + local
+    return {
+        "arrival_us": arrival,
+        "start_us": arrival + queue,
+        "local_us": done,
+        "remote_us": remote,
+        "answered_us": np.where(remote != 0, done + remote, np.minimum(done, written - queued - sent)),
+        "written_us": written,
+    }
 
 
 def parse_fetches(lines: Sequence[bytes], zone: tzinfo) -> FetchLines:
@@ -540,7 +546,7 @@ def _stamps(
     if first is not None:
         start, end = first.start(1), first.end(2)
         rests = [head[end:] for head in heads]
-        known = {rest: _after_time(rest, len(first[2])) for rest in set(rests)}
+        known = {rest: after_time(rest, len(first[2])) for rest in set(rests)}
         is_utc, brokers = np.array([known[rest] for rest in rests], np.int64).T
         stamps = np.frombuffer(b"".join([head[:end].ljust(end) for head in heads]), np.uint8)
         written, has_time = _times_in(stamps.reshape(len(heads), end), start, is_utc, zone)
@@ -554,19 +560,19 @@ def _stamps(
     return written, brokers, has_time
 
 
-_OTHER_LAYOUT = -1
+OTHER_LAYOUT = -1
 
 
 @lru_cache(maxsize=256)
-def _after_time(rest: bytes, digits: int) -> tuple[int, int]:
+def after_time(rest: bytes, digits: int) -> tuple[int, int]:
     """Return whether a time is in UTC, and the broker id, from the text after its fraction of `digits` digits.
 
-    The first value is `_OTHER_LAYOUT` if the time needs `_written`.
+    The first value is `OTHER_LAYOUT` if the time needs `_written`.
     """
     text = f"2000-01-01 00:00:00.{'0' * digits}{rest.decode()}"
     match = _ISO_TIMESTAMP.match(text)
     if match is None or len(match[2]) != digits:
-        return _OTHER_LAYOUT, NO_BROKER
+        return OTHER_LAYOUT, NO_BROKER
     return bool(match[3]), min(_broker_in(text[match.end() :]), MAX_BROKER + 1)
 
 
@@ -578,7 +584,7 @@ def _times_in(
     Args:
         stamps: The texts; the first one has a time with fractions of a second, up to its end.
         start: Where the date starts.
-        is_utc: Whether the time is in UTC, or `_OTHER_LAYOUT`.
+        is_utc: Whether the time is in UTC, or `OTHER_LAYOUT`.
         zone: Time zone of the others.
     """
     digits = stamps - ord("0")
@@ -593,12 +599,28 @@ def _times_in(
     hours, minutes, seconds = number(11, 13), number(14, 16), number(17, 19)
     width = stamps.shape[1] - start
     times = (hours * 3600 + minutes * 60 + seconds) * 1_000_000 + number(20, width) * 10 ** (26 - width)
-    valid = alike & (is_utc != _OTHER_LAYOUT) & (hours < 24) & (minutes < 60) & (seconds < 60)
-    days = (number(0, 4) * 10_000 + number(5, 7) * 100 + number(8, 10)) * 2 + is_utc
-    for day in np.unique(days[valid]).tolist():
-        date, utc = divmod(day, 2)
+    valid = alike & (is_utc != OTHER_LAYOUT) & (hours < 24) & (minutes < 60) & (seconds < 60)
+    days = number(0, 4) * 10_000 + number(5, 7) * 100 + number(8, 10)
+    return add_midnights(times, valid, days, is_utc, zone)
+
+
+def add_midnights(
+    times: Numbers, valid: npt.NDArray[np.bool_], days: Numbers, is_utc: Numbers, zone: tzinfo
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    """Return times since the epoch, given times of day in microseconds, and which of the valid ones are possible.
+
+    Args:
+        times: Times of day.
+        valid: Which times are valid.
+        days: Their dates, such as 20261121.
+        is_utc: Whether the time is in UTC.
+        zone: Time zone of the others.
+    """
+    keys = days * 2 + is_utc
+    for key in np.unique(keys[valid]).tolist():
+        date, utc = divmod(key, 2)
         text = f"{date // 10_000:04}-{date // 100 % 100:02}-{date % 100:02}"
         midnight = _midnight_us(text, UTC if utc else zone)
-        valid &= (days != day) | (midnight is not None)
-        times[days == day] += midnight or 0
+        valid &= (keys != key) | (midnight is not None)
+        times[keys == key] += midnight or 0
     return times, valid

@@ -17,6 +17,8 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import files_below, identity_of
 
 # Codecs by suffix of compressed files.
+# Text of logs compresses to about a tenth.
+_USUAL_RATIO = 10
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 JSON_LINES = tuple(f".{kind}{codec}" for kind in ("jsonl", "json", "ndjson") for codec in ("", *CODECS))
 PARQUET = (".parquet",)
@@ -37,6 +39,11 @@ class InputFile:
     name: str
     size: int
     modified: int | None = None
+
+    @property
+    def expected_bytes(self) -> int:
+        """Its size, or about its size without compression."""
+        return self.size * _USUAL_RATIO if self.name.endswith(tuple(CODECS)) else self.size
 
 
 def find_files(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, tzinfo
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from purgatory_udf.sources.request_log import fetch_scanner
 from purgatory_udf.sources.request_log.fast_parser import parse_fetches, parse_line
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow, fetches_in
@@ -26,6 +27,15 @@ from purgatory_udf.sources.trace_files.text_lines import FileLimits, byte_pieces
 from tests.chaos import hostile_inputs
 from tests.sources.request_log.log_lines import T, fetch_line, log_line, message, us
 from tests.support import recorded
+
+
+@pytest.fixture(autouse=True, params=["decoded", "scanned"])
+def fetches_are(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run each test with decoders, and with compiled code."""
+    if request.param == "scanned":
+        fetch_scanner.load()
+    yield request.param
+    fetch_scanner.unload()
 
 
 def test_request_row_matches_schema() -> None:
@@ -110,6 +120,7 @@ def test_totals_of_pieces_are_added() -> None:
 
 
 def _use_complete_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_scanner, "is_loaded", lambda: False)
     monkeypatch.setattr(log_reader, "parse_fetches", lambda _, zone: parse_fetches([], zone))
     monkeypatch.setattr(log_reader, "parse_line", lambda *_: None)
 
@@ -137,6 +148,44 @@ def test_parsers_agree_on_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     fast, complete = _readings(lines, monkeypatch)
     assert fast == complete
     assert len(_fast(lines)) + sum(parse_line(line, Place(0, 1), UTC) is not None for line in lines) > 2_000
+
+
+def test_parsers_agree_on_damaged_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes are replaced, removed, inserted and moved at random places of fetches."""
+    random = Random(11)
+    lines = [
+        _fetch_of_recording(),
+        _compact(fetch_line(9, {0: 3}, {0: 80}, epoch=3, session=7, forgotten=[1])).encode(),
+    ]
+    damaged = [_damaged(random.choice(lines), random) for _ in range(4_000)]
+    fast, complete = _readings(damaged, monkeypatch)
+    assert fast == complete
+    assert 1_000 < len(_fast(damaged)) < 3_000
+
+
+def _fetch_of_recording() -> bytes:
+    """Return the longest fetch of a recording that has fewer than 2,000 bytes."""
+    lines = recorded.lines(recorded.data_file("traces", "W3-groups-k39", "request-1.log"))
+    fetches = (line.rstrip("\n").encode() for line in islice(lines, 1_500) if '"FETCH"' in line)
+    return max((line for line in fetches if len(line) < 2_000), key=len)
+
+
+def _damaged(line: bytes, random: Random) -> bytes:
+    place = random.randrange(len(line))
+    other = random.choice([b"0", b"9", b"-", b".", b'"', b"\\", b"{", b"}", b"]", b",", b" ", b"e", b"\xff", b"null"])
+    match random.randrange(5):
+        case 0:
+            return line[:place] + other + line[place + 1 :]
+        case 1:
+            return line[:place] + other + line[place:]
+        case 2:
+            return line[:place] + line[place + random.randint(1, 30) :]
+        case 3:
+            return line[:place]
+        case _:
+            digits = [at for at, byte in enumerate(line) if 48 <= byte <= 57]
+            at = random.choice(digits)
+            return line[:at] + str(10 ** random.randint(0, 20) - 1).encode() + line[at + 1 :]
 
 
 @pytest.mark.parametrize("seed", range(4))

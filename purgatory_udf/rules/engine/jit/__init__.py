@@ -3,6 +3,7 @@
 - `records`: tables of records, accessors for compiled code, copies in numpy
 - `compiled_functions`: the decorators, and operations that are one instruction
 - `code_cache`: where compiled code is cached, and whether numba is the pinned version
+- `line_scanner`: reads lines of text with a known layout into columns; only imports of request logs use it
 - `numba_pipeline`: a faster compilation of helpers, with the pinned version of numba
 
 Only this package imports numba.

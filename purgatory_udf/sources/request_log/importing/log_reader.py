@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from itertools import chain
 from typing import Any
@@ -19,12 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
+from purgatory_udf.sources.request_log import fetch_scanner
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_context import NO_REMOTE_WAITS, RemoteWaits
 from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster_metadata import HEARTBEAT, permits_shutdown
 from purgatory_udf.sources.request_log.complete_parser import TEXT_FORMAT, read_line
-from purgatory_udf.sources.request_log.fast_parser import UnparsedRequest, parse_fetches, parse_line
+from purgatory_udf.sources.request_log.fast_parser import FetchLines, UnparsedRequest, parse_fetches, parse_line
 from purgatory_udf.sources.request_log.fetch_conversion import READ_COMMITTED
 from purgatory_udf.sources.request_log.fetch_sessions import session_key, session_keys
 from purgatory_udf.sources.request_log.group_conversion import CONSUMER_HEARTBEAT, LEFT_OUT_HEARTBEATS
@@ -246,8 +247,16 @@ def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
 _BATCH_BYTES = 2 << 20
 
 
-def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
-    """Yield the READ rows of a piece of a log file; `zone` is the time zone of timestamps without one."""
+def read_piece(piece: Piece, zone: tzinfo, compiled: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yield the READ rows of a piece of a log file.
+
+    Args:
+        piece: The piece.
+        zone: Time zone of timestamps without one.
+        compiled: Whether to load compiled code for fetches (`fetch_scanner`).
+    """
+    if compiled:
+        fetch_scanner.use()
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in _small_batches_of(piece, zone):
@@ -287,15 +296,20 @@ def _small_batches_of(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
     yield tally.end(file=piece.file, piece=piece.index, line=first - 1)
 
 
-def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def read_messages(
+    zone: tzinfo, since_us: int, compiled: bool = False
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the step that reads messages (partition, offset, value), each of which is a line.
 
-    `zone` is the time zone of timestamps without one.
-
-    A request that a broker handled before `since_us` is rejected as late.
+    Args:
+        zone: Time zone of timestamps without one.
+        since_us: A request that a broker handled before this time is rejected as late.
+        compiled: Whether to load compiled code for fetches (`fetch_scanner`).
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if compiled:
+            fetch_scanner.use()
         tally = Tally()
         for batch in chain.from_iterable(map(_in_small_batches, batches)):
             rows = Rows(tally)
@@ -359,7 +373,26 @@ class Rows:
             by_path: The broker id in the file's path, for lines without a broker id; None if it has none.
             since_us: If given, fetches that a broker handled before this time are left out.
         """
-        fetches, counts = parse_fetches(lines, zone), self._tally.counts
+        is_read = np.zeros(len(lines), bool)
+        if fetch_scanner.is_loaded():
+            self._add_fetches(fetch_scanner.scan_fetches(lines, zone), is_read, files, numbers, by_path, since_us)
+        places = np.flatnonzero(~is_read)
+        others = parse_fetches([lines[place] for place in places.tolist()], zone)
+        others = replace(others, numbers=places[others.numbers])
+        self._add_fetches(others, is_read, files, numbers, by_path, since_us)
+        return is_read
+
+    def _add_fetches(
+        self,
+        fetches: FetchLines | fetch_scanner.ScannedFetches,
+        is_read: npt.NDArray[np.bool_],
+        files: npt.NDArray[Any],
+        numbers: npt.NDArray[Any],
+        by_path: int | None,
+        since_us: int | None,
+    ) -> None:
+        """Add and count fetches, and mark their lines in `is_read`; see `add_fetches`."""
+        counts = self._tally.counts
         if by_path is None:
             fetches = fetches.where(fetches.brokers != NO_BROKER)
         if since_us is not None:
@@ -367,13 +400,16 @@ class Rows:
         skipped = np.array([is_sent_to_controller(*sender) for sender in fetches.senders()], bool)
         relevant, bodies = fetches.where(~skipped).with_bodies()
         skipped_numbers = fetches.numbers[skipped]
-        is_read = np.zeros(len(lines), bool)
         is_read[relevant.numbers] = is_read[skipped_numbers] = True
         unnamed = np.sum(fetches.brokers[is_read[fetches.numbers]] == NO_BROKER)
-        of_lines = {"requests": np.sum(is_read), "no_broker": unnamed, "controller": len(skipped_numbers)}
+        of_lines = {
+            "requests": len(relevant) + len(skipped_numbers),
+            "no_broker": unnamed,
+            "controller": len(skipped_numbers),
+        }
         counts.update({cause: int(number) for cause, number in of_lines.items() if number})
         if not len(relevant):
-            return is_read
+            return
         times, fields = relevant.times(), relevant.fields()
         self._tally.count_fetches(bodies, times["remote_us"], int(np.sum(relevant.has_rack())))
         self._tally.count_span(int(np.min(times["arrival_us"])), int(np.max(times["answered_us"])))
@@ -388,7 +424,6 @@ class Rows:
             "session": session_keys(bodies.limits[:, 5], *relevant.sessions(), connections),
         }
         self._batches.append(fetch_batch(columns, bodies, {"row": REQUEST, "piece": self._piece}, READ))
-        return is_read
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches."""

@@ -1,0 +1,139 @@
+"""The scanner reads all fetches of Kafka, and only long imports load it. Its values: `test_fast_parser`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.rules.engine.jit import code_cache
+from purgatory_udf.sources.request_log import fetch_scanner
+from purgatory_udf.sources.request_log.fast_parser import parse_fetches
+from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
+from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
+from tests.sources.request_log.log_lines import T, fetch_line
+from tests.support import recorded
+
+LOGS = {
+    f"{name}/{path.name}": path
+    for name, folder in recorded.find_all("traces").items()
+    for path in sorted(folder.glob("request-*.log*"))
+}
+
+
+@pytest.fixture(autouse=True)
+def not_loaded() -> Iterator[None]:
+    fetch_scanner.unload()
+    yield
+    fetch_scanner.unload()
+
+
+def _scanned(lines: Sequence[bytes]) -> list[int]:
+    """Return the places of the lines that the scanner reads."""
+    fetch_scanner.load()
+    fetches, _ = fetch_scanner.scan_fetches(lines, UTC).with_bodies()
+    return [int(number) for number in fetches.numbers]
+
+
+def _line(**options: Any) -> bytes:
+    """Return a fetch as Kafka writes it, without white space."""
+    line = fetch_line(9, {0: 3, 2: 8}, {0: 80}, epoch=3, session=7, forgotten=[1, 4], **options)
+    return line.replace('": ', '":').replace(", ", ",").encode()
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_every_fetch_of_recording_is_scanned(name: str) -> None:
+    lines = [line.rstrip("\n").encode() for line in islice(recorded.lines(LOGS[name]), 3_000)]
+    fetches, _ = parse_fetches(lines, UTC).with_bodies()
+    assert _scanned(lines) == fetches.numbers.tolist()
+
+
+def test_optional_fields_may_be_missing() -> None:
+    diverging = b',"divergingEpoch":{"epoch":0,"endOffset":5}'
+    line = _line(rack="r").replace(b',"recordsSize', diverging + b',"recordsSize')
+    without = [
+        b',"maxBytes":1000000',
+        b',"isolationLevel":0',
+        b',"currentLeaderEpoch":0',
+        diverging,
+        b',"rackId":"r"',
+        b'"errorCode":0,"sessionId":7,',
+        b',"recordsSizeInBytes":80',
+    ]
+    lines = [line, *(line.replace(field, b"") for field in without)]
+    assert len(set(lines)) == len(lines)
+    assert _scanned(lines) == list(range(len(lines)))
+
+
+def test_other_layouts_are_left_to_other_parser() -> None:
+    line = _line()
+    named = line.replace(b'"topicId":', b'"topic":')
+    topic_id = T.encode()
+    lines = {
+        line: True,
+        named: True,
+        line.replace(b'":', b'": '): False,
+        line.replace(topic_id, b"\\u0041"): False,
+        line.replace(topic_id, "é".encode()): False,
+        line.replace(topic_id, b""): False,
+        named.replace(topic_id, b"__cluster_metadata"): False,
+        line.replace(b'"maxWaitMs":500', b'"maxWaitMs":5e2'): False,
+        line.replace(b'"maxWaitMs":500', b'"maxWaitMs":0500'): False,
+        line.replace(b'"maxWaitMs":500', b'"maxWaitMs":-500'): True,
+        line.replace(b'"fetchOffset":3', b'"fetchOffset":999999999999999999'): True,
+        line.replace(b'"fetchOffset":3', b'"fetchOffset":1000000000000000000'): False,
+        line.replace(b'"requestApiVersion":13', b'"requestApiVersion":2147483648'): False,
+        line.replace(b'"localTimeMs":1.0', b'"localTimeMs":1.0001'): False,
+        line.replace(b'"partitions":[1,4]', b'"partitions":[]'): True,
+        line.replace(b"T02:", b"T24:"): False,
+        line + b" ": False,
+        line[:-1]: False,
+        b"": False,
+    }
+    assert len(lines) == 19
+    assert _scanned([*lines]) == [number for number, is_read in enumerate(lines.values()) if is_read]
+
+
+def test_wide_fetch_is_scanned() -> None:
+    """A fetch of 1,000 partitions has too many brackets for the decoder."""
+    line = fetch_line(9, dict.fromkeys(range(1_000), 3)).replace('": ', '":').replace(", ", ",").encode()
+    assert len(parse_fetches([line], UTC)) == 0
+    assert _scanned([line]) == [0]
+
+
+def test_short_logs_do_not_load_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_scanner, "modules", {})
+    assert [fetch_scanner.is_worthwhile(size << 20) for size in (0, 127, 128)] == [False, False, True]
+    monkeypatch.setattr(fetch_scanner, "modules", {"numba": None})
+    assert fetch_scanner.is_worthwhile(0)
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_import_does_not_compile(monkeypatch: pytest.MonkeyPatch, is_complete: bool) -> None:
+    monkeypatch.setattr(code_cache, "is_complete", lambda: is_complete)
+    fetch_scanner.use()
+    assert fetch_scanner.is_loaded() is is_complete
+
+
+def test_import_is_same_with_and_without_scanner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = []
+    for is_complete in (False, True):
+        monkeypatch.setattr(code_cache, "is_complete", lambda is_complete=is_complete: is_complete)
+        out = tmp_path / str(is_complete)
+        logs = [str(LOGS[f"W3-groups-k39/request-{broker}.log.xz"]) for broker in (1, 2, 3)]
+        ingest_request_log(LocalBackend(), RequestLogOptions(logs, str(out)), print)
+        assert fetch_scanner.is_loaded() is is_complete
+        tables.append(
+            {
+                name: DeltaTable(str(out / name)).to_pyarrow_table().drop_columns(["run_id"]).to_pylist()
+                for name in ("events", "recorded", "rejected_events")
+            }
+        )
+    assert tables[0] == tables[1]
+    assert len(tables[0]["events"]) > 1_000
