@@ -150,7 +150,7 @@ class LocalDataset(Dataset):
     @classmethod
     def of(cls, table: pa.Table) -> LocalDataset:
         """Wrap a table that is in memory."""
-        dataset = cls(table.schema, (), table.nbytes)
+        dataset = cls(table.schema, ())
         dataset._table = table
         return dataset
 
@@ -213,7 +213,7 @@ class LocalDataset(Dataset):
             if each._table is not None:
                 tables.append(_with_schema(each._table, schema))
             parts += each.widened_parts(schema)
-            sizes.append(each._input_bytes)
+            sizes.append(each._size())
         if len(tables) == 1 + len(others):
             return LocalDataset.of(pa.concat_tables(tables))
         known = [size for size in sizes if size is not None]
@@ -246,12 +246,21 @@ class LocalDataset(Dataset):
         LocalDelta().append(path, self.collect().select(schema.names).cast(schema), transaction)
 
     def _where(self, condition: Callable[[Any], Any]) -> LocalDataset:
-        def filtered(batch: Any) -> Any:
+        def filtered(batch: pa.RecordBatch) -> pa.RecordBatch:
             mask = condition(batch)
-            # Often all rows are wanted, and then none is copied. A comparison with null is null.
-            return batch if mask.null_count == 0 and pc.all(mask).as_py() else batch.filter(mask)
+            # Often all rows of a batch are wanted, or none, and then none is copied. A comparison with null is null.
+            if mask.null_count == 0 and pc.all(mask).as_py():
+                return batch
+            return batch.filter(mask) if pc.any(mask).as_py() else batch.slice(0, 0)
 
-        return self._derived(filtered, self.schema)
+        if self._table is None:
+            return self._derived(filtered, self.schema)
+        batches = [rows for batch in self._table.to_batches() if (rows := filtered(batch)).num_rows]
+        return LocalDataset.of(pa.Table.from_batches(batches, self.schema))
+
+    def _size(self) -> int | None:
+        """Return the size of the rows, or of those from which they are computed, if known."""
+        return self._input_bytes if self._table is None else self._table.nbytes
 
     def _derived(self, change: Callable[[Any], Any], schema: pa.Schema) -> LocalDataset:
         if self._table is not None:
@@ -264,7 +273,7 @@ class LocalDataset(Dataset):
         return [partial(_mapped, widen, part) for part in self._ungrouped_parts()]
 
     def _with_parts(self, schema: pa.Schema, parts: Sequence[Part]) -> LocalDataset:
-        return LocalDataset(schema, parts, self._input_bytes)
+        return LocalDataset(schema, parts, self._size())
 
     def _ungrouped_parts(self) -> Sequence[Part]:
         return self._parts if self._table is None else _cut(self._table, None, ())

@@ -154,9 +154,9 @@ class Fetches:
 class ConvertedFetches:
     """Operations and facts of fetches.
 
-    `operations` has a row for each operation: `time_us`, `broker`, `file`, `line`, `fetch` (FETCH) and `recorded`
-    (`RECORDED_OUTCOME`). `limit_ms` are their maximum waits, `waited_us` the recorded ones, and `expired` whether they
-    expired.
+    `operations` has a row for each operation: `time_us`, `broker`, `file`, `line` and, if they are needed, `fetch`
+    (FETCH) and `recorded` (`RECORDED_OUTCOME`). `limit_ms` are their maximum waits, `waited_us` the recorded ones, and
+    `expired` whether they expired.
     """
 
     operations: dict[str, pa.Array]
@@ -182,10 +182,10 @@ class FetchConverter:
         self._states: dict[SessionName, SessionState] = defaultdict(SessionState)
         self._keys: _Numbers[Key] = _Numbers()
 
-    def convert(self, fetches: Fetches, report: Report) -> ConvertedFetches:
+    def convert(self, fetches: Fetches, report: Report, *, needs_operations: bool = True) -> ConvertedFetches:
         """Convert the next fetches of one or more sessions. `report` counts what could not be derived."""
         resolved = self._resolved(fetches)
-        return _Conversion(self._context, fetches, resolved, self._states, self._keys, report).result()
+        return _Conversion(self._context, fetches, resolved, self._states, self._keys, report).result(needs_operations)
 
     def take_empty_attempts(self, name: SessionName) -> FactsOfPartitions:
         """Remove and return all attempts of a session but the latest of each partition. They are known to be empty."""
@@ -351,7 +351,7 @@ class _Conversion:
         self._at_once = np.zeros(len(fetches), bool)
         self._redirected: dict[int, int] = {}
 
-    def result(self) -> ConvertedFetches:
+    def result(self, needs_operations: bool) -> ConvertedFetches:
         fetches, report, converted = self._fetches, self._report, self._converted
         complete, failed = self._resolved.complete, self._error != 0
         report.count("session_unknown", int(np.sum(~converted)))
@@ -373,9 +373,9 @@ class _Conversion:
             "broker": fetches.broker,
             "file": fetches.file,
             "line": fetches.line,
-            "fetch": self._events(),
-            "recorded": recorded,
         }
+        if needs_operations:
+            rows |= {"fetch": self._events(), "recorded": recorded()}
         mask = pa.array(converted)
         return ConvertedFetches(
             {name: pa.array(column).filter(mask) for name, column in rows.items()},
@@ -673,8 +673,8 @@ class _Conversion:
                 key = int(self._replica[number]), (self._context.name(topic), partition)
                 self._facts.setdefault(key, []).append(copied)
 
-    def _recorded(self) -> tuple[Booleans, pa.Array]:
-        """Return whether each fetch expired, and its recorded outcome; see `RecordedOutcome`.
+    def _recorded(self) -> tuple[Booleans, Callable[[], pa.Array]]:
+        """Return whether each fetch expired, and a function that returns the recorded outcomes; see `RecordedOutcome`.
 
         A fetch that waited has expired if it returned less than `min_bytes` and no error ended it before its timeout.
         On every recording this agrees with the broker's own counter of expirations, to within two.
@@ -689,20 +689,24 @@ class _Conversion:
         size = np.diff(np.append(0, np.cumsum(self._bytes))[bounds])
         in_time = fetches.remote_us < np.clip(self._max_wait, -_LONGEST_MS, _LONGEST_MS) * 1000 - TIMER_EARLY_US
         expired = self._waited & (size < self._min_bytes) & ((first_error == 0) | ~in_time)
-        columns = {
-            "api": pa.repeat("FETCH", len(fetches)),
-            "kind": _either(self._replica >= 0, "follower fetch", "consumer fetch"),
-            "outcome": pc.if_else(expired, EXPIRED, _either(self._waited, COMPLETED, AT_ONCE)),
-            "remote_ms": fetches.remote_us / 1000,
-            "local_ms": (fetches.local_us - fetches.start_us) / 1000,
-            "written_us": fetches.written_us,
-            "error": _named_errors(first_error),
-            "bytes": size,
-            "timed_out": timed_out,
-            "generation": pa.nulls(len(fetches)),
-            "complete": self._resolved.complete,
-        }
-        return expired, _structs(columns, RECORDED_OUTCOME)
+
+        def recorded() -> pa.Array:
+            columns = {
+                "api": pa.repeat("FETCH", len(fetches)),
+                "kind": _either(self._replica >= 0, "follower fetch", "consumer fetch"),
+                "outcome": pc.if_else(expired, EXPIRED, _either(self._waited, COMPLETED, AT_ONCE)),
+                "remote_ms": fetches.remote_us / 1000,
+                "local_ms": (fetches.local_us - fetches.start_us) / 1000,
+                "written_us": fetches.written_us,
+                "error": _named_errors(first_error),
+                "bytes": size,
+                "timed_out": timed_out,
+                "generation": pa.nulls(len(fetches)),
+                "complete": self._resolved.complete,
+            }
+            return _structs(columns, RECORDED_OUTCOME)
+
+        return expired, recorded
 
     def _events(self) -> pa.Array:
         """Return the event of each fetch (FETCH)."""

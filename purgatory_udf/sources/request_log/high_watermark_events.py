@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from heapq import merge
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.logged_request import Place
 from purgatory_udf.sources.request_log.partition_facts import (
     Append,
+    Booleans,
     FollowerCopy,
     Integers,
     PartitionFacts,
@@ -165,8 +166,34 @@ class TimedEvent(NamedTuple):
     cause: Place | None = None
 
 
-# Rows that are read at once.
-_CHUNK = 4096
+class OffsetChanges(NamedTuple):
+    """Changes of a partition that move an offset, as columns, those of equal rank in order.
+
+    Attributes:
+        at_us: Their times.
+        kind: Their indices in `KINDS_OF_OFFSETS`.
+        offset: The new offsets.
+        bytes: Size of appended records; -1: no append.
+        batches: Number of appended batches; -1: unknown.
+        replica: Broker id of a follower; -1: none.
+    """
+
+    at_us: Integers
+    kind: Integers
+    offset: Integers
+    bytes: Integers
+    batches: Integers
+    replica: Integers
+
+
+# Value of `change` for each kind of `OffsetChanges`, and the ranks.
+KINDS_OF_OFFSETS = ("log_end", "replica_end", "high_watermark")
+RANKS_OF_OFFSETS = (APPEND_RANK, PROGRESS_RANK, PROGRESS_RANK)
+
+# Rows that are read at once, and entries of a sweep.
+_CHUNK, _ENTRIES = 4096, 1 << 16
+# Below all offsets: an unknown one.
+_UNKNOWN = -(2**63)
 
 
 class EventSweep:
@@ -217,8 +244,10 @@ class EventSweep:
 
     def run(
         self, leadership: Sequence[LeadershipState], appends: SelectedAppends, start_us: int
-    ) -> Iterator[TimedEvent]:
-        """Yield the events of the time range in time order.
+    ) -> Iterator[TimedEvent | OffsetChanges]:
+        """Yield the events of the time range, those of equal rank in time order.
+
+        Most partitions only move offsets; their events are found as columns.
 
         Args:
             leadership: Leadership changes in time order.
@@ -228,7 +257,11 @@ class EventSweep:
         self._transactional |= appends.has_any("transaction") or appends.has_any("ends_transaction")
         if self._replica.end is None and start_us < self._range.until_us:
             yield from self._initial_end(appends, start_us)
-        for time, *_, what in self._in_order(leadership, appends):
+        changes = self._changes_to_write(leadership)
+        if self._only_moves_offsets(appends):
+            yield from self._offset_changes(changes, appends)
+            return
+        for time, *_, what in self._in_order(changes, appends):
             if time >= self._range.until_us:
                 break
             at = self._range.clamp(time)
@@ -244,18 +277,119 @@ class EventSweep:
                 case FollowerCopy():
                     yield from self._follower_copy(at, what)
 
+    def _only_moves_offsets(self, appends: SelectedAppends) -> bool:
+        """Return whether `_offset_changes` knows all kinds of events that the entries may cause."""
+        facts, broker = self._facts, self._facts.broker
+        if self._transactional or self._follows or facts.deletions or facts.copies or self._log_starts.get(broker):
+            return False
+        offset, replica, log_start = (facts.positions.integers(name) for name in ("offset", "replica", "log_start"))
+        has_other = np.any(offset < 0) or np.any((replica == broker) & (log_start > 0))
+        has_other |= np.any(appends.integers("wait_ms") >= 0)
+        return not (has_other or np.any(appends.integers("end") < 0) or np.any(appends.integers("bytes") < 0))
+
+    def _offset_changes(
+        self, changes: Sequence[LeadershipState], appends: SelectedAppends
+    ) -> Iterator[TimedEvent | OffsetChanges]:
+        """Do the same as for entries one by one, with columns of appends and positions."""
+        positions = self._facts.positions
+        times = np.concatenate(
+            [[state.at_us for state in changes], appends.integers("check_us"), positions.integers("wake_us")]
+        ).astype(np.int64)
+        order = np.argsort(times, kind="stable")
+        order = order[: int(np.searchsorted(times[order], self._range.until_us))]
+        stops = [number for number, state in enumerate(changes) if _is_stop(state)]
+        first_of_stops = np.flatnonzero(np.isin(order, stops)).tolist()
+        for begin, end in pairwise(sorted({*range(0, len(order), _ENTRIES), *first_of_stops, len(order)})):
+            some = order[begin:end]
+            yield from self._offset_changes_of(changes, appends, some, times[some])
+
+    def _offset_changes_of(
+        self, changes: Sequence[LeadershipState], appends: SelectedAppends, entries: Integers, times: Integers
+    ) -> Iterator[TimedEvent | OffsetChanges]:
+        """Yield the events of consecutive entries: leadership changes, and after these appends and positions.
+
+        Only the first entry may be a stop of the broker.
+        """
+        first, known = len(changes), self._replica
+        if entries[0] < first and _is_stop(changes[int(entries[0])]):
+            known.ends.clear()
+        at = np.maximum(times, self._range.from_us)
+        is_append = (entries >= first) & (entries < first + len(appends))
+        is_position = entries >= first + len(appends)
+        rows = appends.rows[entries[is_append] - first]
+        of_appends, positions = appends.facts, self._facts.positions
+        places = entries[is_position] - first - len(appends)
+        offset = np.full(len(entries), _UNKNOWN)
+        offset[is_append] = of_appends.integers("end")[rows]
+        offset[is_position] = positions.integers("offset")[places]
+        replica = np.full(len(entries), _UNKNOWN)
+        replica[is_position] = positions.integers("replica")[places]
+        is_consumer = is_position & (replica < 0)
+
+        def highest(wanted: Booleans, before: int | None) -> tuple[Integers, Booleans]:
+            """Return the highest wanted offset until each entry, and whether the entry has raised it."""
+            start = [_UNKNOWN if before is None else before]
+            until = np.maximum.accumulate(np.concatenate([start, np.where(wanted, offset, _UNKNOWN)]))
+            return until[1:], until[1:] > until[:-1]
+
+        ends, is_moved = highest(is_append, known.end)
+        followers = _distinct(replica[is_position & ~is_consumer])
+        by_follower = {follower: highest(replica == follower, known.ends.get(follower)) for follower in followers}
+        for follower, (reached, is_raised) in by_follower.items():
+            known.ends[follower] = int(reached[-1])
+            is_moved |= is_raised
+        derived = np.full(len(entries), _UNKNOWN)
+        is_change = entries < first
+        for number, (begin, end) in enumerate(pairwise([0, *np.flatnonzero(is_change).tolist(), len(entries)])):
+            if number:
+                fields = changes[int(entries[begin])].fields
+                if "isr" in fields:
+                    known.isr, known.min_isr = tuple(fields["isr"]), fields.get("min_isr", known.min_isr)
+                self._status = partition_status.status_after(self._status, fields)
+                yield self._event(int(at[begin]), STATE_RANK, **fields)
+            if known.isr is not None and not (known.min_isr is not None and len(known.isr) < known.min_isr):
+                constant = {member: known.ends.get(member, _UNKNOWN) for member in known.isr if member != known.broker}
+                of_members = [
+                    by_follower[member][0][begin:end] if member in by_follower else np.full(end - begin, reached_end)
+                    for member, reached_end in constant.items()
+                ]
+                derived[begin:end] = np.minimum.reduce([ends[begin:end], *of_members])
+        shown = np.maximum(derived, np.where(is_consumer, offset, _UNKNOWN))
+        start_mark = _UNKNOWN if known.high_watermark is None else known.high_watermark
+        marks = np.maximum.accumulate(np.concatenate([[start_mark], shown]))
+        is_proven = is_consumer & (marks[1:] > marks[:-1])
+        known.end = None if ends[-1] == _UNKNOWN else int(ends[-1])
+        known.high_watermark = None if marks[-1] == _UNKNOWN else int(marks[-1])
+        if is_proven.any():
+            self._report.count("high_watermark_proven", int(np.count_nonzero(is_proven)))
+        self._keep_log_starts(replica[is_position], positions.integers("log_start")[places])
+        columns = np.full((3, len(entries)), -1)
+        size, batches, event_us = columns
+        size[is_append] = of_appends.integers("bytes")[rows]
+        batches[is_append] = np.where(of_appends.integers("file")[rows] >= 0, 1, -1)
+        event_us[is_append] = of_appends.integers("event_us")[rows]
+        # If the produce's own event has the same time, that event is the append.
+        written = np.flatnonzero((is_moved & ~(is_append & (event_us == at))) | is_proven)
+        kind = np.where(is_append, 0, np.where(is_consumer, 2, 1))
+        if len(written):
+            yield OffsetChanges(*(each[written] for each in (at, kind, offset, size, batches, replica)))
+
+    def _keep_log_starts(self, replica: Integers, log_start: Integers) -> None:
+        """Update the log start offsets of followers. They move no low watermark while that of the leader is 0."""
+        raised = (replica >= 0) & (log_start > 0)
+        for follower in _distinct(replica[raised]):
+            highest = int(log_start[raised & (replica == follower)].max())
+            self._log_starts[follower] = max(highest, self._log_starts.get(follower, 0))
+
     def _in_order(
-        self, leadership: Sequence[LeadershipState], appends: SelectedAppends
+        self, to_write: Sequence[LeadershipState], appends: SelectedAppends
     ) -> Iterator[tuple[int, int, int, int, Any]]:
         """Yield (time, rank, number, kind, entry) for each entry in order; the kinds are only for equal numbers."""
         facts = self._facts
         positions, copies = facts.positions, facts.copies
         woken = np.argsort(positions.integers("wake_us"), kind="stable")
         copied = np.argsort(copies.integers("at_us"), kind="stable")
-        changes = [
-            (state.at_us, STATE_RANK, number, 0, state)
-            for number, state in enumerate(self._changes_to_write(leadership))
-        ]
+        changes = [(state.at_us, STATE_RANK, number, 0, state) for number, state in enumerate(to_write)]
         deletions = [
             (deletion.at_us, PROGRESS_RANK, len(positions) + number, 3, deletion)
             for number, deletion in enumerate(facts.deletions)
@@ -311,7 +445,7 @@ class EventSweep:
         yield self._event(start_us, APPEND_RANK, change="log_end", offset=end, bytes=0)
 
     def _state(self, at: int, fields: dict[str, Any]) -> Iterator[TimedEvent]:
-        if fields["change"] == "stopped":
+        if fields["change"] == partition_status.STOPPED:
             self._replica.ends.clear()
         if "isr" in fields:
             self._replica.isr = tuple(fields["isr"])
@@ -417,3 +551,14 @@ class EventSweep:
 def _numbers(rows: Integers) -> Iterator[int]:
     """Yield integers of Python."""
     return chain.from_iterable(rows[start : start + _CHUNK].tolist() for start in range(0, len(rows), _CHUNK))
+
+
+def _is_stop(state: LeadershipState) -> bool:
+    return bool(state.fields["change"] == partition_status.STOPPED)
+
+
+def _distinct(values: Integers) -> list[int]:
+    """Return the distinct values, in the order in which they are first found."""
+    _, first = np.unique(values, return_index=True)
+    found: list[int] = values[np.sort(first)].tolist()
+    return found

@@ -300,7 +300,7 @@ class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
     def rows(self) -> tuple[type[SingleFact], Integers]:
         """Return the kind, and an array with a row for each field."""
         kind = _KINDS_BY_TAG[self.kind]
-        return kind, np.frombuffer(self.columns, np.int64).reshape(len(_fields_of(kind)), -1)
+        return kind, np.frombuffer(self.columns, np.int64).reshape(len(fields_of(kind)), -1)
 
 
 SingleFact = (
@@ -373,9 +373,9 @@ def attempt_rows(attempts: Iterable[FetchAttempt | AttemptRun | FactBlock]) -> I
                 AttemptRun(attempt.replica, attempt.offset, attempt.empty, array("q", (attempt.at_us,)).tobytes())
             )
         else:
-            rows += [_rows_of_runs(runs), attempt.rows()[1]]
+            rows += [*([_rows_of_runs(runs)] if runs else []), attempt.rows()[1]]
             runs = []
-    return np.concatenate([*rows, _rows_of_runs(runs)], axis=1)
+    return np.concatenate([*rows, *([_rows_of_runs(runs)] if runs or not rows else [])], axis=1)
 
 
 def _rows_of_runs(runs: Sequence[AttemptRun]) -> Integers:
@@ -395,7 +395,7 @@ _INTEGER_TYPES = [(each, np.iinfo(each).min, np.iinfo(each).max) for each in (np
 
 
 class FactColumns(Generic[F]):
-    """Facts of one kind as columns, each in the narrowest type for its values. The facts that it yields are copies."""
+    """Facts of one kind as columns; many are stored in the narrowest type. The facts that it yields are copies."""
 
     __slots__ = ("_columns", "_kind", "_length")
 
@@ -409,6 +409,11 @@ class FactColumns(Generic[F]):
         for fact in facts:
             collector.append(fact)
         return collector.columns()
+
+    @classmethod
+    def none(cls, kind: type[F]) -> FactColumns[F]:
+        """Return columns without facts."""
+        return cls(kind, dict(_no_columns(kind)), 0)
 
     def __len__(self) -> int:
         return self._length
@@ -445,7 +450,7 @@ class FactColumns(Generic[F]):
 
     def replace(self, name: str, values: Integers) -> None:
         """Replace the values of a field."""
-        self._columns[name] = _narrowed(values)
+        self._columns[name] = _narrowed(values) if len(values) >= _CHUNK else values
 
     def sort(self, *names: str) -> npt.NDArray[np.intp] | None:
         """Sort by fields, the first one first; return the former number of each row, or None if all are the same.
@@ -475,7 +480,7 @@ class FactCollector(Generic[F]):
 
     def __init__(self, kind: type[F]) -> None:
         self._kind = kind
-        self._fields = _fields_of(kind)
+        self._fields = fields_of(kind)
         self._held: list[F] = []
         self._held_blocks: list[Integers] = []
         # Small chunks are joined soon, because the C library keeps their memory for a long time.
@@ -502,28 +507,30 @@ class FactCollector(Generic[F]):
 
     def columns(self) -> FactColumns[F]:
         """Return all facts, and remove them from the collector."""
+        # Narrower types only save memory, of which few facts need little.
+        is_small = not self._length
         if self._held_blocks:
-            self._make_columns_of_blocks()
+            self._make_columns_of_blocks(is_small)
         if not self._held and not self._length:
             # Most partitions lack facts of most kinds.
-            return FactColumns(self._kind, dict(_no_columns(self._kind)), 0)
+            return FactColumns.none(self._kind)
         if self._held:
-            self._make_columns()
+            self._make_columns(is_small)
         columns = {name: _joined([*self._large_chunks.pop(name), *self._chunks.pop(name)]) for name in self._fields}
         return FactColumns(self._kind, columns, self._length)
 
-    def _make_columns(self) -> None:
+    def _make_columns(self, is_small: bool = False) -> None:
         self._length += len(self._held)
         rows = zip(*map(msgspec.structs.astuple, self._held), strict=True)
         for (name, is_integer), values in zip(self._fields.items(), rows, strict=True):
-            self._add_chunk(name, _narrowed(np.array(values, np.int64)) if is_integer else self._objects(values))
+            self._add_chunk(name, _integers(values, is_small) if is_integer else self._objects(values))
         self._held.clear()
 
-    def _make_columns_of_blocks(self) -> None:
+    def _make_columns_of_blocks(self, is_small: bool = False) -> None:
         rows = np.concatenate(self._held_blocks, axis=1)
         self._length += rows.shape[1]
         for name, values in zip(self._fields, rows, strict=True):
-            self._add_chunk(name, _narrowed(values))
+            self._add_chunk(name, _integers(values, is_small))
         self._held_blocks.clear()
 
     def _add_chunk(self, name: str, column: Column) -> None:
@@ -542,19 +549,24 @@ class FactCollector(Generic[F]):
 
 
 @cache
-def _fields_of(kind: type[Fact]) -> dict[str, bool]:
+def fields_of(kind: type[Fact]) -> dict[str, bool]:
     """Return whether each field of a kind of facts is an integer. Slow at first: it evaluates the annotations."""
     return {each.name: each.type is int for each in msgspec.structs.fields(kind)}
 
 
 @cache
 def _no_columns(kind: type[Fact]) -> dict[str, Column]:
-    return {name: np.empty(0, np.int64 if is_integer else object) for name, is_integer in _fields_of(kind).items()}
+    return {name: np.empty(0, np.int64 if is_integer else object) for name, is_integer in fields_of(kind).items()}
 
 
 def _of_objects(values: Sequence[Any]) -> Column:
     # Values may be lists, of which `np.array` would make more dimensions.
     return np.fromiter(values, object, len(values))
+
+
+def _integers(values: Any, is_small: bool) -> Column:
+    integers = np.asarray(values, np.int64)
+    return integers if is_small else _narrowed(integers)
 
 
 def _narrowed(values: Integers) -> Column:
@@ -593,17 +605,17 @@ class PartitionFacts:
     broker: int
     topic: str
     partition: int
-    appends: FactColumns[Append] = field(default_factory=lambda: FactColumns.of(Append, ()))
-    positions: FactColumns[ReaderPosition] = field(default_factory=lambda: FactColumns.of(ReaderPosition, ()))
+    appends: FactColumns[Append] = field(default_factory=lambda: FactColumns.none(Append))
+    positions: FactColumns[ReaderPosition] = field(default_factory=lambda: FactColumns.none(ReaderPosition))
     follower_attempts: AttemptColumns = NO_ATTEMPTS
     consumer_attempts: AttemptColumns = NO_ATTEMPTS
     high_watermarks: FactColumns[HighWatermarkReading] = field(
-        default_factory=lambda: FactColumns.of(HighWatermarkReading, ())
+        default_factory=lambda: FactColumns.none(HighWatermarkReading)
     )
-    deliveries: FactColumns[FollowerDelivery] = field(default_factory=lambda: FactColumns.of(FollowerDelivery, ()))
+    deliveries: FactColumns[FollowerDelivery] = field(default_factory=lambda: FactColumns.none(FollowerDelivery))
     errors: list[PartitionError] = field(default_factory=list)
     deletions: list[RecordDeletion] = field(default_factory=list)
-    copies: FactColumns[FollowerCopy] = field(default_factory=lambda: FactColumns.of(FollowerCopy, ()))
+    copies: FactColumns[FollowerCopy] = field(default_factory=lambda: FactColumns.none(FollowerCopy))
     coordinator_answers: list[CoordinatorAnswer] = field(default_factory=list)
     reads: list[ConsumerRead] = field(default_factory=list)
     lookups: list[RemoteLookup] = field(default_factory=list)
@@ -680,9 +692,10 @@ class PartitionFacts:
     @property
     def first_us(self) -> int:
         """Time of the earliest fact, in microseconds since the epoch."""
-        times = [kind[0].at_us for kind in (self.positions, self.errors, self.deletions, self.lookups) if kind]
+        times = [kind[0].at_us for kind in (self.errors, self.deletions, self.lookups) if kind]
+        times += [int(self.positions.integers("at_us")[0])] if self.positions else []
         times += [int(attempts.at_us[0]) for attempts in (self.follower_attempts, self.consumer_attempts) if attempts]
-        times += [self.appends[0].start_us] if self.appends else []
+        times += [int(self.appends.integers("start_us")[0])] if self.appends else []
         times = times or [answer.at_us for answer in self.coordinator_answers[:1]]
         if not times:
             # Of a session from before the log, a response may name partitions that no request does.

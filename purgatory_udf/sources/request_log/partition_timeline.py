@@ -27,6 +27,7 @@ from purgatory_udf.sources.request_log.high_watermark_events import (
     PROGRESS_RANK,
     STATE_RANK,
     EventSweep,
+    OffsetChanges,
     TimedEvent,
 )
 from purgatory_udf.sources.request_log.internal_topics import OFFSETS_TOPIC, BatchIndex, StoredBatch, TransactionFacts
@@ -226,12 +227,12 @@ class ProducedOffsets(NamedTuple):
 class PartitionTimeline:
     """Events of a partition, offsets of produces, and the state for the next time range.
 
-    Events and offsets are made when they are read, once. `unlogged` are the appends that no fact is about, in offset
-    order; `remote_reads` are the fetches that waited for remote storage.
+    Events and offsets are made when they are read, once. Events of equal rank are in order. `unlogged` are the appends
+    that no fact is about, in offset order; `remote_reads` are the fetches that waited for remote storage.
     """
 
     snapshot: Callable[[], dict[str, Any]]
-    events: Iterable[TimedEvent] = ()
+    events: Iterable[TimedEvent | OffsetChanges] = ()
     produced: Iterable[ProducedOffsets] = ()
     unlogged: Iterable[Append] = ()
     remote_reads: Sequence[ConsumerRead] = ()
@@ -281,7 +282,7 @@ def build_timeline(
     correct_append_times(appends, facts.positions, facts.follower_attempts)
     correct_position_times(facts.positions, facts.high_watermarks, facts.consumer_attempts)
     apply_high_watermark_readings(facts.positions, facts.high_watermarks)
-    start_us = min([first_us, *([appends[0].check_us] if len(appends) else [])]) - 1
+    start_us = min([first_us, *appends.integers("check_us")[:1].tolist()]) - 1
     events = chain(
         sweep.run(leadership, appends, start_us),
         group_moves(facts, context, leadership, time_range),

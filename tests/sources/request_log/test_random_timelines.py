@@ -54,7 +54,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.partition_timeline import build_timeline
 from tests.sources.request_log.random_values import RandomValues
-from tests.sources.request_log.translate import facts_by_moment
+from tests.sources.request_log.translate import facts_by_moment, timed_events
 from tests.support import recorded
 
 TIMELINES = range(20)
@@ -222,7 +222,8 @@ def _timeline(random: RandomFacts, context: Context, span: TimeRange, before: di
     report = Report()
     facts = PartitionFacts.of(random.broker, (random.topic, 0), map(msgspec.structs.replace, random.facts))
     timeline = build_timeline(facts, context, report, span, before)
-    yield from sorted(([*timed[:2], timed.event, timed.cause] for timed in timeline.events), key=lambda each: each[:2])
+    events = timed_events(timeline.events, facts)
+    yield from sorted(([*timed[:2], timed.event, timed.cause] for timed in events), key=lambda each: each[:2])
     yield [[*offsets] for offsets in timeline.produced]
     yield [*timeline.unlogged, *timeline.remote_reads]
     yield dict(sorted(report.counts.items()))

@@ -36,6 +36,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME
 from purgatory_udf.sources.request_log.partition_timeline import build_timeline
 from tests.sources.request_log.log_lines import START_US, us
+from tests.sources.request_log.translate import timed_events
 
 NOT_LEADER, UNKNOWN_TOPIC, TIMED_OUT = 6, 3, 7
 NO_REPLICA, THIS, OTHER, THIRD = -1, 1, 2, 3
@@ -62,9 +63,10 @@ def _events(
     """Return the events in time order, and the counts of the report."""
     report = Report()
     context = Context(changes={("t", 0): [*changes]}, cluster=ClusterMetadata(unfenced=[*unfenced]))
-    timeline = build_timeline(PartitionFacts.of(THIS, ("t", 0), facts), context, report)
+    of_partition = PartitionFacts.of(THIS, ("t", 0), facts)
+    timeline = build_timeline(of_partition, context, report)
     events = []
-    for timed in sorted(timeline.events, key=lambda timed: (timed.at_us, timed.rank)):
+    for timed in sorted(timed_events(timeline.events, of_partition), key=lambda timed: (timed.at_us, timed.rank)):
         fields = [timed.event[name] for name in ("replica_id", "offset", "isr") if name in timed.event]
         events.append((round((timed.at_us - START_US) / 1000), timed.event["change"], *fields))
     return events, dict(report.counts)
@@ -157,8 +159,11 @@ def test_last_stable_offset_passes_aborted_records(aborts: bool) -> None:
         _position(30, OTHER, 7),
     ]
     changes = {("t", 0): [_isr_change(0)]}
-    timeline = build_timeline(PartitionFacts.of(THIS, ("t", 0), facts), Context(changes=changes), Report())
-    events = [timed.event for timed in timeline.events if timed.event["change"] == "last_stable"]
+    of_partition = PartitionFacts.of(THIS, ("t", 0), facts)
+    timeline = build_timeline(of_partition, Context(changes=changes), Report())
+    events = [
+        timed.event for timed in timed_events(timeline.events, of_partition) if timed.event["change"] == "last_stable"
+    ]
     ranges = [{"first_offset": 0, "last_offset": 1}, {"first_offset": 3, "last_offset": 4}]
     assert (events[-1]["offset"], events[-1].get("aborted")) == (7, ranges if aborts else None)
 

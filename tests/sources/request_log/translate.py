@@ -13,6 +13,12 @@ from purgatory_udf.backend.dataset import Dataset, LocalDataset
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
+from purgatory_udf.sources.request_log.high_watermark_events import (
+    KINDS_OF_OFFSETS,
+    RANKS_OF_OFFSETS,
+    OffsetChanges,
+    TimedEvent,
+)
 from purgatory_udf.sources.request_log.importing.log_import import WholeLog, overview_of
 from purgatory_udf.sources.request_log.importing.log_reader import Row, Rows, Tally, in_time, row_of
 from purgatory_udf.sources.request_log.logged_request import BadLine, Place, RecordedOutcome, Request
@@ -22,6 +28,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     FactBlock,
     FetchAttempt,
     Integers,
+    PartitionFacts,
     SingleFact,
     attempt_rows,
 )
@@ -105,6 +112,23 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(element) for element in value]
     return {name: field for name, field in value.items() if field is not None} if isinstance(value, dict) else value
+
+
+def timed_events(events: Iterable[TimedEvent | OffsetChanges], facts: PartitionFacts) -> Iterator[TimedEvent]:
+    """Yield the events of a partition's timeline, also those in columns, one by one."""
+    place = {"broker": facts.broker, "topic": facts.topic, "partition": facts.partition}
+    for event in events:
+        if isinstance(event, TimedEvent):
+            yield event
+            continue
+        for at_us, kind, offset, *others in zip(*(column.tolist() for column in event), strict=True):
+            fields = {"time_us": at_us, "type": "partition", **place, "change": KINDS_OF_OFFSETS[kind]}
+            if kind == 0:
+                size, batches, _ = others
+                fields |= {"offset": offset, "bytes": size, "batches": batches if batches >= 0 else None}
+            else:
+                fields |= {"replica_id": others[-1], "offset": offset} if kind == 1 else {"offset": offset}
+            yield TimedEvent(at_us, RANKS_OF_OFFSETS[kind], fields)
 
 
 def single_facts(facts: Iterable[Fact]) -> Iterator[SingleFact]:

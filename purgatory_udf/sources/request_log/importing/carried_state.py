@@ -46,6 +46,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     ReaderPosition,
     SingleFact,
     attempt_rows,
+    fields_of,
 )
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 
@@ -107,7 +108,7 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
 
 def _rows_to_carry(kind: type[SingleFact], rows: Integers, before_us: int) -> Booleans:
     """Return a mask of the facts of a block that the next step needs."""
-    columns = dict(zip((each.name for each in msgspec.structs.fields(kind)), rows, strict=True))
+    columns = dict(zip(fields_of(kind), rows, strict=True))
     times = columns[_TIMES.get(kind, "at_us")]
     kept = times >= before_us
     if kind in _RETAINED_BY_READER:

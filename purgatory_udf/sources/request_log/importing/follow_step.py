@@ -60,12 +60,14 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     Batches,
     RequestFacts,
     Row,
+    SettledOperation,
     TimelineRows,
     Work,
     add_facts,
     batch_of_facts,
     batches_of,
     batches_of_operations,
+    batches_of_overdue,
     facts_and_rows_in,
     rows_of_parts,
 )
@@ -131,7 +133,9 @@ def timeline_step(context: Callable[[], Context], time_range: TimeRange) -> Work
     return work
 
 
-def converted_requests(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[RequestFacts | Row]:
+def converted_requests(
+    rows: Iterable[RequestRow], context: Context, until_us: int
+) -> Iterator[RequestFacts | SettledOperation | Row]:
     """Yield the rows and facts of requests other than fetches. Only settled requests are counted.
 
     A request is settled if it started before `until_us`.
@@ -142,7 +146,7 @@ def converted_requests(rows: Iterable[RequestRow], context: Context, until_us: i
         settled = request.start_us < until_us
         counted = report if settled else Report()
         for parts in convert_requests([request], context, counted):
-            yield from _settled(parts, settled, counted)
+            yield from _settled(parts, settled, counted, until_us)
     yield from count_rows(report.counts)
 
 
@@ -186,8 +190,11 @@ def converted_fetches(batches: Batches, context: Context, until_us: int) -> Batc
             else:
                 for name in dict.fromkeys(part.sessions):
                     settle(name)
-            converted = converter.convert(part, report if settled else Report())
-            yield from batches_of_operations(converted, CONVERTED, settled=settled)
+            # A later step converts unsettled fetches again, and then writes their operations.
+            is_needed = settled or bool(np.any(part.local_us < until_us))
+            converted = converter.convert(part, report if settled else Report(), needs_operations=is_needed)
+            make = batches_of_operations if is_needed else batches_of_overdue
+            yield from make(converted, CONVERTED, settled=settled)
             add_facts(facts[settled], converted.facts)
         sessions = zip(batch.column("broker").to_pylist(), batch.column("session").to_pylist(), strict=True)
         names = list(dict.fromkeys([last, *((broker, session or "") for broker, session in sessions)]))
@@ -203,7 +210,9 @@ def converted_fetches(batches: Batches, context: Context, until_us: int) -> Batc
     yield pa.RecordBatch.from_pylist(rows, schema=CONVERTED)
 
 
-def converted_shares(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[RequestFacts | Row]:
+def converted_shares(
+    rows: Iterable[RequestRow], context: Context, until_us: int
+) -> Iterator[RequestFacts | SettledOperation | Row]:
     """Yield the rows and facts of share groups, and the state of each group at `until_us`."""
     report = Report()
     for session, of_group in groupby(rows, key=lambda row: row.session):
@@ -217,7 +226,7 @@ def converted_shares(rows: Iterable[RequestRow], context: Context, until_us: int
         converter.look_ahead(requests)
         settled = [request for request in requests if request.start_us < until_us]
         for request in settled:
-            yield from _settled(convert_share_request(converter, request), True, report)
+            yield from _settled(convert_share_request(converter, request), True, report, until_us)
         seen_us = max([seen_us, *(request.start_us for request in settled[-1:])])
         if seen_us >= until_us - SESSION_IDLE_US:
             state = {**converter.snapshot(), "seen_us": seen_us}
@@ -225,11 +234,20 @@ def converted_shares(rows: Iterable[RequestRow], context: Context, until_us: int
         # Requests from here on are converted again by the next step, which counts them.
         converter.report = Report()
         for request in requests[len(settled) :]:
-            yield from _settled(convert_share_request(converter, request), False, converter.report)
+            yield from _settled(convert_share_request(converter, request), False, converter.report, until_us)
     yield from count_rows(report.counts)
 
 
-def _settled(parts: ConvertedRequest, settled: bool, report: Report) -> Iterator[RequestFacts | Row]:
+def _settled(
+    parts: ConvertedRequest, settled: bool, report: Report, until_us: int
+) -> Iterator[RequestFacts | SettledOperation | Row]:
+    """Yield the rows and facts of a request, without operations that only a later step needs, which converts it again.
+
+    A step writes operations before `until_us`.
+    """
+    for operation in parts.operations:
+        if settled or operation.event["time_us"] < until_us:
+            yield SettledOperation(operation, settled)
     for row in rows_of_parts(parts, report):
         row["settled"] = settled
         yield row

@@ -20,7 +20,14 @@ from purgatory_udf.contract.value_types import INT32, INT64
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.fetch_conversion import ConvertedFetches, FactsOfPartitions, FetchConverter
-from purgatory_udf.sources.request_log.high_watermark_events import PROGRESS_RANK, REQUEST_RANK, TimedEvent
+from purgatory_udf.sources.request_log.high_watermark_events import (
+    KINDS_OF_OFFSETS,
+    PROGRESS_RANK,
+    RANKS_OF_OFFSETS,
+    REQUEST_RANK,
+    OffsetChanges,
+    TimedEvent,
+)
 from purgatory_udf.sources.request_log.importing.broker_pauses import (
     OverdueOperation,
     overdue_fetches,
@@ -31,9 +38,11 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     BAD,
     CHANGE,
     CHANGE_FIELDS,
+    CHANGED,
     CHANGES,
     FACT,
     FINISHED,
+    NO_REQUEST,
     OPERATION,
     OPERATION_FIELDS,
     OVERDUE,
@@ -157,7 +166,12 @@ def batches_of_operations(converted: ConvertedFetches, schema: pa.Schema, **cons
         for field in schema
     ]
     yield pa.RecordBatch.from_arrays(columns, schema=schema)
-    late = overdue_fetches(operations, converted.limit_ms, converted.waited_us, converted.expired)
+    yield from batches_of_overdue(converted, schema, **constants)
+
+
+def batches_of_overdue(converted: ConvertedFetches, schema: pa.Schema, **constants: Any) -> Batches:
+    """Yield the times of overdue fetches; `constants` as in `batches_of_operations`."""
+    late = overdue_fetches(converted.operations, converted.limit_ms, converted.waited_us, converted.expired)
     rows = [{**_overdue_row(each), **constants} for each in late]
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
@@ -210,7 +224,8 @@ def timeline_step(context: Callable[[], Context]) -> Work:
 class TimelineRows:
     """Events of timelines and offsets of their produces, until there are enough for a batch of a schema.
 
-    The columns of a batch are lists of Python objects.
+    Rows with the same columns are together in a batch. The columns are lists of Python objects, except for changes of
+    offsets.
     """
 
     _FIELDS: Mapping[str, Sequence[str]] = {
@@ -222,10 +237,16 @@ class TimelineRows:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._rows: dict[str, list[tuple[Any, ...]]] = {part: [] for part in self._FIELDS}
+        # Changes of offsets, the number of each partition's first one, and the partitions.
+        self._changes: list[tuple[OffsetChanges, int]] = []
+        self._partitions: list[tuple[int, str, int]] = []
+        self._waiting = 0
 
     def add(self, timeline: PartitionTimeline, facts: PartitionFacts) -> Batches:
         """Add the rows of a timeline, and yield the batches that are full."""
-        yield from self._added(CHANGE, _changes_of(timeline, facts))
+        yield from self._added(CHANGE, self._changes_of(timeline, facts))
+        if self._waiting >= ROWS:
+            yield from self._offset_changes()
         yield from self._added(PRODUCED, timeline.produced)
         yield from self._added(REMOTE_READ, _reads_of(timeline, facts))
 
@@ -239,8 +260,29 @@ class TimelineRows:
             yield batch_of_part(part, self._FIELDS[part], held, self._schema)
             held.clear()
 
+    def _changes_of(self, timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of all events but changes of offsets, which are kept as columns."""
+        place, number = (facts.broker, facts.topic, facts.partition), 0
+        for event in timeline.events:
+            if isinstance(event, OffsetChanges):
+                self._changes.append((event, number))
+                self._partitions.append(place)
+                self._waiting += len(event.at_us)
+                number += len(event.at_us)
+                continue
+            changed = _changed(event.event)
+            yield *order_of_change(*place, number, event), None if changed else to_json(event.event), changed
+            number += 1
+
+    def _offset_changes(self) -> Batches:
+        """Yield the changes of offsets."""
+        if self._changes:
+            yield _batch_of_offset_changes(self._changes, self._partitions, self._schema)
+        self._changes, self._partitions, self._waiting = [], [], 0
+
     def rest(self) -> Batches:
         """Yield the remaining rows."""
+        yield from self._offset_changes()
         for part, held in self._rows.items():
             if held:
                 yield batch_of_part(part, self._FIELDS[part], held, self._schema)
@@ -312,15 +354,18 @@ def _valid_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Inte
     is_fetch = batch.column("fetch").is_valid()
     places = np.flatnonzero(is_fetch)
     if len(places):
-        rows = batch.filter(is_fetch)
+        # Other columns are costly to filter.
+        rows = batch.select(["fetch", "broker"]).filter(is_fetch)
         events, valid = fetches_as_events(rows.column("fetch"), rows.column("broker"))
         yield events, places[valid]
+    partition = ["time_us", "broker", "topic", "partition"]
+    changes = batch.select(["change", *partition])
     kinds = pc.struct_field(batch.column("change"), "change")
     for kind in kinds.drop_null().unique().to_pylist():
         is_kind = pc.equal(kinds, kind).fill_null(False)
         places = np.flatnonzero(is_kind)
-        rows = batch.filter(is_kind)
-        of_partition = {name: rows.column(name) for name in ("time_us", "broker", "topic", "partition")}
+        rows = changes.filter(is_kind)
+        of_partition = {name: rows.column(name) for name in partition}
         events, valid = changes_as_events(kind, rows.column("change"), of_partition)
         yield events, places[valid]
 
@@ -452,7 +497,7 @@ def _parts(converted: Iterable[ConvertedRequest], report: Report) -> Batches:
             facts_of_key.append(fact)
         waiting += len(parts.facts)
         report.count("operations", len(parts.operations))
-        operations += map(_row_of, parts.operations)
+        operations += map(row_of_operation, parts.operations)
         held += _overdue_rows(parts)
         held += _bad_row(parts, report)
         if len(operations) + len(held) >= ROWS or waiting >= FACTS:
@@ -473,17 +518,13 @@ def _at_valid_places(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[
 
 
 def rows_of_parts(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
-    """Yield the rows of a converted request: its operations, overdue operations, and its line if it was malformed."""
-    for operation in parts.operations:
-        row = dict(zip(OPERATION_FIELDS, _row_of(operation), strict=True))
-        if operation.recorded is not None:
-            row["recorded"] = msgspec.structs.asdict(operation.recorded)
-        yield {"part": OPERATION, **row}
+    """Yield the overdue operations of a converted request, and its line if it was malformed."""
     yield from _overdue_rows(parts)
     yield from _bad_row(parts, report)
 
 
-def _row_of(operation: LoggedOperation) -> tuple[Any, ...]:
+def row_of_operation(operation: LoggedOperation) -> tuple[Any, ...]:
+    """Return the values of the columns `OPERATION_FIELDS`."""
     event = operation.event
     recorded = None if operation.recorded is None else msgspec.structs.astuple(operation.recorded)
     return *order_of_operation(operation), event["type"], to_json(event), recorded
@@ -517,16 +558,53 @@ class RequestFacts(NamedTuple):
     facts: Sequence[tuple[Key, Fact]]
 
 
+class SettledOperation(NamedTuple):
+    """An operation of a followed log, and whether its request is settled; see `carried_state.CONVERTED`."""
+
+    operation: LoggedOperation
+    settled: bool
+
+
 def _is_valid_partition(broker: int, key: Key) -> bool:
     """Return whether broker and partition are valid; otherwise, the contract rejects the event."""
     return -1 <= broker <= INT32 and 0 <= key[1] <= INT32
 
 
-def _changes_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[tuple[Any, ...]]:
-    for number, timed in enumerate(timeline.events):
-        order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
-        changed = _changed(timed.event)
-        yield *order, None if changed else to_json(timed.event), changed
+def _batch_of_offset_changes(
+    changes: Sequence[tuple[OffsetChanges, int]], partitions: Sequence[tuple[int, str, int]], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return a batch of the changes of partitions (broker, topic, partition), with the number of each first change."""
+    all_changes = OffsetChanges(*map(np.concatenate, zip(*(each for each, _ in changes), strict=True)))
+    lengths = np.array([len(each.at_us) for each, _ in changes])
+    of_partition = np.repeat(np.arange(len(changes)), lengths)
+    starts = np.array([number for _, number in changes]) - (np.cumsum(lengths) - lengths)
+    brokers, topics, numbers = (pa.array(column).take(of_partition) for column in zip(*partitions, strict=True))
+    count = len(of_partition)
+    kinds = pa.array(all_changes.kind)
+    moved = {
+        "change": pa.array(KINDS_OF_OFFSETS).take(kinds),
+        "offset": pa.array(all_changes.offset),
+        "bytes": pa.array(all_changes.bytes, mask=all_changes.bytes < 0),
+        "batches": pa.array(all_changes.batches, mask=all_changes.batches < 0),
+        "replica_id": pa.array(all_changes.replica, mask=all_changes.replica < 0),
+    }
+    columns = {
+        "part": pa.repeat(CHANGE, count),
+        "time_us": pa.array(all_changes.at_us),
+        "rank": pa.array(RANKS_OF_OFFSETS).take(kinds),
+        "broker": brokers,
+        "topic": topics,
+        "partition": numbers,
+        "file": pa.repeat(NO_REQUEST.file, count),
+        "line": pa.repeat(NO_REQUEST.line, count),
+        "sub": pa.array(starts[of_partition] + np.arange(count)),
+        "change": pa.StructArray.from_arrays([moved[field.name] for field in CHANGED], fields=list(CHANGED)),
+    }
+    arrays = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _changed(event: Mapping[str, Any]) -> tuple[Any, ...] | None:
@@ -560,12 +638,16 @@ def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
             yield row
 
 
-def batches_of(rows: Iterable[Facts | RequestFacts | Row | pa.RecordBatch], schema: pa.Schema) -> Batches:
+def batches_of(
+    rows: Iterable[Facts | RequestFacts | SettledOperation | Row | pa.RecordBatch], schema: pa.Schema
+) -> Batches:
     """Yield batches of the rows, with the facts of a partition serialized together. Batches remain unchanged.
 
     Facts of requests about invalid partitions are left out, because the contract rejects their events.
     """
     held: list[Row] = []
+    operations: list[tuple[Any, ...]] = []
+    fields = (*OPERATION_FIELDS, "settled")
     facts: dict[tuple[Any, ...], list[Fact]] = {}
     waiting = 0
     for row in rows:
@@ -585,12 +667,17 @@ def batches_of(rows: Iterable[Facts | RequestFacts | Row | pa.RecordBatch], sche
                 waiting += len(row.facts)
         elif isinstance(row, pa.RecordBatch):
             yield row
+        elif isinstance(row, SettledOperation):
+            operations.append((*row_of_operation(row.operation), row.settled))
         else:
             held.append(row)
-        if len(held) >= ROWS or waiting >= FACTS:
+        if len(held) + len(operations) >= ROWS or waiting >= FACTS:
             yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=schema)
-            held, facts, waiting = [], {}, 0
+            yield batch_of_part(OPERATION, fields, operations, schema)
+            held, operations, facts, waiting = [], [], {}, 0
     yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=schema)
+    if operations:
+        yield batch_of_part(OPERATION, fields, operations, schema)
 
 
 def _packed(facts: Mapping[tuple[Any, ...], list[Fact]]) -> Iterator[Row]:
