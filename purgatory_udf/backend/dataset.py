@@ -166,14 +166,14 @@ class LocalDataset(Dataset):
 
     def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> LocalDataset:
         rows = self.collect()
-        places = _sorted_places(rows, [*keys, *order])
+        places = sorted_places(rows, [*keys, *order])
         parts = _cut(rows, places, keys)
         step = without_garbage_collection(step)
         return LocalDataset(schema, [partial(_apply, step, part) for part in parts], _GROUPED_WEIGHT * rows.nbytes)
 
     def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> LocalDataset:
         rows = self.collect()
-        parts = _cut(rows, _sorted_places(rows, order), ())
+        parts = _cut(rows, sorted_places(rows, order), ())
         numbered = [apply_numbered(step, part, number, task) for number, part in enumerate(parts)]
         return LocalDataset(schema.append(pa.field(task, pa.int32())), numbered, rows.nbytes)
 
@@ -415,7 +415,7 @@ def _with_schema(rows: Any, schema: pa.Schema) -> Any:
     return type(rows).from_arrays(columns, schema=schema)
 
 
-def _sorted_places(rows: pa.Table, order: Sequence[str]) -> npt.NDArray[np.uint64]:
+def sorted_places(rows: pa.Table, order: Sequence[str]) -> npt.NDArray[np.uint64]:
     """Return the row numbers in ascending order of the columns, nulls first. Equal rows keep the order of the input."""
     columns = {}
     for name in order:

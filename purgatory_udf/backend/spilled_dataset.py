@@ -1,9 +1,10 @@
 """Rows in files of a local folder: the `Dataset` of inputs that may be too large for the memory of this process.
 
-Steps read their rows batch by batch from Arrow files, and write the rows that they make to other files. DuckDB sorts
-keys and joins within `MEMORY`, and spills the rest. Joins whose results contain lists, which it cannot spill, are made
-part by part. So a process needs memory only for a file of rows, for their number in the order of a sort, and for the
-objects that a step makes of one group.
+Steps read their rows batch by batch from Arrow files, and write the rows that they make to other files. For a sort,
+forked processes distribute the rows to buckets, and each bucket is sorted in memory when a step reads it. DuckDB sorts
+the keys of larger buckets within `MEMORY`, and joins, and spills the rest. Joins whose results contain lists, which it
+cannot spill, are made part by part. So a process needs memory only for a bucket of rows, for the number of each row in
+the order of a large bucket, and for the objects that a step makes of one group.
 """
 
 from __future__ import annotations
@@ -16,13 +17,24 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, count, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from purgatory_udf.backend.dataset import BATCH_ROWS, Dataset, LocalDataset, Part, Step, apply_numbered, union_schema
+from purgatory_udf.backend.dataset import (
+    BATCH_ROWS,
+    Dataset,
+    LocalDataset,
+    Part,
+    Step,
+    apply_numbered,
+    sorted_places,
+    union_schema,
+)
 from purgatory_udf.backend.delta_store import Transaction
 from purgatory_udf.backend.process_pool import run_parallel
 from purgatory_udf.common.local_files import require_local_path
@@ -34,19 +46,27 @@ if TYPE_CHECKING:
 MEMORY = "150MB"
 # Bytes of rows in a file, which is a part of the next step, and in a batch.
 _FILE_BYTES, _BATCH_BYTES = 16 << 20, 2 << 20
+# Largest bucket that is sorted in memory.
+_SORTED_BYTES = 48 << 20
+# Tasks that distribute rows to buckets. Each of them writes a file for each bucket.
+_TASKS = 8
+# Values of a batch that determine the borders of ranges.
+_SAMPLES = 200
 # Files of rows that are joined at once; lists of a query do not spill. Each bucket needs an open file of each dataset.
 _BUCKET_FILES, _MOST_BUCKETS = 6, 256
 # Rows whose key differs only in the lowest bits, such as neighbouring lines of a file, are in the same bucket.
 _BUCKET_BITS = 10
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
-_PATHS = pa.schema([("path", pa.string())])
+_FILES = pa.schema([("path", pa.string()), ("size", pa.int64())])
+
+Numbers = npt.NDArray[np.int64]
 
 
 class SpilledDataset(LocalDataset):
     """Rows in files below `folder`, or parts that forked processes have yet to compute."""
 
-    def __init__(self, schema: pa.Schema, parts: Sequence[Part], folder: str) -> None:
-        super().__init__(schema, parts)
+    def __init__(self, schema: pa.Schema, parts: Sequence[Part], folder: str, input_bytes: int | None = None) -> None:
+        super().__init__(schema, parts, input_bytes)
         self._folder = folder
 
     def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> LocalDataset:
@@ -73,33 +93,32 @@ class SpilledDataset(LocalDataset):
 
     def _in_buckets(self, keys: Sequence[str], count: int, folder: Path) -> list[SpilledDataset]:
         """Return the rows in `count` datasets with files in `folder`; rows with equal keys are in the same one."""
-        folder.mkdir()
-        paths = [str(folder / f"{number:05}.arrow") for number in range(count)]
-        writers = [pa.ipc.new_stream(path, self.schema, options=_IPC_OPTIONS) for path in paths]
-        for batch in self._batches():
-            bucket = sum(batch.column(name).to_numpy().astype(np.int64) >> _BUCKET_BITS for name in keys) % count
-            for number in np.unique(bucket).tolist():
-                writers[number].write_batch(batch.filter(pa.array(bucket == number)))
-        for writer in writers:
-            writer.close()
-        return [self._with_parts(self.schema, [partial(_read, path)]) for path in paths]
+
+        def number(table: pa.Table) -> Numbers:
+            return sum(table.column(name).to_numpy().astype(np.int64) >> _BUCKET_BITS for name in keys) % count
+
+        buckets = self._distributed(number, count, folder)
+        return [self._with_parts(self.schema, [partial(_read, path) for path in bucket.paths]) for bucket in buckets]
 
     def union(self, *others: Dataset) -> LocalDataset:
         schema = union_schema(self, others)
-        return self._with_parts(schema, [part for each in (self, *others) for part in _widened(each, schema)])
+        united = [self, *others]
+        sizes = [each._input_bytes for each in united if isinstance(each, LocalDataset)]
+        known = [size for size in sizes if size is not None]
+        parts = [part for each in united for part in _widened(each, schema)]
+        return SpilledDataset(schema, parts, self._folder, sum(known) if len(known) == len(united) else None)
 
     def keep(self, folder: str) -> SpilledDataset:
         place, schema = _new_folder(folder), self.schema
 
         def work(numbered: tuple[int, Part]) -> Iterator[pa.RecordBatch]:
             number, part = numbered
-            paths = list(_written(part(), schema, place, f"{number:05}"))
-            yield pa.RecordBatch.from_arrays([pa.array(paths, pa.string())], schema=_PATHS)
+            yield _files_of(_written(part(), schema, place, f"{number:05}"))
 
         # As in `LocalDataset.collect`, the last part comes first.
         made = run_parallel(work, list(enumerate(self._parts))[::-1])[::-1]
-        paths = [path for batches in made for batch in batches for path in batch.column("path").to_pylist()]
-        return self._with_parts(schema, [partial(_read, path) for path in paths])
+        files = pa.Table.from_batches(chain.from_iterable(made), _FILES)
+        return self._of_files(schema, zip(*files.to_pydict().values(), strict=True))
 
     def collect(self) -> pa.Table:
         made = run_parallel(lambda part: part(), self._parts)
@@ -130,7 +149,7 @@ class SpilledDataset(LocalDataset):
         for number, batches in enumerate(made):
             list(_written(batches, schema, place, f"{number:05}-first"))
         paths = sorted(str(path) for path in place.iterdir())
-        return self._with_parts(schema, [partial(_read, path) for path in paths])
+        return SpilledDataset(schema, [partial(_read, path) for path in paths], self._folder, int(sizes.sum()))
 
     def readers(self) -> list[Part]:
         return list(self._parts)
@@ -152,12 +171,10 @@ class SpilledDataset(LocalDataset):
             borders: Returns the numbers of the first rows of the parts and the number of rows, given the values.
         """
         stored = self.keep(f"{self._folder}/in-order")
-        starts = [0, *np.cumsum([sum(batch.num_rows for batch in part()) for part in stored._parts]).tolist()]
-        all_values = np.empty(starts[-1], np.int64)
-        first = 0
-        for batch in stored._batches():
-            all_values[first : first + batch.num_rows] = batch.column(column).to_numpy()
-            first += batch.num_rows
+        made = run_parallel(lambda part: (batch.select([column]) for batch in part()), stored._parts)
+        values = [np.concatenate([batch.column(0).to_numpy() for batch in batches]) for batches in made]
+        starts = [0, *np.cumsum(list(map(len, values))).tolist()]
+        all_values = np.concatenate([np.empty(0, np.int64), *values])
         if np.any(all_values[1:] < all_values[:-1]):
             return None
 
@@ -172,16 +189,102 @@ class SpilledDataset(LocalDataset):
         return [partial(rows_between, begin, end) for begin, end in pairwise(borders(all_values))]
 
     def _with_parts(self, schema: pa.Schema, parts: Sequence[Part]) -> SpilledDataset:
-        return SpilledDataset(schema, parts, self._folder)
+        return SpilledDataset(schema, parts, self._folder, self._input_bytes)
+
+    def _of_files(self, schema: pa.Schema, files: Iterable[tuple[str, int]]) -> SpilledDataset:
+        """Return the rows of files, given their paths and the sizes of their rows."""
+        known = list(files)
+        parts = [partial(_read, path) for path, _ in known]
+        return SpilledDataset(schema, parts, self._folder, sum(size for _, size in known))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(part() for part in self._parts)
 
     def _sorted(self, order: Sequence[str], keys: Sequence[str] = ()) -> SpilledDataset:
-        """Return the rows in ascending order, nulls first; no file border divides a group of equal keys.
+        """Return the rows in ascending order, nulls first; without `keys`, also from part to part.
 
-        Equal rows keep their order.
+        No part divides a group of equal keys. Equal rows keep their order.
         """
+        if keys:
+            size = self._input_bytes if self._input_bytes is not None else self._measured(None)[0]
+            count = _bucket_count(size)
+            number = partial(_numbers_of_groups, keys, count)
+        else:
+            size, values = self._measured(order[0])
+            places = np.arange(1, _bucket_count(size)) * len(values) // _bucket_count(size)
+            borders = np.unique(np.sort(values)[places])
+            count = len(borders) + 1
+            number = partial(_numbers_of_ranges, order[0], borders)
+        parts: list[Part] = []
+        for bucket in self._distributed(number, count, _new_folder(f"{self._folder}/buckets")):
+            if bucket.size > _SORTED_BYTES:
+                large = self._with_parts(self.schema, [partial(_read, path) for path in bucket.paths])
+                parts += large._sorted_by_duckdb(order, keys)._parts
+            elif bucket.paths:
+                parts.append(partial(_read_in_order, bucket.paths, self.schema, order))
+        return SpilledDataset(self.schema, parts, self._folder, size)
+
+    def _measured(self, column: str | None) -> tuple[int, Numbers]:
+        """Return the size of the rows in bytes, and values of a column, nulls as the least integer."""
+        schema = pa.schema([("size", pa.int64()), ("values", pa.list_(pa.int64()))])
+
+        def work(part: Part) -> Iterator[pa.RecordBatch]:
+            for batch in part():
+                every = max(1, batch.num_rows // _SAMPLES)
+                values: Any = _integers(batch.column(column))[::every] if column else []
+                yield pa.record_batch([pa.array([batch.nbytes]), pa.array([values], pa.list_(pa.int64()))], schema)
+
+        table = pa.Table.from_batches(chain.from_iterable(run_parallel(work, self._parts)), schema)
+        values = table.column("values").combine_chunks()
+        sample: Numbers = pc.list_flatten(values).to_numpy()
+        return sum(table.column("size").to_pylist()), sample
+
+    def _distributed(self, number: Callable[[pa.Table], Numbers], count: int, folder: Path) -> list[Bucket]:
+        """Write the rows to `count` buckets with files in `folder`, in parallel.
+
+        Args:
+            number: Returns the number of the bucket of each row.
+            count: Number of buckets.
+            folder: A folder for the files; it may exist.
+        """
+        folder.mkdir(exist_ok=True)
+        schema = self.schema
+        result = pa.schema([("bucket", pa.int64()), *_FILES])
+        borders = np.unique(np.linspace(0, len(self._parts), _TASKS + 1).astype(int)).tolist()
+        tasks = list(enumerate(self._parts[begin:end] for begin, end in pairwise(borders)))
+
+        def work(task: tuple[int, Sequence[Part]]) -> Iterator[pa.RecordBatch]:
+            index, parts = task
+            writers: dict[int, Any] = {}
+            sizes = np.zeros(count, np.int64)
+            paths = [str(folder / f"{bucket:05}-{index:02}.arrow") for bucket in range(count)]
+            for table in _tables_of(chain.from_iterable(part() for part in parts), schema):
+                buckets = number(table)
+                places = np.argsort(buckets, kind="stable")
+                table = table.take(places)
+                starts = np.searchsorted(buckets[places], np.arange(count + 1))
+                for bucket in np.flatnonzero(np.diff(starts)).tolist():
+                    rows = table.slice(starts[bucket], starts[bucket + 1] - starts[bucket])
+                    if bucket not in writers:
+                        writers[bucket] = pa.ipc.new_stream(paths[bucket], schema, options=_IPC_OPTIONS)
+                    writers[bucket].write_table(rows, max_chunksize=BATCH_ROWS)
+                    sizes[bucket] += rows.nbytes
+            for writer in writers.values():
+                writer.close()
+            written = sorted(writers)
+            columns = [written, [paths[bucket] for bucket in written], sizes[written]]
+            yield pa.record_batch([pa.array(column) for column in columns], result)
+
+        found = [Bucket([], 0) for _ in range(count)]
+        # In the order of the tasks, so that equal rows keep their order.
+        for batch in chain.from_iterable(run_parallel(work, tasks)):
+            for bucket, path, size in zip(*batch.to_pydict().values(), strict=True):
+                found[bucket] = Bucket([*found[bucket].paths, path], found[bucket].size + size)
+        _release_memory()
+        return found
+
+    def _sorted_by_duckdb(self, order: Sequence[str], keys: Sequence[str]) -> SpilledDataset:
+        """Do the same as `_sorted`, but with memory for one file of rows only, in this process."""
         folder = _new_folder(f"{self._folder}/unsorted")
         ranks, size = self._ranks(order)
         runs = max(1, -(-size // _FILE_BYTES))
@@ -220,8 +323,66 @@ class SpilledDataset(LocalDataset):
         return ranks, size
 
     def _stored(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str] = ()) -> SpilledDataset:
-        paths = _written(batches, schema, _new_folder(f"{self._folder}/rows"), "0", keys)
-        return self._with_parts(schema, [partial(_read, path) for path in paths])
+        return self._of_files(schema, _written(batches, schema, _new_folder(f"{self._folder}/rows"), "0", keys))
+
+
+class Bucket(NamedTuple):
+    """Files of some rows, and the size of these rows in bytes."""
+
+    paths: list[str]
+    size: int
+
+
+def _bucket_count(size: int) -> int:
+    return max(1, min(_MOST_BUCKETS, -(-size // _FILE_BYTES)))
+
+
+def _tables_of(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows in tables of about `_FILE_BYTES`."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _FILE_BYTES:
+            yield pa.Table.from_batches(held, schema)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held, schema)
+
+
+def _integers(column: Any) -> Numbers:
+    """Return a column of integers as an array, nulls as the least integer."""
+    values: Numbers = column.cast(pa.int64()).fill_null(-(2**63)).to_numpy()
+    return values
+
+
+def _numbers_of_ranges(column: str, borders: Numbers, table: pa.Table) -> Numbers:
+    """Return the numbers of the ranges between borders in which the values of a column are."""
+    return np.searchsorted(borders, _integers(table.column(column)), side="right")
+
+
+def _numbers_of_groups(keys: Sequence[str], count: int, table: pa.Table) -> Numbers:
+    """Return a number below `count` for each row; it is the same for rows with equal keys, and in all processes."""
+    hashed = np.zeros(table.num_rows, np.uint64)
+    for name in keys:
+        encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
+        of_keys = np.array([crc32(repr(key).encode()) for key in encoded.dictionary.to_pylist()], np.uint64)
+        hashed = hashed * np.uint64(31) + of_keys[encoded.indices.to_numpy()]
+    return (hashed % np.uint64(count)).astype(np.int64)
+
+
+def _read_in_order(paths: Sequence[str], schema: pa.Schema, order: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files in ascending order, nulls first; equal rows in the order of the files."""
+    table = pa.Table.from_batches(chain.from_iterable(map(_read, paths)), schema)
+    places = sorted_places(table, order)
+    for start in range(0, len(places), BATCH_ROWS):
+        yield from table.take(places[start : start + BATCH_ROWS]).combine_chunks().to_batches()
+
+
+def _files_of(files: Iterable[tuple[str, int]]) -> pa.RecordBatch:
+    paths, sizes = zip(*files, strict=True) if (files := list(files)) else ((), ())
+    return pa.record_batch([pa.array(paths, pa.string()), pa.array(sizes, pa.int64())], _FILES)
 
 
 def _results(text: str, schema: pa.Schema, named: Mapping[str, SpilledDataset]) -> Iterator[pa.RecordBatch]:
@@ -305,19 +466,18 @@ def _new_folder(path: str) -> Path:
 
 def _written(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: Path, name: str, keys: Sequence[str] = ()
-) -> Iterator[str]:
-    """Write batches to files of about `_FILE_BYTES`, and yield their paths.
+) -> Iterator[tuple[str, int]]:
+    """Write batches to files of about `_FILE_BYTES`, and yield the path of each file and the size of its rows.
 
     Rows with equal `keys`, which are consecutive, are in the same file.
     """
-    writer, size, files, last = None, 0, 0, None
+    writer, path, size, files, last = None, "", 0, 0, None
     for batch in chain.from_iterable(map(_in_small_batches, batches)):
         while batch.num_rows:
             if writer is None:
                 path = str(folder / f"{name}-{files:05}.arrow")
                 writer = pa.ipc.new_stream(path, schema, options=_IPC_OPTIONS)
                 size, files = 0, files + 1
-                yield path
             end = batch.num_rows if size < _FILE_BYTES or last is None else _end_of_group(batch, keys, last)
             writer.write_batch(batch.slice(0, end))
             size += batch.nbytes
@@ -326,9 +486,11 @@ def _written(
             if end < batch.num_rows:
                 writer.close()
                 writer = None
+                yield path, size
             batch = batch.slice(end)
     if writer is not None:
         writer.close()
+        yield path, size
 
 
 def _in_small_batches(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -23,10 +23,14 @@ def spilling(tmp_path: Path) -> Backend:
     return LocalBackend(spill_to=str(tmp_path / "spilled"))
 
 
-@pytest.fixture
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["in memory", "by DuckDB"])
+def small_files(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Make files and buckets small; buckets are sorted in memory, and then by DuckDB."""
     monkeypatch.setattr(spilled_dataset, "_FILE_BYTES", 1)
     monkeypatch.setattr(spilled_dataset, "_BATCH_BYTES", 40)
+    if request.param == "by DuckDB":
+        monkeypatch.setattr(spilled_dataset, "_SORTED_BYTES", 0)
+        monkeypatch.setattr(spilled_dataset, "_MOST_BUCKETS", 60)
 
 
 @pytest.mark.usefixtures("small_files")
@@ -70,6 +74,47 @@ def test_no_group_is_divided(spilling: Backend) -> None:
     counted = spilling.dataset_of(table).map_groups(["key"], (), count, KEYED).collect().to_pylist()
     assert len(counted) == 54
     assert {row["key"]: row["rows"] for row in counted} == {key: keys.count(key) for key in keys}
+
+
+@pytest.mark.usefixtures("small_files")
+def test_equal_rows_keep_order(spilling: Backend) -> None:
+    """In groups and in a total order, nulls first, with rows of several tasks."""
+    size = 3_000
+    places = [None if number % 11 == 0 else number % 5 for number in range(size)]
+    table = pa.table({"key": [f"{number % 3}" for number in range(size)], "place": places, "row": [*range(size)]})
+    schema = table.schema.append(pa.field("task", pa.int32()))
+    rows = spilling.run_tasks(
+        [[start] for start in range(0, size, 100)], lambda at: iter(table[at : at + 100].to_batches()), table.schema
+    )
+    expected = sorted(table.to_pylist(), key=lambda row: (row["place"] is not None, row["place"], row["row"]))
+
+    ordered = rows.map_in_order(["place"], lambda batches: batches, table.schema, "task").collect()
+    assert ordered.schema == schema
+    assert ordered.drop_columns(["task"]).to_pylist() == expected
+    assert ordered.column("task").to_pylist() == sorted(ordered.column("task").to_pylist())
+    grouped = rows.map_groups(["key"], ["place"], lambda batches: batches, table.schema).collect().to_pylist()
+    for key in "012":
+        assert [row for row in grouped if row["key"] == key] == [row for row in expected if row["key"] == key]
+
+
+def test_large_bucket_is_sorted_by_duckdb(spilling: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large group is sorted by DuckDB, and the other groups in memory."""
+    sorted_rows: list[int] = []
+    by_duckdb = SpilledDataset._sorted_by_duckdb
+
+    def counted(self: SpilledDataset, *given: Any) -> SpilledDataset:
+        sorted_rows.append(self.count())
+        return by_duckdb(self, *given)
+
+    monkeypatch.setattr(SpilledDataset, "_sorted_by_duckdb", counted)
+    monkeypatch.setattr(spilled_dataset, "_FILE_BYTES", 1_000)
+    monkeypatch.setattr(spilled_dataset, "_SORTED_BYTES", 8_000)
+    keys = ["large"] * 1_000 + [f"{number}" for number in range(100)]
+    table = pa.table({"key": keys, "row": [*range(1_100)][::-1]})
+    rows = spilling.dataset_of(table).map_groups(["key"], ["row"], lambda batches: batches, table.schema).collect()
+    assert [row["row"] for row in rows.to_pylist() if row["key"] == "large"] == [*range(100, 1_100)]
+    assert _sorted(rows) == _sorted(table)
+    assert len(sorted_rows) == 1 and 1_000 <= sorted_rows[0] < 1_100
 
 
 def test_rows_are_cut_at_intervals(spilling: Backend) -> None:
