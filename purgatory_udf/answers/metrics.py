@@ -74,16 +74,25 @@ class Metrics:
         return self.tables.rows(query, **parameters)
 
 
-def write_metrics(session: Session, out: str, options: MetricsOptions, folder: str = "") -> Metrics:
+def write_metrics(session: Session, out: str, options: MetricsOptions) -> Metrics:
     """Compute every table of `METRICS` from the current output of the replay under `out`, and write it.
 
     Args:
         session: Spark session or backend.
         out: Folder of the replay.
         options: Options of the metrics.
-        folder: Subfolder of `out` for the tables, with a slash at its end; by default `out` itself.
     """
-    tables = RunTables(session, out)
+    return metrics_of_tables(RunTables(session, out), options)
+
+
+def metrics_of_tables(tables: RunTables, options: MetricsOptions, folder: str = "") -> Metrics:
+    """Compute every table of `METRICS` from the tables of a replay, and write it.
+
+    Args:
+        tables: Tables of the replay.
+        options: Options of the metrics.
+        folder: Subfolder for the metrics, with a slash at its end; by default the folder of the replay.
+    """
     parameters = {
         "window_ms": options.window_ms,
         "step_ms": STEP_MS,
@@ -96,8 +105,8 @@ def write_metrics(session: Session, out: str, options: MetricsOptions, folder: s
         tables.save(_query(name), _path(tables, folder, name), COMMENTED_METRICS[name], parameters, single_file=True)
 
     tables.prepare(*map(_query, METRICS))
-    # The table of groups reads both views, too.
-    with tables.materialized("rebalances", "held_back"), ThreadPoolExecutor(PARALLEL_QUERIES) as pool:
+    # The table of groups reads rebalances and waits for partitions, too.
+    with tables.materialized("rebalances", "member_changes", "held_back"), ThreadPoolExecutor(PARALLEL_QUERIES) as pool:
         list(pool.map(save, METRICS))
     return _metrics(tables, options, folder)
 

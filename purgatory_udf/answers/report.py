@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.answers import page_template
 from purgatory_udf.answers.charts import Spec, chart_data, charts, draw_incidents
-from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose, explained
+from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose_tables, explained
 from purgatory_udf.answers.diagnosis.diagnosis_run import title as title_of
 from purgatory_udf.answers.evidence import Evidence, collect
-from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, overview, totals, warnings, write_metrics
+from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, metrics_of_tables, overview, totals, warnings
 from purgatory_udf.answers.operation_story import story
 from purgatory_udf.answers.page_template import Section
+from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.file_system import replace_file
 
 if TYPE_CHECKING:
-    from purgatory_udf.answers.run_tables import RunTables
     from purgatory_udf.backend.backend import Session
 
 
@@ -74,9 +74,12 @@ def write_report(session: Session, out: str, options: MetricsOptions, html: Path
 
     The report's metrics are in a separate folder, because its windows may differ from those of `metrics`.
     """
-    diagnosis = diagnose(session, out)
-    metrics = write_metrics(session, out, options, _FOLDER)
-    replace_file(html, report_page(metrics, diagnosis))
+    tables = RunTables(session, out)
+    # Diagnosis, metrics and stories read rebalances.
+    with tables.materialized("rebalances"):
+        diagnosis = diagnose_tables(tables)
+        metrics = metrics_of_tables(tables, options, _FOLDER)
+        replace_file(html, report_page(metrics, diagnosis))
     return html
 
 

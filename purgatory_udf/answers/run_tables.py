@@ -87,6 +87,7 @@ class RunTables:
         self._prefix = prefix
         # Whether the table of each view exists.
         self._added: dict[str, bool] = {}
+        self._materialized: set[str] = set()
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -106,6 +107,11 @@ class RunTables:
     def add(self, *names: str) -> None:
         """Make tables and views available to queries."""
         for name in names:
+            if name in self._materialized:
+                continue
+            if name in _views():
+                # Views that it reads may have been released.
+                self.add(*sql_file(f"views/{name}").reads)
             if name in self._added:
                 continue
             if name in _views():
@@ -137,19 +143,26 @@ class RunTables:
 
     @contextmanager
     def materialized(self, *names: str) -> Iterator[None]:
-        """Compute these views once for all queries in the `with` block. A view may read the views before it."""
-        for name in names:
+        """Compute these views once for all queries in the `with` block. A view may read the views before it.
+
+        Blocks can be nested; a view of an outer block is not computed again.
+        """
+        computed = [name for name in names if name not in self._materialized]
+        for name in computed:
             self.add(name)
             self.database.keep(f"{self._prefix}{name}")
+        self._materialized.update(computed)
         try:
             yield
         finally:
-            self.release(*reversed(names))
+            self.release(*reversed(computed))
 
     def release(self, *names: str) -> None:
-        """Free the rows of materialized views, which must not be queried afterwards."""
+        """Free the rows of materialized views. Queries that are prepared afterwards compute the views again."""
         for name in names:
             self.database.release(f"{self._prefix}{name}")
+            self._materialized.discard(name)
+            self._added.pop(name, None)
 
     def prepare(self, *names: str) -> None:
         """Make all tables and views that these queries of `sql/` read available, before threads run the queries."""

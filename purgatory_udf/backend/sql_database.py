@@ -53,6 +53,8 @@ _READER_FEATURES = {"timestampNtz"}
 _OUT_OF_MEMORY, _OF_DUCKDB = "Out of Memory Error", ("INTERNAL Error", "FATAL Error")
 # Bytes of rows up to which a second thread gains less than its database costs.
 _SMALL_BYTES = 64 << 20
+# Rows of a batch that is written: of DuckDB's default, a million, its reader and the writer hold several batches.
+_BATCH_ROWS = 100_000
 _small_lock = threading.Lock()
 # Characters of a path that DuckDB takes for a pattern.
 _GLOB = re.compile(r"[*?\[{]")
@@ -270,7 +272,7 @@ class DuckDatabase(SqlDatabase):
                 yield from _conform(pa.Table.from_batches([batch]), written, constants or {}).to_batches()
 
         def write() -> None:
-            rows = batches(self._executed(query, parameters).to_arrow_reader())
+            rows = batches(self._executed(query, parameters).to_arrow_reader(_BATCH_ROWS))
             write_table(
                 str(require_local_path(path)),
                 pa.RecordBatchReader.from_batches(written, rows),

@@ -45,6 +45,7 @@ MATERIALIZED_VIEWS = (
     "unnamed_sessions",
     "in_sync_versions",
     "request_parts",
+    "produce_sizes",
     "appends",
     "found_data",
     "unsettled_fetches",
@@ -58,6 +59,7 @@ MATERIALIZED_VIEWS = (
 )
 # Views that are not read after `met_conditions` and `rebalances` are computed.
 _ONLY_FOR_CONDITIONS = (
+    "request_parts",
     "appends",
     "found_data",
     "unsettled_fetches",
@@ -165,7 +167,11 @@ class Diagnosis:
 
 def diagnose(session: Session, out: str) -> Diagnosis:
     """Compute blame and findings from the current output of the replay under `out`, and write both tables there."""
-    tables = RunTables(session, out)
+    return diagnose_tables(RunTables(session, out))
+
+
+def diagnose_tables(tables: RunTables) -> Diagnosis:
+    """Compute blame and findings from the tables of a replay, and write both tables."""
     with tables.materialized(*MATERIALIZED_VIEWS):
         tables.release(*_ONLY_FOR_CONDITIONS)
         tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})

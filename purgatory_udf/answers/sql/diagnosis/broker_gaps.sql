@@ -37,19 +37,16 @@ around AS (
     FROM silences
 ),
 near AS (
-    SELECT h.broker, h.time_us, h.seq, h.is_request, h.is_stop
+    SELECT h.broker, h.bin, h.time_us, h.seq, h.is_request, h.is_stop
     FROM handled h
     JOIN around a ON a.broker = h.broker AND a.bin = h.bin
 ),
 numbered AS (
-    SELECT n.*, sum(CASE WHEN is_request THEN 1 ELSE 0 END) OVER (PARTITION BY broker ORDER BY time_us, seq) AS requests,
-        sum(CASE WHEN is_request THEN 1 ELSE 0 END)
-            OVER (PARTITION BY broker ORDER BY time_us RANGE BETWEEN 5000000 PRECEDING AND CURRENT ROW) AS recent
+    SELECT n.*, sum(CASE WHEN is_request THEN 1 ELSE 0 END) OVER (PARTITION BY broker ORDER BY time_us, seq) AS requests
     FROM near n
 ),
 last_ones AS (
-    SELECT broker, requests, min(time_us) AS time_us, min(recent) AS recent,
-        max(CASE WHEN is_stop THEN 1 ELSE 0 END) AS stops
+    SELECT broker, requests, min(time_us) AS time_us, max(CASE WHEN is_stop THEN 1 ELSE 0 END) AS stops
     FROM numbered
     WHERE requests > 0
     GROUP BY broker, requests
@@ -57,11 +54,40 @@ last_ones AS (
 followed AS (
     SELECT l.*, lead(time_us) OVER (PARTITION BY broker ORDER BY requests) AS next_us FROM last_ones l
 ),
-gaps AS (
-    SELECT f.broker, s.start_us, s.end_us, stops > 0 AS stopped,
-        recent * (s.end_us - s.start_us) >= :expected * 5000000 AS busy
+quiet AS (
+    SELECT f.broker, f.requests, s.start_us, s.end_us, stops > 0 AS stopped
     FROM followed f
     JOIN silences s ON s.broker = f.broker AND s.start_us = f.time_us AND s.end_us = f.next_us
+),
+-- The fewest requests in the 5 s before the last request, or before an event after it: before the next request, the later
+-- an event is, the fewer requests are in the 5 s before it. The bins make this an equality join.
+latest AS (
+    SELECT q.broker, q.requests, max(n.time_us) AS time_us
+    FROM quiet q
+    JOIN numbered n ON n.broker = q.broker AND n.requests = q.requests
+    GROUP BY q.broker, q.requests, n.time_us = q.end_us
+),
+recent_bins AS (
+    SELECT broker, requests, time_us, explode(sequence(
+        CAST(floor((time_us - 5000000) / (:longest_ms * 1000)) AS BIGINT),
+        CAST(floor(time_us / (:longest_ms * 1000)) AS BIGINT), CAST(1 AS BIGINT)
+    )) AS bin
+    FROM latest
+),
+counted AS (
+    SELECT b.broker, b.requests, b.time_us, count(n.time_us) AS recent
+    FROM recent_bins b
+    LEFT JOIN near n ON n.broker = b.broker AND n.bin = b.bin AND n.is_request AND n.time_us >= b.time_us - 5000000
+        AND n.time_us <= b.time_us
+    GROUP BY b.broker, b.requests, b.time_us
+),
+fewest AS (
+    SELECT broker, requests, min(recent) AS recent FROM counted GROUP BY broker, requests
+),
+gaps AS (
+    SELECT q.broker, q.start_us, q.end_us, q.stopped, f.recent * (q.end_us - q.start_us) >= :expected * 5000000 AS busy
+    FROM quiet q
+    JOIN fewest f ON f.broker = q.broker AND f.requests = q.requests
 ),
 active AS (
     SELECT g.broker, g.start_us FROM gaps g

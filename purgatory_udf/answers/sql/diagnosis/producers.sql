@@ -1,16 +1,10 @@
 -- purgatory_udf/answers/sql/diagnosis/producers.sql
 -- Produces with acks=all by client: their timeouts, sizes and waits.
 --
--- Reads:    produced, ended
+-- Reads:    produce_sizes, ended
 -- Columns:  client_id; timeout_ms (median), requests, expired, bytes (median of a request), total_bytes, wait_ms (median),
 --           start_us, end_us (first and last request)
 
-WITH sizes AS (
-    SELECT operation_id, max(timeout_ms) AS timeout_ms, sum(bytes) AS bytes
-    FROM produced
-    WHERE acks = -1
-    GROUP BY operation_id
-)
 SELECT e.client_id,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY s.timeout_ms) AS timeout_ms,
     count(*) AS requests,
@@ -22,6 +16,6 @@ SELECT e.client_id,
     min(unix_micros(e.started_at)) AS start_us,
     max(unix_micros(e.ended_at)) AS end_us
 FROM ended e
-JOIN sizes s ON s.operation_id = e.operation_id
+JOIN produce_sizes s ON s.operation_id = e.operation_id
 WHERE e.kind = 'produce'
 GROUP BY e.client_id

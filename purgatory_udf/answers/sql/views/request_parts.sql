@@ -9,14 +9,23 @@
 --           partition, throttled; is_appended, whether a produce appended its records; reached, the offset up to which
 --           records were appended, or from which they are fetched; bytes of a produce
 
-WITH exploded AS (
-    SELECT seq, type = 'produce' AS is_produce, coalesce(broker, 0) AS broker, time_us, acks, timeout_ms, replica_id,
-        min_bytes, isolation = 'read_committed' AS is_committed, explode(partitions) AS part
-    FROM events
-    WHERE type IN ('produce', 'fetch')
-),
-waiting AS (
+-- Requests are joined before their lists are read: they are fewer than their partitions.
+WITH waiting AS (
     SELECT operation_id, trigger FROM waited WHERE kind = 'fetch'
+),
+requests AS (
+    SELECT e.seq, e.type = 'produce' AS is_produce, coalesce(e.broker, 0) AS broker, e.time_us, e.acks, e.timeout_ms,
+        e.replica_id, e.isolation = 'read_committed' AS is_committed, w.trigger, e.partitions,
+        (SELECT count(*) FROM in_sync_versions) > 0 AS has_in_sync_sets
+    FROM events e
+    LEFT JOIN waiting w ON w.operation_id = e.seq
+    WHERE e.type IN ('produce', 'fetch')
+        AND (e.type = 'produce' OR e.replica_id >= 0 OR e.min_bytes <= 1 AND w.trigger IS NOT NULL)
+),
+exploded AS (
+    SELECT seq, is_produce, broker, time_us, acks, timeout_ms, replica_id, is_committed, trigger, has_in_sync_sets,
+        explode(partitions) AS part
+    FROM requests
 )
 SELECT seq AS operation_id, is_produce, broker, time_us, acks, timeout_ms, replica_id, is_committed,
     part.topic AS topic, part.partition AS partition, part.throttled AS throttled,
@@ -24,7 +33,6 @@ SELECT seq AS operation_id, is_produce, broker, time_us, acks, timeout_ms, repli
     CASE WHEN is_produce THEN part.last_offset + 1 ELSE part.fetch_offset END AS reached,
     CASE WHEN is_produce THEN part.bytes END AS bytes
 FROM exploded
-LEFT JOIN waiting w ON w.operation_id = seq
 WHERE is_produce
-    OR replica_id >= 0 AND (part.throttled OR EXISTS (SELECT 1 FROM in_sync_versions))
-    OR min_bytes <= 1 AND w.trigger = part.topic || '-' || CAST(part.partition AS STRING)
+    OR replica_id >= 0 AND (part.throttled OR has_in_sync_sets)
+    OR replica_id < 0 AND trigger = part.topic || '-' || CAST(part.partition AS STRING)

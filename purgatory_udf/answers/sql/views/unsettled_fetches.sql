@@ -6,12 +6,16 @@
 
 WITH throttled AS (
     SELECT DISTINCT operation_id FROM request_parts WHERE NOT is_produce AND throttled
+),
+-- Found fetches are removed first: few are left for the join with `waited`. With DISTINCT, DuckDB keeps this order.
+fetches AS (
+    SELECT DISTINCT e.seq, e.min_bytes, e.replica_id, e.isolation = 'read_committed' AS is_committed
+    FROM events e
+    WHERE e.type = 'fetch' AND (e.replica_id < 0 OR e.seq IN (SELECT operation_id FROM throttled))
+        AND NOT EXISTS (SELECT 1 FROM found_data f WHERE f.operation_id = e.seq)
 )
-SELECT w.operation_id, w.broker, w.client_id, w.start_us, w.end_us, w.trigger, e.min_bytes, e.replica_id,
-    e.isolation = 'read_committed' AS is_committed
-FROM events e
+SELECT w.operation_id, w.broker, w.client_id, w.start_us, w.end_us, w.trigger, e.min_bytes, e.replica_id, e.is_committed
+FROM fetches e
 JOIN waited w ON w.operation_id = e.seq
-LEFT JOIN found_data f ON f.operation_id = e.seq
-LEFT JOIN throttled t ON t.operation_id = e.seq
 -- A remote fetch waits for remote storage only.
-WHERE e.type = 'fetch' AND w.kind = 'fetch' AND f.operation_id IS NULL AND (e.replica_id < 0 OR t.operation_id IS NOT NULL)
+WHERE w.kind = 'fetch'
