@@ -200,6 +200,12 @@ class GroupSettings(_Section):
     # A copy of `Config.what_if`, because a coordinator is given this section only.
     _rules: tuple[ScopeRule, ...] = PrivateAttr(())
 
+    @property
+    def keeps_member_timeouts(self) -> bool:
+        """Whether no setting changes the timeouts of members of classic groups."""
+        rules = (self.__pydantic_private__ or {}).get("_rules", ())
+        return self.session_timeout_ms is None and self.rebalance_timeout_ms is None and not rules
+
     def setting(self, key: str, subject: RequestContext) -> int | str | None:
         """Return the what-if value of the field `key` for a request: of the first matching rule, else the plain one."""
         section, _, field = key.rpartition(".")

@@ -23,7 +23,7 @@ from purgatory_udf.rules.engine.key_shards import grouping_function
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS, GroupOutput, GroupTables, group_outputs
 from purgatory_udf.rules.groups.group_rows import COLUMNS, FOREVER, ROWS, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import GroupStateStore
-from purgatory_udf.rules.groups.group_step import StepResult, step, step_stable_groups
+from purgatory_udf.rules.groups.group_step import StepResult, StepResults, step, step_stable_groups
 from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_ids
 from purgatory_udf.streaming.stateful_adapter import CLOCK, STATUS, WAITS, InputChunk, OutputChunk, Plan, Rules, Scalars
 from purgatory_udf.streaming.status_update import GroupStatusUpdate, is_rebalancing
@@ -95,8 +95,8 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
     ) -> tuple[GroupStateStore, Iterator[OutputChunk]]:
         waits, update = GroupWaits(), GroupStatusUpdate()
         by_key: dict[str, StepResult] = {}
-        rows_of = dict(rows.by_group())
-        keys = {**rows_of, **dict.fromkeys(state.due(horizon_ms))}
+        bounds, no_rows = rows.bounds(), ROWS.empty()
+        keys = dict.fromkeys([*bounds, *state.due(horizon_ms)])
         stable = step_stable_groups(state, rows, horizon_ms, self.plan.pauses)
         for key, snapshot in stable.snapshots.items():
             state.put(key, snapshot)
@@ -107,19 +107,21 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
             snapshot, result = step(
                 key,
                 snapshot,
-                rows_of.get(key, ROWS.empty()),
+                rows.rows.take(bounds[key]) if key in bounds else no_rows,
                 horizon_ms,
                 self.config.group,
                 topics=self.plan.topics,
                 pauses=self.plan.pauses,
             )
             state.put(key, snapshot)
-            waits.record(key, before, snapshot, result)
+            waits.record_open(key, before, snapshot)
             if self.plan.is_followed:
                 update.add(key, was_rebalancing, snapshot, result)
             if result:
                 by_key[key] = result
-        return state, self._chunks(group_outputs(by_key, stable), waits, update, horizon_ms)
+        results = StepResults(by_key)
+        waits.record_steps(results)
+        return state, self._chunks(group_outputs(results, stable), waits, update, horizon_ms)
 
     def _chunks(
         self, outputs: list[GroupOutput], waits: GroupWaits, update: GroupStatusUpdate, horizon_ms: int

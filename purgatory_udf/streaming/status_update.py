@@ -293,7 +293,8 @@ class GroupStatusUpdate:
             if each.to_state == GroupState.PREPARING_REBALANCE.value and each.from_state != GroupState.EMPTY.value:
                 self._rebalanced[each.at_us // 1_000_000, broker, name] += 1
         # Kafka's new group coordinator has no purgatories, and so no meters.
-        for ended in () if snapshot.is_new else result.ended:
+        if not snapshot.is_new:
+            ended = result.operations
             expired = ended.take(ended.expired > 0)
             for deadline, kind in zip(expired.deadline.tolist(), expired.kind.tolist(), strict=True):
                 code = Code.HEARTBEAT if kind == _HEARTBEAT else Code.REBALANCE

@@ -11,7 +11,7 @@ from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.rules.groups.group_outcome_tables import GroupTables, group_outputs
 from purgatory_udf.rules.groups.group_rows import FOREVER, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
-from purgatory_udf.rules.groups.group_step import step
+from purgatory_udf.rules.groups.group_step import StepResults, step
 from purgatory_udf.streaming.group_disagreements import COMPARED, disagreements
 from tests.support.group_timeline import GroupTimeline
 
@@ -25,7 +25,9 @@ def answers_of(group: GroupTimeline) -> list[dict[str, Any]]:
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
     ((key, rows),) = RequestBatch.from_events(events).by_group()
     _, result = step(key, GroupSnapshot(), rows, FOREVER, CONFIG)
-    payloads = [packet.payload for packet in group_outputs({key: result}) if packet.table == "group_answers"]
+    payloads = [
+        packet.payload for packet in group_outputs(StepResults({key: result})) if packet.table == "group_answers"
+    ]
     answers: list[dict[str, Any]] = GroupTables("run", None).rows("group_answers", payloads).to_pylist()
     return sorted(answers, key=lambda row: row["seq"])
 

@@ -227,18 +227,17 @@ class Group:
         """Return whether at least one of these protocols is supported by every member."""
         if self.state is GroupState.EMPTY:
             return bool(protocols)
-        supported = set(map(_protocols, self.members.values()))
-        return any(all(name in names for names in supported) for name in protocols)
+        return bool(set(protocols).intersection(*set(map(_protocols, self.members.values()))))
 
     def select_protocol(self) -> str:
         """Return the protocol with the most votes, the earliest vote first in a tie.
 
         Each member votes for the first of its protocols that all members support.
         """
-        votes = Counter(
-            next(name for name in member.protocols if self.supports_protocols((name,)))
-            for member in self.members.values()
-        )
+        lists = Counter(map(_protocols, self.members.values()))
+        votes = Counter[str]()
+        for protocols, members in lists.items():
+            votes[next(name for name in protocols if self.supports_protocols((name,)))] += members
         return votes.most_common(1)[0][0]
 
     # State.

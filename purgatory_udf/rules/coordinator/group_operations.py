@@ -75,8 +75,13 @@ class GroupOperation(DelayedRequest):
     """
 
     kind: ClassVar[str] = ""
+    # The member of a session or timer.
+    member_id: str = ""
     # If set, the operation appends itself to this list on completion, expiration or cancellation.
     ends: list[GroupOperation] | None = None
+    # The positions of its start and end in the order of the trace, if a timeline records them.
+    start_moment: tuple[int, int, int]
+    end_moment: tuple[int, int, int]
 
     def __init__(
         self, group: CoordinatedGroup, key: JoinKey | SyncKey | MemberKey, start: OperationStart, delay_ms: int
@@ -84,7 +89,7 @@ class GroupOperation(DelayedRequest):
         operation_id, at_us, request = start
         request_id, client_id = (request.request_id, request.client_id) if request is not None else (None, None)
         super().__init__(
-            TraceRequest(operation_id, self.kind, group.broker, at_us, request_id, client_id, str(key)), delay_ms
+            TraceRequest(operation_id, self.kind, group.broker, at_us, request_id, client_id, key), delay_ms
         )
         self.key = key
 

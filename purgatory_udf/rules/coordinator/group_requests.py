@@ -290,6 +290,8 @@ def member_timeouts(
     session_ms: int, rebalance_ms: int, client_id: str | None, broker: int, group: str, config: GroupConfig
 ) -> tuple[int, int]:
     """Return a member's session and rebalance timeouts in milliseconds, with what-if settings applied."""
+    if config.keeps_member_timeouts:
+        return session_ms, rebalance_ms
     subject = RequestContext(client_id, broker, group=group)
     return (
         apply_override(session_ms, config.setting("session_timeout_ms", subject)),

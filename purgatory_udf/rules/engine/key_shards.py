@@ -52,7 +52,7 @@ def by_shard(shards: int) -> Grouping:
 
 @cache
 def shard_names(shards: int) -> tuple[str, ...]:
-    """Return names whose hashes in Spark differ in their last bits, so that tasks get equally many shards.
+    """Return names that Spark hashes to different last bits, so that tasks get equally many shards.
 
     Spark chooses a group's task by the hash of its name modulo the number of tasks. With consecutive names, one of four
     tasks gets 6 of 16 shards and another one gets 1. These names are even for any power of two.

@@ -1,8 +1,8 @@
 """A frame: named numpy columns of equal length, with lazy row selection, and its binary form.
 
 Selecting rows and concatenating frames copies a column only when it is read, because most columns of most frames never
-are. An array that a frame was built from must therefore not be modified while frames derived from it are in use:
-replace the column by a modified copy instead.
+are. Slices are views. An array that a frame was built from must therefore not be modified while frames derived from it
+are in use: replace the column by a modified copy instead.
 
 Frames are serialized for a group's state in Spark, and for the data that one query passes to the next. A number column
 is stored as its minimum and the unsigned differences from it, in the fewest bytes that hold the largest one. Columns of
@@ -25,6 +25,7 @@ import pyarrow as pa
 from purgatory_udf.rules.engine.loop.state_codec import add_header, strip_header
 
 Array = npt.NDArray[Any]
+Row = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class FrameLayout:
     def names(self) -> tuple[str, ...]:
         return self.numbers + self.texts
 
-    def from_rows(self, rows: Sequence[tuple[int | str, ...]]) -> Frame:
+    def from_rows(self, rows: Sequence[Row]) -> Frame:
         """Build a frame from row tuples, each with a value for every column in the order of `names`."""
         if not rows:
             return self.empty()
@@ -91,8 +92,9 @@ class Frame:
     def take(self, rows: Array | slice) -> Frame:
         """Select rows by indices, a boolean mask or a slice."""
         if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
-        elif rows.dtype == np.bool_:
+            # Many slices of a frame are read, so each column is copied once, and slices are views of it.
+            return _new_frame({name: column[rows] for name, column in self.columns.items()})
+        if rows.dtype == np.bool_:
             if rows.all():
                 return _new_frame(dict(self._stored))
             rows = np.flatnonzero(rows)

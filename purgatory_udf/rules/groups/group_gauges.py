@@ -38,7 +38,7 @@ from purgatory_udf.rules.engine.loop.codes import FOREVER, PURGATORIES, UNKNOWN,
 from purgatory_udf.rules.engine.loop.engine_state import pause_records
 from purgatory_udf.rules.engine.loop.state_layout import init_rings, rebuild_links
 from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
-from purgatory_udf.rules.groups.group_waits import PurgatoryWaits, by_purgatory
+from purgatory_udf.rules.groups.group_waits import PurgatoryWaits, by_purgatory, positions
 from purgatory_udf.rules.groups.scripted_purgatory import BEGIN, END, LIST, MOMENT, RESET_ESTIMATE, WALK, run_script
 from purgatory_udf.rules.purgatory.clock import Pauses
 
@@ -52,6 +52,9 @@ READINGS = FrameLayout(("at_ms", "watched", "delayed", "purged"))
 _PENDING_STEPS = FrameLayout(("t", "seq", "sub", "late", "kind", "list", "op", "deadline"))
 _WAITING = FrameLayout(("op", "list", "deadline", "bucket"))
 _NO_OPERATION = FrameLayout(("op", "deadline"))
+
+# The number of kinds of moments.
+_KINDS = 4
 
 # After this time without events every reaper has woken, and its purge has been read.
 _SETTLED_MS = 5 * int(GAUGE_INTERVAL_MS)
@@ -126,13 +129,15 @@ class CoordinatorPurgatory:
         """
         if waits is None:
             return self.later
-        numbers = {name: number for number, name in enumerate(self.names)}
-        list_numbers = np.array([numbers.setdefault(name, len(numbers)) for name in waits.names], dtype=np.int64)
-        self.dead = np.concatenate([self.dead, np.zeros(len(numbers) - len(self.names), np.int64)])
-        self.names = list(numbers)
+        known_lists = len(self.names)
+        list_numbers = positions(waits.names, np.array(self.names, dtype=object))
+        is_new = list_numbers < 0
+        list_numbers[is_new] = known_lists + np.arange(int(is_new.sum()))
+        self.names += waits.names[is_new].tolist()
+        self.dead = np.concatenate([self.dead, np.zeros(len(self.names) - known_lists, np.int64)])
         known = np.concatenate([self.waiting.op, self.later.op[self.later.kind == BEGIN]])
         ended = waits.ended
-        new = ended.take(~_is_in(ended.op, np.sort(known)))
+        new = ended.take(positions(ended.op, known) < 0)
         # A deadline in whole milliseconds may precede the start; no operation completes before its start.
         ends = {"t": np.maximum(ended.t, ended.end_t), "seq": ended.end_seq, "sub": ended.end_sub}
         at_once = (ends["t"] == ended.t) & (ended.end_seq == ended.seq) & (ended.end_sub == ended.sub)
@@ -146,11 +151,13 @@ class CoordinatorPurgatory:
         walks = Frame({**_NO_OPERATION.empty(len(waits.walked)).columns, **waits.walked.columns})
         parts += [self._steps(rows, WALK, list_numbers) for rows in (walks, ends_of.take(ended.triggered > 0))]
         parts += [
-            self._steps(rows, kind, np.arange(len(numbers)))
+            self._steps(rows, kind, np.arange(len(self.names)))
             for rows, kind in self._stop_steps(waits.stopped, list_numbers)
         ]
         moments = Frame.concat(parts)
-        return moments.take(np.lexsort((moments.kind, moments.late, moments.sub, moments.seq, moments.t)))
+        # One key for the three small numbers saves two sorts.
+        step = (moments.sub * 2 + moments.late) * _KINDS + moments.kind
+        return moments.take(np.lexsort((step, moments.seq, moments.t)))
 
     def _stop_steps(self, stopped: Frame, list_numbers: Array) -> Iterator[tuple[Frame, int]]:
         """Yield (rows, kind of moment) for stopped coordinators: reset the purge estimate, then check all their lists.
@@ -183,14 +190,13 @@ class CoordinatorPurgatory:
         operations["seq"] = ids
         operations["deadline"] = np.concatenate([waiting.deadline, now.deadline[begins]])
         operations["bucket"] = np.concatenate([waiting.bucket, np.full(int(begins.sum()), NONE)])
-        order = np.argsort(ids)
         moments = np.zeros(len(now), MOMENT).view(np.recarray)
         for name in ("t", "seq", "sub", "late", "kind"):
             moments[name] = now.columns[name]
         moments["key"] = now.list
         owned = (now.kind == BEGIN) | (now.kind == END)
         moments["operation"] = NONE
-        moments["operation"][owned] = order[np.searchsorted(ids, now.op[owned], sorter=order)]
+        moments["operation"][owned] = positions(now.op[owned], ids)
         lists = np.zeros(len(self.names), LIST).view(np.recarray)
         lists["dead"], lists["stamp"] = self.dead, self.record["stamp"][0]
         timer_links = np.zeros(len(operations) + int(BUCKETS_PER_TIMER), TIMER_LINK)
@@ -274,14 +280,6 @@ class CoordinatorPurgatory:
 
     def _scalars(self) -> dict[str, int]:
         return {"code": self.code, "interval": self.interval, "began_ms": self.start_ms, "now_ms": self.now_ms}
-
-
-def _is_in(values: Array, known: Array) -> Array:
-    """Return for each value whether the sorted array `known` has it. `np.isin` is slow for a wide range of numbers."""
-    if not len(known):
-        return np.zeros(len(values), dtype=bool)
-    found: Array = known.take(np.searchsorted(known, values), mode="clip") == values
-    return found
 
 
 def _field_names(kind: np.dtype[np.void]) -> tuple[str, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 import numpy as np
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
@@ -97,12 +95,8 @@ class AnswerJournal(GroupJournal):
         self.answered.append((request, answer))
 
 
-def answer_frame(answered: Iterable[tuple[GroupRequest, Answer]]) -> Frame:
-    """Return requests and their answers as rows of `ANSWERS`."""
-    return ANSWERS.from_rows([_answer_row(request, answer) for request, answer in answered])
-
-
-def _answer_row(request: GroupRequest, answer: Answer) -> tuple[int | str, ...]:
+def answer_row(request: GroupRequest, answer: Answer) -> tuple[int | str, ...]:
+    """Return a request and its answer as a row of `ANSWERS`."""
     join = request if isinstance(request, JoinGroup) else None
     consumer = request if isinstance(request, ConsumerHeartbeat) else None
     return (
@@ -188,11 +182,10 @@ class GroupMachine:
             if isinstance(operation, DelayedHeartbeat):
                 sessions.append(operation)
             elif isinstance(operation, MemberTimer):
-                rebalances.append(_timer_snapshot(operation, self.timeline.started[operation]))
+                rebalances.append(_timer_snapshot(operation))
             else:
                 assert isinstance(operation, DelayedJoin | DelayedSync), "the group's other operations"
-                dead = operation.group is not self.group
-                rebalances.append(_rebalance_snapshot(operation, self.timeline.started[operation], dead))
+                rebalances.append(_rebalance_snapshot(operation, operation.group is not self.group))
         owners = list(self.group.members.values()) if self.group is not None else []
         indices = {id(member): index for index, member in enumerate(owners)}
         former: list[Member] = []
@@ -205,7 +198,7 @@ class GroupMachine:
             owner.append(PENDING if member is None else indices[id(member)])
         return GroupSnapshot(
             self.group,
-            _session_frame(sessions, owner, self.timeline.started),
+            _session_frame(sessions, owner),
             rebalances,
             former,
             self._is_new,
@@ -284,15 +277,14 @@ class GroupMachine:
         return operation
 
 
-def _rebalance_snapshot(operation: DelayedJoin | DelayedSync, started: Moment, dead: bool) -> RebalanceSnapshot:
+def _rebalance_snapshot(operation: DelayedJoin | DelayedSync, dead: bool) -> RebalanceSnapshot:
     request = operation.request
     remaining_ms = operation.window.remaining_ms if isinstance(operation, InitialDelayedJoin) else 0
     return RebalanceSnapshot(
         operation.kind,
         operation.operation_id,
         operation.started_us,
-        started.seq,
-        started.sub,
+        *operation.start_moment[1:],
         operation.deadline_ms,
         request.request_id,
         request.client_id,
@@ -301,14 +293,13 @@ def _rebalance_snapshot(operation: DelayedJoin | DelayedSync, started: Moment, d
     )
 
 
-def _timer_snapshot(timer: MemberTimer, started: Moment) -> RebalanceSnapshot:
+def _timer_snapshot(timer: MemberTimer) -> RebalanceSnapshot:
     request = timer.request
     return RebalanceSnapshot(
         request.kind,
         timer.operation_id,
         timer.started_us,
-        started.seq,
-        started.sub,
+        *timer.start_moment[1:],
         timer.deadline_ms,
         request.request_id,
         request.client_id,
@@ -317,17 +308,15 @@ def _timer_snapshot(timer: MemberTimer, started: Moment) -> RebalanceSnapshot:
     )
 
 
-def _session_frame(
-    sessions: list[DelayedHeartbeat], owner: list[int], started: Mapping[GroupOperation, Moment]
-) -> Frame:
+def _session_frame(sessions: list[DelayedHeartbeat], owner: list[int]) -> Frame:
     if not sessions:
         return SESSIONS.empty()
     numbers = {
         "owner": owner,
         "op": [session.operation_id for session in sessions],
         "t": [session.started_us for session in sessions],
-        "seq": [started[session].seq for session in sessions],
-        "sub": [started[session].sub for session in sessions],
+        "seq": [session.start_moment[1] for session in sessions],
+        "sub": [session.start_moment[2] for session in sessions],
         "deadline": [session.deadline_ms for session in sessions],
     }
     texts = {

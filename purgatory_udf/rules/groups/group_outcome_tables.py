@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,10 +21,10 @@ from purgatory_udf.contract.tables import (
     TIMESTAMP,
 )
 from purgatory_udf.rules.coordinator.coordinator_journal import MemberChange
-from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
+from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, Row, pack, unpack
 from purgatory_udf.rules.groups.group_machine import ANSWERS
 from purgatory_udf.rules.groups.group_rows import ERRORS, FOREVER, KINDS, RULES, Api, split_group_key
-from purgatory_udf.rules.groups.group_step import StableGroups, StepResult
+from purgatory_udf.rules.groups.group_step import StableGroups, StepResults, rows_of_groups
 from purgatory_udf.rules.groups.operation_timeline import CANCELLED, COMPLETED, ENDED, EXPIRED, end_kinds
 
 # `members` is a JSON list.
@@ -68,17 +68,15 @@ class GroupOutput(NamedTuple):
     payload: bytes
 
 
-def group_outputs(by_group: Mapping[str, StepResult], stable: StableGroups | None = None) -> list[GroupOutput]:
+def group_outputs(results: StepResults, stable: StableGroups | None = None) -> list[GroupOutput]:
     """Serialize the results of a call, by table. Tables without rows are left out.
 
     Args:
-        by_group: The results of groups that took a step each.
+        results: The results of groups that took a step each.
         stable: The results of the other groups, with their rows at the end.
     """
-    results = list(enumerate(by_group.values()))
-    ended = _joined(ENDED, [(index, frame) for index, result in results for frame in result.ended])
-    answers = _joined(ANSWERS, [(index, frame) for index, result in results for frame in result.answer_frames])
-    keys = list(by_group)
+    keys = list(results.by_key)
+    ended, answers = results.ended, results.answers
     if stable is not None:
         ended, answers = (
             Frame.concat([rows, of_stable.with_columns(group=of_stable.group + len(keys))])
@@ -87,12 +85,13 @@ def group_outputs(by_group: Mapping[str, StepResult], stable: StableGroups | Non
         keys += stable.snapshots
     names = Frame({"key": np.array(keys, dtype=object)})
     kinds = end_kinds(ended)
-    transitions = [(index, _transition_row(change)) for index, result in results for change in result.transitions]
-    changes = [(index, _member_row(change)) for index, result in results for change in result.member_changes]
+    by_index = list(enumerate(results.by_key.values()))
+    transitions = [(index, _transition_row(change)) for index, result in by_index for change in result.transitions]
+    changes = [(index, _member_row(change)) for index, result in by_index for change in result.member_changes]
     tables = {
         **{table: ended.take(kinds == end) for table, end in _END_TABLES.items()},
-        "group_transitions": _rows_of_groups(TRANSITIONS, transitions),
-        "member_transitions": _rows_of_groups(MEMBER_CHANGES, changes),
+        "group_transitions": rows_of_groups(TRANSITIONS, transitions),
+        "member_transitions": rows_of_groups(MEMBER_CHANGES, changes),
         "group_answers": answers,
     }
     return [
@@ -102,18 +101,6 @@ def group_outputs(by_group: Mapping[str, StepResult], stable: StableGroups | Non
         for table, rows in tables.items()
         if len(rows)
     ]
-
-
-def _joined(layout: FrameLayout, frames: Sequence[tuple[int, Frame]]) -> Frame:
-    """Append frames, each with the index of its group, which becomes the column `group`."""
-    groups = np.repeat([index for index, _ in frames], [len(frame) for _, frame in frames])
-    return Frame.concat([layout.empty(), *(frame for _, frame in frames)]).with_columns(group=groups.astype(np.int64))
-
-
-def _rows_of_groups(layout: FrameLayout, rows: Sequence[tuple[int, tuple[int | str, ...]]]) -> Frame:
-    """Build a frame of rows, each with the index of its group, which becomes the column `group`."""
-    groups = np.array([index for index, _ in rows], dtype=np.int64)
-    return layout.from_rows([row for _, row in rows]).with_columns(group=groups)
 
 
 def concat_payloads(table: str, payloads: Iterable[bytes]) -> Frame:
@@ -129,12 +116,12 @@ def concat_payloads(table: str, payloads: Iterable[bytes]) -> Frame:
     return Frame.concat(frames) if frames else _with_group_columns(_LAYOUTS[table]).empty()
 
 
-def _transition_row(change: Transition) -> tuple[int | str, ...]:
+def _transition_row(change: Transition) -> Row:
     members = json.encode(change.members).decode()
     return change.at_us, change.generation, change.from_state, change.to_state, change.reason, members
 
 
-def _member_row(change: MemberChange) -> tuple[int | str, ...]:
+def _member_row(change: MemberChange) -> Row:
     states = change.from_state or "", change.to_state
     partitions = [json.encode(sorted(each)).decode() for each in (change.assigned, change.revoking, change.held_by)]
     return change.at_us, change.epoch, int(change.is_classic), change.member_id, *states, change.reason, *partitions

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -126,13 +126,9 @@ _ABSENT = -1
 _API_NAMES = [api.label for api in Api]
 
 
-# The coordinators that a trace may record. Rows contain an index into this list.
+# The coordinators that a trace may record. Rows contain an index into this list, or `_ABSENT`.
 COORDINATORS = ("old", "new")
-
-
-def coordinator_name(code: int) -> str | None:
-    """Return the coordinator that a row records, or None."""
-    return None if code == _ABSENT else COORDINATORS[code]
+_RECORDED_COORDINATORS = (*COORDINATORS, None)
 
 
 def group_key(broker: int, group: str) -> str:
@@ -254,7 +250,7 @@ class GroupEvents:
             member_id=columns["member_id"][row],
             instance_id=columns["instance_id"][row] if columns["static"][row] else None,
             generation=columns["generation"][row],
-            coordinator=coordinator_name(columns["coordinator"][row]),
+            coordinator=_RECORDED_COORDINATORS[columns["coordinator"][row]],
         )
 
     def _join(self, row: int, config: GroupSettings) -> JoinGroup:
@@ -275,7 +271,7 @@ class GroupEvents:
             member_id=columns["member_id"][row],
             instance_id=columns["instance_id"][row] if columns["static"][row] else None,
             generation=columns["generation"][row],
-            coordinator=coordinator_name(columns["coordinator"][row]),
+            coordinator=_RECORDED_COORDINATORS[columns["coordinator"][row]],
             assigned_member_id=columns["assigned"][row] or None,
             leader_member_id=columns["named_leader"][row] or None,
             api_version=DEFAULT_API_VERSION if version == _ABSENT else version,
@@ -297,7 +293,7 @@ class GroupEvents:
             "member_id": columns["member_id"][row],
             "group_instance_id": columns["instance_id"][row] if columns["static"][row] else None,
             "generation": columns["generation"][row],
-            "coordinator": coordinator_name(columns["coordinator"][row]),
+            "coordinator": _RECORDED_COORDINATORS[columns["coordinator"][row]],
         }
         if columns["consumer"][row]:
             event |= json.decode(columns["consumer"][row])
@@ -359,10 +355,14 @@ class RequestBatch:
 
     def by_group(self) -> Iterator[tuple[str, Frame]]:
         """Yield each group that has rows, with its rows."""
+        return ((key, self.rows.take(rows)) for key, rows in self.bounds().items())
+
+    def bounds(self) -> dict[str, slice]:
+        """Return the place of the rows of each group that has any."""
         group = self.rows.group
         begins = np.flatnonzero(np.diff(group, prepend=-1)).tolist()
-        for begin, end in pairwise([*begins, len(group)]):
-            yield self.keys[int(group[begin])], self.rows.take(slice(begin, end))
+        names = map(self.keys.__getitem__, group[begins].tolist())
+        return dict(zip(names, starmap(slice, pairwise([*begins, len(group)])), strict=True))
 
     def filter(self, rows: Array) -> RequestBatch:
         """Return a batch with the rows that a mask selects."""

@@ -11,9 +11,10 @@ groups that stay stable up to the horizon are decided together (`step_stable_gro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import starmap
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Entry, M
 from purgatory_udf.rules.coordinator.group_coordinator import has_new_coordinator
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.rules.coordinator.group_requests import GroupStopped
-from purgatory_udf.rules.groups.column_frames import Frame
-from purgatory_udf.rules.groups.group_machine import ANSWERS, GroupMachine, answer_frame
+from purgatory_udf.rules.groups.column_frames import Frame, FrameLayout, Row
+from purgatory_udf.rules.groups.group_machine import ANSWERS, GroupMachine, answer_row
 from purgatory_udf.rules.groups.group_rows import (
     ERRORS,
     FOREVER,
@@ -37,7 +38,7 @@ from purgatory_udf.rules.groups.group_rows import (
 )
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, GroupStateStore
 from purgatory_udf.rules.groups.heartbeat_fast_path import apply_heartbeats
-from purgatory_udf.rules.groups.operation_timeline import ENDED, WALKS, ended_frame
+from purgatory_udf.rules.groups.operation_timeline import ENDED, WALKS, ended_row
 from purgatory_udf.rules.purgatory.clock import Pauses
 
 # Runs of at least this many heartbeats are worth converting the machine's sessions into columns.
@@ -49,29 +50,40 @@ class StepResult:
     """The result of a call.
 
     Attributes:
-        ended: Operations that have ended, as rows of `ENDED`.
-        answer_frames: Answers as rows of `ANSWERS`.
-        walks: Checks that completed no operation, as rows of `WALKS`.
+        ended_rows: Operations of the machine that have ended, as rows of `ENDED`.
+        ended_frames: Sessions that ended in runs of heartbeats, as frames of `ENDED`.
+        answer_rows: Answers of the machine, as rows of `ANSWERS`.
+        answer_frames: Errors in runs of heartbeats, as frames of `ANSWERS`.
+        walk_rows: Checks that completed no operation, as rows of `WALKS`.
         entries: The entries of the machine's journal.
         heartbeats: Rows decided on columns, with their answers.
         stopped: Time and `seq` of events that abandoned all operations of the group.
     """
 
-    ended: list[Frame] = field(default_factory=list)
+    ended_rows: list[Row] = field(default_factory=list)
+    ended_frames: list[Frame] = field(default_factory=list)
+    answer_rows: list[Row] = field(default_factory=list)
     answer_frames: list[Frame] = field(default_factory=list)
-    walks: list[Frame] = field(default_factory=list)
+    walk_rows: list[Row] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     heartbeats: list[Frame] = field(default_factory=list)
     stopped: list[tuple[int, int]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Return whether the call has any output."""
-        changes = bool(self.transitions) or bool(self.member_changes)
-        return changes or any(map(len, (*self.ended, *self.answer_frames, *self.walks)))
+        if self.ended_rows or self.answer_rows or self.walk_rows or self.transitions or self.member_changes:
+            return True
+        return any(map(len, (*self.ended_frames, *self.answer_frames)))
 
     @property
     def operations(self) -> Frame:
-        return Frame.concat([ENDED.empty(), *self.ended])
+        """All operations that have ended, as rows of `ENDED`."""
+        return Frame.concat([ENDED.from_rows(self.ended_rows), *self.ended_frames])
+
+    @property
+    def answer_frame(self) -> Frame:
+        """The answers, without successful heartbeats and commits, as rows of `ANSWERS`."""
+        return Frame.concat([ANSWERS.from_rows(self.answer_rows), *self.answer_frames])
 
     # Both are read several times, but only after the call.
     @cached_property
@@ -87,6 +99,53 @@ class StepResult:
         yield from (entry for entry in self.entries if isinstance(entry, Answer))
         for heartbeats in self.heartbeats:
             yield from _answers_of(heartbeats, key)
+
+
+@dataclass(frozen=True)
+class StepResults:
+    """The results of the groups that took a step each in one call, joined into one frame per layout.
+
+    Attributes:
+        by_key: The results by group. The column `group` of each frame is an index into them.
+    """
+
+    by_key: dict[str, StepResult]
+
+    @cached_property
+    def ended(self) -> Frame:
+        """The operations that have ended, as rows of `ENDED`."""
+        return self._joined(ENDED, lambda result: result.ended_rows, lambda result: result.ended_frames)
+
+    @cached_property
+    def answers(self) -> Frame:
+        """The answers, as rows of `ANSWERS`."""
+        return self._joined(ANSWERS, lambda result: result.answer_rows, lambda result: result.answer_frames)
+
+    @cached_property
+    def walks(self) -> Frame:
+        """The checks that completed no operation, as rows of `WALKS`."""
+        return self._joined(WALKS, lambda result: result.walk_rows, lambda result: [])
+
+    def _joined(
+        self,
+        layout: FrameLayout,
+        rows: Callable[[StepResult], list[Row]],
+        frames: Callable[[StepResult], list[Frame]],
+    ) -> Frame:
+        parts = [
+            rows_of_groups(
+                layout, [(index, row) for index, result in enumerate(self.by_key.values()) for row in rows(result)]
+            )
+        ]
+        for index, result in enumerate(self.by_key.values()):
+            parts += [frame.with_columns(group=np.full(len(frame), index)) for frame in frames(result)]
+        return Frame.concat(parts)
+
+
+def rows_of_groups(layout: FrameLayout, rows: Sequence[tuple[int, Row]]) -> Frame:
+    """Build a frame of rows, each with the index of its group, which becomes the column `group`."""
+    groups = np.array([index for index, _ in rows], dtype=np.int64)
+    return layout.from_rows([row for _, row in rows]).with_columns(group=groups)
 
 
 @dataclass(frozen=True)
@@ -210,7 +269,7 @@ class _GroupStep:
         runs = apply_heartbeats([self._snapshot], heartbeats, only_group, self._pauses)
         length = int(runs.lengths[0])
         if length:
-            self._result.ended.append(runs.ended.select(ENDED.names))
+            self._result.ended_frames.append(runs.ended.select(ENDED.names))
             decided = heartbeats.with_columns(answer=runs.answers).take(slice(0, length))
             self._result.heartbeats.append(decided)
             if decided.answer.any():
@@ -243,12 +302,9 @@ class _GroupStep:
             return
         machine, self._snapshot, self._machine = self._machine, self._machine.snapshot(), None
         self._result.entries += machine.journal.entries
-        if machine.journal.answered:
-            self._result.answer_frames.append(answer_frame(machine.journal.answered))
-        if machine.timeline.ended:
-            self._result.ended.append(ended_frame(machine.timeline))
-        if machine.timeline.walks:
-            self._result.walks.append(WALKS.from_rows(machine.timeline.walks))
+        self._result.answer_rows += starmap(answer_row, machine.journal.answered)
+        self._result.ended_rows += map(ended_row, machine.timeline.ended)
+        self._result.walk_rows += machine.timeline.walks
         machine.release()
 
 

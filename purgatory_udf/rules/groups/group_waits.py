@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory_udf.rules.engine.loop.codes import Code
 from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_rows import KINDS, split_group_key
-from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, RebalanceSnapshot
-from purgatory_udf.rules.groups.group_step import StableGroups, StepResult
+from purgatory_udf.rules.groups.group_state_store import SESSIONS, GroupSnapshot, RebalanceSnapshot
+from purgatory_udf.rules.groups.group_step import StableGroups, StepResults
 from purgatory_udf.rules.groups.operation_timeline import WatcherList
 
 _SESSIONS = int(WatcherList.SESSIONS)
@@ -48,52 +50,66 @@ class GroupWaits:
 
     lists: dict[tuple[int, int, str], int] = field(default_factory=dict)
     frames: dict[str, list[Frame]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})
+    # The lists of each group that took a step and has purgatories: the new coordinator has none.
+    _of_group: dict[str, _GroupLists] = field(default_factory=dict)
+    _open_before: set[int] = field(default_factory=set)
+    _open_after: list[GroupSnapshot] = field(default_factory=list)
 
-    def record(self, key: str, open_before: Set[int], snapshot: GroupSnapshot, result: StepResult) -> None:
-        """Add the changes of one group.
+    def record_open(self, key: str, open_before: Set[int], snapshot: GroupSnapshot) -> None:
+        """Note the open operations of a group that took a step.
 
         Args:
             key: The group's key.
             open_before: The ids of the operations that were open before the call.
             snapshot: The group after the call.
-            result: The result of the call.
         """
-        if snapshot.is_new:
-            # The new coordinator has no purgatories.
-            return
-        broker, group = split_group_key(key)
-        lists = _GroupLists(self.lists, broker, _list_name_prefix(group))
-        new = [row for row, op in enumerate(snapshot.sessions.op.tolist()) if op not in open_before]
-        if new:
-            sessions = snapshot.sessions.take(np.array(new))
-            self._add("started", sessions.with_columns(list=lists.of_sessions(sessions.member_id)))
-        rebalances = [operation for operation in snapshot.rebalances if operation.operation_id not in open_before]
-        if rebalances:
-            self._add("started", STARTED.from_rows([_started(lists, each) for each in rebalances]))
-        for ended in result.ended:
-            watched = ended.take(ended.watched > 0)
-            if len(watched):
-                list_numbers = lists.of_rows(_LIST_BY_KIND_CODE[watched.kind], watched.member_id)
-                self._add("ended", watched.with_columns(list=list_numbers))
-        for walks in result.walks:
-            self._add("walked", walks.with_columns(list=lists.of_rows(walks.list, walks.member_id)))
-        for code in (Code.HEARTBEAT, Code.REBALANCE) if result.stopped else ():
-            all_lists = lists.number(code, "")
-            self._add("stopped", STOPPED.from_rows([(all_lists, t, seq, 0) for t, seq in result.stopped]))
+        if not snapshot.is_new:
+            self._of_group[key] = _GroupLists(self.lists, key)
+            self._open_before |= open_before
+            self._open_after.append(snapshot)
+
+    def record_steps(self, results: StepResults) -> None:
+        """Add the changes of the groups that took a step, after `record_open` for each of them."""
+        self._record_started()
+        lists = [self._of_group.get(key) for key in results.by_key]
+        has_lists = np.array([each is not None for each in lists], dtype=bool)
+        ended, walks = results.ended, results.walks
+        ended = ended.take((ended.watched > 0) & has_lists[ended.group])
+        walks = walks.take(has_lists[walks.group])
+        for name, rows, kinds in (("ended", ended, _LIST_BY_KIND_CODE[ended.kind]), ("walked", walks, walks.list)):
+            self._add(name, rows.with_columns(list=_list_numbers(lists, rows.group, kinds, rows.member_id)))
+        for of_group, result in zip(lists, results.by_key.values(), strict=True):
+            if of_group is not None and result.stopped:
+                for code in (Code.HEARTBEAT, Code.REBALANCE):
+                    all_lists = of_group.number(code, "")
+                    self._add("stopped", STOPPED.from_rows([(all_lists, t, seq, 0) for t, seq in result.stopped]))
+
+    def _record_started(self) -> None:
+        lists, after = list(self._of_group.values()), self._open_after
+        sessions = Frame.concat([SESSIONS.empty(), *(snapshot.sessions for snapshot in after)])
+        group = np.repeat(np.arange(len(after)), [len(snapshot.sessions) for snapshot in after])
+        sessions = sessions.with_columns(group=group)
+        sessions = sessions.take(np.array([op not in self._open_before for op in sessions.op.tolist()], dtype=bool))
+        kinds = np.full(len(sessions), _SESSIONS)
+        numbers = _list_numbers(lists, sessions.group, kinds, sessions.member_id)
+        self._add("started", sessions.with_columns(list=numbers))
+        rebalances = [
+            _started(of_group, operation)
+            for of_group, snapshot in zip(lists, after, strict=True)
+            for operation in snapshot.rebalances
+            if operation.operation_id not in self._open_before
+        ]
+        self._add("started", STARTED.from_rows(rebalances))
 
     def record_stable(self, stable: StableGroups) -> None:
         """Add the changes of the groups in which only sessions ended and started."""
-        lists = []
-        for key in stable.snapshots:
-            broker, group = split_group_key(key)
-            lists.append(_GroupLists(self.lists, broker, _list_name_prefix(group)))
+        lists = [_GroupLists(self.lists, key) for key in stable.snapshots]
         has_lists = np.array([not snapshot.is_new for snapshot in stable.snapshots.values()], dtype=bool)
         for name, sessions in (("started", stable.started), ("ended", stable.ended)):
             sessions = sessions.take(has_lists[sessions.group])
-            members = zip(sessions.group.tolist(), sessions.member_id.tolist(), strict=True)
-            numbers = [lists[group][_SESSIONS, member_id] for group, member_id in members]
-            if numbers:
-                self._add(name, sessions.with_columns(list=np.array(numbers, dtype=np.int64)))
+            kinds = np.full(len(sessions), _SESSIONS)
+            numbers = _list_numbers(lists, sessions.group, kinds, sessions.member_id)
+            self._add(name, sessions.with_columns(list=numbers))
 
     def to_bytes(self) -> bytes | None:
         """Serialize the changes. Returns None if no list changed."""
@@ -103,15 +119,18 @@ class GroupWaits:
         return pack({"lists": _LISTS.from_rows(list(self.lists)), **joined})
 
     def _add(self, name: str, frame: Frame) -> None:
-        self.frames[name].append(frame.select(_LAYOUTS[name].names))
+        if len(frame):
+            self.frames[name].append(frame.select(_LAYOUTS[name].names))
 
 
 class _GroupLists(dict[tuple[int, str], int]):
     """The indices of a group's lists by kind and member. Reading adds a missing list to the lists of the call."""
 
-    def __init__(self, lists: dict[tuple[int, int, str], int], broker: int, prefix: str) -> None:
+    def __init__(self, lists: dict[tuple[int, int, str], int], key: str) -> None:
         super().__init__()
-        self._lists, self._broker, self._prefix = lists, broker, prefix
+        self._lists = lists
+        self._broker, group = split_group_key(key)
+        self._prefix = _list_name_prefix(group)
 
     def __missing__(self, key: tuple[int, str]) -> int:
         kind, member_id = key
@@ -123,12 +142,11 @@ class _GroupLists(dict[tuple[int, str], int]):
         """Return the index of the list with this name, which is relative to the group's prefix."""
         return self._lists.setdefault((self._broker, int(code), self._prefix + name), len(self._lists))
 
-    def of_rows(self, kinds: Array, members: Array) -> Array:
-        pairs = zip(kinds.tolist(), members.tolist(), strict=True)
-        return np.array([self[pair] for pair in pairs], dtype=np.int64)
 
-    def of_sessions(self, members: Array) -> Array:
-        return np.array([self[_SESSIONS, member_id] for member_id in members.tolist()], dtype=np.int64)
+def _list_numbers(lists: Sequence[_GroupLists | None], groups: Array, kinds: Array, members: Array) -> Array:
+    """Return the index of each row's list, given its group's index, its `WatcherList` and its member."""
+    rows = zip(groups.tolist(), kinds.tolist(), members.tolist(), strict=True)
+    return np.array([lists[group][kind, member] for group, kind, member in rows], dtype=np.int64)
 
 
 def _started(lists: _GroupLists, operation: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
@@ -140,7 +158,7 @@ def _started(lists: _GroupLists, operation: RebalanceSnapshot) -> tuple[int, int
 class PurgatoryWaits:
     """The changes of one broker's purgatory, from several calls. `list` is an index into `names`."""
 
-    names: list[str]
+    names: Array
     started: Frame
     ended: Frame
     walked: Frame
@@ -149,31 +167,37 @@ class PurgatoryWaits:
 
 def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], PurgatoryWaits]:
     """Deserialize the changes of several calls, and return them by (broker, code of the purgatory)."""
-    names: dict[tuple[int, int], dict[str, int]] = {}
-    parts: dict[tuple[int, int], dict[str, list[Frame]]] = {}
-    for value in values:
-        frames = unpack(value)
-        lists = frames["lists"]
-        owners = list(zip(lists.broker.tolist(), lists.code.tolist(), strict=True))
-        distinct = dict.fromkeys(owners)
-        known = {owner: names.setdefault(owner, {}) for owner in distinct}
-        named = zip(map(known.__getitem__, owners), lists.name.tolist(), strict=True)
-        numbers = np.array([of_owner.setdefault(name, len(of_owner)) for of_owner, name in named], dtype=np.int64)
-        for owner in distinct:
-            mine = (lists.broker == owner[0]) & (lists.code == owner[1])
-            for what in _LAYOUTS:
-                rows = frames[what].take(mine[frames[what].list]) if len(frames[what]) else frames[what]
-                if len(rows):
-                    of_owner = parts.setdefault(owner, {}).setdefault(what, [])
-                    of_owner.append(rows.with_columns(list=numbers[rows.list]))
-    return {
-        (broker, Code(code)): PurgatoryWaits(
-            list(names[broker, code]), *(_joined(mine.get(what, []), what) for what in _LAYOUTS)
-        )
-        for (broker, code), mine in parts.items()
-    }
+    parts = [unpack(value) for value in values]
+    first = np.cumsum([0, *(len(part["lists"]) for part in parts)])
+    lists = Frame.concat([_LISTS.empty(), *(part["lists"] for part in parts)])
+    rows = {what: _with_list_offsets(parts, what, first) for what in _LAYOUTS}
+    owners = list(zip(lists.broker.tolist(), lists.code.tolist(), strict=True))
+    changes = {}
+    for broker, code in dict.fromkeys(owners):
+        mine = (lists.broker == broker) & (lists.code == code)
+        names = pa.array(lists.name[mine], pa.string()).dictionary_encode()
+        numbers = np.full(len(lists), -1)
+        numbers[mine] = names.indices.to_numpy()
+        of_owner = {what: frame.take(mine[frame.list]) for what, frame in rows.items()}
+        if any(map(len, of_owner.values())):
+            frames = (frame.with_columns(list=numbers[frame.list]) for frame in of_owner.values())
+            changes[broker, Code(code)] = PurgatoryWaits(
+                names.dictionary.to_numpy(zero_copy_only=False),
+                *(frame.select(layout.names) for frame, layout in zip(frames, _LAYOUTS.values(), strict=True)),
+            )
+    return changes
 
 
-def _joined(frames: Sequence[Frame], what: str) -> Frame:
-    layout = _LAYOUTS[what]
-    return Frame.concat([layout.empty(), *frames]).select(layout.names)
+def _with_list_offsets(calls: Sequence[dict[str, Frame]], what: str, first: Array) -> Frame:
+    """Append the changes of one kind from several calls. `first` has the index of each call's first list."""
+    frames = (call[what] for call in calls)
+    moved = [rows.with_columns(list=rows.list + at) for rows, at in zip(frames, first.tolist(), strict=False)]
+    return Frame.concat([_LAYOUTS[what].empty(), *moved])
+
+
+def positions(values: Array, known: Array) -> Array:
+    """Return the index of each value in an array of distinct ones, or -1. By hashes, because the numbers are random."""
+    kind = pa.string() if values.dtype == object else pa.int64()
+    found = pc.index_in(pa.array(values, kind), pa.array(known, kind))
+    indices: Array = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    return indices

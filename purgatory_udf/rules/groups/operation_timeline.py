@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from purgatory_udf.rules.coordinator.classic_sessions import DelayedHeartbeat
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
-from purgatory_udf.rules.coordinator.coordinator_timer import MemberTimer
 from purgatory_udf.rules.coordinator.group_operations import GroupOperation, JoinKey, MemberKey, SyncKey
 from purgatory_udf.rules.coordinator.rebalance import CONVERTED
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
@@ -103,7 +101,10 @@ class RestorablePurgatory(DelayedOperationPurgatory[Any]):
 
     def restore(self, operation: Any) -> None:
         """Watch an open operation of an earlier call."""
-        self._watchers_by_key.setdefault(operation.key, Watchers()).watch(operation)
+        watchers = self._watchers_by_key.get(operation.key)
+        if watchers is None:
+            watchers = self._watchers_by_key[operation.key] = Watchers()
+        watchers.watch(operation)
         operation.watched = self.used = True
         self.timer.add(operation)
 
@@ -116,11 +117,8 @@ class RestorablePurgatory(DelayedOperationPurgatory[Any]):
 
     def check_and_complete(self, key: Any, now_us: int) -> int:
         watchers = self._watchers_by_key.get(key)
-        completed = 0
-        if watchers is not None:
-            completed = watchers.try_complete_watched(key, now_us)
-            if not len(watchers):
-                self._remove_if_empty(key)
+        # A list that becomes empty is kept, because most members get their next session at once.
+        completed = watchers.try_complete_watched(key, now_us) if watchers is not None else 0
         if not completed:
             self.fruitless_checks.append(key)
         return completed
@@ -136,6 +134,7 @@ class GroupClock(Clock):
         super().__init__(0, pauses)
         self._broker = broker
         self.purgatories: list[RestorablePurgatory] = []
+        self._timers: list[Timer] = []
         self._on_step = on_step
         self._event = Moment(-1, BY_CLOCK, 0)
 
@@ -146,7 +145,10 @@ class GroupClock(Clock):
 
         The purgatories of the new coordinator share one `timer`, which decides the order.
         """
-        self.purgatories.append(RestorablePurgatory(name, timer or DeadlineTimer(), purge_interval))
+        timer = timer or DeadlineTimer()
+        if timer not in self._timers:
+            self._timers.append(timer)
+        self.purgatories.append(RestorablePurgatory(name, timer, purge_interval))
         return self.purgatories[-1]
 
     def next_deadline_ms(self) -> int:
@@ -178,8 +180,8 @@ class GroupClock(Clock):
 
     def _may_be_due(self, now_ms: int) -> bool:
         """Return whether a timer is due by `now_ms`, unless a pause delays it."""
-        for purgatory in self.purgatories:
-            wake_ms = purgatory.timer.next_wake_ms()
+        for timer in self._timers:
+            wake_ms = timer.next_wake_ms()
             if wake_ms is not None and wake_ms <= now_ms:
                 return True
         return False
@@ -214,35 +216,35 @@ class WatcherList(IntEnum):
 class OperationTimeline:
     """The moments at which operations started and ended, including restored ones, and all checks without effect.
 
-    The checks, which completed no operation, are kept as rows of `WALKS`.
+    The moments are attributes of the operations. The checks, which completed no operation, are rows of `WALKS`.
     """
 
     journal: GroupJournal
-    started: dict[GroupOperation, Moment] = field(default_factory=dict)
-    ended: dict[GroupOperation, Moment] = field(default_factory=dict)
-    walks: list[tuple[int, int, int, int, str]] = field(default_factory=list)
+    ended: list[GroupOperation] = field(default_factory=list)
+    walks: list[tuple[int | str, ...]] = field(default_factory=list)
     purgatories: Sequence[RestorablePurgatory] = ()
-    _open: dict[GroupOperation, None] = field(default_factory=dict)
-    _ends: list[GroupOperation] = field(default_factory=list)
     _recorded: int = 0
+    _recorded_ends: int = 0
 
     def restore(self, operation: GroupOperation, started: Moment) -> None:
         """Add an open operation of an earlier call."""
         self.journal.operations.append(operation)
         self._recorded += 1
-        self._start(operation, started)
+        operation.start_moment, operation.ends = started, self.ended
 
     def record(self, moment: Moment) -> None:
         """Record the operations that started or ended since the last call, and the checks, at this moment."""
-        if len(self.journal.operations) > self._recorded:
-            for operation in self.journal.operations[self._recorded :]:
-                self._start(operation, moment)
-            self._recorded = len(self.journal.operations)
-        if self._ends:
-            for operation in self._ends:
-                self.ended[operation] = moment
-                del self._open[operation]
-            self._ends.clear()
+        operations = self.journal.operations
+        if len(operations) > self._recorded:
+            for operation in operations[self._recorded :]:
+                operation.start_moment, operation.ends = moment, self.ended
+                if operation.ended_us is not None:
+                    self.ended.append(operation)
+            self._recorded = len(operations)
+        if len(self.ended) > self._recorded_ends:
+            for operation in self.ended[self._recorded_ends :]:
+                operation.end_moment = moment
+            self._recorded_ends = len(self.ended)
         for purgatory in self.purgatories:
             if purgatory.fruitless_checks:
                 self.walks += [_walk_row(key, moment) for key in purgatory.fruitless_checks]
@@ -250,23 +252,15 @@ class OperationTimeline:
 
     def clear(self) -> None:
         """Drop all operations."""
-        for operations in (self.started, self.ended, self._open):
-            operations.clear()
-
-    def _start(self, operation: GroupOperation, moment: Moment) -> None:
-        self.started[operation] = moment
-        self._open[operation] = None
-        operation.ends = self._ends
-        if operation.ended_us is not None:
-            self._ends.append(operation)
+        self.ended.clear()
 
     @property
     def still_open(self) -> Iterator[GroupOperation]:
         """The open operations, in the order in which they started."""
-        return iter(self._open)
+        return (operation for operation in self.journal.operations if operation.ended_us is None)
 
 
-def _walk_row(key: MemberKey | JoinKey | SyncKey, moment: Moment) -> tuple[int, int, int, int, str]:
+def _walk_row(key: MemberKey | JoinKey | SyncKey, moment: Moment) -> tuple[int | str, ...]:
     if isinstance(key, MemberKey):
         return (WatcherList.SESSIONS, *moment, key.member_id)
     return (WatcherList.JOINS if isinstance(key, JoinKey) else WatcherList.SYNCS, *moment, "")
@@ -293,31 +287,25 @@ def end_kinds(ended: Frame) -> Array:
     return np.where(ended.expired > 0, EXPIRED, np.where(np.isin(ended.rule, _ABANDONED), CANCELLED, COMPLETED))
 
 
-def ended_frame(timeline: OperationTimeline) -> Frame:
-    """Return the operations of a timeline that have ended, as rows of `ENDED`."""
-    return ENDED.from_rows(
-        [_ended_row(operation, timeline.started[operation], end) for operation, end in timeline.ended.items()]
-    )
-
-
-def _ended_row(operation: GroupOperation, start: Moment, end: Moment) -> tuple[int | str, ...]:
+def ended_row(operation: GroupOperation) -> tuple[int | str, ...]:
+    """Return an operation that has ended as a row of `ENDED`."""
     request = operation.request
     assert operation.ended_us is not None, "the operation has ended"
     return (
         request.operation_id,
         KIND_OF[request.kind],
         request.started_us,
-        start.seq,
-        start.sub,
+        operation.start_moment[1],
+        operation.start_moment[2],
         operation.ended_us,
-        end.seq,
-        end.sub,
+        operation.end_moment[1],
+        operation.end_moment[2],
         operation.deadline_ms,
         operation.expired,
         operation.watched,
         RULE_OF[TIMEOUT if operation.expired else operation.completed_by],
         operation.trigger is not None,
-        operation.member_id if isinstance(operation, DelayedHeartbeat | MemberTimer) else "",
+        operation.member_id,
         request.request_id or "",
         request.client_id or "",
     )

@@ -24,15 +24,17 @@ class DelayedOperation(TimerTask):
     start, truncated to a millisecond, plus the delay.
     """
 
+    ended_us: int | None = None
+    expired = False
+    abandoned = False
+    watched = False
+    # The key of the check that completed the operation.
+    trigger: Hashable = None
+
     def __init__(self, started_us: int, delay_ms: int) -> None:
         super().__init__(started_us // 1000 + max(0, delay_ms))
         self.delay_ms = delay_ms
         self.started_us = started_us
-        self.ended_us: int | None = None
-        self.expired = False
-        self.abandoned = False
-        self.watched = False
-        self.trigger: str | None = None
 
     @property
     def completed(self) -> bool:
@@ -94,7 +96,7 @@ class TraceRequest:
     started_us: int
     request_id: str | None = None
     client_id: str | None = None
-    key: str | None = None
+    key: Hashable = None
     fetcher: str | None = None
 
 
@@ -105,11 +107,12 @@ class DelayedRequest(DelayedOperation):
     to its clients in this way.
     """
 
+    completed_by = ""
+    respond: Callable[[Any], None] | None = None
+
     def __init__(self, request: TraceRequest, delay_ms: int) -> None:
         super().__init__(request.started_us, delay_ms)
         self.request = request
-        self.completed_by = ""
-        self.respond: Callable[[Any], None] | None = None
 
     @property
     def operation_id(self) -> int:
@@ -155,14 +158,14 @@ class DelayedRequest(DelayedOperation):
             broker=request.broker,
             request_id=request.request_id,
             client_id=request.client_id,
-            key=request.key,
+            key=None if request.key is None else str(request.key),
             started_us=request.started_us,
             ended_us=self.ended_us,
             deadline_us=self.deadline_ms * 1000,
             expired=self.expired,
             watched=self.watched,
             completed_by=TIMEOUT if self.expired else self.completed_by,
-            trigger=self.trigger,
+            trigger=None if self.trigger is None else str(self.trigger),
             bytes=None if self.abandoned else self.readable_bytes(),
             partitions=self.answers(),
             fetcher=request.fetcher,
@@ -193,14 +196,14 @@ class Watchers(Generic[Operation]):
     def try_complete_watched(self, key: Hashable, now_us: int) -> int:
         """Remove ended operations and try the others. Return how many this call completed.
 
-        `key` is the list's key. Its text becomes the trigger of the operations that this call completes.
+        `key` is the list's key. It becomes the trigger of the operations that this call completes.
         """
         completed = 0
         for operation in list(self._operations):
             if operation.ended_us is not None:
                 self._operations.pop(operation, None)
             elif operation.try_complete(now_us):
-                operation.trigger = str(key)
+                operation.trigger = key
                 self._operations.pop(operation, None)
                 completed += 1
         return completed
@@ -318,7 +321,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
             watchers = self._watchers_by_key[key]
             for operation in watchers.waiting_for(key):
                 operation.abandon(now_us, rule)
-                operation.trigger = str(key)
+                operation.trigger = key
             watchers.purge_completed()
         for key in list(self._watchers_by_key):
             self._watchers_by_key[key].remove_abandoned()

@@ -46,10 +46,11 @@ class TaskCounter:
 class TimerTask(ABC):
     """A task that runs at `deadline_ms` unless it is cancelled first. A cancelled task cannot be added again."""
 
+    cancelled = False
+    bucket: TimerTaskList | None = None
+
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
-        self.cancelled = False
-        self.bucket: TimerTaskList | None = None
 
     @abstractmethod
     def run(self, now_ms: int) -> None:

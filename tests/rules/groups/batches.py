@@ -24,7 +24,7 @@ from purgatory_udf.rules.coordinator.coordinator_journal import (
 )
 from purgatory_udf.rules.groups.group_rows import FOREVER, ROWS, RequestBatch, group_key, split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, GroupStateStore
-from purgatory_udf.rules.groups.group_step import MIN_COLUMNAR_RUN, StepResult, step
+from purgatory_udf.rules.groups.group_step import MIN_COLUMNAR_RUN, StepResult, StepResults, step
 from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_ids
 from purgatory_udf.rules.purgatory.clock import Pauses
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
@@ -90,7 +90,8 @@ class Batches:
         snapshot, result = step(
             key, snapshot, rows, horizon_ms, self._config, self._min_columnar_run, self._topics, self._pauses
         )
-        waits.record(key, before, snapshot, result)
+        waits.record_open(key, before, snapshot)
+        waits.record_steps(StepResults({key: result}))
         store.put(key, snapshot)
         self._state[key], self.deadlines[key] = store.to_bytes(), store.next_deadline_ms
         self._note(key, result, snapshot)

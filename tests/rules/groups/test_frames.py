@@ -83,10 +83,17 @@ def test_frame_operations_match_list_operations(rows: Rows, steps: list[tuple[st
 def test_column_is_copied_once_when_read() -> None:
     read, other = (np.arange(6).view(CountingArray) for _ in range(2))
     selected = Frame({"read": read, "other": other}).take(np.array([5, 3, 1])).take(np.array([True, False, True]))
-    joined = Frame.concat([selected, selected.take(slice(0, 1))])
+    joined = Frame.concat([selected, selected.take(np.array([0]))])
     assert joined.take(np.array([2, 1])).read.tolist() == [5, 1]
     assert joined.take(np.array([0])).read.tolist() == [5]
     assert (read.copies, other.copies) == (2, 0), "one copy for each of the concatenated frames"
+
+
+def test_slices_share_one_copy_of_column() -> None:
+    column = np.arange(6).view(CountingArray)
+    selected = Frame({"number": column}).take(np.array([5, 3, 1]))
+    slices = [selected.take(slice(at, at + 1)).number.tolist() for at in range(3)]
+    assert (slices, column.copies) == ([[5], [3], [1]], 1)
 
 
 def test_replaced_column_does_not_affect_earlier_selection() -> None:

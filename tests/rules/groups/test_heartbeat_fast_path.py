@@ -173,7 +173,7 @@ def test_groups_decided_together_as_alone(
         assert _parts(snapshot.sessions) == _parts(expected.sessions)
         assert to_text(snapshot) == to_text(expected)
         assert _parts(_of(together.ended, number), ENDED.names) == _parts(result.operations, ENDED.names)
-        errors = Frame.concat([ANSWERS.empty(), *result.answer_frames])
+        errors = result.answer_frame
         assert _parts(_of(together.errors, number), ANSWERS.names) == _parts(errors, ANSWERS.names)
 
 
