@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Batches = Iterator[pa.RecordBatch]
 Step = Callable[[Batches], Batches]
 Part = Callable[[], Iterable[pa.RecordBatch]]
+# Returns for each value of a column whether its row is wanted; null means no.
+Condition = Callable[[Any], Any]
 Arguments = ParamSpec("Arguments")
 
 # Rows handed to a step at once; a step that makes Python objects of rows has those of one batch at a time.
@@ -61,7 +63,7 @@ class Dataset(ABC):
         """Apply a step to rows that are grouped and sorted.
 
         Args:
-            keys: Columns of the groups. All rows with equal keys are in the same call of the step, one after the other.
+            keys: Columns of the groups. All rows with equal keys are consecutive and in the same call of the step.
             order: Columns by which the rows of a group are sorted, nulls first.
             step: The step.
             schema: Schema of the rows that it returns.
@@ -88,7 +90,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def where_in(self, column: str, values: Iterable[str | int]) -> Dataset:
-        """Keep rows with one of these values in the column."""
+        """Keep rows with these values in the column."""
 
     @abstractmethod
     def where_null(self, column: str, null: bool = True) -> Dataset:
@@ -112,7 +114,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def union(self, *others: Dataset) -> Dataset:
-        """Concatenate datasets; a column that one of them lacks is null in its rows."""
+        """Concatenate datasets; a missing column is null in the rows of its dataset."""
 
     @abstractmethod
     def keep(self, folder: str) -> Dataset:
@@ -187,15 +189,15 @@ class LocalDataset(Dataset):
 
     def where_in(self, column: str, values: Iterable[str | int]) -> LocalDataset:
         wanted = pa.array(list(values), self.schema.field(column).type)
-        return self._where(lambda batch: pc.is_in(batch.column(column), wanted))
+        return self._where(column, lambda found: pc.is_in(found, wanted))
 
     def where_null(self, column: str, null: bool = True) -> LocalDataset:
         keep = pc.is_null if null else pc.is_valid
-        return self._where(lambda batch: keep(batch.column(column)))
+        return self._where(column, keep)
 
     def where_below(self, column: str, value: int, below: bool = True) -> LocalDataset:
         compare = pc.less if below else pc.greater_equal
-        return self._where(lambda batch: compare(batch.column(column), value))
+        return self._where(column, lambda found: compare(found, value))
 
     def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> LocalDataset:
         from purgatory_udf.backend.sql_database import query_rows
@@ -237,7 +239,7 @@ class LocalDataset(Dataset):
         return self.collect().num_rows
 
     def readers(self) -> list[Part]:
-        """Return functions that together read all rows, in their order: one per row, or one per file of rows."""
+        """Return functions that together read all rows, in their order: each reads a row, or a file of rows."""
         return [partial(list, [batch]) for batch in self.collect().to_batches(max_chunksize=1)]
 
     def save(self, path: str, schema: pa.Schema, transaction: Transaction | None = None) -> None:
@@ -245,18 +247,11 @@ class LocalDataset(Dataset):
 
         LocalDelta().append(path, self.collect().select(schema.names).cast(schema), transaction)
 
-    def _where(self, condition: Callable[[Any], Any]) -> LocalDataset:
-        def filtered(batch: pa.RecordBatch) -> pa.RecordBatch:
-            mask = condition(batch)
-            # Often all rows of a batch are wanted, or none, and then none is copied. A comparison with null is null.
-            if mask.null_count == 0 and pc.all(mask).as_py():
-                return batch
-            return batch.filter(mask) if pc.any(mask).as_py() else batch.slice(0, 0)
-
+    def _where(self, column: str, condition: Condition) -> LocalDataset:
         if self._table is None:
-            return self._derived(filtered, self.schema)
-        batches = [rows for batch in self._table.to_batches() if (rows := filtered(batch)).num_rows]
-        return LocalDataset.of(pa.Table.from_batches(batches, self.schema))
+            return self._derived(partial(rows_where, column, condition), self.schema)
+        chosen = (rows_where(column, condition, batch) for batch in self._table.to_batches())
+        return LocalDataset.of(pa.Table.from_batches([batch for batch in chosen if batch.num_rows], self.schema))
 
     def _size(self) -> int | None:
         """Return the size of the rows, or of those from which they are computed, if known."""
@@ -389,6 +384,15 @@ def apply_numbered(step: Step, part: Part, number: int, task: str) -> Part:
             yield batch.append_column(pa.field(task, pa.int32()), numbers)
 
     return numbered
+
+
+def rows_where(column: str, condition: Condition, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows of a batch whose value in the column meets the condition."""
+    mask = condition(batch.column(column))
+    # Often all rows of a batch are wanted, or none, and then none is copied. A comparison with null is null.
+    if mask.null_count == 0 and pc.all(mask).as_py():
+        return batch
+    return batch.filter(mask) if pc.any(mask).as_py() else batch.slice(0, 0)
 
 
 def _mapped(change: Callable[[Any], Any], part: Part) -> Batches:

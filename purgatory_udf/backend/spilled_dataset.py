@@ -14,6 +14,7 @@ import mmap
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count, pairwise
 from pathlib import Path
@@ -27,11 +28,13 @@ import pyarrow.compute as pc
 
 from purgatory_udf.backend.dataset import (
     BATCH_ROWS,
+    Condition,
     Dataset,
     LocalDataset,
     Part,
     Step,
     apply_numbered,
+    rows_where,
     sorted_places,
     union_schema,
 )
@@ -98,7 +101,7 @@ class SpilledDataset(LocalDataset):
             return sum(table.column(name).to_numpy().astype(np.int64) >> _BUCKET_BITS for name in keys) % count
 
         buckets = self._distributed(number, count, folder)
-        return [self._with_parts(self.schema, [partial(_read, path) for path in bucket.paths]) for bucket in buckets]
+        return [self._with_parts(self.schema, _stored_in(bucket.paths, self.schema)) for bucket in buckets]
 
     def union(self, *others: Dataset) -> LocalDataset:
         schema = union_schema(self, others)
@@ -149,7 +152,7 @@ class SpilledDataset(LocalDataset):
         for number, batches in enumerate(made):
             list(_written(batches, schema, place, f"{number:05}-first"))
         paths = sorted(str(path) for path in place.iterdir())
-        return SpilledDataset(schema, [partial(_read, path) for path in paths], self._folder, int(sizes.sum()))
+        return SpilledDataset(schema, _stored_in(paths, schema), self._folder, int(sizes.sum()))
 
     def readers(self) -> list[Part]:
         return list(self._parts)
@@ -188,20 +191,35 @@ class SpilledDataset(LocalDataset):
 
         return [partial(rows_between, begin, end) for begin, end in pairwise(borders(all_values))]
 
+    def select(self, *names: str) -> LocalDataset:
+        files = [part for part in self._parts if isinstance(part, StoredRows)]
+        if len(files) < len(self._parts):
+            return super().select(*names)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return self._with_parts(schema, [replace(file, columns=names) for file in files])
+
+    def _where(self, column: str, condition: Condition) -> LocalDataset:
+        files = [part for part in self._parts if isinstance(part, StoredRows)]
+        if len(files) < len(self._parts):
+            return super()._where(column, condition)
+        conditions = [(*file.conditions, (column, condition)) for file in files]
+        parts = [replace(file, conditions=added) for file, added in zip(files, conditions, strict=True)]
+        return self._with_parts(self.schema, parts)
+
     def _with_parts(self, schema: pa.Schema, parts: Sequence[Part]) -> SpilledDataset:
         return SpilledDataset(schema, parts, self._folder, self._input_bytes)
 
     def _of_files(self, schema: pa.Schema, files: Iterable[tuple[str, int]]) -> SpilledDataset:
         """Return the rows of files, given their paths and the sizes of their rows."""
         known = list(files)
-        parts = [partial(_read, path) for path, _ in known]
+        parts = _stored_in([path for path, _ in known], schema)
         return SpilledDataset(schema, parts, self._folder, sum(size for _, size in known))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(part() for part in self._parts)
 
     def _sorted(self, order: Sequence[str], keys: Sequence[str] = ()) -> SpilledDataset:
-        """Return the rows in ascending order, nulls first; without `keys`, also from part to part.
+        """Return the rows in ascending order, nulls first. Without `keys`, the parts are in order, too.
 
         No part divides a group of equal keys. Equal rows keep their order.
         """
@@ -218,7 +236,7 @@ class SpilledDataset(LocalDataset):
         parts: list[Part] = []
         for bucket in self._distributed(number, count, _new_folder(f"{self._folder}/buckets")):
             if bucket.size > _SORTED_BYTES:
-                large = self._with_parts(self.schema, [partial(_read, path) for path in bucket.paths])
+                large = self._with_parts(self.schema, _stored_in(bucket.paths, self.schema))
                 parts += large._sorted_by_duckdb(order, keys)._parts
             elif bucket.paths:
                 parts.append(partial(_read_in_order, bucket.paths, self.schema, order))
@@ -284,7 +302,7 @@ class SpilledDataset(LocalDataset):
         return found
 
     def _sorted_by_duckdb(self, order: Sequence[str], keys: Sequence[str]) -> SpilledDataset:
-        """Do the same as `_sorted`, but with memory for one file of rows only, in this process."""
+        """Do the same as `_sorted` in this process, with memory for a single file of rows."""
         folder = _new_folder(f"{self._folder}/unsorted")
         ranks, size = self._ranks(order)
         runs = max(1, -(-size // _FILE_BYTES))
@@ -374,7 +392,7 @@ def _numbers_of_groups(keys: Sequence[str], count: int, table: pa.Table) -> Numb
 
 def _read_in_order(paths: Sequence[str], schema: pa.Schema, order: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of files in ascending order, nulls first; equal rows in the order of the files."""
-    table = pa.Table.from_batches(chain.from_iterable(map(_read, paths)), schema)
+    table = pa.Table.from_batches(chain.from_iterable(part() for part in _stored_in(paths, schema)), schema)
     places = sorted_places(table, order)
     for start in range(0, len(places), BATCH_ROWS):
         yield from table.take(places[start : start + BATCH_ROWS]).combine_chunks().to_batches()
@@ -447,7 +465,7 @@ def _in_order_of_ranks(
         writer.close()
     for file in sorted(writers):
         path = folder / f"{file:05}.arrow"
-        table = pa.Table.from_batches(_read(str(path)), ranked).combine_chunks()
+        table = pa.Table.from_batches(StoredRows(str(path), ranked, ranked.names)(), ranked).combine_chunks()
         path.unlink()
         yield from (
             table.select(schema.names).take(np.argsort(table.column(_ROW.name).to_numpy())).to_batches(BATCH_ROWS)
@@ -512,6 +530,33 @@ def _end_of_group(batch: pa.RecordBatch, keys: Sequence[str], last: Sequence[Any
     return next(row for row in range(batch.num_rows) if _keys_of(batch, keys, row) != last)
 
 
-def _read(path: str) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(path) as file, pa.ipc.open_stream(file) as reader:
-        yield from reader
+@dataclass(frozen=True)
+class StoredRows:
+    """Part of a dataset: the rows of a file. Only needed columns are decompressed.
+
+    Attributes:
+        path: The file.
+        schema: Its columns.
+        columns: The wanted columns.
+        conditions: Columns with conditions; rows have to meet all conditions.
+    """
+
+    path: str
+    schema: pa.Schema
+    columns: Sequence[str]
+    conditions: Sequence[tuple[str, Condition]] = ()
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        wanted = list(self.columns)
+        needed = {*wanted, *(column for column, _ in self.conditions)}
+        places = [place for place, name in enumerate(self.schema.names) if name in needed]
+        options = pa.ipc.IpcReadOptions(included_fields=places)
+        with pa.OSFile(self.path) as file, pa.ipc.open_stream(file, options=options) as reader:
+            for batch in reader:
+                for column, condition in self.conditions:
+                    batch = rows_where(column, condition, batch)
+                yield batch if batch.schema.names == wanted else batch.select(wanted)
+
+
+def _stored_in(paths: Iterable[str], schema: pa.Schema) -> list[StoredRows]:
+    return [StoredRows(path, schema, schema.names) for path in paths]

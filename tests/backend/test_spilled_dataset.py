@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from purgatory_udf.backend import spilled_dataset
 from purgatory_udf.backend.backend import Backend, LocalBackend
-from purgatory_udf.backend.spilled_dataset import SpilledDataset
+from purgatory_udf.backend.spilled_dataset import SpilledDataset, StoredRows
 from tests.backend.test_dataset import OPERATIONS, OTHERS, ROWS, SUMS, _running_sum, _sorted
 
 KEYED = pa.schema([("key", pa.string()), ("rows", pa.int64())])
@@ -79,7 +79,7 @@ def test_no_group_is_divided(spilling: Backend) -> None:
 @pytest.mark.usefixtures("small_files")
 def test_equal_rows_keep_order(spilling: Backend) -> None:
     """In groups and in a total order, nulls first, with rows of several tasks."""
-    size = 3_000
+    size = 600
     places = [None if number % 11 == 0 else number % 5 for number in range(size)]
     table = pa.table({"key": [f"{number % 3}" for number in range(size)], "place": places, "row": [*range(size)]})
     schema = table.schema.append(pa.field("task", pa.int32()))
@@ -115,6 +115,17 @@ def test_large_bucket_is_sorted_by_duckdb(spilling: Backend, monkeypatch: pytest
     assert [row["row"] for row in rows.to_pylist() if row["key"] == "large"] == [*range(100, 1_100)]
     assert _sorted(rows) == _sorted(table)
     assert len(sorted_rows) == 1 and 1_000 <= sorted_rows[0] < 1_100
+
+
+@pytest.mark.usefixtures("small_files")
+def test_selection_reads_needed_columns_only(spilling: Backend, tmp_path: Path) -> None:
+    table = pa.table({"a": [1, None, 3, 4], "b": ["x", "x", "y", None], "c": [5, 6, 7, 8]})
+    rows = spilling.dataset_of(table).keep(str(tmp_path / "kept"))
+    chosen = rows.where_in("b", ["x", "y"]).where_null("a", null=False).select("c", "a")
+    assert chosen.collect().to_pydict() == {"c": [5, 7], "a": [1, 3]}
+    assert chosen.select("c").where_below("c", 6).collect().to_pydict() == {"c": [5]}
+    assert isinstance(chosen, SpilledDataset)
+    assert {tuple(part.columns) for part in chosen._parts if isinstance(part, StoredRows)} == {("c", "a")}
 
 
 def test_rows_are_cut_at_intervals(spilling: Backend) -> None:
