@@ -445,6 +445,9 @@ def _rows_between(rows: pa.Table, places: npt.NDArray[np.uint64] | None, begin: 
 
 
 def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]) -> list[int]:
+    most = _ROW_BYTES * rows.num_rows + rows.get_total_buffer_size()
+    if most * (_GROUPED_WEIGHT if keys else 1) <= _MOST_ALONE_BYTES:
+        return [0, rows.num_rows]
     sizes = np.full(rows.num_rows, _ROW_BYTES, np.int64)
     for column in rows.columns:
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):

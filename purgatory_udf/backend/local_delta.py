@@ -71,7 +71,7 @@ def needing_spark() -> Iterator[None]:
         raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
 
 
-def write_table(path: str, rows: pa.Table | pa.RecordBatchReader, **options: Any) -> None:
+def write_table(path: str | DeltaTable, rows: pa.Table | pa.RecordBatchReader, **options: Any) -> None:
     """Write a table with deltalake's `write_deltalake`, and raise its panics on a full disk without printing them."""
     with hidden_panics():
         write_deltalake(path, rows, **options)
@@ -178,10 +178,11 @@ class LocalDelta(DeltaStore):
     ) -> None:
         place = str(require_local_path(path))
         with needing_spark():
-            if has_transaction(place, transaction):
+            table = _table_without(place, transaction)
+            if table is None:
                 return
             write_table(
-                place,
+                table,
                 rows,
                 mode="append",
                 partition_by=[*partitioned_by] or None,
@@ -280,15 +281,19 @@ def plain_schema(path: str) -> pa.Schema | None:
     return dataset_of(table).schema
 
 
-def has_transaction(path: str, transaction: Transaction | None) -> bool:
-    """Return whether the table already has this transaction, as after a crash between write and checkpoint."""
+def _table_without(path: str, transaction: Transaction | None) -> DeltaTable | str | None:
+    """Return the table, or its path if it may not exist yet.
+
+    Returns None if the table already has the transaction, as after a crash between write and checkpoint.
+    """
     if transaction is None:
-        return False
+        return path
     try:
-        known = DeltaTable(path).transaction_version(transaction.application)
+        table = DeltaTable(path)
     except TableNotFoundError:
-        return False
-    return known is not None and known >= transaction.version
+        return path
+    known = table.transaction_version(transaction.application)
+    return None if known is not None and known >= transaction.version else table
 
 
 def cut_at_intervals(rows: pa.Table, column: str, count: int, width: int) -> Iterator[pa.Table]:
@@ -348,8 +353,9 @@ def append_files(
     metadata: Mapping[str, str],
     schema: pa.Schema,
     transaction: Transaction | None,
+    before: Callable[[], None],
 ) -> None:
-    """Append one file per part to a table. Does nothing if the table already has the transaction.
+    """Append one file per part to a table. Only calls `before` if the table already has the transaction.
 
     Args:
         parts: The rows of each file.
@@ -358,13 +364,17 @@ def append_files(
         metadata: User metadata of the commit.
         schema: The table's columns.
         transaction: Id of the write; None for a write that is never repeated.
+        before: Called while files are written, before the commit.
     """
     place = str(require_local_path(path))
     with needing_spark():
-        if has_transaction(place, transaction):
+        table = _table_without(place, transaction)
+        if table is None:
+            before()
             return
-        DeltaTable(place).create_write_transaction(
-            [*_written(parts, place, indexed)],
+        written = _write_and_call(before, parts, place, indexed)
+        (DeltaTable(table) if isinstance(table, str) else table).create_write_transaction(
+            [*written],
             mode="append",
             schema=Schema.from_arrow(schema),
             commit_properties=_commit(transaction, metadata),

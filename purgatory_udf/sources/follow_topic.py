@@ -365,10 +365,13 @@ class LogSteps(TopicSteps):
             finished.rejected.save(path, REJECTED_EVENTS, run.step(REJECTED_TABLE, step))
         if count:
             recorded = finished.events.map_columns(recorded_rows(tasks, run_id, source, first), RECORDED)
-            recorded.save(self._layout.table(RECORDED_TABLE), RECORDED, run.step(RECORDED_TABLE, step))
+
+            def save_recorded() -> None:
+                recorded.save(self._layout.table(RECORDED_TABLE), RECORDED, run.step(RECORDED_TABLE, step))
+
             events = finished.events.map_columns(event_rows(tasks, run_id, source, first), EVENTS_SCHEMA)
             path, each = self._layout.table(EVENTS_TABLE), self._options.events_per_file
-            append_dataset(events, path, count, each, run.step(EVENTS_TABLE, step))
+            append_dataset(events, path, count, each, run.step(EVENTS_TABLE, step), save_recorded)
         return count, total
 
 

@@ -88,12 +88,23 @@ def write_dataset(
     write_files(partition_by_file(events.frame, count, per_file), path)
 
 
-def append_dataset(events: Dataset, path: str, count: int, per_file: int, transaction: Transaction | None) -> None:
-    """Append `count` events in time order. Does nothing if the table already has the transaction."""
+def append_dataset(
+    events: Dataset,
+    path: str,
+    count: int,
+    per_file: int,
+    transaction: Transaction | None,
+    before: Callable[[], None] = lambda: None,
+) -> None:
+    """Append `count` events in time order. Only calls `before` if the table already has the transaction.
+
+    `before` is called before the commit, possibly while files are written.
+    """
     if isinstance(events, LocalDataset):
-        append_parts(_sorted(events.collect()), path, per_file, transaction)
+        append_parts(_sorted(events.collect()), path, per_file, transaction, before)
         return
     assert isinstance(events, SparkDataset)
+    before()
     write_files(partition_by_file(events.frame, count, per_file), path, "append", **transaction_options(transaction))
 
 
@@ -129,12 +140,14 @@ def write_parts(parts: Sequence[Part], path: str, schema: pa.Schema, before: Cal
     create_with_files(parts, path, _INDEXED, {"userMetadata": TIME_ORDER}, commented, before)
 
 
-def append_parts(events: pa.Table, path: str, per_file: int, transaction: Transaction | None) -> None:
-    """Append sorted events to a local table. Does nothing if the table already has the transaction."""
+def append_parts(
+    events: pa.Table, path: str, per_file: int, transaction: Transaction | None, before: Callable[[], None]
+) -> None:
+    """Append sorted events to a local table; see `append_dataset` for `transaction` and `before`."""
     from purgatory_udf.backend.local_delta import append_files
 
     parts = parts_in_time_order(events, per_file)
-    append_files(parts, path, _INDEXED, {"userMetadata": TIME_ORDER}, events.schema, transaction)
+    append_files(parts, path, _INDEXED, {"userMetadata": TIME_ORDER}, events.schema, transaction, before)
 
 
 def partition_by_file(events: DataFrame, count: int, per_file: int) -> DataFrame:

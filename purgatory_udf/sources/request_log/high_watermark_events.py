@@ -6,7 +6,7 @@ It tracks the partition's log in the same way as the replay, and leaves out ever
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from heapq import merge
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -61,7 +61,8 @@ class TrackedReplica:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON values, from which `resumed` restores it."""
-        return {**asdict(self), "ends": list(map(list, self.ends.items()))}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**values, "ends": list(map(list, self.ends.items()))}
 
     @classmethod
     def resumed(cls, broker: int, state: dict[str, Any]) -> TrackedReplica:

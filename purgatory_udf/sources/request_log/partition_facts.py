@@ -17,6 +17,7 @@ A busy partition has millions of appends, positions and readings, so these are h
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -458,7 +459,7 @@ class FactColumns(Generic[F]):
         Equal facts keep their order.
         """
         first = self._columns[names[0]]
-        if np.all(first[1:] > first[:-1]):
+        if self._length < 2 or np.all(first[1:] > first[:-1]):
             return None
         order = np.lexsort([self._columns[name] for name in reversed(names)])
         if np.all(order[1:] > order[:-1]):
@@ -484,8 +485,8 @@ class FactCollector(Generic[F]):
         self._held: list[F] = []
         self._held_blocks: list[Integers] = []
         # Small chunks are joined soon, because the C library keeps their memory for a long time.
-        self._chunks: dict[str, list[Column]] = {name: [] for name in self._fields}
-        self._large_chunks: dict[str, list[Column]] = {name: [] for name in self._fields}
+        self._chunks: dict[str, list[Column]] = defaultdict(list)
+        self._large_chunks: dict[str, list[Column]] = defaultdict(list)
         self._length = 0
         self._texts: dict[str, str] = {}
 
@@ -509,28 +510,35 @@ class FactCollector(Generic[F]):
         """Return all facts, and remove them from the collector."""
         # Narrower types only save memory, of which few facts need little.
         is_small = not self._length
+        if self._held_blocks and is_small:
+            rows = np.concatenate(self._held_blocks, axis=1)
+            return FactColumns(self._kind, dict(zip(self._fields, rows, strict=True)), rows.shape[1])
         if self._held_blocks:
-            self._make_columns_of_blocks(is_small)
+            self._make_columns_of_blocks()
         if not self._held and not self._length:
             # Most partitions lack facts of most kinds.
             return FactColumns.none(self._kind)
         if self._held:
             self._make_columns(is_small)
-        columns = {name: _joined([*self._large_chunks.pop(name), *self._chunks.pop(name)]) for name in self._fields}
+        columns = {name: _joined([*self._large_chunks[name], *self._chunks[name]]) for name in self._fields}
         return FactColumns(self._kind, columns, self._length)
 
     def _make_columns(self, is_small: bool = False) -> None:
         self._length += len(self._held)
         rows = zip(*map(msgspec.structs.astuple, self._held), strict=True)
         for (name, is_integer), values in zip(self._fields.items(), rows, strict=True):
-            self._add_chunk(name, _integers(values, is_small) if is_integer else self._objects(values))
+            if is_integer:
+                integers = np.array(values, np.int64)
+                self._add_chunk(name, integers if is_small else _narrowed(integers))
+            else:
+                self._add_chunk(name, self._objects(values))
         self._held.clear()
 
-    def _make_columns_of_blocks(self, is_small: bool = False) -> None:
+    def _make_columns_of_blocks(self) -> None:
         rows = np.concatenate(self._held_blocks, axis=1)
         self._length += rows.shape[1]
         for name, values in zip(self._fields, rows, strict=True):
-            self._add_chunk(name, _integers(values, is_small))
+            self._add_chunk(name, _narrowed(values))
         self._held_blocks.clear()
 
     def _add_chunk(self, name: str, column: Column) -> None:
@@ -542,7 +550,9 @@ class FactCollector(Generic[F]):
 
     def _objects(self, values: tuple[Any, ...]) -> Column:
         if values and all(value is values[0] for value in values):
-            return np.broadcast_to(_of_objects(values[:1]), (len(values),))
+            single = np.empty(1, object)
+            single[0] = values[0]
+            return np.broadcast_to(single, (len(values),))
         # Equal names share one object.
         texts = self._texts
         return _of_objects([texts.setdefault(value, value) if type(value) is str else value for value in values])
@@ -564,11 +574,6 @@ def _of_objects(values: Sequence[Any]) -> Column:
     return np.fromiter(values, object, len(values))
 
 
-def _integers(values: Any, is_small: bool) -> Column:
-    integers = np.asarray(values, np.int64)
-    return integers if is_small else _narrowed(integers)
-
-
 def _narrowed(values: Integers) -> Column:
     """Return the same numbers in the narrowest type; equal numbers are stored once."""
     if not len(values):
@@ -581,6 +586,8 @@ def _narrowed(values: Integers) -> Column:
 
 
 def _joined(chunks: Sequence[Column]) -> Column:
+    if len(chunks) == 1:
+        return chunks[0]
     filled = [chunk for chunk in chunks if len(chunk)]
     if not filled:
         return chunks[0]

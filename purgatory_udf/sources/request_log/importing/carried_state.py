@@ -78,7 +78,7 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     blocks: dict[type[SingleFact], list[Integers]] = {}
     for fact in facts:
         kind = type(fact)
-        if isinstance(fact, FetchAttempt | AttemptRun):
+        if isinstance(fact, (FetchAttempt, AttemptRun)):
             attempts.append(fact)
         elif isinstance(fact, FactBlock):
             kind_of_block, rows = fact.rows()

@@ -390,8 +390,8 @@ class FollowStep:
             carried.first_us, carried.last_us = min(carried.first_us, first_us), max(carried.last_us, last_us)
         span = carried.time_range(carried.last_us, self.hold_us)
         all_heartbeats = requests.where_in("api", ["HEARTBEAT"]).select("broker", "remote_us", "start_us")
-        metadata_requests, heartbeats = _cluster_requests(requests), _heartbeats(all_heartbeats)
-        settled_heartbeats = _heartbeats(all_heartbeats.where_below("start_us", span.until_us))
+        metadata_requests = _cluster_requests(requests)
+        heartbeats, settled_heartbeats = _heartbeats(all_heartbeats, span.until_us)
         follower_reads = bool(carried.counts.get("racked", 0) + report.counts["racked"])
         context = carried.context(metadata_requests, self.given, heartbeats, follower_reads)
         passed = run_passes(requests, _steps(self.backend, context, span), self.keep, span, _previous_step(state.rows))
@@ -444,23 +444,26 @@ def _cluster_requests(requests: Dataset) -> list[Request]:
     return list(map(request_of, rows))
 
 
-def _heartbeats(requests: Dataset) -> HeartbeatCounts:
+def _heartbeats(requests: Dataset, until_us: int) -> tuple[HeartbeatCounts, HeartbeatCounts]:
     """Return by broker the numbers of (heartbeats that the request handler thread answered itself, all heartbeats).
 
-    `requests` has only heartbeats.
+    The second result counts only heartbeats that started before `until_us`. `requests` has only heartbeats.
     """
-    schema = pa.schema([("broker", pa.int32()), ("own_thread", pa.int64()), ("heartbeats", pa.int64())])
-    heartbeats = requests.select("broker", "remote_us").sql(
-        """
-        SELECT broker, count(CASE WHEN remote_us = 0 THEN 1 END) AS own_thread, count(*) AS heartbeats
-        FROM {rows} GROUP BY broker
+    names = ("own_thread", "heartbeats", "settled_own_thread", "settled")
+    found = requests.sql(
+        f"""
+        SELECT broker, count(CASE WHEN remote_us = 0 THEN 1 END) AS own_thread, count(*) AS heartbeats,
+            count(CASE WHEN remote_us = 0 AND start_us < {until_us} THEN 1 END) AS settled_own_thread,
+            count(CASE WHEN start_us < {until_us} THEN 1 END) AS settled
+        FROM {{rows}} GROUP BY broker
         """,
-        schema,
+        pa.schema([("broker", pa.int32()), *((name, pa.int64()) for name in names)]),
     )
-    return {
-        row["broker"]: (row["own_thread"], row["heartbeats"])
-        for row in heartbeats.collect().sort_by("broker").to_pylist()
-    }
+    rows = found.collect().sort_by("broker").to_pylist()
+    return (
+        {row["broker"]: (row["own_thread"], row["heartbeats"]) for row in rows},
+        {row["broker"]: (row["settled_own_thread"], row["settled"]) for row in rows if row["settled"]},
+    )
 
 
 def _steps(backend: Backend, context: Context, span: TimeRange) -> Steps:

@@ -386,7 +386,13 @@ def _in_order(finished: pa.Table) -> Batches:
     """Yield the rows in the order of `number`, in which spilled rows can be written without sorting all of them."""
     numbers = finished.column("number")
     if finished.num_rows > 1 and np.any(np.diff(numbers.to_numpy()) < 0):
-        finished = finished.combine_chunks().take(pc.sort_indices(numbers))
+        order, count = pc.sort_indices(numbers), finished.num_rows
+        # Most columns belong to other types of events than those here.
+        columns = [
+            pa.nulls(count, column.type) if column.null_count == count else column.combine_chunks().take(order)
+            for column in finished.columns
+        ]
+        finished = pa.Table.from_arrays(columns, schema=finished.schema)
     yield from finished.to_batches()
 
 
