@@ -75,8 +75,8 @@ def write_report(session: Session, out: str, options: MetricsOptions, html: Path
     The report's metrics are in a separate folder, because its windows may differ from those of `metrics`.
     """
     tables = RunTables(session, out)
-    # Diagnosis, metrics and stories read rebalances.
-    with tables.materialized("rebalances"):
+    # Diagnosis, metrics and stories read these views.
+    with tables.materialized("rebalances", "pauses"):
         diagnosis = diagnose_tables(tables)
         metrics = metrics_of_tables(tables, options, _FOLDER)
         replace_file(html, report_page(metrics, diagnosis))
