@@ -50,7 +50,7 @@ MEMORY = "150MB"
 # Bytes of rows in a file, which is a part of the next step, and in a batch.
 _FILE_BYTES, _BATCH_BYTES = 16 << 20, 2 << 20
 # Largest bucket that is sorted in memory.
-_SORTED_BYTES = 48 << 20
+_SORTED_BYTES = 32 << 20
 # Tasks that distribute rows to buckets. Each of them writes a file for each bucket.
 _TASKS = 8
 # Values of a batch that determine the borders of ranges.
@@ -356,13 +356,13 @@ def _bucket_count(size: int) -> int:
 
 
 def _tables_of(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows in tables of about `_FILE_BYTES`."""
+    """Yield the rows in tables of about half of `_FILE_BYTES`."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         held.append(batch)
         size += batch.nbytes
-        if size >= _FILE_BYTES:
+        if size >= _FILE_BYTES // 2:
             yield pa.Table.from_batches(held, schema)
             held, size = [], 0
     if held:
