@@ -61,7 +61,7 @@ def _unpacked(file: Path, folder: Path) -> Path:
 
 # Whether this version resumes the archived runs. Set it to False with a change of format, and to True when the archives
 # are created again (`tests.generate.interrupted_output`).
-RESUMES: bool = True
+RESUMES: bool = False
 
 
 def _resumes(out: Path) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from purgatory_udf.sources.request_log import high_watermark_events
 from purgatory_udf.sources.request_log import inferred_settings as shown
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
@@ -31,6 +32,7 @@ from purgatory_udf.sources.request_log.cluster_metadata import (
     ClusterMetadata,
     PartitionChange,
 )
+from purgatory_udf.sources.request_log.high_watermark_events import EventSweep
 from purgatory_udf.sources.request_log.importing.carried_state import facts_to_carry
 from purgatory_udf.sources.request_log.importing.settings_evidence import FollowedSettings
 from purgatory_udf.sources.request_log.internal_topics import StoredBatch, TransactionFacts
@@ -324,7 +326,13 @@ def _expected() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("number", TIMELINES)
-def test_random_facts_have_same_timelines(number: int) -> None:
+@pytest.mark.parametrize("entries", [1 << 16, 2, 0])
+def test_random_facts_have_same_timelines(number: int, entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`entries` are read at once as columns; 0: entry by entry."""
+    if entries:
+        monkeypatch.setattr(high_watermark_events, "_ENTRIES", entries)
+    else:
+        monkeypatch.setattr(EventSweep, "_only_moves_offsets", lambda *_: False)
     assert list(_lines(number)) == _expected()[str(number)]
 
 
