@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = (*MEASURED, *PREDICTED)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         if given.cluster:
-            settings |= started.enter_context(two_executor_cluster(Path(folder)))
+            settings |= started.enter_context(executor_cluster(Path(folder), 2))
         settings |= dict(each.split("=", 1) for each in given.conf)
         spark = build_session("benchmark-costs", settings)
         measurements = measure(spark, Path(folder), cases, given.runs)
@@ -121,15 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @contextmanager
-def two_executor_cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """Start a cluster of two executors; yield the settings of a Spark session on it.
+def executor_cluster(folder: Path, executors: int) -> Iterator[dict[str, str]]:
+    """Start a cluster of executors with one core each; yield the settings of a Spark session on it.
 
-    Its executors use this source tree and this Python.
+    The executors use this source tree and this Python.
     """
     from tests.cluster.standalone import standalone
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    with standalone(folder, memory_mb=3 * 1024) as cluster:
+    with standalone(folder, executors, memory_mb=3 * 1024) as cluster:
         yield {
             "spark.master": cluster.master,
             "spark.driver.memory": "2g",
