@@ -174,10 +174,36 @@ class LocalDataset(Dataset):
         return LocalDataset(schema, [partial(_apply, step, part) for part in parts], _GROUPED_WEIGHT * rows.nbytes)
 
     def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> LocalDataset:
+        numbered = [apply_numbered(step, part, number, task) for number, (_, part) in enumerate(self.in_order(order))]
+        return self._with_parts(schema.append(pa.field(task, pa.int32())), numbered)
+
+    def map_numbered(
+        self, order: Sequence[str], step: Callable[[int], Step], schema: pa.Schema, width: int
+    ) -> LocalDataset:
+        """Apply a step to all rows in one total order, cut into few tasks.
+
+        Args:
+            order: Columns of the order, ascending.
+            step: Returns the step of a task, given the number of rows before those of the task.
+            schema: Schema of the rows that the step returns.
+            width: Rows are in the same task if their values of the first column are in the same interval of this width.
+        """
+        parts = [
+            partial(_apply, without_garbage_collection(step(first)), part)
+            for first, part in self.in_order(order, width, 1)
+        ]
+        return self._with_parts(schema, parts)
+
+    def in_order(self, order: Sequence[str], width: int = 1, per_core: int = _PARTS_PER_CORE) -> list[tuple[int, Part]]:
+        """Return parts in the order of columns, each with the number of rows before it; see `map_numbered`."""
         rows = self.collect()
-        parts = _cut(rows, sorted_places(rows, order), ())
-        numbered = [apply_numbered(step, part, number, task) for number, part in enumerate(parts)]
-        return LocalDataset(schema.append(pa.field(task, pa.int32())), numbered, rows.nbytes)
+        places = sorted_places(rows, order)
+        borders = _borders(rows, places, (), per_core)
+        if width > 1 and len(borders) > 2:
+            intervals = rows.column(order[0]).to_numpy()[places] // width
+            ends = np.append(np.flatnonzero(np.diff(intervals)) + 1, rows.num_rows)
+            borders = np.unique([0, *ends[np.searchsorted(ends, borders[1:])]]).tolist()
+        return [(begin, partial(_rows_between, rows, places, begin, end)) for begin, end in pairwise(borders)]
 
     def select(self, *names: str) -> LocalDataset:
         schema = pa.schema([self.schema.field(name) for name in names])
@@ -444,7 +470,9 @@ def _rows_between(rows: pa.Table, places: npt.NDArray[np.uint64] | None, begin: 
     return part.to_batches(max_chunksize=BATCH_ROWS)
 
 
-def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str]) -> list[int]:
+def _borders(
+    rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str], per_core: int = _PARTS_PER_CORE
+) -> list[int]:
     most = _ROW_BYTES * rows.num_rows + rows.get_total_buffer_size()
     if most * (_GROUPED_WEIGHT if keys else 1) <= _MOST_ALONE_BYTES:
         return [0, rows.num_rows]
@@ -456,7 +484,7 @@ def _borders(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequen
             sizes += column.nbytes // rows.num_rows
     ends = np.cumsum(sizes if places is None else sizes[places])
     work = int(ends[-1]) * (_GROUPED_WEIGHT if keys else 1) if len(ends) else 0
-    count = min(_PARTS_PER_CORE * cores(), work // _LEAST_BYTES)
+    count = min(per_core * cores(), work // _LEAST_BYTES)
     if work <= _MOST_ALONE_BYTES:
         return [0, rows.num_rows]
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count)

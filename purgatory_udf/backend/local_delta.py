@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -318,7 +319,6 @@ def create_with_files(
     indexed: Sequence[str],
     metadata: Mapping[str, str],
     schema: pa.Schema,
-    before: Callable[[], None] | None = None,
 ) -> None:
     """Create a table of one file per part, in their order, written by one process per core.
 
@@ -329,21 +329,50 @@ def create_with_files(
             be configured for skipping: a reader takes a column without statistics for all null.
         metadata: User metadata of the commit.
         schema: The table's columns.
-        before: Called while files are written, before the table has a log.
     """
     place = str(require_local_path(path))
     with needing_spark():
         Path(place).mkdir(parents=True, exist_ok=True)
-        written = _written(parts, place, indexed) if before is None else _write_and_call(before, parts, place, indexed)
-        create_table_with_add_actions(
-            place,
-            Schema.from_arrow(schema),
-            written,
-            mode="error",
-            configuration={"delta.dataSkippingStatsColumns": ",".join(indexed)},
-            commit_properties=CommitProperties(custom_metadata=dict(metadata)),
-        )
-        _write_first_checksum(Path(place))
+        _create(place, _written(parts, place, indexed), indexed, metadata, schema)
+
+
+def create_of_files(
+    files: Sequence[Mapping[str, Any]],
+    path: str,
+    indexed: Sequence[str],
+    metadata: Mapping[str, str],
+    schema: pa.Schema,
+) -> None:
+    """Create a table of files that `write_file` has written to another folder, and move them, in their order.
+
+    Args:
+        files: Folder, name, size and statistics of each file.
+        path: Where the table is created.
+        indexed: Columns with statistics; see `create_with_files`.
+        metadata: User metadata of the commit.
+        schema: The table's columns.
+    """
+    place = str(require_local_path(path))
+    with needing_spark():
+        Path(place).mkdir(parents=True, exist_ok=True)
+        moved = [{**file, "name": _file_name(number)} for number, file in enumerate(files)]
+        for file, to in zip(files, moved, strict=True):
+            shutil.move(os.path.join(file["folder"], file["name"]), os.path.join(place, to["name"]))
+        _create(place, _added(moved), indexed, metadata, schema)
+
+
+def _create(
+    place: str, files: list[AddAction], indexed: Sequence[str], metadata: Mapping[str, str], schema: pa.Schema
+) -> None:
+    create_table_with_add_actions(
+        place,
+        Schema.from_arrow(schema),
+        files,
+        mode="error",
+        configuration={"delta.dataSkippingStatsColumns": ",".join(indexed)},
+        commit_properties=CommitProperties(custom_metadata=dict(metadata)),
+    )
+    _write_first_checksum(Path(place))
 
 
 def append_files(
@@ -448,8 +477,6 @@ def _in_utc(rows: pa.Table) -> pa.Table:
 
 
 def _remove(folder: Path) -> None:
-    import shutil
-
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -472,20 +499,27 @@ def _written(parts: Sequence[Part], path: str, indexed: Sequence[str]) -> list[A
         rows = part() if callable(part) else part
         # A table without rows has one file all the same.
         if rows.num_rows or len(parts) == 1:
-            yield _write_file(rows, number, path, indexed)
+            yield pa.RecordBatch.from_pylist([write_file(rows, number, path, indexed)])
 
     made = chain.from_iterable(run_parallel(work, list(enumerate(parts))))
-    rows = [row for batch in made for row in batch.to_pylist()]
+    return _added([row for batch in made for row in batch.to_pylist()])
+
+
+def _added(files: Iterable[Mapping[str, Any]]) -> list[AddAction]:
     now = int(time.time() * 1000)
-    return [AddAction(row["name"], row["size"], {}, now, True, row["stats"]) for row in rows]
+    return [AddAction(file["name"], file["size"], {}, now, True, file["stats"]) for file in files]
 
 
-def _write_file(rows: pa.Table, number: int, path: str, indexed: Sequence[str]) -> pa.RecordBatch:
-    """Write rows to a Parquet file, and return name, size and statistics for the table's log as a batch of one row.
+def _file_name(number: int) -> str:
+    return f"part-{number:05}-{uuid.uuid4()}.parquet"
+
+
+def write_file(rows: pa.Table, number: int, path: str, indexed: Sequence[str]) -> dict[str, Any]:
+    """Write rows to a Parquet file in a folder, and return its name, size and statistics for a table's log.
 
     `number` is part of the file's name; `indexed` are the columns with a minimum and maximum in the statistics.
     """
-    name = f"part-{number:05}-{uuid.uuid4()}.parquet"
+    name = _file_name(number)
     place = os.path.join(path, name)
     pq.write_table(rows, place, compression="snappy")
     ranges = {column: pc.min_max(rows.column(column)) for column in indexed}
@@ -495,8 +529,7 @@ def _write_file(rows: pa.Table, number: int, path: str, indexed: Sequence[str]) 
         "maxValues": {column: _as_json(extremes["max"]) for column, extremes in ranges.items()},
         "nullCount": {column: rows.column(column).null_count for column in indexed},
     }
-    file = {"name": name, "size": os.path.getsize(place), "stats": json.dumps(stats)}
-    return pa.RecordBatch.from_pylist([file])
+    return {"name": name, "size": os.path.getsize(place), "stats": json.dumps(stats)}
 
 
 def _as_json(value: pa.Scalar) -> Any:

@@ -33,7 +33,6 @@ from purgatory_udf.backend.dataset import (
     LocalDataset,
     Part,
     Step,
-    apply_numbered,
     rows_where,
     sorted_places,
     union_schema,
@@ -75,9 +74,18 @@ class SpilledDataset(LocalDataset):
     def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> LocalDataset:
         return self._sorted([*keys, *order], keys).map(step, schema)
 
-    def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> LocalDataset:
-        parts = [apply_numbered(step, part, number, task) for number, part in enumerate(self._sorted(order)._parts)]
-        return self._with_parts(schema.append(pa.field(task, pa.int32())), parts)
+    def in_order(self, order: Sequence[str], width: int = 1, per_core: int = 0) -> list[tuple[int, Part]]:
+        size, values = self._measured(order[0])
+        places = np.arange(1, _bucket_count(size)) * len(values) // _bucket_count(size)
+        # The least multiple of `width` is not an integer of 64 bits.
+        borders = np.unique(np.maximum(np.sort(values)[places], _LEAST_INTEGER + width) // width * width)
+        buckets = self._distributed(partial(_numbers_of_ranges, order[0], borders), len(borders) + 1)
+        firsts = [0, *np.cumsum([bucket.rows for bucket in buckets]).tolist()]
+        return [
+            (first, partial(_rows_of, self._parts_in_order(bucket, order)))
+            for first, bucket in zip(firsts, buckets, strict=False)
+            if bucket.rows
+        ]
 
     def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> LocalDataset:
         named: dict[str, SpilledDataset] = {"rows": self}
@@ -166,31 +174,6 @@ class SpilledDataset(LocalDataset):
         batches = (batch.select(schema.names).cast(schema) for batch in self._batches())
         LocalDelta().append(path, pa.RecordBatchReader.from_batches(schema, batches), transaction)
 
-    def cut_in_order(self, column: str, borders: Callable[[Any], Sequence[int]]) -> list[Callable[[], pa.Table]] | None:
-        """Return functions that read consecutive rows each, or None if the rows are not in the order of a column.
-
-        Args:
-            column: The column.
-            borders: Returns the numbers of the first rows of the parts and the number of rows, given the values.
-        """
-        stored = self.keep(f"{self._folder}/in-order")
-        made = run_parallel(lambda part: (batch.select([column]) for batch in part()), stored._parts)
-        values = [np.concatenate([batch.column(0).to_numpy() for batch in batches]) for batches in made]
-        starts = [0, *np.cumsum(list(map(len, values))).tolist()]
-        all_values = np.concatenate([np.empty(0, np.int64), *values])
-        if np.any(all_values[1:] < all_values[:-1]):
-            return None
-
-        def rows_between(begin: int, end: int) -> pa.Table:
-            slices = [
-                pa.Table.from_batches(part(), stored.schema).slice(max(0, begin - first), end - max(begin, first))
-                for part, (first, after) in zip(stored._parts, pairwise(starts), strict=True)
-                if first < end and after > begin
-            ]
-            return pa.concat_tables([stored.schema.empty_table(), *slices])
-
-        return [partial(rows_between, begin, end) for begin, end in pairwise(borders(all_values))]
-
     def select(self, *names: str) -> LocalDataset:
         files = [part for part in self._parts if isinstance(part, StoredRows)]
         if len(files) < len(self._parts):
@@ -216,31 +199,24 @@ class SpilledDataset(LocalDataset):
         return SpilledDataset(schema, parts, self._folder, sum(size for _, size in known))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        return chain.from_iterable(part() for part in self._parts)
+        return _rows_of(self._parts)
 
-    def _sorted(self, order: Sequence[str], keys: Sequence[str] = ()) -> SpilledDataset:
-        """Return the rows in ascending order, nulls first. Without `keys`, the parts are in order, too.
+    def _sorted(self, order: Sequence[str], keys: Sequence[str]) -> SpilledDataset:
+        """Return the rows in parts that are in ascending order, nulls first. Equal rows keep their order.
 
-        No part divides a group of equal keys. Equal rows keep their order.
+        No part divides a group of equal keys, which are the first columns of the order.
         """
-        if keys:
-            size = self._input_bytes if self._input_bytes is not None else self._measured(None)[0]
-            count = _bucket_count(size)
-            number = partial(_numbers_of_groups, keys, count)
-        else:
-            size, values = self._measured(order[0])
-            places = np.arange(1, _bucket_count(size)) * len(values) // _bucket_count(size)
-            borders = np.unique(np.sort(values)[places])
-            count = len(borders) + 1
-            number = partial(_numbers_of_ranges, order[0], borders)
-        parts: list[Part] = []
-        for bucket in self._distributed(number, count, _new_folder(f"{self._folder}/buckets")):
-            if bucket.size > _SORTED_BYTES:
-                large = self._with_parts(self.schema, _stored_in(bucket.paths, self.schema))
-                parts += large._sorted_by_duckdb(order, keys)._parts
-            elif bucket.paths:
-                parts.append(partial(_read_in_order, bucket.paths, self.schema, order))
-        return SpilledDataset(self.schema, parts, self._folder, size)
+        size = self._input_bytes if self._input_bytes is not None else self._measured(None)[0]
+        buckets = self._distributed(partial(_numbers_of_groups, keys, _bucket_count(size)), _bucket_count(size))
+        parts = [self._parts_in_order(bucket, order, keys) for bucket in buckets if bucket.rows]
+        return SpilledDataset(self.schema, list(chain.from_iterable(parts)), self._folder, size)
+
+    def _parts_in_order(self, bucket: Bucket, order: Sequence[str], keys: Sequence[str] = ()) -> list[Part]:
+        """Return the rows of a bucket in ascending order; see `_sorted`."""
+        if bucket.size > _SORTED_BYTES:
+            large = self._with_parts(self.schema, _stored_in(bucket.paths, self.schema))
+            return large._sorted_by_duckdb(order, keys)._parts
+        return [partial(_read_in_order, bucket.paths, self.schema, order)]
 
     def _measured(self, column: str | None) -> tuple[int, Numbers]:
         """Return the size of the rows in bytes, and values of a column, nulls as the least integer."""
@@ -257,25 +233,28 @@ class SpilledDataset(LocalDataset):
         sample: Numbers = pc.list_flatten(values).to_numpy()
         return sum(table.column("size").to_pylist()), sample
 
-    def _distributed(self, number: Callable[[pa.Table], Numbers], count: int, folder: Path) -> list[Bucket]:
-        """Write the rows to `count` buckets with files in `folder`, in parallel.
+    def _distributed(
+        self, number: Callable[[pa.Table], Numbers], count: int, folder: Path | None = None
+    ) -> list[Bucket]:
+        """Write the rows to `count` buckets, in parallel.
 
         Args:
             number: Returns the number of the bucket of each row.
             count: Number of buckets.
-            folder: A folder for the files; it may exist.
+            folder: A folder for the files; it may exist. By default, a new one.
         """
-        folder.mkdir(exist_ok=True)
+        place = _new_folder(f"{self._folder}/buckets") if folder is None else folder
+        place.mkdir(exist_ok=True)
         schema = self.schema
-        result = pa.schema([("bucket", pa.int64()), *_FILES])
+        result = pa.schema([("bucket", pa.int64()), *_FILES, ("rows", pa.int64())])
         borders = np.unique(np.linspace(0, len(self._parts), _TASKS + 1).astype(int)).tolist()
         tasks = list(enumerate(self._parts[begin:end] for begin, end in pairwise(borders)))
 
         def work(task: tuple[int, Sequence[Part]]) -> Iterator[pa.RecordBatch]:
             index, parts = task
             writers: dict[int, Any] = {}
-            sizes = np.zeros(count, np.int64)
-            paths = [str(folder / f"{bucket:05}-{index:02}.arrow") for bucket in range(count)]
+            sizes, rows_in = np.zeros(count, np.int64), np.zeros(count, np.int64)
+            paths = [str(place / f"{bucket:05}-{index:02}.arrow") for bucket in range(count)]
             for table in _tables_of(chain.from_iterable(part() for part in parts), schema):
                 buckets = number(table)
                 places = np.argsort(buckets, kind="stable")
@@ -287,17 +266,19 @@ class SpilledDataset(LocalDataset):
                         writers[bucket] = pa.ipc.new_stream(paths[bucket], schema, options=_IPC_OPTIONS)
                     writers[bucket].write_table(rows, max_chunksize=BATCH_ROWS)
                     sizes[bucket] += rows.nbytes
+                    rows_in[bucket] += rows.num_rows
             for writer in writers.values():
                 writer.close()
             written = sorted(writers)
-            columns = [written, [paths[bucket] for bucket in written], sizes[written]]
+            columns = [written, [paths[bucket] for bucket in written], sizes[written], rows_in[written]]
             yield pa.record_batch([pa.array(column) for column in columns], result)
 
-        found = [Bucket([], 0) for _ in range(count)]
+        found = [Bucket([], 0, 0) for _ in range(count)]
         # In the order of the tasks, so that equal rows keep their order.
         for batch in chain.from_iterable(run_parallel(work, tasks)):
-            for bucket, path, size in zip(*batch.to_pydict().values(), strict=True):
-                found[bucket] = Bucket([*found[bucket].paths, path], found[bucket].size + size)
+            for bucket, path, size, rows in zip(*batch.to_pydict().values(), strict=True):
+                before = found[bucket]
+                found[bucket] = Bucket([*before.paths, path], before.size + size, before.rows + rows)
         _release_memory()
         return found
 
@@ -345,10 +326,11 @@ class SpilledDataset(LocalDataset):
 
 
 class Bucket(NamedTuple):
-    """Files of some rows, and the size of these rows in bytes."""
+    """Files of some rows, the size of these rows in bytes, and their number."""
 
     paths: list[str]
     size: int
+    rows: int
 
 
 def _bucket_count(size: int) -> int:
@@ -369,9 +351,12 @@ def _tables_of(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator
         yield pa.Table.from_batches(held, schema)
 
 
+_LEAST_INTEGER = -(2**63)
+
+
 def _integers(column: Any) -> Numbers:
     """Return a column of integers as an array, nulls as the least integer."""
-    values: Numbers = column.cast(pa.int64()).fill_null(-(2**63)).to_numpy()
+    values: Numbers = column.cast(pa.int64()).fill_null(_LEAST_INTEGER).to_numpy()
     return values
 
 
@@ -388,6 +373,11 @@ def _numbers_of_groups(keys: Sequence[str], count: int, table: pa.Table) -> Numb
         of_keys = np.array([crc32(repr(key).encode()) for key in encoded.dictionary.to_pylist()], np.uint64)
         hashed = hashed * np.uint64(31) + of_keys[encoded.indices.to_numpy()]
     return (hashed % np.uint64(count)).astype(np.int64)
+
+
+def _rows_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of consecutive parts."""
+    return chain.from_iterable(part() for part in parts)
 
 
 def _read_in_order(paths: Sequence[str], schema: pa.Schema, order: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from purgatory_udf.backend.backend import Backend, Session, SparkBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
 from purgatory_udf.backend.delta_store import Commit, Condition, Transaction, transaction_options, with_column_comments
-from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
 from purgatory_udf.storage.output_folder import Layout
 
@@ -33,10 +32,11 @@ log = logging.getLogger(__name__)
 
 # Remark in the metadata of a commit of files in time order.
 TIME_ORDER = "purgatory-replay: files in time order"
+TIME_ORDER_METADATA = {"userMetadata": TIME_ORDER}
 # Operations of commits that can add data.
 _ADDING = {"WRITE", "STREAMING UPDATE", "MERGE", "UPDATE", "OPTIMIZE", "CREATE TABLE AS SELECT"}
 # Columns by which readers skip files; statistics of every column cost a third of an import.
-_INDEXED = ("event_time", "time_us", "seq")
+INDEXED = ("event_time", "time_us", "seq")
 
 # Partition column of the relay: the latest millisecond of a batch.
 UNTIL = "until_ms"
@@ -66,9 +66,7 @@ def write_in_time_order(
     write_files(in_order, path, mode, **transaction_options(transaction))
 
 
-def write_dataset(
-    events: Dataset, path: str, count: int, per_file: int, before: Callable[[], None] | None = None
-) -> None:
+def write_dataset(events: Dataset, path: str, count: int, per_file: int) -> None:
     """Write events in time order as a new table.
 
     Args:
@@ -76,15 +74,11 @@ def write_dataset(
         path: Folder of the table.
         count: Number of the events.
         per_file: Approximate number of events in a file.
-        before: Called before the table has a log. If it raises, the table does not exist.
     """
     if isinstance(events, LocalDataset):
-        parts = _stored_parts(events, count, per_file) or parts_in_time_order(_sorted(events.collect()), per_file)
-        write_parts(parts, path, events.schema, before)
+        write_parts(parts_in_time_order(sort_by_time(events.collect()), per_file), path, events.schema)
         return
     assert isinstance(events, SparkDataset)
-    if before is not None:
-        before()
     write_files(partition_by_file(events.frame, count, per_file), path)
 
 
@@ -101,24 +95,15 @@ def append_dataset(
     `before` is called before the commit, possibly while files are written.
     """
     if isinstance(events, LocalDataset):
-        append_parts(_sorted(events.collect()), path, per_file, transaction, before)
+        append_parts(sort_by_time(events.collect()), path, per_file, transaction, before)
         return
     assert isinstance(events, SparkDataset)
     before()
     write_files(partition_by_file(events.frame, count, per_file), path, "append", **transaction_options(transaction))
 
 
-def _stored_parts(events: LocalDataset, count: int, per_file: int) -> Sequence[Part] | None:
-    """Return functions that read the rows of each file from spilled rows; None if rows are in memory or not sorted."""
-    from purgatory_udf.backend.local_delta import interval_borders
-
-    if not isinstance(events, SpilledDataset):
-        return None
-    files = max(1, -(-count // per_file))
-    return events.cut_in_order("time_us", lambda times_us: interval_borders(times_us, files, 1000))
-
-
-def _sorted(events: pa.Table) -> pa.Table:
+def sort_by_time(events: pa.Table) -> pa.Table:
+    """Return events in the order of `time_us` and `seq`."""
     times, seqs = (np.diff(events.column(name).to_numpy()) for name in ("time_us", "seq"))
     if np.all((times > 0) | ((times == 0) & (seqs > 0))):
         return events
@@ -132,12 +117,12 @@ def parts_in_time_order(events: pa.Table, per_file: int) -> list[pa.Table]:
     return list(cut_at_intervals(events, "time_us", max(1, -(-len(events) // per_file)), 1000)) or [events]
 
 
-def write_parts(parts: Sequence[Part], path: str, schema: pa.Schema, before: Callable[[], None] | None = None) -> None:
-    """Write a new local table with one file per part. The table does not exist until `before` has returned."""
+def write_parts(parts: Sequence[Part], path: str, schema: pa.Schema) -> None:
+    """Write a new local table with one file per part."""
     from purgatory_udf.backend.local_delta import create_with_files
 
     commented = with_comments(schema, COMMENTED_TABLES["events"])
-    create_with_files(parts, path, _INDEXED, {"userMetadata": TIME_ORDER}, commented, before)
+    create_with_files(parts, path, INDEXED, TIME_ORDER_METADATA, commented)
 
 
 def append_parts(
@@ -147,7 +132,7 @@ def append_parts(
     from purgatory_udf.backend.local_delta import append_files
 
     parts = parts_in_time_order(events, per_file)
-    append_files(parts, path, _INDEXED, {"userMetadata": TIME_ORDER}, events.schema, transaction, before)
+    append_files(parts, path, INDEXED, TIME_ORDER_METADATA, events.schema, transaction, before)
 
 
 def partition_by_file(events: DataFrame, count: int, per_file: int) -> DataFrame:
@@ -169,7 +154,7 @@ def write_files(events: DataFrame, path: str, mode: str = "errorifexists", **opt
         .write.format("delta")
         .mode(mode)
         .option("userMetadata", TIME_ORDER)
-        .option("delta.dataSkippingStatsColumns", ",".join(_INDEXED))
+        .option("delta.dataSkippingStatsColumns", ",".join(INDEXED))
         .options(**options)
         .save(path)
     )

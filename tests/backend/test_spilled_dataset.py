@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from purgatory_udf.backend import spilled_dataset
+from purgatory_udf.backend import dataset, process_pool, spilled_dataset
 from purgatory_udf.backend.backend import Backend, LocalBackend
+from purgatory_udf.backend.dataset import LocalDataset, Step
 from purgatory_udf.backend.spilled_dataset import SpilledDataset, StoredRows
 from tests.backend.test_dataset import OPERATIONS, OTHERS, ROWS, SUMS, _running_sum, _sorted
 
+TASKS = pa.schema([("first", pa.int64()), ("times", pa.list_(pa.int64()))])
 KEYED = pa.schema([("key", pa.string()), ("rows", pa.int64())])
 
 
@@ -128,15 +130,30 @@ def test_selection_reads_needed_columns_only(spilling: Backend, tmp_path: Path) 
     assert {tuple(part.columns) for part in chosen._parts if isinstance(part, StoredRows)} == {("c", "a")}
 
 
-def test_rows_are_cut_at_intervals(spilling: Backend) -> None:
-    def parts(values: list[int]) -> list[list[int]] | None:
-        rows = spilling.dataset_of(pa.table({"at": values}))
-        assert isinstance(rows, SpilledDataset)
-        cut = rows.cut_in_order("at", lambda values: [0, 2, len(values)])
-        return None if cut is None else [read().column("at").to_pylist() for read in cut]
+@pytest.mark.usefixtures("small_files")
+def test_intervals_stay_in_one_task(spilling: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In files and in memory, each task gets the number of rows before its own."""
+    monkeypatch.setattr(dataset, "_MOST_ALONE_BYTES", 0)
+    monkeypatch.setattr(dataset, "_LEAST_BYTES", 1)
+    for module in (dataset, process_pool):
+        monkeypatch.setattr(module, "cores", lambda: 3)
+    times = [(7 * number) % 1000 for number in range(1000)]
 
-    assert parts([1, 2, 3, 4]) == [[1, 2], [3, 4]]
-    assert parts([1, 3, 2]) is None
+    def step(first: int) -> Step:
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            found = [time for batch in batches for time in batch.column("at").to_pylist()]
+            yield pa.record_batch([pa.array([first]), pa.array([found])], TASKS)
+
+        return work
+
+    for backend in (spilling, LocalBackend()):
+        rows = backend.dataset_of(pa.table({"at": times}))
+        assert isinstance(rows, LocalDataset)
+        tasks = rows.map_numbered(["at"], step, TASKS, 100).collect().to_pylist()
+        assert [time for task in tasks for time in task["times"]] == [*range(1000)]
+        assert [task["first"] for task in tasks] == [task["times"][0] for task in tasks]
+        assert all(task["first"] % 100 == 0 for task in tasks)
+        assert len(tasks) > 1
 
 
 @pytest.mark.usefixtures("small_files")

@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs import fidelity, ingest
-from purgatory_udf.backend import spilled_dataset
+from purgatory_udf.backend import dataset, process_pool, spilled_dataset
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.launch.backend_choice import open_local
-from purgatory_udf.sources.request_log.importing import log_import
+from purgatory_udf.sources.request_log.importing import import_tables, log_import
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.storage import event_staging
 from purgatory_udf.storage.event_staging import is_in_time_order
@@ -119,14 +119,16 @@ def test_fidelity_equals_spark(replayed_on_spark: Replayed, tmp_path: Path, caps
 def test_spilled_import_equals_import_in_memory(piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows are in memory, and in small files, of which an import never sorts all events in memory."""
     monkeypatch.setattr(spilled_dataset, "_FILE_BYTES", 1 << 16)
+    for module in (dataset, process_pool):
+        monkeypatch.setattr(module, "cores", lambda: 1)
     sorts = []
-    sort_events = event_staging._sorted
+    sort_events = event_staging.sort_by_time
 
     def count_and_sort(events: pa.Table) -> pa.Table:
         sorts.append(len(events))
         return sort_events(events)
 
-    monkeypatch.setattr(event_staging, "_sorted", count_and_sort)
+    monkeypatch.setattr(import_tables, "sort_by_time", count_and_sort)
     tables, summaries = [], []
     for most in (1 << 40, -1):
         monkeypatch.setattr(log_import, "IN_MEMORY_BYTES", most)
@@ -137,7 +139,7 @@ def test_spilled_import_equals_import_in_memory(piece: Piece, tmp_path: Path, mo
         assert not (out / "_ingest").exists()
         stored = [DeltaTable(str(out / name)).to_pyarrow_table() for name in ("events", "recorded", "rejected_events")]
         tables.append([sorted(map(repr, table.to_pylist())) for table in stored])
-    assert tables[0] == tables[1] and len(sorts) == 1
+    assert tables[0] == tables[1] and sorts[0] == sum(sorts[1:]) and len(sorts) > 10
     assert [line.replace(str(tmp_path / "-1"), "") for line in summaries[1]] == [
         line.replace(str(tmp_path / str(1 << 40)), "") for line in summaries[0]
     ]

@@ -45,6 +45,7 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     overdue_operations,
     rejected_requests,
     run_passes,
+    unordered_events,
 )
 from purgatory_udf.sources.request_log.importing.import_rows import (
     REQUESTS,
@@ -407,7 +408,7 @@ class FollowStep:
         )
         sizes = carried.new_sizes(context, span)
         of_cluster = self.backend.dataset_of(import_rows.cluster_rows(sizes, context.topic_ids(), pauses, span))
-        events = self.keep("events", in_order(due, timelines, reads, of_cluster, self.source))
+        events = self.keep("events", in_order(unordered_events(due, timelines, reads, of_cluster), self.source))
         settled_parts = parts.where_in("part", [import_rows.BAD]).where_in("settled", [True])
         rejected = rejected_requests(read, settled_parts, events, self.run_id, self.source, {}, anonymised=False)
         topics = set(timelines.where_in("part", [SWEEP]).select("topic").collect().column("topic").to_pylist())

@@ -32,7 +32,7 @@ from purgatory_udf.storage.run_records import RecordedSetting
 
 PARTITION = ("broker", "topic", "partition")
 SESSION = ("broker", "session")
-_ORDER = [name for name, _ in import_rows.ORDER]
+EVENT_ORDER = [name for name, _ in import_rows.ORDER]
 
 # An operation or a change, each an event to be. The lists are the offsets of a produce, by partition; `remote` is set
 # for remote fetches, to 1 if they expired, else to 0.
@@ -128,30 +128,31 @@ def run_passes(
     return PassResults(parts, timelines, _dated(parts, timelines, reads, span, previous), reads)
 
 
-def in_order(
-    operations: Dataset,
-    timelines: Dataset,
-    reads: Dataset | None,
-    of_cluster: Dataset,
-    source: SourceName,
-    rename: Rename | None = None,
-) -> Dataset:
-    """Return all events in their total order, with their position in `task` and `number`.
+def unordered_events(operations: Dataset, timelines: Dataset, reads: Dataset | None, of_cluster: Dataset) -> Dataset:
+    """Return the rows that become events, in any order.
 
     Args:
         operations: Dated operations.
         timelines: Events of partitions.
         reads: Remote reads with their ends; None without tiered topics.
         of_cluster: Rows of `import_rows.cluster_rows`.
+    """
+    changes = timelines.where_in("part", [import_rows.CHANGE]).select(*EVENT_ORDER, "event", "change")
+    if reads is not None:
+        changes = changes.union(reads.where_null("event", null=False).select(*EVENT_ORDER, "event"))
+    names = ["at_us" if name == "time_us" else name for name in UNORDERED.names if name != "change"]
+    return operations.select(*names).rename("at_us", "time_us").union(changes, of_cluster)
+
+
+def in_order(unordered: Dataset, source: SourceName, rename: Rename | None = None) -> Dataset:
+    """Return all events in their total order, with their position in `task` and `number`.
+
+    Args:
+        unordered: Rows of `unordered_events`.
         source: Returns the name of a file by its number.
         rename: Replaces names by pseudonyms, if given.
     """
-    changes = timelines.where_in("part", [import_rows.CHANGE]).select(*_ORDER, "event", "change")
-    if reads is not None:
-        changes = changes.union(reads.where_null("event", null=False).select(*_ORDER, "event"))
-    names = ["at_us" if name == "time_us" else name for name in UNORDERED.names if name != "change"]
-    unordered = operations.select(*names).rename("at_us", "time_us").union(changes, of_cluster)
-    return unordered.map_in_order(_ORDER, import_tasks.finish_events(rename, source), import_rows.FINISHED, "task")
+    return unordered.map_in_order(EVENT_ORDER, import_tasks.finish_events(rename, source), import_rows.FINISHED, "task")
 
 
 def rejected_requests(
@@ -344,8 +345,8 @@ def _remote_reads(timelines: Dataset) -> Dataset:
     reads of an expired fetch are assumed to have ended halfway through its wait. The reads of other fetches are
     assumed to have ended with the response; up to Kafka 4.1 a fetch starts only one read.
     """
-    rows = timelines.where_in("part", [import_rows.REMOTE_READ]).select(*_ORDER, "event", "base", "end")
-    order = ", ".join(f"r.{name}" for name in _ORDER if name != "time_us")
+    rows = timelines.where_in("part", [import_rows.REMOTE_READ]).select(*EVENT_ORDER, "event", "base", "end")
+    order = ", ".join(f"r.{name}" for name in EVENT_ORDER if name != "time_us")
     return rows.sql(
         f"""
         WITH fetches AS (
@@ -381,21 +382,26 @@ def _dated(
     operations = parts.where_in("part", [import_rows.OPERATION])
     if previous is not None:
         operations = previous.operations.union(operations)
+    fetches = None
+    if previous is None and reads is None:
+        # No fetch has offsets or another time than its own, and joining many nested rows takes long.
+        fetches = operations.where_null("fetch", null=False).rename("time_us", "at_us")
+        operations = operations.where_null("fetch")
     produced = timelines.where_in("part", [import_rows.PRODUCED])
     plain = [name for name in operations.schema.names if name not in ("numbers", "packed")]
     columns = ", ".join(f"o.{name}" for name in plain)
     tried = f"greatest(o.time_us, coalesce(p.appended_us, o.time_us), {span.from_us})"
     lists = [UNORDERED.field(name) for name in ("slots", "bases", "ends", "remote")]
     schema = pa.schema([*(operations.schema.field(name) for name in plain), ("at_us", pa.int64()), *lists])
-    remote, fetches = "CAST(NULL AS INT)", ""
+    remote, outcomes = "CAST(NULL AS INT)", ""
     others = {"produced": produced.select("file", "line", "slot", "base", "end", "time_us")}
     if reads is not None:
         remote, others["reads"] = "f.expired", reads.select("file", "line", "expired")
-        fetches = """
+        outcomes = """
         LEFT JOIN (SELECT file, line, max(expired) AS expired FROM {reads} AS r GROUP BY file, line) AS f
             ON o.file = f.file AND o.line = f.line
         """
-    return operations.sql(
+    dated = operations.sql(
         f"""
         SELECT {columns}, {tried} AS at_us, p.slots, p.bases, p.ends, {remote} AS remote
         FROM {{rows}} AS o
@@ -405,9 +411,10 @@ def _dated(
             FROM {{produced}} AS q
             GROUP BY file, line
         ) AS p ON o.file = p.file AND o.line = p.line
-        {fetches}
+        {outcomes}
         """,
         schema,
         joined_on=("file", "line"),
         **others,
     )
+    return dated if fetches is None else dated.union(fetches)

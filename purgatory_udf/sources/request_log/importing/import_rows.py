@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -218,6 +219,24 @@ def to_json(value: Any) -> bytes:
         return json.dumps(value).encode()
 
 
+_MANY = 10_000
+
+
+@cache
+def _many_nulls(type_: pa.DataType) -> pa.Array:
+    return pa.nulls(_MANY, type_)
+
+
+def nulls(count: int, type_: pa.DataType) -> pa.Array:
+    """Return an array of nulls, in memory that all columns of nulls share: most columns of most batches are null."""
+    return _many_nulls(type_)[:count] if count <= _MANY else pa.nulls(count, type_)
+
+
+def constant(value: Any, count: int, type_: pa.DataType) -> pa.Array:
+    """Return an array of equal values."""
+    return nulls(count, type_) if value is None else pa.repeat(pa.scalar(value, type_), count)
+
+
 class RequestRow(NamedTuple):
     """A row of REQUESTS of another API than FETCH; body and answer are JSON text."""
 
@@ -306,7 +325,7 @@ def _batch(columns: Mapping[str, Any], count: int, constants: Mapping[str, Any],
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns
-        else pa.repeat(pa.scalar(constants.get(field.name), field.type), count)
+        else constant(constants.get(field.name), count, field.type)
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -456,12 +475,12 @@ def batch_of_part(
 def _array(values: Sequence[Any] | None, type_: pa.DataType, count: int) -> pa.Array:
     """Return an array of `count` values, all null for None. The values of a struct type are tuples."""
     if values is None:
-        return pa.nulls(count, type_)
+        return nulls(count, type_)
     if not pa.types.is_struct(type_):
         return pa.array(values, type_)
     present = [value for value in values if value is not None]
     if not present:
-        return pa.nulls(count, type_)
+        return nulls(count, type_)
     columns = [pa.array(column, field.type) for column, field in zip(zip(*present, strict=True), type_, strict=True)]
     structs = pa.StructArray.from_arrays(columns, fields=list(type_))
     if len(present) == count:

@@ -51,10 +51,12 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     REMOTE_READ,
     Facts,
     batch_of_part,
+    constant,
     count_rows,
     facts_in,
     fetches_in,
     from_json,
+    nulls,
     order_of_change,
     order_of_operation,
     packed_facts,
@@ -162,7 +164,7 @@ def batches_of_operations(converted: ConvertedFetches, schema: pa.Schema, **cons
     columns = [
         operations[field.name].cast(field.type)
         if field.name in operations
-        else pa.repeat(pa.scalar(same.get(field.name), field.type), count)
+        else constant(same.get(field.name), count, field.type)
         for field in schema
     ]
     yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -378,7 +380,7 @@ def _of_rows(events: pa.RecordBatch, rows: pa.RecordBatch, numbers: Integers) ->
         **dict(zip(events.schema.names, events.columns, strict=True)),
         **_request_columns(events, rows),
     }
-    columns = [given[field.name] if field.name in given else pa.nulls(len(numbers), field.type) for field in FINISHED]
+    columns = [given[field.name] if field.name in given else nulls(len(numbers), field.type) for field in FINISHED]
     return pa.RecordBatch.from_arrays(columns, schema=FINISHED)
 
 
@@ -389,7 +391,7 @@ def _in_order(finished: pa.Table) -> Batches:
         order, count = pc.sort_indices(numbers), finished.num_rows
         # Most columns belong to other types of events than those here.
         columns = [
-            pa.nulls(count, column.type) if column.null_count == count else column.combine_chunks().take(order)
+            nulls(count, column.type) if column.null_count == count else column.combine_chunks().take(order)
             for column in finished.columns
         ]
         finished = pa.Table.from_arrays(columns, schema=finished.schema)
@@ -607,8 +609,7 @@ def _batch_of_offset_changes(
         "change": pa.StructArray.from_arrays([moved[field.name] for field in CHANGED], fields=list(CHANGED)),
     }
     arrays = [
-        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
-        for field in schema
+        columns[field.name].cast(field.type) if field.name in columns else nulls(count, field.type) for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

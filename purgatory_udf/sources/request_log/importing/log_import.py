@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
-from purgatory_udf.backend.dataset import Dataset, Step
+from purgatory_udf.backend.dataset import Dataset, LocalDataset, Step
 from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.common import secrets
 from purgatory_udf.common.console import counted
@@ -63,9 +63,17 @@ from purgatory_udf.sources.request_log.importing.import_passes import (
     rejected_requests,
     remote_fetch_wait_shown,
     run_passes,
+    unordered_events,
     with_lines,
 )
-from purgatory_udf.sources.request_log.importing.import_tables import NAMES, FinishedEvents, require_room, write_tables
+from purgatory_udf.sources.request_log.importing.import_tables import (
+    NAMES,
+    EventFiles,
+    FinishedEvents,
+    require_room,
+    write_events,
+    write_tables,
+)
 from purgatory_udf.sources.request_log.importing.settings_evidence import replica_lag_shown
 from purgatory_udf.sources.request_log.inferred_settings import (
     evidence_in,
@@ -126,9 +134,17 @@ def ingest_request_log(
         overview = overview_of(read)
         _require_requests(overview.tally.counts, files)
         rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
-        converted = WholeLog(backend, given, run.run_id, sources.__getitem__, keep, rename, report_phase).convert(
-            read, overview
+        whole = WholeLog(
+            backend,
+            given,
+            run.run_id,
+            sources.__getitem__,
+            keep,
+            rename,
+            report_phase,
+            EventFiles(layout.table(STAGING), options.events_per_file) if isinstance(backend, LocalBackend) else None,
         )
+        converted = whole.convert(read, overview)
         bad_lines = converted.report.counts["bad_lines"]
         accepted, rejected = write_tables(
             backend,
@@ -179,6 +195,7 @@ class WholeLog:
         keep: Computes rows once, for several uses.
         rename: Replaces names by pseudonyms.
         report_phase: Called with a line of text at the start of each phase.
+        files: Where a local backend writes the events to files, which have no tables yet. If None, the events are rows.
     """
 
     backend: Backend
@@ -188,6 +205,7 @@ class WholeLog:
     keep: Keep
     rename: Rename | None = None
     report_phase: Callable[[str], None] = log.info
+    files: EventFiles | None = None
 
     def convert(self, read: Dataset, overview: Overview) -> ConvertedLog:
         """Convert the READ rows of the log."""
@@ -205,10 +223,8 @@ class WholeLog:
         overdue = overdue_operations(passed)
         pauses = pauses_in(silences(requests, overdue), overdue)
         of_cluster = self.backend.dataset_of(import_rows.cluster_rows(sizes, context.topic_ids(), pauses))
-        in_total_order = in_order(
-            passed.operations, passed.timelines, passed.reads, of_cluster, self.source, self.rename
-        )
-        events = self.keep("events", in_total_order)
+        unordered = unordered_events(passed.operations, passed.timelines, passed.reads, of_cluster)
+        events = self.keep("events", self._finished(unordered))
         rejected = rejected_requests(
             read, passed.parts, events, self.run_id, self.source, overview.lines_before, self.rename is not None
         )
@@ -219,6 +235,13 @@ class WholeLog:
             *replica_lag_shown(requests, context, pauses),
         ]
         return ConvertedLog(FinishedEvents(events, rejected), report, settings, pauses)
+
+    def _finished(self, unordered: Dataset) -> Dataset:
+        if self.files is None:
+            return in_order(unordered, self.source, self.rename)
+        assert isinstance(unordered, LocalDataset)
+        finish = import_tasks.finish_events(self.rename, self.source)
+        return write_events(unordered, finish, self.files, self.run_id, self.source)
 
 
 def given_by(options: RequestLogOptions) -> GivenMetadata:
