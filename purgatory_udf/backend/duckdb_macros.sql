@@ -17,6 +17,8 @@ CREATE MACRO collect_list(item) AS coalesce(list(item) FILTER (WHERE item IS NOT
 -- Lists. Spark's `explode` and DuckDB's `unnest` both drop rows whose list is empty or null.
 CREATE MACRO explode(list) AS unnest(list);
 CREATE MACRO size(list) AS len(list);
+-- Spark reads it as `list.name`.
+CREATE MACRO fields(list, name) AS list_transform(list, lambda element: struct_extract(element, name));
 CREATE MACRO sequence(first, last, step) AS generate_series(first, last, step);
 CREATE MACRO array_sort(list) AS list_sort(list);
 CREATE MACRO array_min(list) AS list_min(list);

@@ -7,7 +7,8 @@ that DuckDB shares; `duckdb_macros.sql` adds to DuckDB the functions that only S
 - Columns named like a DuckDB keyword (`group`) are qualified: `t.group`.
 - `ORDER BY` has `NULLS FIRST` or `NULLS LAST` where a value can be null.
 - Strings are concatenated with `||`, decimals written as doubles (`1e3`), empty types given by `CAST(NULL AS STRING)`.
-- No lambda functions and no `IGNORE NULLS`: the engines write these differently.
+- No lambda functions and no `IGNORE NULLS`: the engines write these differently. `fields(list, 'name')` is the list of
+  one field of each struct in a list, which must be a column.
 
 Both engines return the same Arrow types: integers as int64 or int32, times as timestamp[us, UTC].
 """
@@ -46,6 +47,8 @@ Result = TypeVar("Result")
 
 # A string, a comment or a quoted identifier, or else a parameter. `::` is a cast.
 _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/|::|:(?P<name>[a-z]\w*)""", re.DOTALL)
+# A field of each struct of a list.
+_FIELDS = re.compile(r"\bfields\((\w+), '(\w+)'\)")
 # Reader features that leave the Parquet files readable as they are.
 _READER_FEATURES = {"timestampNtz"}
 # How DuckDB's errors begin if a query needs more than the memory limit, and if DuckDB itself has an error, after which
@@ -460,7 +463,7 @@ class SparkDatabase(SqlDatabase):
         self._spark.createDataFrame(rows).createOrReplaceTempView(name)
 
     def add_view(self, name: str, query: str) -> None:
-        self._spark.sql(query).createOrReplaceTempView(name)
+        self._spark.sql(_in_spark(query)).createOrReplaceTempView(name)
 
     def keep(self, name: str) -> None:
         # A cached view would still be planned in every query; views of views become too large for that.
@@ -502,4 +505,9 @@ class SparkDatabase(SqlDatabase):
 
     def frame(self, query: str, parameters: Parameters | None = None) -> DataFrame:
         """Return the rows of a query as a DataFrame."""
-        return self._spark.sql(query, args=_used(query, parameters))
+        return self._spark.sql(_in_spark(query), args=_used(query, parameters))
+
+
+def _in_spark(query: str) -> str:
+    """Return a query with Spark's notation for a field of each struct of a list."""
+    return _FIELDS.sub(r"\1.\2", query)

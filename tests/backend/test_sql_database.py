@@ -306,6 +306,18 @@ def test_explode_drops_empty_lists(database: SqlDatabase) -> None:
     ]
 
 
+def test_fields_lists_one_field_of_structs(database: SqlDatabase) -> None:
+    parts = [[{"topic": "a", "partition": 0}, {"topic": "b", "partition": 1}, {"topic": "a", "partition": 2}], [], None]
+    database.add_rows("t", pa.table({"id": [1, 2, 3], "parts": parts}))
+    assert database.query("SELECT id, fields(parts, 'topic') AS topics FROM t ORDER BY id").to_pylist() == [
+        {"id": 1, "topics": ["a", "b", "a"]},
+        {"id": 2, "topics": []},
+        {"id": 3, "topics": None},
+    ]
+    database.add_view("v", "SELECT array_sort(array_distinct(fields(parts, 'topic'))) AS topics FROM t WHERE id = 1")
+    assert database.query("SELECT topics FROM v").to_pylist() == [{"topics": ["a", "b"]}]
+
+
 def test_parameters_are_values(database: SqlDatabase) -> None:
     """They are bound outside of strings and comments; those that a query does not name are ignored."""
     hostile = "it's :n \\ \" $n -- ${n}"

@@ -14,44 +14,63 @@ WITH keyed_members AS (
     FROM (SELECT t.broker, t.group AS group_id, explode(t.members) AS member FROM group_transitions t) m
     GROUP BY broker, group_id || '-' || member
 ),
-exploded AS (
-    SELECT operation_id, kind, expired, failed, watched, wait_ms, explode(partitions) AS part
+-- Equal operations are counted first: there are far fewer of them than operations.
+alike AS (
+    SELECT kind, broker, client_id, key, wait_ms,
+        count(*) AS operations, count_if(watched) AS waited, count_if(expired) AS expired, count_if(failed) AS failed
     FROM ended
-    WHERE :by_topic OR :by_partition
+    GROUP BY kind, broker, client_id, key, wait_ms
+),
+-- In short lists, a topic may occur several times: removing these takes longer than to group by a longer list.
+topic_lists AS (
+    SELECT kind, topics, wait_ms,
+        count(*) AS operations, count_if(watched) AS waited, count_if(expired) AS expired, count_if(failed) AS failed
+    FROM (
+        SELECT kind, wait_ms, watched, expired, failed,
+            CASE WHEN size(partitions) <= 8 THEN fields(partitions, 'topic')
+                ELSE array_distinct(fields(partitions, 'topic')) END AS topics
+        FROM ended
+        WHERE :by_topic AND size(partitions) > 0
+    ) listed
+    GROUP BY kind, topics, wait_ms
+),
+exploded AS (
+    SELECT operation_id, kind, expired, failed, watched, wait_ms, explode(partitions) AS part FROM ended WHERE :by_partition
 ),
 counted AS (
-    SELECT kind, expired, failed, watched, wait_ms, 'all' AS by, '' AS value FROM ended
+    SELECT kind, 'all' AS by, '' AS value, wait_ms, operations, waited, expired, failed FROM alike
     UNION ALL
-    SELECT kind, expired, failed, watched, wait_ms, 'broker', CAST(broker AS STRING) FROM ended
+    SELECT kind, 'broker', CAST(broker AS STRING), wait_ms, operations, waited, expired, failed FROM alike
     WHERE :by_broker AND broker IS NOT NULL
     UNION ALL
-    SELECT kind, expired, failed, watched, wait_ms, 'client', client_id FROM ended
+    SELECT kind, 'client', client_id, wait_ms, operations, waited, expired, failed FROM alike
     WHERE :by_client AND client_id IS NOT NULL
     UNION ALL
-    SELECT kind, expired, failed, watched, wait_ms, 'group', key FROM ended
+    SELECT kind, 'group', key, wait_ms, operations, waited, expired, failed FROM alike
     WHERE :by_group AND kind IN ('join', 'initial_join', 'sync') AND key IS NOT NULL
     UNION ALL
-    SELECT e.kind, e.expired, e.failed, e.watched, e.wait_ms, 'group', m.group_id
-    FROM ended e JOIN keyed_members m ON m.broker = e.broker AND m.key = e.key
-    WHERE :by_group AND e.kind IN ('heartbeat', 'session', 'reconciliation')
+    SELECT a.kind, 'group', m.group_id, a.wait_ms, a.operations, a.waited, a.expired, a.failed
+    FROM alike a JOIN keyed_members m ON m.broker = a.broker AND m.key = a.key
+    WHERE :by_group AND a.kind IN ('heartbeat', 'session', 'reconciliation')
     UNION ALL
-    SELECT kind, expired, failed, watched, wait_ms, 'topic', topic
-    FROM (SELECT DISTINCT operation_id, kind, expired, failed, watched, wait_ms, part.topic AS topic FROM exploded) t
-    WHERE :by_topic
+    SELECT kind, 'topic', topic, wait_ms, operations, waited, expired, failed
+    FROM (
+        SELECT kind, explode(array_distinct(topics)) AS topic, wait_ms, operations, waited, expired, failed FROM topic_lists
+    ) t
     UNION ALL
     -- A topic has no partition numbers during its creation.
-    SELECT kind, expired, failed, watched, wait_ms, 'partition', topic || '-' || CAST(partition AS STRING)
+    SELECT kind, 'partition', topic || '-' || CAST(partition AS STRING), wait_ms, count(*), count_if(watched),
+        count_if(expired), count_if(failed)
     FROM (
         SELECT DISTINCT operation_id, kind, expired, failed, watched, wait_ms, part.topic AS topic, part.partition AS partition
         FROM exploded
         WHERE part.partition >= 0
     ) t
-    WHERE :by_partition
+    GROUP BY kind, topic, partition, wait_ms
 ),
--- Equal waits are counted first: there are far fewer of them than operations.
 counts AS (
-    SELECT kind, c.by AS dimension, value, wait_ms,
-        count(*) AS operations, count_if(watched) AS waited, count_if(expired) AS expired, count_if(failed) AS failed
+    SELECT kind, c.by AS dimension, value, wait_ms, CAST(sum(operations) AS BIGINT) AS operations,
+        CAST(sum(waited) AS BIGINT) AS waited, CAST(sum(expired) AS BIGINT) AS expired, CAST(sum(failed) AS BIGINT) AS failed
     FROM counted c
     GROUP BY kind, c.by, value, wait_ms
 ),

@@ -3,15 +3,15 @@
 -- not in `found_data`. One row per fetch and partition. Followers' fetches are excluded unless a partition of theirs is
 -- throttled: they read what is appended, so all of their wait is without data.
 --
--- Reads:    events, unsettled_fetches, appends
+-- Reads:    events, unsettled_fetches, request_parts, appends
 -- Columns:  operation_id, broker, client_id, start_us, end_us, trigger, min_bytes, replica_id, is_committed: the fetch; topic,
---           partition, fetch_offset, max_bytes; first_us, the time of the append, but not before the fetch started; place:
---           the rank of the partition, 1 for the one that ended the fetch
+--           partition, fetch_offset, max_bytes (null if one record is enough); first_us, the time of the append, but not
+--           before the fetch started; place: the rank of the partition, 1 for the one that ended the fetch
 
 WITH exploded AS (
     SELECT seq, explode(partitions) AS part
     FROM events
-    WHERE type = 'fetch' AND seq IN (SELECT operation_id FROM unsettled_fetches)
+    WHERE type = 'fetch' AND seq IN (SELECT operation_id FROM unsettled_fetches WHERE NOT is_whole)
 ),
 parts AS (
     SELECT u.operation_id, u.broker, u.end_us, part.topic AS topic, part.partition AS partition,
@@ -19,6 +19,11 @@ parts AS (
     FROM exploded e
     JOIN unsettled_fetches u ON u.operation_id = e.seq
     WHERE u.replica_id < 0 OR part.throttled
+    UNION ALL
+    SELECT u.operation_id, u.broker, u.end_us, p.topic, p.partition, p.reached, CAST(NULL AS BIGINT)
+    FROM request_parts p
+    JOIN unsettled_fetches u ON u.operation_id = p.operation_id
+    WHERE u.is_whole
 ),
 -- Most fetches start where an append does, so an equality join finds the first append behind their offset.
 matched AS (

@@ -11,4 +11,4 @@ SELECT w.operation_id, w.broker, w.client_id, w.start_us, w.end_us, p.replica_id
 FROM request_parts p
 JOIN waited w ON w.operation_id = p.operation_id
 JOIN appends a ON a.broker = w.broker AND a.topic = p.topic AND a.partition = p.partition AND a.base = p.reached
-WHERE NOT p.is_produce AND p.replica_id < 0 AND w.kind = 'fetch' AND a.first_us <= w.end_us
+WHERE NOT p.is_produce AND p.is_trigger AND w.kind = 'fetch' AND a.first_us <= w.end_us

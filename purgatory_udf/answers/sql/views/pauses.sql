@@ -4,14 +4,18 @@
 -- Reads:    events
 -- Columns:  broker, paused_us, resumed_us, paused_ms, resumed_ms
 
-WITH marks AS (
+WITH last_event AS (
+    SELECT max(time_us) AS time_us, unix_millis(max(event_time)) AS time_ms FROM events
+),
+marks AS (
     SELECT coalesce(e.broker, 0) AS broker, e.type, e.time_us, unix_millis(e.event_time) AS time_ms,
         count_if(e.type = 'resumed') OVER (
             PARTITION BY coalesce(e.broker, 0) ORDER BY e.time_us, e.seq
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS number
     FROM events e
-    WHERE e.type IN ('paused', 'resumed')
+    -- With IN, DuckDB would read all columns of all rows first.
+    WHERE NOT (e.type NOT IN ('paused', 'resumed'))
 ),
 pairs AS (
     SELECT broker,
@@ -22,9 +26,7 @@ pairs AS (
     FROM marks
     GROUP BY broker, number
 )
-SELECT broker, paused_us,
-    coalesce(resumed_us, (SELECT max(time_us) FROM events)) AS resumed_us,
-    paused_ms,
-    coalesce(resumed_ms, (SELECT max(unix_millis(event_time)) FROM events) + 1) AS resumed_ms
-FROM pairs
+SELECT broker, paused_us, coalesce(resumed_us, l.time_us) AS resumed_us, paused_ms,
+    coalesce(resumed_ms, l.time_ms + 1) AS resumed_ms
+FROM pairs CROSS JOIN last_event l
 WHERE paused_us IS NOT NULL

@@ -7,7 +7,8 @@
 
 SELECT b.operation_id, b.kind, b.client_id, b.topic, b.cause, b.broker, b.replica,
     unix_micros(b.started_at) AS start_us, unix_micros(b.ended_at) AS end_us, b.wait_ms,
-    w.expired AND NOT w.after_end AS timed_out
+    e.operation_id IS NOT NULL AS timed_out
 FROM blame b
-JOIN waited w ON w.operation_id = b.operation_id
+-- Expirations are few; DuckDB would keep all operations in memory for this join.
+LEFT JOIN (SELECT operation_id FROM waited WHERE expired AND NOT after_end) e ON e.operation_id = b.operation_id
 WHERE b.cause IN ('follower_behind', 'below_min_isr')
