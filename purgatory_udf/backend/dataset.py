@@ -304,8 +304,13 @@ class SparkDataset(Dataset):
     """Rows of a Spark DataFrame."""
 
     def __init__(self, frame: DataFrame, schema: pa.Schema) -> None:
-        self.frame = frame
+        self._frame = frame
         self.schema = schema
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows."""
+        return self._frame
 
     def map(self, step: Step, schema: pa.Schema) -> SparkDataset:
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -319,12 +324,15 @@ class SparkDataset(Dataset):
         columns = [sf.col(name).asc_nulls_first() for name in (*keys, *order)]
         return SparkDataset(self.frame.repartition(*keys).sortWithinPartitions(*columns), self.schema).map(step, schema)
 
-    def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> SparkDataset:
-        from pyspark.sql import functions as sf
+    def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> PackedDataset:
+        from pyspark.sql.pandas.types import from_arrow_schema
 
-        ordered = SparkDataset(self.frame.repartitionByRange(*order).sortWithinPartitions(*order), self.schema)
-        numbered = ordered.map(step, schema).frame.withColumn(task, sf.spark_partition_id())
-        return SparkDataset(numbered, schema.append(pa.field(task, pa.int32())))
+        ordered = self.frame.repartitionByRange(*order).sortWithinPartitions(*order)
+        packed = ordered.mapInArrow(
+            without_garbage_collection(partial(_packed, step=step, task=task, column=order[0])),
+            from_arrow_schema(_PACKED),
+        )
+        return PackedDataset(packed, schema.append(pa.field(task, pa.int32())))
 
     def select(self, *names: str) -> SparkDataset:
         return SparkDataset(self.frame.select(*names), pa.schema([self.schema.field(name) for name in names]))
@@ -381,6 +389,170 @@ class SparkDataset(Dataset):
     def save(self, path: str, schema: pa.Schema, transaction: Transaction | None = None) -> None:
         rows = with_column_comments(self.frame.select(*schema.names), schema)
         SparkDelta(self.frame.sparkSession).append_frame(path, rows, transaction)
+
+
+class PackedDataset(SparkDataset):
+    """Rows of Spark in a total order, in chunks that each are a value of a DataFrame.
+
+    The JVM reads, shuffles and writes chunks instead of rows, which saves most of the time for rows with nested
+    columns. A chunk is unpacked by the Python worker that applies the next step, with only the columns that are needed.
+    """
+
+    def __init__(self, packed: DataFrame, schema: pa.Schema, changes: Sequence[Step] = ()) -> None:
+        """Create a dataset.
+
+        Args:
+            packed: Rows of `_PACKED`.
+            schema: Schema of the rows after the changes.
+            changes: Steps that are applied to the rows of a chunk when it is unpacked.
+        """
+        super().__init__(packed, schema)
+        self._changes = tuple(changes)
+
+    @property
+    def frame(self) -> DataFrame:
+        """The unpacked rows."""
+        return self._unpacked(self._frame)
+
+    def map(self, step: Step, schema: pa.Schema) -> PackedDataset:
+        return PackedDataset(self._frame, schema, (*self._changes, step))
+
+    def select(self, *names: str) -> PackedDataset:
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return self.map(partial(map, lambda batch: batch.select(list(names))), schema)
+
+    def rename(self, column: str, to: str) -> PackedDataset:
+        schema = _renamed(self.schema, column, to)
+        return self.map(partial(map, lambda batch: batch.rename_columns(schema.names)), schema)
+
+    def where_in(self, column: str, values: Iterable[str | int]) -> PackedDataset:
+        wanted = pa.array(list(values), self.schema.field(column).type)
+        return self._where(column, lambda found: pc.is_in(found, wanted))
+
+    def where_null(self, column: str, null: bool = True) -> PackedDataset:
+        return self._where(column, pc.is_null if null else pc.is_valid)
+
+    def where_below(self, column: str, value: int, below: bool = True) -> PackedDataset:
+        compare = pc.less if below else pc.greater_equal
+        return self._where(column, lambda found: compare(found, value))
+
+    def _where(self, column: str, condition: Condition) -> PackedDataset:
+        return self.map(partial(map, partial(rows_where, column, condition)), self.schema)
+
+    def keep(self, folder: str) -> SparkDataset:
+        if self._changes:
+            return super().keep(folder)
+        self._frame.write.mode("overwrite").parquet(folder)
+        stored = self._frame.sparkSession.read.schema(self._frame.schema).parquet(folder)
+        return PackedDataset(stored, self.schema)
+
+    def partition_by_count(self, rows: int) -> DataFrame:
+        """Return the rows in partitions of about this many rows, in their total order.
+
+        The number of rows before the changes counts. No millisecond is divided between two partitions.
+        """
+        from pyspark.sql import functions as sf
+
+        chunks = self._frame.drop("chunk").toArrow().sort_by([("task", "ascending"), ("number", "ascending")])
+        sizes, firsts, lasts = (chunks.column(name).to_pylist() for name in ("rows", "first", "last"))
+        partitions = partitions_of_chunks(sizes, firsts, lasts, rows)
+        places = pa.table(
+            {
+                "task": chunks.column("task"),
+                "number": chunks.column("number"),
+                "partition": pa.array(partitions, pa.int32()),
+            }
+        )
+        count = partitions[-1] + 1 if partitions else 1
+        placed = sf.broadcast(self._frame.sparkSession.createDataFrame(places))
+        joined = self._frame.join(placed, ["task", "number"]).repartitionById(count, "partition")
+        return self._unpacked(joined.sortWithinPartitions("task", "number"))
+
+    def _unpacked(self, packed: DataFrame) -> DataFrame:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        step = without_garbage_collection(partial(_unpack, changes=self._changes))
+        return packed.select("chunk").mapInArrow(step, from_arrow_schema(self.schema))
+
+
+# A chunk of consecutive rows: the number of its task, its own number within the task, the number of rows, the first and
+# the last value of the column by which rows are ordered first, and the rows as a stream of Arrow.
+_PACKED = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("number", pa.int64()),
+        ("rows", pa.int64()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("chunk", pa.binary()),
+    ]
+)
+# Rows of a chunk: few, as partitions of about a given size consist of whole chunks.
+_CHUNK_ROWS = 2_000
+# Rows with the same value of the first column of the order, divided by this, are in one chunk: those of a millisecond.
+_UNIT = 1_000
+
+
+def _packed(batches: Batches, step: Step, task: str, column: str) -> Batches:
+    """Yield the rows that a step makes of a task's rows, with the task's number in the column `task`, as chunks."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    number = context.partitionId()
+    for place, rows in enumerate(_chunks(step(batches), column)):
+        numbered = rows.append_column(pa.field(task, pa.int32()), pa.repeat(pa.scalar(number, pa.int32()), len(rows)))
+        values = rows.column(column)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, numbered.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
+            stream.write_table(numbered)
+        row = (number, place, len(rows), values[0].as_py(), values[-1].as_py(), sink.getvalue().to_pybytes())
+        columns = [pa.array([value], field.type) for value, field in zip(row, _PACKED, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=_PACKED)
+
+
+def _chunks(batches: Batches, column: str) -> Iterator[pa.Table]:
+    """Cut consecutive rows into chunks. Only the last one may end within a millisecond of the column."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count < _CHUNK_ROWS:
+            continue
+        rows = pa.Table.from_batches(held).combine_chunks()
+        units = rows.column(column).to_numpy() // _UNIT
+        borders = np.flatnonzero(units[1:] != units[:-1]) + 1
+        begin = 0
+        while len(rows) - begin >= _CHUNK_ROWS:
+            at = int(np.searchsorted(borders, begin + _CHUNK_ROWS))
+            if at == len(borders):
+                break
+            yield rows.slice(begin, int(borders[at]) - begin)
+            begin = int(borders[at])
+        held = rows.slice(begin).to_batches()
+        count = len(rows) - begin
+    if count:
+        yield pa.Table.from_batches(held).combine_chunks()
+
+
+def _unpack(batches: Batches, changes: Sequence[Step]) -> Batches:
+    """Yield the rows of chunks, after all changes."""
+    streams = (pa.ipc.open_stream(chunk.as_buffer()) for each in batches for chunk in each.column("chunk"))
+    rows = (batch for stream in streams for batch in stream)
+    return reduce(lambda made, change: change(made), changes, rows)
+
+
+def partitions_of_chunks(sizes: Sequence[int], firsts: Sequence[int], lasts: Sequence[int], rows: int) -> list[int]:
+    """Return the number of the partition of each chunk, given the chunks' sizes and their first and last values."""
+    partitions: list[int] = []
+    partition = filled = 0
+    for place, (size, first) in enumerate(zip(sizes, firsts, strict=True)):
+        if filled >= rows and first // _UNIT > lasts[place - 1] // _UNIT:
+            partition, filled = partition + 1, 0
+        partitions.append(partition)
+        filled += size
+    return partitions
 
 
 def without_garbage_collection(step: Callable[Arguments, Batches]) -> Callable[Arguments, Batches]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend, Session, SparkBackend, backend_of
-from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
+from purgatory_udf.backend.dataset import Dataset, LocalDataset, PackedDataset, SparkDataset
 from purgatory_udf.backend.delta_store import Commit, Condition, Transaction, transaction_options, with_column_comments
 from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
 from purgatory_udf.storage.output_folder import Layout
@@ -79,7 +79,7 @@ def write_dataset(events: Dataset, path: str, count: int, per_file: int) -> None
         write_parts(parts_in_time_order(sort_by_time(events.collect()), per_file), path, events.schema)
         return
     assert isinstance(events, SparkDataset)
-    write_files(partition_by_file(events.frame, count, per_file), path)
+    write_files(_by_file(events, count, per_file), path)
 
 
 def append_dataset(
@@ -99,7 +99,14 @@ def append_dataset(
         return
     assert isinstance(events, SparkDataset)
     before()
-    write_files(partition_by_file(events.frame, count, per_file), path, "append", **transaction_options(transaction))
+    write_files(_by_file(events, count, per_file), path, "append", **transaction_options(transaction))
+
+
+def _by_file(events: SparkDataset, count: int, per_file: int) -> DataFrame:
+    """Return the events in time order, with a partition for each file. Packed events are in time order already."""
+    if isinstance(events, PackedDataset):
+        return events.partition_by_count(per_file)
+    return partition_by_file(events.frame, count, per_file)
 
 
 def sort_by_time(events: pa.Table) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from purgatory_udf.backend import dataset, process_pool
 from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend
-from purgatory_udf.backend.dataset import Dataset
+from purgatory_udf.backend.dataset import Dataset, PackedDataset
 
 SCHEMA = pa.schema([("key", pa.string()), ("place", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 ROWS = pa.table(
@@ -140,6 +141,68 @@ def test_total_order_is_kept_across_tasks(backends: list[Backend]) -> None:
         rows = sorted(made.to_pylist(), key=lambda row: (row["task"], row["total"], row["place"]))
         assert [row["place"] for row in rows] == [*range(1000)]
         assert sum(row["place"] for row in rows) == 499_500
+
+
+def _ordered(backend: Backend, folder: Path, numbers: pa.Table) -> Dataset:
+    """Return numbers in their order, kept; a task adds them up."""
+    return backend.dataset_of(numbers).map_in_order(["place"], _running_sum, SUMS, "task").keep(str(folder))
+
+
+ORDERED_OPERATIONS: dict[str, Callable[[Dataset], Dataset]] = {
+    "unchanged": lambda rows: rows.select("place"),
+    "rename": lambda rows: rows.rename("place", "at").select("at"),
+    "where_in": lambda rows: rows.where_in("place", [7, 4_003]).select("place"),
+    "where_null": lambda rows: rows.where_null("place").select("place"),
+    "where_not_null": lambda rows: rows.where_null("place", null=False).select("place"),
+    "where_below": lambda rows: rows.where_below("place", 3).select("place"),
+    "map": lambda rows: rows.select("place").map(_doubled, SUMS).where_below("total", 9_000, below=False),
+    "union": lambda rows: rows.select("place").union(rows.where_below("place", 10).select("place")),
+    "sql": lambda rows: rows.sql("SELECT sum(place) AS place FROM {rows}", pa.schema([("place", pa.int64())])),
+}
+
+
+@pytest.mark.parametrize("operation", ORDERED_OPERATIONS)
+def test_operations_on_ordered_rows_agree(operation: str, backends: list[Backend], tmp_path: Path) -> None:
+    numbers = pa.table({"place": [(7 * number) % 5_000 for number in range(5_000)]})
+    made = [
+        ORDERED_OPERATIONS[operation](_ordered(each, tmp_path / str(number), numbers))
+        for number, each in enumerate(backends)
+    ]
+    local, remote = (each.collect() for each in made)
+    assert local.schema == remote.schema
+    assert _sorted(local) == _sorted(remote)
+
+
+def test_ordered_rows_are_partitioned_between_milliseconds(spark: SparkSession, tmp_path: Path) -> None:
+    """Chunks of at least 2,000 rows hold 300 rows of each millisecond; three of them reach 5,000 rows."""
+    numbers = pa.table({"place": [number * 1_000 // 300 for number in range(20_000)]})
+    ordered = _ordered(SparkBackend(spark), tmp_path, numbers)
+    assert isinstance(ordered, PackedDataset)
+    partitions = ordered.partition_by_count(5_000)
+    rows = partitions.selectExpr("spark_partition_id() AS part", "place").toArrow().sort_by("place").to_pydict()
+    assert rows["place"] == numbers["place"].to_pylist()
+    assert rows["part"] == sorted(rows["part"])
+    borders = [at for at in range(1, 20_000) if rows["part"][at] != rows["part"][at - 1]]
+    assert [at % 300 for at in borders] == [0] * len(borders)
+    sizes = [end - begin for begin, end in pairwise([0, *borders, 20_000])]
+    assert len(sizes) in (3, 4)
+    assert [5_000 <= size <= 7_500 for size in sizes[:-1]] == [True] * (len(sizes) - 1)
+
+
+@pytest.mark.parametrize(
+    ("firsts", "lasts", "partitions"),
+    [
+        ([0, 1_000, 2_000, 3_000], [900, 1_900, 2_900, 3_900], [0, 0, 1, 1]),
+        # Two tasks share the millisecond from 1,000 on.
+        ([0, 500, 1_800, 3_000], [400, 1_700, 2_900, 3_900], [0, 0, 0, 1]),
+    ],
+)
+def test_partitions_end_with_millisecond(firsts: list[int], lasts: list[int], partitions: list[int]) -> None:
+    assert dataset.partitions_of_chunks([10, 10, 10, 10], firsts, lasts, rows=20) == partitions
+
+
+def test_no_rows_have_no_partition() -> None:
+    assert dataset.partitions_of_chunks([], [], [], rows=20) == []
 
 
 def test_kept_rows_are_computed_once(backends: list[Backend], tmp_path: Path) -> None:
