@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.answers.run_tables import RunTables
+from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.common.console import Table, request_label
+from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.storage.run_records import KEYS, RecordedBrokers, events_of, recorded_brokers
 
 if TYPE_CHECKING:
@@ -34,8 +37,7 @@ def summary(session: Session, out: str, run: Run) -> list[str]:
         out: Folder of the tables.
         run: Record of the replay.
     """
-    tables = RunTables(session, out)
-    causes, counts = tables.rows("summary/causes"), run.counts
+    (causes, slowest), counts = _ended(session, out), run.counts
     time = f" in {run.wall_seconds:,.1f} s" if run.wall_seconds is not None else ""
     rejected = f" ({counts['rejected']:,} lines rejected)" if counts.get("rejected") else ""
     operations, events = counts.get("operations", 0), counts.get("events", 0)
@@ -43,7 +45,7 @@ def summary(session: Session, out: str, run: Run) -> list[str]:
         [f"Run {run.run_id}: {operations:,} operations in {events:,} events{rejected}{time}"],
         _by_kind(causes, counts.get("open", 0), counts.get("cancellations", 0)).lines(),
         _by_cause(causes).lines(),
-        _slowest(tables.rows("summary/slowest", top=SLOWEST)).lines(),
+        _slowest(slowest).lines(),
         _settings(_recording(session, out, run)),
         [f"Tables: completions, expirations, cancellations, watches, runs in {out.removeprefix('file://')}"],
     ]
@@ -52,17 +54,29 @@ def summary(session: Session, out: str, run: Run) -> list[str]:
 
 def as_json(session: Session, out: str, run: Run) -> dict[str, Any]:
     """Return the summary as JSON, with the rows of the queries in `sql/summary`; for the arguments see `summary`."""
-    tables = RunTables(session, out)
+    causes, slowest = _ended(session, out)
     settings = _recording(session, out, run).settings
     return {
         "run_id": run.run_id,
         "out": out.removeprefix("file://"),
         "seconds": run.wall_seconds,
         "counts": run.counts,
-        "causes": tables.rows("summary/causes"),
-        "slowest": tables.rows("summary/slowest", top=SLOWEST),
+        "causes": causes,
+        "slowest": slowest,
         "settings": [{"name": each.name, "value": each.value} for each in settings if each.name in KEYS],
     }
+
+
+def _ended(session: Session, out: str) -> tuple[list[Row], list[Row]]:
+    """Return the operations by cause, and those with the longest waits."""
+    backend = backend_of(session)
+    with suppress(NeedsSparkError):
+        return _queried(RunTables(backend.for_totals(out), out))
+    return _queried(RunTables(backend, out))
+
+
+def _queried(tables: RunTables) -> tuple[list[Row], list[Row]]:
+    return tables.rows("summary/causes"), tables.rows("summary/slowest", top=SLOWEST)
 
 
 def _recording(session: Session, out: str, run: Run) -> RecordedBrokers:

@@ -92,7 +92,17 @@ class Backend(ABC):
 
     def totals(self, sql: str, tables: Mapping[str, str]) -> pa.Table:
         """Return the rows of a query that needs little memory for tables of any size: counts, sums and extremes."""
+        with suppress(NeedsSparkError):
+            return self.for_totals(*tables.values()).query(sql, tables)
         return self.query(sql, tables)
+
+    def for_totals(self, *paths: str) -> Backend:
+        """Return the backend that executes `totals` on tables at these paths.
+
+        A backend of Spark returns this process for local tables, because Spark takes seconds for a first query. If this
+        process raises `NeedsSparkError`, Spark executes them.
+        """
+        return self
 
     @abstractmethod
     def versions(self) -> Mapping[str, str]:
@@ -228,11 +238,8 @@ class SparkBackend(Backend):
         rows = _with_tables(SparkDatabase(self.spark), tables).frame(sql)
         return SparkDataset(rows, to_arrow_schema(rows.schema, timezone="UTC"))
 
-    def totals(self, sql: str, tables: Mapping[str, str]) -> pa.Table:
-        if self.is_on_this_machine(*tables.values()):
-            with suppress(NeedsSparkError):
-                return LocalBackend().query(sql, tables)
-        return self.query(sql, tables)
+    def for_totals(self, *paths: str) -> Backend:
+        return LocalBackend() if self.is_on_this_machine(*paths) else self
 
     def read_rows(self, folder: str, schema: pa.Schema) -> Dataset:
         from pyspark.sql.pandas.types import from_arrow_schema

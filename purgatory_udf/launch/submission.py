@@ -113,8 +113,12 @@ def prepare(
 
 
 def _can_separate_jvm(line: CommandLine, home: Path, settings: Mapping[str, str]) -> bool:
-    """Return whether the job may start the JVM itself: with the bundled Spark, in one process, without options."""
-    return not line.spark and not line.verbose and _is_one_process(settings) and runtimes.is_bundled_spark(home)
+    """Return whether the job may start the JVM itself: with the bundled Spark, in one process.
+
+    Other options of Spark may concern the job's Python process, which spark-submit then has to start.
+    """
+    is_plain = all(option in _JVM_ONLY_OPTIONS for option, _ in line.spark) and not line.verbose
+    return is_plain and _is_one_process(settings) and runtimes.is_bundled_spark(home)
 
 
 def _is_one_process(settings: Mapping[str, str]) -> bool:
@@ -165,6 +169,7 @@ def _python_options(packed: str | None, settings: Mapping[str, str], environ: Ma
 
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b *")
+_JVM_ONLY_OPTIONS = ("--master", "--driver-memory")
 _MERGED_OPTIONS = ("--master", "--py-files", "--jars", "--driver-class-path")
 
 

@@ -245,7 +245,7 @@ class EventTable:
             raise UserError(f"{self.path}: is a file, not a table of events; import it with ingest")
         if not self.exists:
             raise UserError(f"{self.path}: not a Delta table of events; create one with ingest")
-        columns = self._backend.query("SELECT * FROM events LIMIT 0", {"events": self.path}).column_names
+        columns = self._backend.totals("SELECT * FROM events LIMIT 0", {"events": self.path}).column_names
         missing = [name for name in ("seq", "time_us", "type") if name not in columns]
         if missing:
             raise UserError(f"{self.path}: not a table of events: it has no column {missing[0]}")

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobs import explain, metrics
+from purgatory_udf.answers.replay_summary import as_json
+from purgatory_udf.backend.backend import LocalBackend, SparkBackend
+from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch.job import Job
+from purgatory_udf.storage import run_records
+from purgatory_udf.storage.output_folder import Layout
 from tests.answers.test_hostile_names import EVIL
 from tests.answers.test_hostile_names import folder as folder
 from tests.support.run_twice import answer_twice
@@ -33,3 +38,23 @@ def test_answers_equal_those_of_spark(
 ) -> None:
     job, words = QUESTIONS[question]
     answer_twice(folder, tmp_path / 'it\'s 100% "ours"; --', job, words, capsys)
+
+
+@pytest.mark.spark
+def test_session_reads_local_summary_by_duckdb(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If DuckDB cannot read the tables, Spark does."""
+    run = run_records.load(LocalBackend(), Layout(str(folder)).table("runs"), "replay")
+    assert run is not None
+    expected = as_json(LocalBackend(), str(folder), run)
+    assert expected["causes"]
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkBackend, "database", None)
+        assert as_json(spark, str(folder), run) == expected
+
+    def refuse(*_: object) -> None:
+        raise NeedsSparkError("refused")
+
+    monkeypatch.setattr(LocalBackend, "database", refuse)
+    assert as_json(spark, str(folder), run) == expected

@@ -91,7 +91,8 @@ def test_job_may_start_jvm_with_bundled_spark(root: Path, home: Path) -> None:
     assert call.separate_jvm
     assert call.jvm_command == (*call.spark_command, "--name", "replay.py", "pyspark-shell")
     assert not _prepare(root, home, "replay").separate_jvm
-    assert not _prepare(root, ours, "--driver-memory", "9g", "replay").separate_jvm
+    assert _prepare(root, ours, "--driver-memory", "9g", "--master", "local[2]", "replay").separate_jvm
+    assert not _prepare(root, ours, "--conf", "spark.driver.memory=9g", "replay").separate_jvm
     assert not _prepare(root, ours, "replay", "--verbose").separate_jvm
     assert not _prepare(root, ours, "replay", MASTER="spark://there:7077").separate_jvm
     assert not _prepare(root, ours, "replay", MASTER="local-cluster[2,1,1024]").separate_jvm
