@@ -37,6 +37,8 @@ class CoordinatorGauges:
     gauge_state: GaugeState
     snapshots: Snapshots
     run_id: str
+    # The batch after which `gauge_state` is the state; None at first, and if a batch has failed.
+    _after: int | None = None
 
     def readings(self, number: int, waits: Iterable[bytes], horizon_ms: int) -> pa.Table:
         """Return the gauge readings that are final after this batch.
@@ -46,14 +48,23 @@ class CoordinatorGauges:
             waits: Serialized reports of the batch's calls (`group_waits`).
             horizon_ms: Time up to which all groups have been called, in epoch milliseconds.
         """
-        before = self.snapshots.before(number)
-        if before is not None:
-            self.gauge_state.restore(before)
-        return self.gauge_state.advance(waits, horizon_ms, self.run_id)
+        self._require_state_before(number)
+        self._after = None
+        rows = self.gauge_state.advance(waits, horizon_ms, self.run_id)
+        self._after = number
+        return rows
 
     def keep(self, number: int) -> None:
         """Store the state after batch `number`, from which the next batch starts."""
+        if self._after != number:
+            # The batch has no reports.
+            self._require_state_before(number)
         self.snapshots.keep(number, self.gauge_state.to_bytes())
+        self._after = number
+
+    def _require_state_before(self, number: int) -> None:
+        if self._after != number - 1 and (before := self.snapshots.before(number)) is not None:
+            self.gauge_state.restore(before)
 
     def status(self) -> dict[str, Any]:
         """Return the values for the status file: open operations, and the current gauges of each purgatory."""

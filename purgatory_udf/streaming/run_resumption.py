@@ -14,7 +14,7 @@ from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.loop import state_codec
-from purgatory_udf.rules.groups import column_frames, group_state_store
+from purgatory_udf.rules.groups import column_frames, group_gauges, group_state_store
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
@@ -82,6 +82,7 @@ FORMATS = {
     "partitions": state_codec.VERSION,
     "groups": group_state_store.VERSION,
     "frames": column_frames.VERSION,
+    "gauges": group_gauges.VERSION,
 }
 
 

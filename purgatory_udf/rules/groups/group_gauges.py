@@ -39,8 +39,20 @@ from purgatory_udf.rules.engine.loop.engine_state import pause_records
 from purgatory_udf.rules.engine.loop.state_layout import init_rings, rebuild_links
 from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_waits import PurgatoryWaits, by_purgatory, positions
-from purgatory_udf.rules.groups.scripted_purgatory import BEGIN, END, LIST, MOMENT, RESET_ESTIMATE, WALK, run_script
+from purgatory_udf.rules.groups.scripted_purgatory import (
+    BEGIN,
+    END,
+    END_WALK,
+    LIST,
+    MOMENT,
+    RESET_ESTIMATE,
+    WALK,
+    run_script,
+)
 from purgatory_udf.rules.purgatory.clock import Pauses
+
+# The version of the serialized form.
+VERSION = 2
 
 # The turn of each purgatory among the reapers of a coordinator.
 REAPER_TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}
@@ -48,13 +60,16 @@ REAPER_TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}
 # The steps at which a gauge differs from the previous step, or which follow a purge.
 READINGS = FrameLayout(("at_ms", "watched", "delayed", "purged"))
 
-# Moments after the horizon. `op` and `deadline` belong to the operation; a walk has none.
-_PENDING_STEPS = FrameLayout(("t", "seq", "sub", "late", "kind", "list", "op", "deadline"))
-_WAITING = FrameLayout(("op", "list", "deadline", "bucket"))
-_NO_OPERATION = FrameLayout(("op", "deadline"))
+# The moments of a script. `operation` is an index into the purgatory's operations; a walk has none.
+_MOMENTS = FrameLayout(("t", "seq", "step", "list", "operation"))
+# `started` is 0 for an operation whose start is after the horizon.
+_OPERATIONS = FrameLayout(("op", "deadline", "bucket", "started"))
 
-# The number of kinds of moments.
-_KINDS = 4
+# The bits of the kind of a moment, the lowest ones of its step, and the bit of `late` above them.
+_KIND_BITS = 3
+_LATE = 1 << _KIND_BITS
+# The bits of a positive int64.
+_KEY_BITS = 63
 
 # After this time without events every reaper has woken, and its purge has been read.
 _SETTLED_MS = 5 * int(GAUGE_INTERVAL_MS)
@@ -69,9 +84,10 @@ class CoordinatorPurgatory:
         broker: Its broker.
         interval: The purge interval, in operations.
         start_ms: When the trace started. The reaper has been waking since then.
-        names: The names of the watcher lists, which other attributes refer to by index.
+        names: The names of the watcher lists with dead entries or later moments, which other attributes refer to by
+            index.
         dead: The number of dead entries of each list.
-        waiting: The open operations.
+        operations: The open operations, and those of later moments.
         later: Moments after the last horizon, which the next batch applies.
         queued: The buckets that are in the timer's delay queue.
         now_ms: The time up to which the clock has run.
@@ -82,10 +98,10 @@ class CoordinatorPurgatory:
     interval: int
     start_ms: int
     broker: int
-    names: list[str] = field(default_factory=list)
+    names: Array = field(default_factory=lambda: np.zeros(0, object))
     dead: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    waiting: Frame = field(default_factory=_WAITING.empty)
-    later: Frame = field(default_factory=_PENDING_STEPS.empty)
+    operations: Frame = field(default_factory=_OPERATIONS.empty)
+    later: Frame = field(default_factory=_MOMENTS.empty)
     queued: Records = field(default_factory=lambda: np.zeros(WHEELS, BUCKET_BITS))
     now_ms: int = 0
     record: Records = field(default_factory=lambda: np.zeros(1, PURGATORY))
@@ -101,7 +117,7 @@ class CoordinatorPurgatory:
     @property
     def open(self) -> int:
         """The number of open operations."""
-        return len(self.waiting)
+        return int(self.operations.started.sum())
 
     def advance(self, waits: PurgatoryWaits | None, horizon_ms: int, pauses: Records | None = None) -> Frame:
         """Add the changes of a batch and return the `READINGS` up to the horizon.
@@ -112,8 +128,8 @@ class CoordinatorPurgatory:
                 extend until the gauges have settled.
             pauses: The times at which brokers stood still, as the engine's records.
         """
-        moments = self._moments(waits)
-        known = moments.t // 1000 < horizon_ms
+        moments = Frame.concat([self.later, *(self._new_moments(waits) if waits is not None else ())])
+        known = moments.t < min(horizon_ms, FOREVER // 1000) * 1000
         self.later, now = moments.take(~known), moments.take(known)
         until_ms = horizon_ms - 1
         if horizon_ms >= FOREVER:
@@ -122,134 +138,129 @@ class CoordinatorPurgatory:
         self._drop_unused_lists()
         return readings
 
-    def _moments(self, waits: PurgatoryWaits | None) -> Frame:
-        """Return the moments of the purgatory's script that have not been applied yet, in the order of the script.
+    def _new_moments(self, waits: PurgatoryWaits) -> Iterator[Frame]:
+        """Yield the moments of a batch's changes, and add its new operations and lists."""
+        lists = self._add_lists(waits.names)
+        started, ended = waits.started, waits.ended
+        operation = positions(ended.op, self.operations.op)
+        is_new = operation < 0
+        new = [started, ended.take(is_new)]
+        op, deadline, t, seq, sub, list_ = (
+            np.concatenate([frame.columns[name] for frame in new])
+            for name in ("op", "deadline", "t", "seq", "sub", "list")
+        )
+        numbers = len(self.operations) + np.arange(len(op))
+        operation[is_new] = numbers[len(started) :]
+        added = {"op": op, "deadline": deadline, "bucket": np.full(len(op), NONE), "started": np.zeros_like(op)}
+        self.operations = Frame.concat([self.operations, Frame(added)])
+        yield _moments(t, seq, self._steps(seq, sub, BEGIN), lists[list_], numbers)
 
-        These are the ones left by earlier batches, and the changes of this batch.
-        """
-        if waits is None:
-            return self.later
-        known_lists = len(self.names)
-        list_numbers = positions(waits.names, np.array(self.names, dtype=object))
-        is_new = list_numbers < 0
-        list_numbers[is_new] = known_lists + np.arange(int(is_new.sum()))
-        self.names += waits.names[is_new].tolist()
-        self.dead = np.concatenate([self.dead, np.zeros(len(self.names) - known_lists, np.int64)])
-        known = np.concatenate([self.waiting.op, self.later.op[self.later.kind == BEGIN]])
-        ended = waits.ended
-        new = ended.take(positions(ended.op, known) < 0)
         # A deadline in whole milliseconds may precede the start; no operation completes before its start.
-        ends = {"t": np.maximum(ended.t, ended.end_t), "seq": ended.end_seq, "sub": ended.end_sub}
-        at_once = (ends["t"] == ended.t) & (ended.end_seq == ended.seq) & (ended.end_sub == ended.sub)
-        ends_of = ended.with_columns(**ends)
-        parts = [self.later, *(self._steps(started, BEGIN, list_numbers) for started in (waits.started, new))]
-        # Buckets expire after the ends that they do not cause, and before every start of their turn.
-        parts += [
-            self._steps(ends_of.take(at_once), END, list_numbers),
-            self._steps(ends_of.take(~at_once), END, list_numbers, early=True),
+        end_t = np.maximum(ended.t, ended.end_t)
+        at_once = (end_t == ended.t) & (ended.end_seq == ended.seq) & (ended.end_sub == ended.sub)
+        # Buckets expire after the completions that they do not cause, and before every start and walk of their turn.
+        early = self._is_own_turn(ended.end_seq, ended.end_sub) & ~at_once
+        walks_later, ends = (ended.triggered > 0) & early, lists[ended.list]
+        kind = np.where((ended.triggered > 0) & ~early, END_WALK, END)
+        step = self._steps(ended.end_seq, ended.end_sub, kind) - early * _LATE
+        yield _moments(end_t, ended.end_seq, step, ends, operation)
+        rest = Frame({"t": end_t, "seq": ended.end_seq, "sub": ended.end_sub, "list": ends}).take(walks_later)
+        walks = [
+            rest,
+            waits.walked.with_columns(list=lists[waits.walked.list]),
+            *self._stop_walks(waits.stopped, lists),
         ]
-        walks = Frame({**_NO_OPERATION.empty(len(waits.walked)).columns, **waits.walked.columns})
-        parts += [self._steps(rows, WALK, list_numbers) for rows in (walks, ends_of.take(ended.triggered > 0))]
-        parts += [
-            self._steps(rows, kind, np.arange(len(self.names)))
-            for rows, kind in self._stop_steps(waits.stopped, list_numbers)
-        ]
-        moments = Frame.concat(parts)
-        # One key for the three small numbers saves two sorts.
-        step = (moments.sub * 2 + moments.late) * _KINDS + moments.kind
-        return moments.take(np.lexsort((step, moments.seq, moments.t)))
+        for rows in walks:
+            yield _moments(rows.t, rows.seq, self._steps(rows.seq, rows.sub, WALK), rows.list)
+        stopped = waits.stopped
+        yield _moments(
+            stopped.t, stopped.seq, self._steps(stopped.seq, stopped.sub, RESET_ESTIMATE), lists[stopped.list]
+        )
 
-    def _stop_steps(self, stopped: Frame, list_numbers: Array) -> Iterator[tuple[Frame, int]]:
-        """Yield (rows, kind of moment) for stopped coordinators: reset the purge estimate, then check all their lists.
+    def _add_lists(self, names: Array) -> Array:
+        """Return the index of each list. Unknown ones are added."""
+        numbers, known = positions(names, self.names), len(self.names)
+        is_new = numbers < 0
+        numbers[is_new] = known + np.arange(int(is_new.sum()))
+        self.names = np.concatenate([self.names, names[is_new]])
+        self.dead = np.concatenate([self.dead, np.zeros(len(self.names) - known, np.int64)])
+        return numbers
 
-        `stopped` has the moments of the stops; `list_numbers` maps its list indices to those of this purgatory.
+    def _stop_walks(self, stopped: Frame, lists: Array) -> Iterator[Frame]:
+        """Yield a check of each list of a stopped coordinator.
+
+        `stopped` has the moments of the stops; `lists` maps its list indices to those of this purgatory.
         """
-        of_none = {name: np.zeros(len(stopped), np.int64) for name in _NO_OPERATION.names}
-        stopped = stopped.with_columns(list=list_numbers[stopped.list], **of_none)
-        yield stopped, RESET_ESTIMATE
-        for row, prefix in enumerate(stopped.list.tolist()):
-            lists = np.array([number for number, name in enumerate(self.names) if name.startswith(self.names[prefix])])
-            yield stopped.take(np.full(len(lists), row)).with_columns(list=lists), WALK
+        for row, prefix in enumerate(lists[stopped.list].tolist()):
+            of_group = [number for number, name in enumerate(self.names) if name.startswith(self.names[prefix])]
+            rows = stopped.take(np.full(len(of_group), row))
+            yield rows.with_columns(list=np.array(of_group, dtype=np.int64))
 
-    def _steps(self, rows: Frame, kind: int, list_numbers: Array, early: bool = False) -> Frame:
-        if not len(rows):
-            return _PENDING_STEPS.empty()
-        late = (rows.seq == UNKNOWN) & (rows.sub == REAPER_TURNS[self.code]) & (not early)
-        columns = {
-            "kind": np.full(len(rows), int(kind)),
-            "list": list_numbers[rows.list],
-            "late": late.astype(np.int64),
-        }
-        return rows.with_columns(**columns).select(_PENDING_STEPS.names)
+    def _is_own_turn(self, seq: Array, sub: Array) -> Array:
+        """Return whether moments are in a turn of this purgatory's reaper."""
+        return (seq == UNKNOWN) & (sub == REAPER_TURNS[self.code])
+
+    def _steps(self, seq: Array, sub: Array, kind: Array | int) -> Array:
+        """Return the order of moments within their event: `sub`, `late` and kind as one number."""
+        return ((sub * 2 + self._is_own_turn(seq, sub)) << _KIND_BITS) + kind
 
     def _run(self, now: Frame, until_ms: int, pauses: Records) -> Frame:
-        waiting = self.waiting
-        begins = now.kind == BEGIN
-        ids = np.concatenate([waiting.op, now.op[begins]])
-        operations = np.zeros(len(ids), OPERATION)
-        operations["seq"] = ids
-        operations["deadline"] = np.concatenate([waiting.deadline, now.deadline[begins]])
-        operations["bucket"] = np.concatenate([waiting.bucket, np.full(int(begins.sum()), NONE)])
-        moments = np.zeros(len(now), MOMENT).view(np.recarray)
-        for name in ("t", "seq", "sub", "late", "kind"):
-            moments[name] = now.columns[name]
-        moments["key"] = now.list
-        owned = (now.kind == BEGIN) | (now.kind == END)
-        moments["operation"] = NONE
-        moments["operation"][owned] = positions(now.op[owned], ids)
+        kind, started = now.step & (_LATE - 1), self.operations.started > 0
+        started[now.operation[kind == BEGIN]] = True
+        present = self.operations.take(started)
+        count = len(present)
+        operations = np.zeros(count, OPERATION)
+        operations["seq"], operations["deadline"], operations["bucket"] = present.op, present.deadline, present.bucket
+        moments = np.zeros(len(now), MOMENT)
+        moments["t"], moments["seq"], moments["key"] = now.t, now.seq, now.list
+        moments["sub"], moments["late"] = now.step >> (_KIND_BITS + 1), (now.step & _LATE) > 0
+        moments["kind"], moments["operation"] = kind, _renumbered(now.operation, started)
+        moments = moments.take(_order(now))
         lists = np.zeros(len(self.names), LIST).view(np.recarray)
         lists["dead"], lists["stamp"] = self.dead, self.record["stamp"][0]
-        timer_links = np.zeros(len(operations) + int(BUCKETS_PER_TIMER), TIMER_LINK)
-        init_rings(timer_links, len(operations))
+        timer_links = np.zeros(count + int(BUCKETS_PER_TIMER), TIMER_LINK)
+        init_rings(timer_links, count)
         tables = {
             "operations": operations,
             "purgatories": self.record,
             "bucket_bits": self.queued,
             "timer_links": timer_links,
-            "outcomes": np.zeros(len(operations), OUTCOME),
-            "readings": np.zeros(2 * (len(moments) + len(operations)) + 16, READING),
+            "outcomes": np.zeros(count, OUTCOME),
+            "readings": np.zeros(2 * (len(moments) + count) + 16, READING),
             "pauses": pauses,
         }
         arenas = make_arena(
-            tables, now=self.now_ms * 1000, operations=len(operations), purgatories=1, overdue=NONE, check_order=NONE
+            tables, now=self.now_ms * 1000, operations=count, purgatories=1, overdue=NONE, check_order=NONE
         )
         rebuild_links(arenas)
-        run_script(arenas, moments, lists, REAPER_TURNS[self.code], until_ms)
+        run_script(arenas, moments.view(np.recarray), lists, REAPER_TURNS[self.code], until_ms)
         self.now_ms = int(arenas["now"][0]) // 1000
         self.dead = np.where(lists["stamp"] == self.record["stamp"][0], lists["dead"], 0)
-        gone = np.zeros(len(ids), bool)
-        gone[moments["operation"][moments["kind"] == END]] = True
-        left = ~gone
-        lists_of = np.concatenate([waiting.list, now.list[begins]])
-        self.waiting = Frame(
-            {
-                "op": ids[left],
-                "list": lists_of[left],
-                "deadline": operations["deadline"][left],
-                "bucket": operations["bucket"][left].astype(np.int64),
-            }
+        bucket, left = self.operations.bucket.copy(), np.ones(len(started), bool)
+        bucket[started] = operations["bucket"]
+        left[now.operation[(kind == END) | (kind == END_WALK)]] = False
+        self.operations = (
+            self.operations.with_columns(bucket=bucket, started=started.astype(np.int64)).take(left).copy()
         )
+        self.later = self.later.with_columns(operation=_renumbered(self.later.operation, left))
         read = tables["readings"][: int(arenas["readings"][0])]
         return Frame({name: read[name].astype(np.int64) for name in READINGS.names})
 
     def _drop_unused_lists(self) -> None:
-        """Drop the watcher lists without entries and without later moments, and renumber the others."""
+        """Drop the watcher lists without dead entries and without later moments, and renumber the others."""
         used = self.dead > 0
-        used[self.waiting.list] = True
         used[self.later.list] = True
         if used.all():
             return
         number = np.cumsum(used) - 1
-        self.names = [name for name, keep in zip(self.names, used.tolist(), strict=True) if keep]
-        self.dead = self.dead[used]
-        self.waiting = self.waiting.with_columns(list=number[self.waiting.list])
+        self.names, self.dead = self.names[used], self.dead[used]
         self.later = self.later.with_columns(list=number[self.later.list])
 
     def to_bytes(self) -> bytes:
         frames = {
             "of": Frame({name: np.array([value]) for name, value in self._scalars().items()}),
-            "names": Frame({"dead": self.dead, "name": np.array(self.names, dtype=object)}),
-            "waiting": self.waiting,
+            "names": Frame({"dead": self.dead, "name": self.names}),
+            "operations": self.operations,
             "later": self.later,
             "record": Frame({name: self.record[name].astype(np.int64) for name in _field_names(PURGATORY)}),
             "queued": Frame({"bits": self.queued["bits"].astype(np.int64)}),
@@ -269,9 +280,9 @@ class CoordinatorPurgatory:
             scalars["interval"],
             scalars["began_ms"],
             int(record["broker"][0]),
-            frames["names"].name.tolist(),
-            frames["names"].dead.copy(),
-            frames["waiting"],
+            frames["names"].name,
+            frames["names"].dead,
+            frames["operations"],
             frames["later"],
             queued,
             scalars["now_ms"],
@@ -280,6 +291,29 @@ class CoordinatorPurgatory:
 
     def _scalars(self) -> dict[str, int]:
         return {"code": self.code, "interval": self.interval, "began_ms": self.start_ms, "now_ms": self.now_ms}
+
+
+def _moments(t: Array, seq: Array, step: Array, lists: Array, operation: Array | None = None) -> Frame:
+    operation = np.full(len(t), NONE) if operation is None else operation
+    return Frame({"t": t, "seq": seq, "step": step, "list": lists, "operation": operation})
+
+
+def _renumbered(numbers: Array, kept: Array) -> Array:
+    """Return indices of operations as indices of the operations that are `kept`. `NONE`, the last index, stays."""
+    renumbered: Array = np.append(np.cumsum(kept) - 1, NONE)[numbers]
+    return renumbered
+
+
+def _order(moments: Frame) -> Array:
+    """Return the order of the moments by time, event and step, as indices."""
+    if not len(moments):
+        return np.zeros(0, np.int64)
+    keys = [column - column.min() for column in (moments.t, moments.seq, moments.step)]
+    bits = [int(key.max()).bit_length() for key in keys]
+    if sum(bits) > _KEY_BITS:
+        return np.lexsort(keys[::-1])
+    # One number as a key takes a third of the time.
+    return np.argsort((keys[0] << (bits[1] + bits[2])) | (keys[1] << bits[2]) | keys[2], kind="stable")
 
 
 def _field_names(kind: np.dtype[np.void]) -> tuple[str, ...]:

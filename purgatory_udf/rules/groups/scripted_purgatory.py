@@ -9,7 +9,8 @@ however, depend on all groups of a broker. The moments of the script are ordered
 `turn` is the turn of this purgatory's reaper, 0 or 1, among those of its broker.
 
 An operation has one entry, on one list. The check that completes it also removes it, as a walk at the same moment.
-Otherwise the entry is dead until the next walk of its list, or a purge.
+Otherwise the entry is dead until the next walk of its list, or a purge. Most operations end and are removed at one
+moment, which is therefore one step (`END_WALK`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MOMENT = np.dtype(
 LIST = np.dtype([("dead", "i8"), ("stamp", "i8")])
 
 # The kinds of moments, in their order at one moment. `RESET_ESTIMATE`: a new process restarts the purge estimate.
-BEGIN, END, WALK, RESET_ESTIMATE = map(int64, (0, 1, 2, 3))
+BEGIN, END, END_WALK, WALK, RESET_ESTIMATE = map(int64, (0, 1, 2, 3, 4))
 
 _BY_CLOCK = int64(UNKNOWN)
 _PURGATORY = int64(0)  # the only purgatory of its arena
@@ -104,11 +105,11 @@ def _apply_step(arena: Arena, moment: Any, dead: Records) -> None:
     entries = dead[moment.key]
     if entries.stamp != purgatory.stamp:
         entries.stamp, entries.dead = purgatory.stamp, 0
-    if moment.kind == END:
+    if moment.kind == END or moment.kind == END_WALK:
         compiled_timing_wheel.cancel(arena, moment.operation)
         entries.dead += 1
         purgatory.dead += 1
-    else:
+    if moment.kind == WALK or moment.kind == END_WALK:
         purgatory.watched -= entries.dead
         purgatory.dead -= entries.dead
         entries.dead = 0
