@@ -257,16 +257,18 @@ def read_piece(piece: Piece, zone: tzinfo, compiled: bool = False) -> Iterator[p
     """
     if compiled:
         fetch_scanner.use()
-    held: list[pa.RecordBatch] = []
+    # Fetches, other requests and other rows are in separate batches, because selecting all rows of a batch, or none,
+    # copies nothing.
+    held: dict[tuple[str, bool], list[pa.RecordBatch]] = {}
     size = 0
-    for batch in _small_batches_of(piece, zone):
-        held.append(batch)
+    for batch in filter(len, _small_batches_of(piece, zone)):
+        kind = batch.column("row")[0].as_py(), batch.column("api")[0].as_py() == "FETCH"
+        held.setdefault(kind, []).append(batch)
         size += batch.nbytes
         if size >= _BATCH_BYTES:
-            yield _concatenated(held)
-            held, size = [], 0
-    if held:
-        yield _concatenated(held)
+            yield from map(_concatenated, held.values())
+            held, size = {}, 0
+    yield from map(_concatenated, held.values())
 
 
 def _concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
