@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -143,3 +145,23 @@ def test_spilled_import_equals_import_in_memory(piece: Piece, tmp_path: Path, mo
     assert [line.replace(str(tmp_path / "-1"), "") for line in summaries[1]] == [
         line.replace(str(tmp_path / str(1 << 40)), "") for line in summaries[0]
     ]
+
+
+def test_each_process_writes_its_events(piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables are the same as those of one process, and no millisecond is divided between files."""
+    monkeypatch.setattr(dataset, "_LEAST_BYTES", 1)
+    tables, files = [], []
+    for processes in (1, 3):
+        for module in (dataset, process_pool):
+            monkeypatch.setattr(module, "cores", lambda processes=processes: processes)
+        monkeypatch.setattr(dataset, "_MOST_ALONE_BYTES", 0 if processes > 1 else 1 << 40)
+        out = tmp_path / str(processes)
+        log_import.ingest_request_log(LocalBackend(), RequestLogOptions([str(piece.logs[0].parent)], str(out)))
+        stored = {name: DeltaTable(str(out / name)) for name in ("events", "recorded")}
+        rows = [stored["events"].to_pyarrow_table().sort_by("seq"), stored["recorded"].to_pyarrow_table()]
+        tables.append([rows[0].to_pylist(), rows[1].sort_by("operation_id").to_pylist()])
+        parts = [pq.read_table(file, columns=["seq", "time_us"]).to_pydict() for file in stored["events"].file_uris()]
+        files.append(sorted(parts, key=lambda part: part["seq"][0]))
+    assert tables[0] == tables[1] and list(map(len, files)) == [1, 3]
+    assert [seq for part in files[1] for seq in part["seq"]] == files[0][0]["seq"]
+    assert all(before["time_us"][-1] // 1000 < after["time_us"][0] // 1000 for before, after in pairwise(files[1]))
