@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from purgatory_udf.answers import page_template
 from purgatory_udf.answers.charts import Spec, chart_data, charts, draw_incidents
-from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, diagnose_tables, explained
+from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, explained, written_blame, written_findings
 from purgatory_udf.answers.diagnosis.diagnosis_run import title as title_of
 from purgatory_udf.answers.evidence import Evidence, collect
 from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, metrics_of_tables, overview, totals, warnings
@@ -77,8 +78,11 @@ def write_report(session: Session, out: str, options: MetricsOptions, html: Path
     tables = RunTables(session, out)
     # Diagnosis, metrics and stories read these views.
     with tables.materialized("rebalances", "pauses"):
-        diagnosis = diagnose_tables(tables)
-        metrics = metrics_of_tables(tables, options, _FOLDER)
+        with written_blame(tables), ThreadPoolExecutor(1) as pool:
+            # The database computes metrics while this thread looks for incidents.
+            computed = pool.submit(metrics_of_tables, tables, options, _FOLDER)
+            diagnosis = written_findings(tables)
+            metrics = computed.result()
         replace_file(html, report_page(metrics, diagnosis))
     return html
 

@@ -6,6 +6,7 @@ While a replay is still running, each of its tables is read at the version that 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def _views() -> frozenset[str]:
 
 
 class RunTables:
-    """The tables of the latest replay under `out`.
+    """The tables of the latest replay under `out`. Several threads may query at the same time.
 
     Args:
         session: Spark session or backend.
@@ -88,6 +89,7 @@ class RunTables:
         # Whether the table of each view exists.
         self._added: dict[str, bool] = {}
         self._materialized: set[str] = set()
+        self._lock = threading.RLock()
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -106,18 +108,20 @@ class RunTables:
 
     def add(self, *names: str) -> None:
         """Make tables and views available to queries."""
-        for name in names:
-            if name in self._materialized:
-                continue
-            if name in _views():
-                # Views that it reads may have been released.
-                self.add(*sql_file(f"views/{name}").reads)
-            if name in self._added:
-                continue
-            if name in _views():
-                self.add_view(name, f"views/{name}")
-            else:
-                self.add_table(name, self.events_path if name == "events" else self.layout.table(name), TABLES[name])
+        with self._lock:
+            for name in names:
+                if name in self._materialized:
+                    continue
+                if name in _views():
+                    # Views that it reads may have been released.
+                    self.add(*sql_file(f"views/{name}").reads)
+                if name in self._added:
+                    continue
+                if name in _views():
+                    self.add_view(name, f"views/{name}")
+                else:
+                    path = self.events_path if name == "events" else self.layout.table(name)
+                    self.add_table(name, path, TABLES[name])
 
     def add_view(self, name: str, query: str) -> None:
         """Make a query of `sql/` available as `name`."""
@@ -159,10 +163,11 @@ class RunTables:
 
     def release(self, *names: str) -> None:
         """Free the rows of materialized views. Queries that are prepared afterwards compute the views again."""
-        for name in names:
-            self.database.release(f"{self._prefix}{name}")
-            self._materialized.discard(name)
-            self._added.pop(name, None)
+        with self._lock:
+            for name in names:
+                self.database.release(f"{self._prefix}{name}")
+                self._materialized.discard(name)
+                self._added.pop(name, None)
 
     def prepare(self, *names: str) -> None:
         """Make all tables and views that these queries of `sql/` read available, before threads run the queries."""

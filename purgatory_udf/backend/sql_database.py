@@ -233,7 +233,12 @@ class DuckDatabase(SqlDatabase):
 
     def keep(self, name: str) -> None:
         def compute() -> None:
-            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_rows AS SELECT * FROM {name}")
+            # Threads need not wait for each other to keep an order, which a view does not have.
+            self._connection.execute("SET preserve_insertion_order = false")
+            try:
+                self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_rows AS SELECT * FROM {name}")
+            finally:
+                self._connection.execute("RESET preserve_insertion_order")
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {name}_rows")
 
         self._executed_in_memory(compute)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,8 @@ _ONLY_FOR_CONDITIONS = (
     "replica_arrivals",
     "conditions",
 )
+# Views that are not read after `blame` is written.
+_ONLY_FOR_BLAME = ("member_keys", "unnamed_sessions", "met_conditions")
 # Kinds whose excess waiting is not for replicas, so that it is not in the sum of slow waits for them.
 _NOT_FOR_REPLICAS = (
     "min_bytes_out_of_reach",
@@ -167,17 +170,26 @@ class Diagnosis:
 
 def diagnose(session: Session, out: str) -> Diagnosis:
     """Compute blame and findings from the current output of the replay under `out`, and write both tables there."""
-    return diagnose_tables(RunTables(session, out))
+    tables = RunTables(session, out)
+    with written_blame(tables):
+        return written_findings(tables)
 
 
-def diagnose_tables(tables: RunTables) -> Diagnosis:
-    """Compute blame and findings from the tables of a replay, and write both tables."""
+@contextmanager
+def written_blame(tables: RunTables) -> Iterator[None]:
+    """Compute the table `blame` of a replay and write it. Views that incidents need are kept in the `with` block."""
     with tables.materialized(*MATERIALIZED_VIEWS):
         tables.release(*_ONLY_FOR_CONDITIONS)
         tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})
+        tables.release(*_ONLY_FOR_BLAME)
         tables.add_table("blame", tables.layout.table("blame"), TABLES["blame"])
-        with tables.materialized("replica_waits"):
-            diagnosis = find_incidents(tables)
+        yield
+
+
+def written_findings(tables: RunTables) -> Diagnosis:
+    """Compute the findings of a replay in a block of `written_blame`, and write them."""
+    with tables.materialized("replica_waits"):
+        diagnosis = find_incidents(tables)
     _save(tables, diagnosis.findings)
     return diagnosis
 

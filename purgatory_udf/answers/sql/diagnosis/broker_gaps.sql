@@ -16,10 +16,14 @@ WITH handled AS (
     WHERE type NOT IN ('clock', 'topic', 'group_loaded', 'group_unloaded', 'group_stopped')
 ),
 -- A time without requests that is longer than a bin lies between the last request of a bin and the first of a later one.
+-- Events are read again for `near`: `handled` would be kept in memory for both.
 bins AS (
     SELECT broker, bin, min(time_us) AS first_us, max(time_us) AS last_us
-    FROM handled
-    WHERE is_request
+    FROM (
+        SELECT coalesce(broker, 0) AS broker, time_us, CAST(floor(time_us / (:longest_ms * 1000)) AS BIGINT) AS bin
+        FROM events
+        WHERE type NOT IN ('partition', 'clock', 'topic', 'group_loaded', 'group_unloaded', 'group_stopped')
+    ) requests
     GROUP BY broker, bin
 ),
 next_bins AS (
