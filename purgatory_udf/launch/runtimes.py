@@ -98,7 +98,10 @@ def wrapper_java_home(java: Path, at: Path | None = None) -> Path:
     if _is_wrapper(java):
         # `java` is a wrapper already, in a process that this one started; wrapped again, it would call itself forever.
         return java.parent.parent
-    at = at or (made_files(ROOT) if is_installed(ROOT) else Path(sys.prefix)) / "java"
+    if at is None:
+        # Concurrent commands may use different Javas.
+        name = hashlib.sha256(str(java).encode()).hexdigest()[:8]
+        at = (made_files(ROOT) if is_installed(ROOT) else Path(sys.prefix)) / "java" / name
     script = at / "bin" / "java"
     text = JAVA_WRAPPER.replace("{java}", _quoted(java))
     if not (script.is_file() and script.read_text(encoding="utf-8") == text and os.access(script, os.X_OK)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,16 @@ def test_wrapper_is_updated_for_another_java(tmp_path: Path) -> None:
         script = runtimes.wrapper_java_home(binary, tmp_path / "home") / "bin" / "java"
         assert script.read_text().endswith(f"exec '{binary}' \"$@\"\n")
     assert [file.name for file in script.parent.iterdir()] == ["java"]
+
+
+def test_each_java_has_its_own_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands with different Javas run at the same time."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(runtimes, "is_installed", lambda root: False)
+    javas = [_java(tmp_path / name, "17") for name in ("a", "b")]
+    homes = [runtimes.wrapper_java_home(java) for java in javas]
+    assert [runtimes.wrapped_java(home) for home in homes] == javas
+    assert [home.parent for home in homes] == [tmp_path / "java"] * 2
 
 
 def test_trust_store_is_encoded_as_jks() -> None:
