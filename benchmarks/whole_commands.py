@@ -7,13 +7,13 @@
 The commands are the demo, a replay of the sample from JSON Lines, and for a trace of the open loop (1,000 partitions,
 fetches of four partitions, 40 % of the requests from consumer groups) its simulation, its replay, and `metrics`,
 `audit` and `report` over the tables. Medians of the runs are printed; the simulation and the large replay run once.
-Memory is the largest sum of the resident memory of a command's processes (Linux only).
+Memory is the largest sum over a command's processes, among which shared memory is divided (Linux only).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import re
 import resource
 import statistics
 import subprocess
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SUBMIT = str(ROOT / "spark-submit.sh")
 SAMPLE = str(ROOT / "conf" / "sample" / "trace.jsonl")
 # Seconds between two readings of a command's memory.
-_INTERVAL = 0.05
+_INTERVAL = 0.2
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,15 @@ def run(command: Sequence[str], work: Path) -> Measurement:
 
 
 def _watch_memory(root: int, ended: threading.Event, peak: list[int]) -> None:
-    """Keep the largest sum of resident bytes of the process and its descendants in `peak` until `ended` is set."""
-    page = os.sysconf("SC_PAGE_SIZE")
+    """Keep the largest sum of the bytes of the process and its descendants in `peak` until `ended` is set."""
     while not ended.wait(_INTERVAL):
         total, waiting = 0, [root]
         while waiting:
             pid = waiting.pop()
             with suppress(OSError):
-                total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page
+                # A process that was just forked shares all memory with its parent.
+                share = re.search(r"^Pss: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+                total += 1024 * int(share[1]) if share else 0
                 for children in Path(f"/proc/{pid}/task").glob("*/children"):
                     waiting += map(int, children.read_text().split())
         peak[0] = max(peak[0], total)

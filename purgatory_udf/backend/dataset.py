@@ -449,7 +449,8 @@ class PackedDataset(SparkDataset):
     def partition_by_count(self, rows: int) -> DataFrame:
         """Return the rows in partitions of about this many rows, in their total order.
 
-        The number of rows before the changes counts. No millisecond is divided between two partitions.
+        The number of rows before the changes counts. No millisecond is divided between two partitions. The rows must
+        have been kept: computed again, they may be cut into other chunks.
         """
         from pyspark.sql import functions as sf
 
