@@ -52,6 +52,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
+def release_free_memory() -> None:
+    """Return unused memory to the operating system; Arrow and the C library would keep it for later steps."""
+    pa.default_memory_pool().release_unused()
+    # Only glibc has this function.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def run_parallel(work: Work[Part], parts: Sequence[Part]) -> list[list[pa.RecordBatch]]:
     """Return the batches of `work` for each part, in the order of the parts. Raises what `work` raises."""
     count = min(cores(), len(parts))

@@ -9,11 +9,10 @@ the order of a large bucket, and for the objects that a step makes of one group.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count, pairwise
@@ -38,7 +37,7 @@ from purgatory_udf.backend.dataset import (
     union_schema,
 )
 from purgatory_udf.backend.delta_store import Transaction
-from purgatory_udf.backend.process_pool import run_parallel
+from purgatory_udf.backend.process_pool import release_free_memory, run_parallel
 from purgatory_udf.common.local_files import require_local_path
 
 if TYPE_CHECKING:
@@ -279,7 +278,7 @@ class SpilledDataset(LocalDataset):
             for bucket, path, size, rows in zip(*batch.to_pydict().values(), strict=True):
                 before = found[bucket]
                 found[bucket] = Bucket([*before.paths, path], before.size + size, before.rows + rows)
-        _release_memory()
+        release_free_memory()
         return found
 
     def _sorted_by_duckdb(self, order: Sequence[str], keys: Sequence[str]) -> SpilledDataset:
@@ -290,7 +289,7 @@ class SpilledDataset(LocalDataset):
         ordered = _in_order_of_ranks(self._batches(), ranks, max(1, -(-len(ranks) // runs)), self.schema, folder)
         stored = self._stored(ordered, self.schema, keys)
         shutil.rmtree(folder)
-        _release_memory()
+        release_free_memory()
         return stored
 
     def _ranks(self, order: Sequence[str]) -> tuple[Ranks, int]:
@@ -420,15 +419,7 @@ def _database() -> Iterator[DuckDatabase]:
     finally:
         # Its threads must not be running when this process forks.
         database.close()
-        _release_memory()
-
-
-def _release_memory() -> None:
-    """Return unused memory to the operating system; Arrow and the C library would keep it for later steps."""
-    pa.default_memory_pool().release_unused()
-    # Only glibc has this function.
-    with suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        release_free_memory()
 
 
 def _widened(dataset: Dataset, schema: pa.Schema) -> list[Part]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from purgatory_udf.backend.backend import Backend, SparkBackend
+from purgatory_udf.backend.process_pool import release_free_memory
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage.output_folder import Layout
@@ -121,6 +122,8 @@ class Sink:
             self.process(SparkChunks(self.backend, frame, self.layout.out), number)
         finally:
             frame.unpersist()
+            # Batch by batch, the memory that the C library keeps would grow to a multiple of what a batch needs.
+            release_free_memory()
 
     def process(self, batch: ChunkBatch, number: int) -> None:
         """Write the tables of a batch, and the state for the next batch."""

@@ -1,4 +1,4 @@
-"""Memory that worker processes retain, and objects that they exclude from garbage collection."""
+"""Memory that processes retain and release, and objects that workers exclude from garbage collection."""
 
 from __future__ import annotations
 
@@ -28,6 +28,30 @@ def test_freed_memory_is_reused() -> None:
     first, later = map(int, process.stdout.split())
     assert first > _PAGES_OF_A_TABLE / 2
     assert later < first / 10
+
+
+_RELEASED = """
+from pathlib import Path
+from purgatory_udf.backend.process_pool import release_free_memory
+
+def megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+before = megabytes()
+# Small enough that malloc places them in the heap, whose last part stays in use.
+parts = [bytearray(100_000) for _ in range(1000)]
+del parts[:-1]
+kept = megabytes()
+release_free_memory()
+print(kept - before, megabytes() - before)
+"""
+
+
+def test_freed_memory_is_released() -> None:
+    process = subprocess.run([sys.executable, "-c", _RELEASED], capture_output=True, text=True, check=True)
+    kept, released = map(int, process.stdout.split())
+    assert kept > 80
+    assert released < 10
 
 
 _LOADED = """
