@@ -8,6 +8,8 @@ can be recreated are in `.venv` of the tree, or in the user's cache folder.
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -49,6 +51,30 @@ def user_cache_folder() -> Path:
     It is `purgatory-replay` in `$XDG_CACHE_HOME` or `~/.cache`.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "purgatory-replay")
+
+
+def code_folders() -> list[Path]:
+    """Return the folders for compiled code (`code_cache`), in the order of use; some may be missing."""
+    configured = os.environ.get("NUMBA_CACHE_DIR")
+    package = _PACKAGE / "rules" / "engine" / "jit"
+    return [
+        *([Path(configured)] if configured else []),
+        *([package / "__pycache__"] if package.is_dir() else []),
+        user_cache_folder(),
+        _temporary_folder(),
+    ]
+
+
+def _temporary_folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"purgatory-replay-{os.getuid()}"
+
+
+def is_trusted(place: Path) -> bool:
+    """Return whether only this user can write there. Cached code is executed, and temporary folders are shared."""
+    if place != _temporary_folder():
+        return True
+    status = place.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & stat.S_IWOTH
 
 
 def made_files(root: Path) -> Path:

@@ -13,8 +13,7 @@ from typing import Any
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.calls_from_events import explode
-from purgatory_udf.rules.engine.jit import code_cache
-from purgatory_udf.rules.engine.jit.line_scanner import LineLayout, scan
+from purgatory_udf.rules.engine.jit import code_cache, line_scanner
 from purgatory_udf.rules.engine.loop.codes import FOREVER, Code
 from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.loop.engine_state import State, step
@@ -32,7 +31,7 @@ def main() -> None:
         CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0, 0).advance(None, FOREVER)
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])
-    scan([b""], LineLayout("", {}, ()), 1)
+    line_scanner.load()
     code_cache.mark_complete()
 
 

@@ -11,8 +11,8 @@ In reading order:
   its operation with the recorded outcome
 - `kafka_protocol`: Kafka's error codes, and decoders of the bodies of fetches and produces
 - facts about the cluster that the import of every broker's log needs: `cluster_metadata` (leaders, in-sync sets, broker
-  lifecycle), `metadata_dump` (the same, from a dump of the metadata log), `internal_topics` (appends of coordinators),
-  `cluster_facts` (collects them from requests), `cluster_context` (combines them with files of the operator)
+  lifecycle, also from a dump of the metadata log), `internal_topics` (appends of coordinators), `cluster_facts`
+  (collects them from requests), `cluster_context` (combines them with files of the operator)
 - each request becomes operations, which are events, and facts about partitions: `request_conversion`, with
   `produce_conversion`, `fetch_conversion`, `group_conversion` and `share_conversion`; `fetch_sessions`: sessions
   rebuilt; `partition_facts`: the facts

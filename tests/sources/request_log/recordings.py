@@ -7,10 +7,10 @@ from itertools import islice
 
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster_facts import topic_names_in_file
+from purgatory_udf.sources.request_log.cluster_metadata import read_metadata_dump
 from purgatory_udf.sources.request_log.complete_parser import read_line
 from purgatory_udf.sources.request_log.internal_topics import batches_in_file
 from purgatory_udf.sources.request_log.logged_request import Place, Request
-from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
 from tests.support import recorded
 
 BROKERS = (1, 2, 3)

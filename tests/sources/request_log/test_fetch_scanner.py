@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC
 from itertools import islice
@@ -11,7 +16,8 @@ from typing import Any
 import pytest
 
 from purgatory_udf.backend.backend import LocalBackend
-from purgatory_udf.rules.engine.jit import code_cache
+from purgatory_udf.common.installation import code_folders
+from purgatory_udf.rules.engine.jit import line_layout
 from purgatory_udf.sources.request_log import fetch_scanner
 from purgatory_udf.sources.request_log.fast_parser import parse_fetches
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
@@ -109,26 +115,60 @@ def test_wide_fetch_is_scanned() -> None:
 
 def test_short_logs_do_not_load_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_scanner, "modules", {})
-    assert [fetch_scanner.is_worthwhile(size << 20) for size in (0, 127, 128)] == [False, False, True]
-    monkeypatch.setattr(fetch_scanner, "modules", {"numba": None})
+    assert [fetch_scanner.is_worthwhile(size << 20) for size in (0, 11, 12)] == [False, False, True]
+    monkeypatch.setattr(fetch_scanner, "modules", {"llvmlite": None})
     assert fetch_scanner.is_worthwhile(0)
 
 
-@pytest.mark.parametrize("is_complete", [False, True])
-def test_import_does_not_compile(monkeypatch: pytest.MonkeyPatch, is_complete: bool) -> None:
-    monkeypatch.setattr(code_cache, "is_complete", lambda: is_complete)
+def _without_stored_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_layout, "code_folders", list)
+
+
+def test_import_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    _without_stored_code(monkeypatch)
     fetch_scanner.use()
-    assert fetch_scanner.is_loaded() is is_complete
+    assert not fetch_scanner.is_loaded()
+
+
+_USE_STORED_CODE = """
+import sys
+from purgatory_udf.sources.request_log import fetch_scanner
+fetch_scanner.use()
+print(fetch_scanner.is_loaded(), "llvmlite" in sys.modules, "numba" in sys.modules)
+"""
+
+
+def test_stored_code_needs_no_numba() -> None:
+    fetch_scanner.load()
+    done = subprocess.run([sys.executable, "-c", _USE_STORED_CODE], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True False\n"
+
+
+def test_code_of_others_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch_scanner.load()
+    place = tmp_path / f"purgatory-replay-{os.getuid()}"
+    folder = place / "loop-1"
+    folder.mkdir(parents=True)
+    stored = next(file for each in code_folders() for file in each.glob(f"loop-*/{line_layout.code_file()}"))
+    shutil.copy(stored, folder)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(line_layout, "code_folders", lambda: [place])
+    assert line_layout.stored_code() is not None
+    place.chmod(0o777)
+    assert line_layout.stored_code() is None
 
 
 def test_import_is_same_with_and_without_scanner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = []
-    for is_complete in (False, True):
-        monkeypatch.setattr(code_cache, "is_complete", lambda is_complete=is_complete: is_complete)
-        out = tmp_path / str(is_complete)
+    for is_compiled in (False, True):
+        if is_compiled:
+            fetch_scanner.load()
+        else:
+            _without_stored_code(monkeypatch)
+        out = tmp_path / str(is_compiled)
         logs = [str(LOGS[f"W3-groups-k39/request-{broker}.log.xz"]) for broker in (1, 2, 3)]
         ingest_request_log(LocalBackend(), RequestLogOptions(logs, str(out)), print)
-        assert fetch_scanner.is_loaded() is is_complete
+        assert fetch_scanner.is_loaded() is is_compiled
         tables.append([rows(out, name) for name in IMPORTED_TABLES])
     assert tables[0] == tables[1]
     assert len(tables[0][0]) > 1_000

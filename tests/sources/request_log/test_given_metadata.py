@@ -18,9 +18,9 @@ from purgatory_udf.sources.request_log.cluster_metadata import (
     PartitionChange,
     TopicSize,
     changes_in,
+    read_metadata_dump,
 )
 from purgatory_udf.sources.request_log.internal_topics import BatchIndex, StoredBatch, batches_in_file
-from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
 from tests.sources.request_log.log_lines import log_line, message, parse, us
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"

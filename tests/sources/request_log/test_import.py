@@ -12,12 +12,12 @@ from jobs.ingest import main
 from purgatory_udf.contract import read_row
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster_facts import topic_names_in_file
+from purgatory_udf.sources.request_log.cluster_metadata import read_metadata_dump
 from purgatory_udf.sources.request_log.complete_parser import read_line
 from purgatory_udf.sources.request_log.importing.import_options import OWN_PROTOCOLS
 from purgatory_udf.sources.request_log.internal_topics import batches_in_file
 from purgatory_udf.sources.request_log.log_files import open_text
 from purgatory_udf.sources.request_log.logged_request import Place, Request
-from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
 from tests.sources.request_log.conftest import LINES, Piece, Replayed
 from tests.sources.request_log.output_search import names_in, text_of_output
 from tests.sources.request_log.translate import Translation, translate

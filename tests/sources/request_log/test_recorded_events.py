@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_metadata import read_metadata_dump
 from purgatory_udf.sources.request_log.complete_parser import read_line
 from purgatory_udf.sources.request_log.internal_topics import batches_in_file
 from purgatory_udf.sources.request_log.logged_request import Place, Request
-from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
 from tests.sources.request_log import recordings
 from tests.sources.request_log.translate import translate
 from tests.support import recorded

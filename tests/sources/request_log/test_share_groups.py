@@ -14,8 +14,8 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import ShareReplay
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster_metadata import read_metadata_dump
 from purgatory_udf.sources.request_log.importing.import_options import anonymised, pseudonyms
-from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import T, log_line, message, parse, us

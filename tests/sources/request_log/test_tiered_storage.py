@@ -12,7 +12,7 @@ from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log.assumptions import COMPLETION_SPREAD_US, READ_TO_RESPONSE_US, Report
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata, RemoteWaits
 from purgatory_udf.sources.request_log.cluster_facts import tiered_topics_in_file
-from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
+from purgatory_udf.sources.request_log.cluster_metadata import read_metadata_dump
 from purgatory_udf.sources.request_log.partition_facts import ConsumerRead, Fact, HighWatermarkReading, PartitionFacts
 from purgatory_udf.sources.request_log.tiered_reads import tiered_reads
 from tests.sources.request_log import recordings

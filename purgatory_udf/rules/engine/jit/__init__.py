@@ -3,10 +3,11 @@
 - `records`: tables of records, accessors for compiled code, copies in numpy
 - `compiled_functions`: the decorators, and operations that are one instruction
 - `code_cache`: where compiled code is cached, and whether numba is the pinned version
-- `line_scanner`: reads lines of text with a known layout into columns; only imports of request logs use it
+- `line_layout`: describes lines of text, and loads the code that reads them into columns; `line_scanner`: that code.
+  Only imports of request logs use them
 - `numba_pipeline`: a faster compilation of helpers, with the pinned version of numba
 
-Only this package imports numba.
+Only this package imports numba, and `line_layout` does not.
 """
 
 from __future__ import annotations

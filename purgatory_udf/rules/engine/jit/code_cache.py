@@ -12,6 +12,8 @@ fingerprint of the sources: the first usable one of
 A complete folder (`mark_complete`) is also read by processes that may not write to it, and can be copied to another
 machine with the sources. If no folder is usable, each process compiles for itself.
 
+`line_layout` finds the code of `line_scanner` in the same folders without importing numba.
+
 The code also depends on the pipeline that compiles helpers: the one of `numba_pipeline`, or numba's default. The
 former uses internals of one version of numba. If another version is installed, or the internals are missing, the engine
 still works: it takes about three times as long to compile and up to a fifth longer to run.
@@ -22,9 +24,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import stat
 import sys
-import tempfile
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -34,7 +34,7 @@ import numba
 import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 
-from purgatory_udf.common.installation import user_cache_folder
+from purgatory_udf.common.installation import code_folders, is_trusted
 
 log = logging.getLogger(__name__)
 
@@ -117,21 +117,6 @@ def mark_complete() -> None:
         (FOLDER / _COMPLETE).touch()
 
 
-def _candidate_folders() -> list[Path]:
-    configured = os.environ.get("NUMBA_CACHE_DIR")
-    package = Path(__file__).parent
-    return [
-        *([Path(configured)] if configured else []),
-        *([package / "__pycache__"] if package.is_dir() else []),
-        user_cache_folder(),
-        _temporary_folder(),
-    ]
-
-
-def _temporary_folder() -> Path:
-    return Path(tempfile.gettempdir()) / f"purgatory-replay-{os.getuid()}"
-
-
 def _first_usable(places: list[Path], name: str) -> Path | None:
     """Return `name` in the first place where it is complete or writable, and trusted."""
     for place in places:
@@ -143,19 +128,11 @@ def _first_usable(places: list[Path], name: str) -> Path | None:
                 continue
             if not os.access(folder, os.W_OK):
                 continue
-        if _is_trusted(place):
+        if is_trusted(place):
             return folder
     return None
 
 
-def _is_trusted(place: Path) -> bool:
-    """Return whether only this user can write there. Cached code is executed, and temporary folders are shared."""
-    if place != _temporary_folder():
-        return True
-    status = place.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & stat.S_IWOTH
-
-
 # An empty file that marks a complete folder.
 _COMPLETE = "complete"
-FOLDER = _first_usable(_candidate_folders(), f"loop-{fingerprint()}")
+FOLDER = _first_usable(code_folders(), f"loop-{fingerprint()}")

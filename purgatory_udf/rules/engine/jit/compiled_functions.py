@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import types
 from numba.cpython.unsafe.numbers import trailing_zeros
 from numba.extending import intrinsic, models, register_model, typeof_impl
@@ -96,6 +96,28 @@ def entry_point(function: Function) -> Function:
         if cache is not None:
             cache.save_overload = lambda *_: None
     return cast("Function", compiled)
+
+
+def object_code(function: Callable[..., Any], arguments: tuple[Any, ...], symbol: str) -> bytes:
+    """Compile a function that is called without numba, and return an object file in which it has the name `symbol`.
+
+    Args:
+        function: The function, which must neither allocate nor raise.
+        arguments: numba's types of its arguments.
+        symbol: Its name.
+    """
+    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    compiled: Any = numba.njit(**options)(function)
+    compiled.compile(arguments)
+    module = binding.parse_assembly(compiled.inspect_llvm(arguments))
+    for each in module.functions:
+        if not each.is_declaration:
+            is_wanted = each.name == compiled.overloads[arguments].fndesc.llvm_func_name
+            # The others are functions of numba's runtime, which other compiled code of the process has, too.
+            each.name, each.linkage = (symbol, "external") if is_wanted else (each.name, "internal")
+    machine = binding.Target.from_default_triple().create_target_machine(cpu="generic", opt=3, jit=True)
+    emitted: bytes = machine.emit_object(module)
+    return emitted
 
 
 def _python_lowest_set_bit(bits: int) -> int:

@@ -41,7 +41,7 @@ from purgatory_udf.sources.request_log.cluster_facts import (
     topic_names_in_file,
     topic_sizes_in_file,
 )
-from purgatory_udf.sources.request_log.cluster_metadata import ClusterMetadata
+from purgatory_udf.sources.request_log.cluster_metadata import ClusterMetadata, read_metadata_dump
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause, pauses_in, silences
 from purgatory_udf.sources.request_log.importing.import_options import (
@@ -84,7 +84,6 @@ from purgatory_udf.sources.request_log.inferred_settings import (
 from purgatory_udf.sources.request_log.internal_topics import batches_in_file
 from purgatory_udf.sources.request_log.log_files import find_logs, require_distinct, zone_of
 from purgatory_udf.sources.request_log.logged_request import Request
-from purgatory_udf.sources.request_log.metadata_dump import read_metadata_dump
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks, lines_of
 from purgatory_udf.storage import run_records

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory_udf.rules.engine.jit import line_scanner
-from purgatory_udf.rules.engine.jit.line_scanner import (
+from purgatory_udf.rules.engine.jit import line_layout, line_scanner
+from purgatory_udf.rules.engine.jit.line_layout import (
     DIGITS,
     FRACTION,
     SECOND,
@@ -24,6 +24,7 @@ from purgatory_udf.rules.engine.jit.line_scanner import (
     scan,
 )
 
+SCAN_LINES = line_scanner.load()
 TIME = "2026-11-21T02:54:20.123"
 LAYOUT = LineLayout(
     " read:",
@@ -61,7 +62,7 @@ def _line(text: str, time: str = TIME) -> bytes:
 
 def _read(*lines: bytes) -> list[dict[str, Any]]:
     """Return scalars and items of the lines, with strings for the numbers of strings."""
-    found = scan(lines, LAYOUT, 3)
+    found = scan(lines, LAYOUT, 3, SCAN_LINES)
     read = []
     for place, row in enumerate(found.scalars.tolist()):
         line = {name: row[LAYOUT.place(name)] for name in ("a", "b", "ms", "name", "other")}
@@ -73,7 +74,7 @@ def _read(*lines: bytes) -> list[dict[str, Any]]:
 
 
 def _is_read(text: str, time: str = TIME) -> bool:
-    return len(scan([_line(text, time)], LAYOUT, 3).numbers) == 1
+    return len(scan([_line(text, time)], LAYOUT, 3, SCAN_LINES).numbers) == 1
 
 
 def test_lines_become_scalars_and_items() -> None:
@@ -170,15 +171,15 @@ def test_lists(text: str, is_read: bool) -> None:
     ],
 )
 def test_times(time: str, read: list[int] | None) -> None:
-    scalars = scan([_line(f'{{"a":1,"ms":1,"name":"n"{END}', time)], LAYOUT, 3).scalars
+    scalars = scan([_line(f'{{"a":1,"ms":1,"name":"n"{END}', time)], LAYOUT, 3, SCAN_LINES).scalars
     assert scalars[:, [SECOND, FRACTION, DIGITS]].tolist() == ([read] if read else [])
 
 
 def test_text_before_marker_is_ascii() -> None:
     text = f'read:{{"a":1,"ms":1,"name":"n"{END}'
     lines = [f"{TIME} [x] {text}", f"{TIME} [é] {text}", f"{TIME} [x]{text}"]
-    found = scan([line.encode() for line in lines], LAYOUT, 3)
-    assert (found.numbers.tolist(), [found.strings[found.scalars[0, line_scanner.AROUND]]]) == ([0], [" [x]"])
+    found = scan([line.encode() for line in lines], LAYOUT, 3, SCAN_LINES)
+    assert (found.numbers.tolist(), [found.strings[found.scalars[0, line_layout.AROUND]]]) == ([0], [" [x]"])
 
 
 def test_line_has_nothing_after_elements() -> None:
@@ -187,13 +188,13 @@ def test_line_has_nothing_after_elements() -> None:
 
 
 def test_line_with_too_many_strings_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_scanner, "_MOST_STRINGS", 4)
+    monkeypatch.setattr(line_layout, "_MOST_STRINGS", 4)
     lines = [_line(f'{{"a":1,"ms":1,"name":"{name}"{END}') for name in ("n", "o", "p", "n")]
     assert [line["line"] for line in _read(*lines)] == [0, 1, 3]
 
 
 def test_strings_with_same_slot_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_scanner, "_MOST_STRINGS", 128)
+    monkeypatch.setattr(line_layout, "_MOST_STRINGS", 128)
     names = [f"{number}" for number in range(120)]
     lines = [_line(f'{{"a":1,"ms":1,"name":"{name}"{END}') for name in names]
     assert [line["name"] for line in _read(*lines, *lines)] == [*names, *names]
@@ -201,13 +202,13 @@ def test_strings_with_same_slot_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_line_with_too_many_items_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [_line(f'{{"a":1,"ms":1,"name":"n","list":["t":[{items}]]}}') for items in ("1", "1,2,3,4", "5")]
-    monkeypatch.setattr(line_scanner, "_ITEM_BYTES", sum(map(len, lines)) // 3)
+    monkeypatch.setattr(line_layout, "_ITEM_BYTES", sum(map(len, lines)) // 3)
     assert [line["line"] for line in _read(*lines)] == [0, 2]
 
 
 def test_unknown_element_is_refused() -> None:
     with pytest.raises(TypeError, match="unknown element of a layout: 5"):
-        scan([b"x"], LineLayout("", {}, (5,)), 1)
+        scan([b"x"], LineLayout("", {}, (5,)), 1, SCAN_LINES)
 
 
 @given(st.data())
@@ -224,5 +225,5 @@ def test_damaged_line_leaves_others_intact(data: st.DataObject) -> None:
 
 
 def test_no_lines() -> None:
-    found = scan([], LAYOUT, 3)
+    found = scan([], LAYOUT, 3, SCAN_LINES)
     assert (len(found.numbers), found.bounds.tolist(), np.shape(found.scalars)[0]) == (0, [0], 0)
