@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,25 +18,26 @@ from purgatory_udf.rules.engine.jit.records import Records, record
 
 # `values`: address of the values, 0 if all rows are null; of lists and strings, of their offsets. `bits`: address of
 # the validity bitmap, 0 if no row is null. `offset`: first row of a slice. `base`: of a slice of lists, the offset of
-# its first item; of strings, the address of the bytes.
-COLUMN = record("values bits offset base")
+# its first item; of strings, the address of the bytes, which end at `limit`.
+COLUMN = record("values bits offset base limit")
 Column = Any  # a `COLUMN` record
 
 
-def column_record(array: pa.Array | None) -> tuple[int, int, int, int]:
+def column_record(array: pa.Array | None) -> tuple[int, int, int, int, int]:
     """Return a record with the addresses of the array's buffers. The array must outlive the record.
 
     None yields the record of a column in which all rows are null.
     """
     if array is None or array.null_count == len(array):
-        return 0, 0, 0, 0
-    bits, values = array.buffers()[:2]
-    base = 0
+        return 0, 0, 0, 0, 0
+    bits, values, *texts = array.buffers()
+    base = limit = 0
     if isinstance(array, pa.ListArray):
         base = array.offsets[0].as_py()
-    elif isinstance(array, pa.StringArray):
-        base = array.buffers()[2].address if array.buffers()[2] else 0
-    return values.address, bits.address if array.null_count else 0, array.offset, base
+    elif isinstance(array, pa.StringArray) and texts[0]:
+        base = texts[0].address
+        limit = base + texts[0].size
+    return values.address, bits.address if array.null_count else 0, array.offset, base, limit
 
 
 def list_items(lists: pa.ListArray) -> pa.Array:
@@ -56,16 +57,27 @@ def is_valid(column: Column, row: int) -> bool:
     return column.values != 0 and (column.bits == 0 or _bit(column.bits, column.offset + row))
 
 
+# Nulls among values are unpredictable, so the functions below also load the value of a null, and then select.
+
+
 @inlined
 def int64_value(column: Column, row: int, absent: int) -> int:
     """Return the row's value, or `absent` if it is null."""
-    return load_int64(column.values, column.offset + row) if is_valid(column, row) else absent
+    if column.values == 0:
+        return absent
+    at = column.offset + row
+    value = load_int64(column.values, at)
+    return value if column.bits == 0 or _bit(column.bits, at) else absent
 
 
 @inlined
 def int32_value(column: Column, row: int, absent: int) -> int:
     """Return the row's value, or `absent` if it is null."""
-    return load_int32(column.values, column.offset + row) if is_valid(column, row) else absent
+    if column.values == 0:
+        return absent
+    at = column.offset + row
+    value = load_int32(column.values, at)
+    return value if column.bits == 0 or _bit(column.bits, at) else absent
 
 
 @inlined
@@ -83,20 +95,19 @@ def list_start(lists: Column, row: int) -> int:
 # Strings are read eight bytes at a time; the last eight bytes overlap the ones before.
 
 
-_WORD_BYTES = int64(8)
+_WORD_BYTES, _ZERO = int64(8), int64(0)
 _LOW_BITS, _FACTOR = int64(2**31 - 1), int64(0x2C1B3C6D)
-
-# A word of a vocabulary: address, length, and code.
-WORD = record("text length number")
 
 
 @inlined
 def string_value(column: Column, row: int) -> tuple[int, int]:
     """Return the address and length of the row's string; null has length 0."""
-    if not is_valid(column, row):
-        return 0, 0
-    begin = load_int32(column.values, column.offset + row)
-    return column.base + begin, load_int32(column.values, column.offset + row + 1) - begin
+    if column.values == 0:
+        return _ZERO, _ZERO
+    at = column.offset + row
+    begin = load_int32(column.values, at)
+    length = load_int32(column.values, at + 1) - begin
+    return column.base + begin, length if column.bits == 0 or _bit(column.bits, at) else _ZERO
 
 
 @inlined
@@ -137,22 +148,61 @@ def _mix(mixed: int, value: int) -> int:
     return (product ^ (product >> 29)) & _LOW_BITS
 
 
+# A slot of a vocabulary: address and length of the word, its first 16 bytes as two integers with masks of the bytes
+# that it has, its number, and its group. An empty slot has group -1.
+WORD = record("text length low low_mask high high_mask number group")
+_HEAD_BYTES, _SLOTS = int64(16), int64(256)
+
+
 class Vocabulary:
-    """A table of words with their numbers, in which compiled code looks up strings.
+    """A hash table of words with their numbers, in which compiled code looks up strings (`word_slot`, `is_word`).
 
     Attributes:
-        records: One row for each word, group by group.
-        bounds: The first row of each group, then the total number of rows.
+        records: The slots. No two words have the same.
+        factor: Parameter of the hash.
     """
 
     def __init__(self, groups: Sequence[Mapping[str, int]]) -> None:
-        self.bounds = [0, *accumulate(len(group) for group in groups)]
-        texts = [word.encode() for group in groups for word in group]
-        self._bytes = np.frombuffer(b"".join(texts), np.uint8)
-        self.records: Records = np.zeros(len(texts), WORD)
-        self.records["length"] = [len(text) for text in texts]
-        self.records["text"] = self._bytes.ctypes.data + np.cumsum(self.records["length"]) - self.records["length"]
-        self.records["number"] = [number for group in groups for number in group.values()]
+        words = [word.encode() for group in groups for word in group]
+        hashed = [(len(word), word[len(word) // 4], word[len(word) // 2]) for word in words]
+        candidates = ((factor, [_slot_of(factor, *parts) for parts in hashed]) for factor in count(_FACTOR, 2))
+        self.factor, slots = next((factor, slots) for factor, slots in candidates if len(set(slots)) == len(words))
+        self._bytes = np.frombuffer(b"".join(words), np.uint8)
+        self.records: Records = np.zeros(_SLOTS, WORD)
+        self.records["group"] = -1
+        text = self._bytes.ctypes.data
+        numbers = [(number, group) for group, codes in enumerate(groups) for number in codes.values()]
+        for word, slot, (number, group) in zip(words, slots, numbers, strict=True):
+            low, high = np.frombuffer(word[:_HEAD_BYTES].ljust(_HEAD_BYTES, b"\0"), np.int64)
+            low_mask, high_mask = np.frombuffer(
+                (b"\xff" * min(len(word), _HEAD_BYTES)).ljust(_HEAD_BYTES, b"\0"), np.int64
+            )
+            self.records[slot] = (text, len(word), low, low_mask, high, high_mask, number, group)
+            text += len(word)
+
+
+def _slot_of(factor: int, length: int, byte: int, middle: int) -> int:
+    """Return the slot of a word, given the bytes at a quarter and at half of its length."""
+    return (((length + (byte << 6) + (middle << 14)) * factor) >> 13) & (_SLOTS - 1)
+
+
+_compiled_slot_of = inlined(_slot_of)
+
+
+@inlined
+def word_slot(factor: int, text: int, length: int) -> int:
+    """Return the slot of a vocabulary that may have the string. The byte at the address `text` must be readable."""
+    return _compiled_slot_of(factor, length, load_uint8(text, length >> 2), load_uint8(text, length >> 1))
+
+
+@inlined
+def is_word(word: Any, text: int, length: int, limit: int) -> bool:
+    """Return whether the string is the word of this slot. No byte from the address `limit` on is read."""
+    if text + _HEAD_BYTES > limit or length > _HEAD_BYTES:
+        return word.length == length and strings_equal(word.text, text, length)
+    # One branch instead of one per byte: the processor cannot predict which word is next.
+    low, high = (load_int64(text, 0) ^ word.low) & word.low_mask, (load_int64(text, 1) ^ word.high) & word.high_mask
+    return (low | high | (word.length ^ length)) == 0
 
 
 def decode_string(text: int, length: int) -> str:

@@ -16,12 +16,14 @@ from purgatory_udf.rules.engine.column_access import (
     int32_value,
     int64_value,
     is_valid,
+    is_word,
     list_start,
     string_value,
     strings_equal,
+    word_slot,
 )
 from purgatory_udf.rules.engine.jit import Int64Enum
-from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, helper, inlined, int64
+from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, helper, inlined, int64, load_uint8
 from purgatory_udf.rules.engine.jit.records import Records, accessor, arena_dtype, record
 from purgatory_udf.rules.engine.loop.arena import (
     EVENT,
@@ -61,7 +63,9 @@ class EventColumn(Int64Enum):
     ITEM_TIMESTAMP, WAKE, ERROR, EXHAUSTED, FULL = 37, 38, 39, 40, 41
 
 
-ROW, SLOT = record("row"), record("", "key")
+ROW, SLOT, ROW_CODE = record("row"), record("", "key"), record("", "", "code")
+# A topic that a recent row has named: address and length in one of these rows, and its hash.
+TOPIC = record("text length hashed")
 # A key: address and length of its topic in one of the rows that name it, its parsed batches and rolls, and the last
 # event that named it.
 KEY_NAME = record("topic", "length broker partition batches rolls last_event")
@@ -79,16 +83,19 @@ TABLES = {
     "key_names": KEY_NAME,
     "slots": SLOT,
     "purgatory_keys": PURGATORY_KEY,
+    "codes": ROW_CODE,
+    "topics": TOPIC,
 }
 # Rows in use of these tables (`slots`: size of the hash table), and the parts and nodes that the events can add to a
-# state. `max_bytes`: the broker's limit of a fetch; `cap_min_bytes`: whether it limits `min_bytes` too.
-# `list_offsets_ms`: the broker's timeout of list-offsets. `item_count`: items in all lists, which precede the rows in
-# `error_rows`. `unordered`: some event is earlier than the one before it.
+# state. `read_ends`: events that end a read or lookup in remote storage. `max_bytes`: the broker's limit of a fetch;
+# `cap_min_bytes`: whether it limits `min_bytes` too. `list_offsets_ms`: the broker's timeout of list-offsets.
+# `item_count`: items in all lists, which precede the rows in `error_rows`. `unordered`: some event is earlier than the
+# one before it.
 ARENA = arena_dtype(
     TABLES,
     *("event_count", "request_part_count", "leader_and_isr_count", "members"),
     *("request_count", "error_count", "keys", "purgatory_key_count"),
-    *("slots", "parts", "nodes", "max_bytes", "unordered"),
+    *("slots", "parts", "nodes", "read_ends", "max_bytes", "unordered"),
     *("cap_min_bytes", "list_offsets_ms", "item_count"),
 )
 
@@ -96,8 +103,9 @@ _column_at, _word_at, _event_at, _request_part_at, _leader_and_isr_at, _member_a
     accessor(name, TABLES, ARENA)
     for name in ("columns", "words", "events", "request_parts", "leader_and_isr", "in_sync")
 )
-_request_row_at, _error_row_at, _name_at, _slot_at, _purgatory_key_at = (
-    accessor(name, TABLES, ARENA) for name in ("request_rows", "error_rows", "key_names", "slots", "purgatory_keys")
+_request_row_at, _error_row_at, _name_at, _slot_at, _purgatory_key_at, _code_at, _topic_at = (
+    accessor(name, TABLES, ARENA)
+    for name in ("request_rows", "error_rows", "key_names", "slots", "purgatory_keys", "codes", "topics")
 )
 
 _UNKNOWN, _NO_PARTITION, _ANY_BROKER = map(int64, (UNKNOWN, NO_PARTITION, UNKNOWN))
@@ -107,10 +115,10 @@ _MIN_SLOTS = int64(1 << 8)
 _PARTITION_FACTOR, _BROKER_FACTOR, _LOW_BITS = int64(0x9E3779B9), int64(0x91E10DA5), int64(2**32 - 1)
 _ZERO, _UNBOUNDED = int64(0), int64(INT32_MAX)
 
+_PARTITION = -1
 WORDS = Vocabulary(
     [
-        # The most frequent first: they are compared one after the other.
-        {"partition": -1}
+        {"partition": _PARTITION}
         | {code.name.lower(): int(code) for code in REQUESTS}
         | {code.name.lower(): int(code) for code in REMOTE_EVENTS},
         {name: int(code) for name, code in CHANGES.items()},
@@ -118,7 +126,13 @@ WORDS = Vocabulary(
         {error.name: int(error) for error in Error if error is not Error.RECORDED},
     ]
 )
-_TYPES, _CHANGES, _ISOLATIONS, _ERRORS, _END = (int64(border) for border in WORDS.bounds)
+_TYPES, _CHANGES, _ISOLATIONS, _ERRORS = map(int64, range(4))
+_FACTOR = int64(WORDS.factor)
+# Codes of this number of rows are looked up before the rows are parsed, without branches on them. The processor cannot
+# predict these, and would have to wait for each string.
+BLOCK = int64(1 << 10)
+# Rows of the table of recent topics, in which each topic has one possible place.
+TOPICS = int64(1 << 6)
 
 
 @entry_point
@@ -126,24 +140,36 @@ def parse_events(arenas: Records, begin: int, end: int) -> None:
     """Parse the rows from `begin` up to `end`."""
     arena = arenas[0]
     _rehash(arena, min(_MIN_SLOTS, arena.slots_capacity))
-    for row in range(begin, end):
-        code = _lookup(arena, EventColumn.TYPE, row, _TYPES, _CHANGES, _ZERO)
-        if code == Code.PRODUCE:
-            _produce(arena, row)
-        elif code == Code.FETCH:
-            _fetch(arena, row)
-        elif code == Code.DELETE_RECORDS:
-            _delete(arena, row)
-        elif code == Code.CREATE_TOPICS:
-            _create(arena, row)
-        elif code == Code.LIST_OFFSETS:
-            _list_offsets(arena, row)
-        elif code == Code.REMOTE_READ or code == Code.REMOTE_LOOKUP:
-            _end_of_read(arena, row, code)
-        elif code == Code.REMOTE_QUOTA or code == Code.READER_QUEUE:
-            _change_of_broker(arena, row, code)
-        elif code != 0:
-            _change(arena, row)
+    for slot in range(TOPICS):
+        _topic_at(arena, slot).length = NONE
+    for first in range(begin, end, BLOCK):
+        last = min(first + BLOCK, end)
+        for row in range(first, last):
+            code = _lookup(arena, EventColumn.TYPE, row, _TYPES, _ZERO)
+            change = _lookup(arena, EventColumn.CHANGE, row, _CHANGES, _ZERO)
+            _code_at(arena, row - first).code = change if code == _PARTITION else code
+        for row in range(first, last):
+            _parse_row(arena, row, _code_at(arena, row - first).code)
+
+
+@inlined
+def _parse_row(arena: Arena, row: int, code: int) -> None:
+    if code == Code.PRODUCE:
+        _produce(arena, row)
+    elif code == Code.FETCH:
+        _fetch(arena, row)
+    elif code == Code.DELETE_RECORDS:
+        _delete(arena, row)
+    elif code == Code.CREATE_TOPICS:
+        _create(arena, row)
+    elif code == Code.LIST_OFFSETS:
+        _list_offsets(arena, row)
+    elif code == Code.REMOTE_READ or code == Code.REMOTE_LOOKUP:
+        _end_of_read(arena, row, code)
+    elif code == Code.REMOTE_QUOTA or code == Code.READER_QUEUE:
+        _change_of_broker(arena, row, code)
+    elif code != 0:
+        _change(arena, row, code)
 
 
 @inlined
@@ -156,38 +182,51 @@ def _int(arena: Arena, column: int, row: int, absent: int) -> int:
     return int32_value(_column_at(arena, column), row, absent)
 
 
-@helper
-def _lookup(arena: Arena, column: int, row: int, begin: int, end: int, other: int) -> int:
-    """Look up the string in a row of a column among the rows `begin` to `end` of the vocabulary.
+@inlined
+def _lookup(arena: Arena, column: int, row: int, group: int, other: int) -> int:
+    """Look up the string in a row of a column among the words of a group.
 
     Return the word's number, or `other` if the string is none of these words.
     """
-    text, length = string_value(_column_at(arena, column), row)
-    for at in range(begin, end):
-        word = _word_at(arena, at)
-        if word.length == length and strings_equal(word.text, text, length):
-            return word.number
-    return other
+    strings = _column_at(arena, column)
+    text, length = string_value(strings, row)
+    if length == 0 and text + 1 > strings.limit:
+        return other
+    word = _word_at(arena, word_slot(_FACTOR, text, length))
+    return word.number if is_word(word, text, length, strings.limit) and word.group == group else other
 
 
-@helper
+@inlined
 def _key(arena: Arena, broker: int, column: int, row: int, partition: int) -> int:
     """Return the number of a key, which is added if it is new. Its topic is the string in `row` of `column`."""
-    topic, length = string_value(_column_at(arena, column), row)
-    slot = _first_slot(arena, broker, topic, length, partition)
+    text, length = string_value(_column_at(arena, column), row)
+    topic = _topic_at(arena, _topic_slot(text, length))
+    if topic.length != length or not strings_equal(topic.text, text, length):
+        topic.text, topic.length, topic.hashed = text, length, hash_string(text, length)
+    slot = _first_slot(arena, broker, topic.hashed, partition)
     while True:
         key = _slot_at(arena, slot).key
         if key == NONE:
-            break
+            return _new_key(arena, slot, broker, topic.text, length, partition)
         name = _name_at(arena, key)
         if (
             name.partition == partition
             and name.broker == broker
             and name.length == length
-            and (name.topic == topic or strings_equal(name.topic, topic, length))
+            and (name.topic == topic.text or strings_equal(name.topic, text, length))
         ):
             return key
         slot = (slot + 1) & (arena.slots - 1)
+
+
+@inlined
+def _topic_slot(text: int, length: int) -> int:
+    return 0 if length == 0 else (length + 5 * load_uint8(text, length - 1) + load_uint8(text, length >> 1)) % TOPICS
+
+
+@helper
+def _new_key(arena: Arena, slot: int, broker: int, topic: int, length: int, partition: int) -> int:
+    """Add a key at a free slot of the hash table; return its number."""
     key = arena.keys
     arena.keys += 1
     _slot_at(arena, slot).key = key
@@ -200,8 +239,8 @@ def _key(arena: Arena, broker: int, column: int, row: int, partition: int) -> in
 
 
 @inlined
-def _first_slot(arena: Arena, broker: int, topic: int, length: int, partition: int) -> int:
-    hashed = 2 * hash_string(topic, length) + broker * _BROKER_FACTOR + partition * _PARTITION_FACTOR
+def _first_slot(arena: Arena, broker: int, topic_hash: int, partition: int) -> int:
+    hashed = 2 * topic_hash + broker * _BROKER_FACTOR + partition * _PARTITION_FACTOR
     return (hashed & _LOW_BITS) * arena.slots >> 32
 
 
@@ -213,7 +252,7 @@ def _rehash(arena: Arena, slots: int) -> None:
         _slot_at(arena, slot).key = NONE
     for key in range(arena.keys):
         name = _name_at(arena, key)
-        slot = _first_slot(arena, name.broker, name.topic, name.length, name.partition)
+        slot = _first_slot(arena, name.broker, hash_string(name.topic, name.length), name.partition)
         while _slot_at(arena, slot).key != NONE:
             slot = (slot + 1) & (slots - 1)
         _slot_at(arena, slot).key = key
@@ -310,7 +349,7 @@ def _produce(arena: Arena, row: int) -> None:
         size = _long(arena, EventColumn.ITEM_BYTES, item, _ZERO)
         part = _request_part_at(arena, _add_item(arena, e, item, offset, size))
         if is_valid(_column_at(arena, EventColumn.ITEM_ERROR), item):
-            part.error = _lookup(arena, EventColumn.ITEM_ERROR, item, _ERRORS, _END, Error.RECORDED)
+            part.error = _lookup(arena, EventColumn.ITEM_ERROR, item, _ERRORS, Error.RECORDED)
         if part.error == Error.NONE:
             appended += 1
             _name_at(arena, part.key).batches += 1
@@ -345,7 +384,7 @@ def _fetch(arena: Arena, row: int) -> None:
     is_follower = event.replica_id >= 0
     if is_follower:
         event.mode = Reader.FOLLOWER
-    elif _lookup(arena, EventColumn.ISOLATION, row, _ISOLATIONS, _ERRORS, _ZERO) != 0:
+    elif _lookup(arena, EventColumn.ISOLATION, row, _ISOLATIONS, _ZERO) != 0:
         event.mode = Reader.COMMITTED
     else:
         event.mode = Reader.CONSUMER
@@ -406,13 +445,14 @@ def _list_offsets(arena: Arena, row: int) -> None:
 def _end_of_read(arena: Arena, row: int, code: int) -> None:
     """Parse the end of a read or lookup in remote storage: an event with one part."""
     e = _add_request(arena, row, code, _ZERO)
+    arena.read_ends += 1
     event = _event_at(arena, e)
     partition = _int(arena, EventColumn.PARTITION, row, _NO_PARTITION)
     key = _key(arena, event.broker, EventColumn.TOPIC, row, partition)
     part = _request_part_at(arena, _add_part(arena, e, key, _UNKNOWN, _long(arena, EventColumn.BYTES, row, _ZERO)))
     event.total = event.count
     if is_valid(_column_at(arena, EventColumn.ERROR), row):
-        part.error = _lookup(arena, EventColumn.ERROR, row, _ERRORS, _END, Error.RECORDED)
+        part.error = _lookup(arena, EventColumn.ERROR, row, _ERRORS, Error.RECORDED)
     if part.error == Error.RECORDED:
         part.text = arena.error_count
         _error_row_at(arena, arena.error_count).row = arena.item_count + row
@@ -431,11 +471,8 @@ def _change_of_broker(arena: Arena, row: int, code: int) -> None:
 
 
 @helper
-def _change(arena: Arena, row: int) -> None:
+def _change(arena: Arena, row: int, code: int) -> None:
     """Parse a change of a replica. A new leader, a deletion and a stop are also an event of the topic."""
-    code = _lookup(arena, EventColumn.CHANGE, row, _CHANGES, _ISOLATIONS, _ZERO)
-    if code == 0:
-        return
     e = _add_event(arena, row, code)
     event = _event_at(arena, e)
     leads = code == Code.LEADER

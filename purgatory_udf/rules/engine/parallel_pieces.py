@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.rules.engine.column_access import decode_string
-from purgatory_udf.rules.engine.event_records import ARENA, SLOT, TABLES, WORDS, parse_events
+from purgatory_udf.rules.engine.event_records import ARENA, BLOCK, TABLES, TOPICS, WORDS, parse_events
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, make_arena, move_rows
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY
@@ -153,8 +153,12 @@ class _Piece:
         self._rows, self.begin = (begin.rows, end.rows), begin.rows_by_table
         ends = end.rows_by_table
         self._tables = {name: rows[self.begin[name] : ends[name]] for name, rows in tables.items()}
-        slots = np.empty(1 << (2 * len(self._tables["key_names"])).bit_length(), SLOT)
-        self._tables |= {"columns": columns, "words": WORDS.records, "slots": slots}
+        slots = 1 << (2 * len(self._tables["key_names"])).bit_length()
+        self._tables |= {"columns": columns, "words": WORDS.records}
+        self._tables |= {
+            name: np.empty(count, TABLES[name])
+            for name, count in (("slots", slots), ("codes", BLOCK), ("topics", TOPICS))
+        }
         self._arena = make_arena(self._tables, TABLES, ARENA, **settings)
 
     def parse(self) -> None:
@@ -176,7 +180,7 @@ class _MergedPieces:
         self._purgatory_keys: dict[tuple[int, int], None] = {}
         self._names: list[tuple[Records, Records]] = []
         self._counts: Counter[str] = Counter()
-        self._parts = self._nodes = 0
+        self._parts = self._nodes = self._read_ends = 0
         self._unordered = False
 
     def add(self, piece: _Piece) -> None:
@@ -189,6 +193,7 @@ class _MergedPieces:
         self._counts.update({name: len(piece.rows(name)) for name in _COUNTERS})
         self._parts += piece.count("parts")
         self._nodes += piece.count("nodes")
+        self._read_ends += piece.count("read_ends")
         self._unordered |= piece.count("unordered") != 0
 
     def _move_rows(self, piece: _Piece, keys: Records) -> None:
@@ -224,7 +229,7 @@ class _MergedPieces:
             tables["in_sync"],
             request_rows,
             tables["error_rows"]["row"],
-            Capacity(growth, purgatory_keys, len(request_rows), self._parts, self._nodes),
+            Capacity(growth, purgatory_keys, len(request_rows), self._parts, self._nodes, self._read_ends),
             self._unordered,
         )
 

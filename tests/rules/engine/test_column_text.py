@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine import event_records
 from purgatory_udf.rules.engine.calls_from_events import explode
-from purgatory_udf.rules.engine.loop.codes import Code, Error
+from purgatory_udf.rules.engine.loop.codes import CHANGES, KINDS, REMOTE_EVENTS, Code, Error
 from purgatory_udf.rules.engine.partition_engine import event_table
 
 # Many differ only in the middle or at the end.
@@ -95,3 +95,17 @@ def test_only_whole_words_are_known() -> None:
     )
     assert call.events["code"].tolist() == [Code.FETCH]
     assert call.events["seq"].tolist() == [0]
+
+
+def test_every_kind_and_change_is_known() -> None:
+    """The last words are at the end of Arrow's buffer, beyond which nothing may be read."""
+    kinds = [*KINDS.values(), *(code.name.lower() for code in REMOTE_EVENTS)]
+    kinds.remove("remote_fetch")
+    rows = [{"type": kind} for kind in kinds] + [{"type": "partition", "change": change} for change in CHANGES]
+    call = explode(
+        event_table([{"time_us": at, "seq": at, "broker": 1, "topic": "t"} | row for at, row in enumerate(rows)]),
+        Config(),
+    )
+    of_topics = (Code.LED, Code.UNLED, Code.TOPIC_STOPPED)
+    codes = [Code(code) for code in call.events["code"].tolist() if code not in of_topics]
+    assert codes == [Code[kind.upper()] for kind in kinds] + list(CHANGES.values())

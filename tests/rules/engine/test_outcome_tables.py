@@ -1,8 +1,13 @@
-"""Outcome tables name the right keys, also if a batch's operations concern only a few of the state's keys."""
+"""Columns of strings, and names of keys, also if operations concern only a few of the keys in the state."""
 
 from __future__ import annotations
 
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.engine import outcome_tables
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
 
 Event = dict[str, object]
@@ -48,3 +53,12 @@ def test_few_of_many_keys_keep_their_names() -> None:
         {"operation_id": 50, "topic": "topic-1", "partition": 7, "status": "satisfied"},
         {"operation_id": 51, "topic": "topic-1", "partition": 13, "status": "expired"},
     ]
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.none(), st.text(max_size=40)), min_size=1, max_size=20), st.data())
+def test_strings_by_number_equal_those_of_arrow(strings: list[str | None], data: st.DataObject) -> None:
+    numbers = data.draw(st.lists(st.integers(0, len(strings) - 1), max_size=40))
+    column = outcome_tables._Strings(strings).column(np.array(numbers, np.int32))
+    column.validate(full=True)
+    assert column.to_pylist() == [strings[number] for number in numbers]

@@ -173,3 +173,21 @@ def _python_loader(kind: Any) -> Callable[[int, int], int]:
 load_uint8 = _compiled_loader(8) if COMPILED else _python_loader(ctypes.c_uint8)
 load_int32 = _compiled_loader(32) if COMPILED else _python_loader(ctypes.c_int32)
 load_int64 = _compiled_loader(64) if COMPILED else _python_loader(ctypes.c_int64)
+
+
+@intrinsic
+def _compiled_copy_16(typing: Any, to: Any, of: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source = (builder.inttoptr(address, ir.IntType(128).as_pointer()) for address in arguments)
+        builder.store(builder.load(source, align=1), target, align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), code
+
+
+def _python_copy_16(to: int, of: int) -> None:
+    ctypes.memmove(int(to), int(of), 16)
+
+
+# `copy_16(to, of)` copies 16 bytes between two addresses.
+copy_16 = cast("Callable[[int, int], None]", _compiled_copy_16) if COMPILED else _python_copy_16

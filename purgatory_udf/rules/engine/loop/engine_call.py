@@ -13,18 +13,22 @@ from purgatory_udf.rules.engine.jit.records import Records, attribute_view, reco
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY, empty_table
 from purgatory_udf.rules.engine.loop.codes import LAST_WITH_PARTS, Acks, Code, Error, Reader
 
-_TOTALS = record("operations parts nodes purgatory_keys")
+_TOTALS = record("operations parts nodes read_ends purgatory_keys")
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Upper bounds of the rows that a call's events can add to the tables of a state."""
+    """Upper bounds of the rows that a call's events can add to the tables of a state.
+
+    `read_ends` is the number of events that end a read or lookup in remote storage.
+    """
 
     growth: Records  # one row for each of the call's names
     purgatory_keys: Records  # the purgatories that its requests may wait in
     operations: int
     parts: int
     nodes: int
+    read_ends: int
 
 
 def measure_capacity(events: Records, request_parts: Records, names: int) -> Capacity:
@@ -38,8 +42,8 @@ def measure_capacity(events: Records, request_parts: Records, names: int) -> Cap
         attribute_view(purgatory_keys),
         attribute_view(totals),
     )
-    operations, parts, nodes, count = totals[0].tolist()
-    return Capacity(growth, purgatory_keys[:count], operations, parts, nodes)
+    operations, parts, nodes, read_ends, count = totals[0].tolist()
+    return Capacity(growth, purgatory_keys[:count], operations, parts, nodes, read_ends)
 
 
 @entry_point
@@ -64,6 +68,7 @@ def _measure(
         if code <= LAST_WITH_PARTS:
             total.operations += 1
             total.parts += event.count
+            total.read_ends += code == Code.REMOTE_READ or code == Code.REMOTE_LOOKUP
         elif code == Code.LOG_END:
             growth[event.key].batches += 1
         elif code == Code.SEGMENT_ROLL:

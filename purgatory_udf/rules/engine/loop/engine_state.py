@@ -262,7 +262,7 @@ def _build_arena(
         "request_parts": call.request_parts,
         "leader_and_isr": call.leader_and_isr,
         "key_numbers": key_numbers,
-        "labels": _number_labels(state, call),
+        "labels": _number_labels(state, call, capacity),
         "in_sync": concat_records([state.in_sync, call.in_sync]),
         "purgatories": state.purgatories,
         "bucket_bits": state.bucket_bits,
@@ -287,14 +287,12 @@ def _build_arena(
     )
 
 
-def _number_labels(state: State, call: Call) -> Records:
+def _number_labels(state: State, call: Call, capacity: Capacity) -> Records:
     """Return a number for each request id of the state and the call; equal ids have equal numbers.
 
     Only the results of reads need them, so without such events the array is empty.
     """
-    codes = call.events["code"]
-    # Compared with a member of an enumeration, numpy would widen the codes to 64 bits.
-    if not ((codes == int(Code.REMOTE_READ)) | (codes == int(Code.REMOTE_LOOKUP))).any():
+    if not capacity.read_ends:
         return np.zeros(0, TABLES["labels"])
     ids = concat_strings(state.request_ids, call.request_ids).dictionary_encode()
     # The import requires a request id, but tables can have null.
