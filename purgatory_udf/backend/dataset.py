@@ -35,7 +35,7 @@ Arguments = ParamSpec("Arguments")
 # Rows handed to a step at once; a step that makes Python objects of rows has those of one batch at a time.
 BATCH_ROWS = 10_000
 # Parts per core, so that no process waits long for another at the end.
-_PARTS_PER_CORE = 4
+_PARTS_PER_CORE = 2
 # Estimated bytes of a row without its strings.
 _ROW_BYTES = 64
 # Smallest parts. Grouped rows are more work than independent ones, so their bytes count several times.

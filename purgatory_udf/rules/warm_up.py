@@ -31,7 +31,7 @@ def main() -> None:
         CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0, 0).advance(None, FOREVER)
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])
-    line_scanner.load()
+    line_scanner.load_code()
     code_cache.mark_complete()
 
 

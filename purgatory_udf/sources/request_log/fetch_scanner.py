@@ -68,7 +68,7 @@ def load() -> None:
     if _Loaded.layout is None:
         from purgatory_udf.rules.engine.jit import line_scanner
 
-        _Loaded.layout, _Loaded.scan_lines = _layout(), line_scanner.load()
+        _Loaded.layout, _Loaded.scan_lines = _layout(), line_scanner.load_code()
 
 
 def unload() -> None:

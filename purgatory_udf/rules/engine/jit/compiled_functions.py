@@ -25,6 +25,7 @@ from numba.extending import intrinsic, models, register_model, typeof_impl
 
 from purgatory_udf.rules.engine.jit import Int64EnumMeta, code_cache
 from purgatory_udf.rules.engine.jit.code_cache import HELPER_PIPELINE
+from purgatory_udf.rules.engine.jit.line_layout import SYMBOL, MachineCode, ScanLines, code_file, stored_code
 from purgatory_udf.rules.engine.jit.records import COMPILED
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -98,14 +99,28 @@ def entry_point(function: Function) -> Function:
     return cast("Function", compiled)
 
 
-def object_code(function: Callable[..., Any], arguments: tuple[Any, ...], symbol: str) -> bytes:
-    """Compile a function that is called without numba, and return an object file in which it has the name `symbol`.
+def in_object_file(function: ScanLines, arguments: tuple[Any, ...]) -> ScanLines:
+    """Compile a function that is called without numba (`line_layout`), and store its code in the cache.
 
     Args:
         function: The function, which must neither allocate nor raise.
         arguments: numba's types of its arguments.
-        symbol: Its name.
     """
+    if not COMPILED:
+        return function
+    stored = stored_code()
+    if stored is not None:
+        return stored
+    code = _object_code(function, arguments)
+    if code_cache.FOLDER is not None and os.access(code_cache.FOLDER, os.W_OK):
+        draft = code_cache.FOLDER / f"{code_file()}.{os.getpid()}"
+        draft.write_bytes(code)
+        draft.replace(code_cache.FOLDER / code_file())
+    return MachineCode(code)
+
+
+def _object_code(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    """Compile a function, and return an object file in which it has the name `SYMBOL`."""
     options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     compiled: Any = numba.njit(**options)(function)
     compiled.compile(arguments)
@@ -114,10 +129,10 @@ def object_code(function: Callable[..., Any], arguments: tuple[Any, ...], symbol
         if not each.is_declaration:
             is_wanted = each.name == compiled.overloads[arguments].fndesc.llvm_func_name
             # The others are functions of numba's runtime, which other compiled code of the process has, too.
-            each.name, each.linkage = (symbol, "external") if is_wanted else (each.name, "internal")
+            each.name, each.linkage = (SYMBOL, "external") if is_wanted else (each.name, "internal")
     machine = binding.Target.from_default_triple().create_target_machine(cpu="generic", opt=3, jit=True)
-    emitted: bytes = machine.emit_object(module)
-    return emitted
+    code: bytes = machine.emit_object(module)
+    return code
 
 
 def _python_lowest_set_bit(bits: int) -> int:

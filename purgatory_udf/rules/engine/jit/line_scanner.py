@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from numba.core import types
 
-from purgatory_udf.rules.engine.jit import code_cache
-from purgatory_udf.rules.engine.jit.compiled_functions import inlined, int64, object_code
-from purgatory_udf.rules.engine.jit.line_layout import (
-    AROUND,
-    DIGITS,
-    FRACTION,
-    READ,
-    SECOND,
-    SYMBOL,
-    MachineCode,
-    Op,
-    ScanLines,
-    code_file,
-    stored_code,
-)
-from purgatory_udf.rules.engine.jit.records import COMPILED
+from purgatory_udf.rules.engine.jit.compiled_functions import in_object_file, inlined, int64, load_int64
+from purgatory_udf.rules.engine.jit.line_layout import AROUND, DIGITS, FRACTION, READ, SECOND, Op, ScanLines
 
 # A number of up to 18 digits fits into 64 bits.
 _MOST_DIGITS = 18
@@ -68,6 +53,9 @@ def _has(data: Any, at: int, end: int, tokens: Any, first: int, size: int) -> bo
     if at + size > end:
         return False
     same = 0
+    text, token = data.ctypes.data + at, tokens.ctypes.data + first
+    while same + 8 <= size and load_int64(text + same, 0) == load_int64(token + same, 0):
+        same += 8
     while same < size and data[at + same] == tokens[first + same]:
         same += 1
     return same == size
@@ -297,19 +285,9 @@ def scan_lines(
     return int64(places[0, 1])
 
 
-def load() -> ScanLines:
-    """Return the compiled function `scan_lines`, and store its code if that has not been done (`line_layout`)."""
-    if not COMPILED:
-        return scan_lines
-    stored = stored_code()
-    if stored is not None:
-        return stored
+def load_code() -> ScanLines:
+    """Return the compiled function `scan_lines`; compile it and store its code, if that has not been done."""
     text = types.Array(types.uint8, 1, "C", readonly=True)
     row, table = (types.Array(types.int64, dimensions, "C") for dimensions in (1, 2))
     of_layout = table, text, row, row, text
-    compiled = object_code(scan_lines, (text, row, *of_layout, table, table, row, row, table), SYMBOL)
-    if code_cache.FOLDER is not None and os.access(code_cache.FOLDER, os.W_OK):
-        draft = code_cache.FOLDER / f"{code_file()}.{os.getpid()}"
-        draft.write_bytes(compiled)
-        draft.replace(code_cache.FOLDER / code_file())
-    return MachineCode(compiled)
+    return in_object_file(scan_lines, (text, row, *of_layout, table, table, row, row, table))
