@@ -59,6 +59,12 @@ _SMALL_BYTES = 64 << 20
 # Rows of a batch that is written: of DuckDB's default, a million, its reader and the writer hold several batches.
 _BATCH_ROWS = 100_000
 _small_lock = threading.Lock()
+# Number of files of a table above which their columns are compared, and the columns of each.
+_SEVERAL_FILES = 10
+_COLUMNS_OF_FILES = """
+SELECT list((column_id, name, duckdb_type, type, converted_type, logical_type) ORDER BY column_id) AS columns
+FROM parquet_schema([{}]) WHERE column_id > 0 GROUP BY file_name
+"""
 # Characters of a path that DuckDB takes for a pattern.
 _GLOB = re.compile(r"[*?\[{]")
 
@@ -170,6 +176,8 @@ class DuckDatabase(SqlDatabase):
         )
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_progress_bar = false")
+        # A query opens each file of a table several times: when it is bound, when it is executed, and for each scan.
+        connection.execute("SET parquet_metadata_cache = true")
         connection.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
         connection.execute(files("purgatory_udf.backend").joinpath("duckdb_macros.sql").read_text(encoding="utf-8"))
         return connection
@@ -197,7 +205,10 @@ class DuckDatabase(SqlDatabase):
             self._connection.register(f"{name}_files", table.to_pyarrow_dataset())
             return f"{name}_files"
         path_list = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-        return f"read_parquet([{path_list}], union_by_name = true)"
+        # DuckDB opens each file for its columns, in each query; comparing the columns once takes less time.
+        count = f"SELECT count(DISTINCT columns) FROM ({_COLUMNS_OF_FILES.format(path_list)})"
+        is_same = len(paths) > _SEVERAL_FILES and self._connection.execute(count).fetchall() == [(1,)]
+        return f"read_parquet([{path_list}], union_by_name = {str(not is_same).lower()})"
 
     def _columns(self, wanted: str, source: str) -> Iterator[str]:
         present = self._types(source)

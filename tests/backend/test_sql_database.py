@@ -77,6 +77,21 @@ def test_missing_column_is_null(database: SqlDatabase, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("with_later_column", [False, True])
+def test_many_files_are_read_by_column_name(with_later_column: bool, database: SqlDatabase, tmp_path: Path) -> None:
+    path, plain = str(tmp_path / "t"), pa.table({"id": [1]})
+    for _ in range(sql_database._SEVERAL_FILES):
+        write_deltalake(path, plain, mode="append")
+    last = pa.table({"id": [2], "name": ["b"]}) if with_later_column else pa.table({"id": [2]})
+    write_deltalake(path, last, mode="append", schema_mode="merge")
+    database.add_table("t", path, pa.schema([("name", pa.string()), ("id", pa.int64())]))
+    read = database.query("SELECT id, name, count(*) AS files FROM t GROUP BY id, name ORDER BY id")
+    assert read.to_pylist() == [
+        {"id": 1, "name": None, "files": sql_database._SEVERAL_FILES},
+        {"id": 2, "name": "b" if with_later_column else None, "files": 1},
+    ]
+
+
 def test_partitioned_table_has_its_partition_columns(database: SqlDatabase, tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), ROWS, partition_by=["name"])
     database.add_table("t", str(tmp_path), SCHEMA)
