@@ -1,12 +1,11 @@
 -- purgatory_udf/answers/sql/diagnosis/membership.sql
 -- The joins and leaves of group members in time order.
 --
--- Reads:  events
+-- Reads:  group_requests, events
 
-SELECT coalesce(e.broker, 0) AS broker, e.group AS group, e.type, e.time_us, e.seq,
-    coalesce(nullif(e.member_id, ''), e.assigned_member_id) AS member, e.client_id
-FROM events e
-WHERE e.type IN ('join_group', 'leave_group')
+SELECT g.broker, g.group AS group, g.type, g.time_us, g.seq, g.member_id AS member, g.client_id
+FROM group_requests g
+WHERE g.type IN ('join_group', 'leave_group')
 UNION ALL
 -- Members of consumer groups (KIP-848) join with epoch 0, and leave with -1 or, static ones, -2.
 SELECT coalesce(e.broker, 0) AS broker, e.group AS group,

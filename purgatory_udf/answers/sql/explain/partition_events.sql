@@ -12,11 +12,20 @@
 --           event at in_sync_us (with the number in_sync_seq) set last. Of the operations' possible ends, the one with the
 --           lowest (rank, end_seq) ended it; end_request_id and end_in_sync are its request and in-sync set
 
-WITH of_operations AS (
+-- Two joins read this: of a view, each would read all events.
+WITH near AS (
+    SELECT t.*
+    FROM partition_events t
+    LEFT JOIN (SELECT DISTINCT broker, topic, partition FROM places) p ON p.broker = t.broker AND p.topic = t.topic
+        AND p.partition = t.partition
+    LEFT JOIN (SELECT DISTINCT topic FROM places WHERE partition < 0) c ON c.topic = t.topic
+    WHERE t.time_us <= (SELECT max(ended_us) FROM places) AND (p.topic IS NOT NULL OR c.topic IS NOT NULL)
+),
+of_operations AS (
     SELECT p.operation_id, p.topic, p.partition, p.started_us, t.time_us, t.seq, t.what, t.replica, t.reached, t.in_sync,
         t.request_id, p.by_watermark,
         CASE WHEN t.time_us = p.ended_us AND p.trigger = p.topic || '-' || CAST(p.partition AS STRING) THEN t.seq END AS end_seq
-    FROM partition_events t
+    FROM near t
     JOIN places p ON p.topic = t.topic AND p.partition = t.partition AND p.broker = t.broker
     WHERE t.time_us <= p.ended_us AND t.seq <> p.operation_id
     UNION ALL
@@ -24,7 +33,7 @@ WITH of_operations AS (
     SELECT p.operation_id, p.topic, p.partition, p.started_us, t.time_us, t.seq, t.what, t.replica, t.reached, t.in_sync,
         t.request_id, p.by_watermark,
         CASE WHEN t.time_us = p.ended_us AND p.trigger = p.topic THEN t.seq END
-    FROM partition_events t
+    FROM near t
     JOIN places p ON p.topic = t.topic
     WHERE p.partition < 0 AND t.time_us <= p.ended_us AND t.seq <> p.operation_id
 )

@@ -14,11 +14,15 @@ WITH keyed_members AS (
     FROM (SELECT t.broker, t.group AS group_id, explode(t.members) AS member FROM group_transitions t) m
     GROUP BY broker, group_id || '-' || member
 ),
--- Equal operations are counted first: there are far fewer of them than operations.
+-- Equal operations are counted first: there are far fewer of them than operations. Only keys of groups are read.
 alike AS (
     SELECT kind, broker, client_id, key, wait_ms,
         count(*) AS operations, count_if(watched) AS waited, count_if(expired) AS expired, count_if(failed) AS failed
-    FROM ended
+    FROM (
+        SELECT kind, broker, client_id, wait_ms, watched, expired, failed,
+            CASE WHEN kind NOT IN ('produce', 'fetch') THEN key END AS key
+        FROM ended
+    ) keyed
     GROUP BY kind, broker, client_id, key, wait_ms
 ),
 -- In short lists, a topic may occur several times: removing these takes longer than to group by a longer list.

@@ -51,5 +51,5 @@ SELECT r.broker, r.group_id AS group, coalesce(r.settled_generation, r.last_gene
     CASE WHEN r.members IS NOT NULL
         THEN array_sort(coalesce(array_except(r.members, r.members_before), r.members))
     END AS joined,
-    coalesce(r.started_at > (SELECT max(event_time) FROM events), false) AS after_end
+    coalesce(unix_micros(r.started_at) > (SELECT max(time_us) FROM events), false) AS after_end
 FROM rounds r

@@ -14,7 +14,8 @@ WITH requests AS (
 SELECT w.operation_id, w.kind, w.broker, w.client_id, w.start_us, w.end_us, m.group_id AS group, m.member
 FROM waited w
 LEFT JOIN member_keys m ON m.key = w.key
-WHERE w.kind IN ('heartbeat', 'session') AND (m.is_unique OR w.operation_id < 0)
+-- With IN, DuckDB would read all columns of all rows first.
+WHERE NOT (w.kind NOT IN ('heartbeat', 'session')) AND (m.is_unique OR w.operation_id < 0)
 UNION ALL
 SELECT w.operation_id, w.kind, w.broker, w.client_id, w.start_us, w.end_us, r.group_id AS group, r.member
 FROM requests r

@@ -11,7 +11,7 @@
 -- Columns:  member_id, the owner, and its client_id; waiting_member_id and waiting_client_id; partitions, a list
 
 WITH last_event AS (
-    SELECT max(event_time) AS last_at FROM events
+    SELECT timestamp_micros(max(time_us)) AS last_at FROM events
 ),
 waits AS (
     SELECT c.broker, c.group AS group_id, c.at AS started_at, c.next_at, c.member_id AS waiting_member_id,

@@ -9,7 +9,8 @@ WITH changes AS (
     SELECT coalesce(e.broker, 0) AS broker, e.topic, e.partition, e.time_us, e.seq, e.isr AS in_sync, e.min_isr,
         e.replicas
     FROM events e
-    WHERE e.type = 'partition' AND e.change IN ('leader', 'isr')
+    -- With IN, DuckDB would read the lists of all changes first.
+    WHERE e.type = 'partition' AND NOT (e.change NOT IN ('leader', 'isr'))
 ),
 counted AS (
     SELECT c.*,

@@ -5,10 +5,10 @@
 -- Columns:  broker, paused_us, resumed_us, paused_ms, resumed_ms
 
 WITH last_event AS (
-    SELECT max(time_us) AS time_us, unix_millis(max(event_time)) AS time_ms FROM events
+    SELECT max(time_us) AS time_us, unix_millis(timestamp_micros(max(time_us))) AS time_ms FROM events
 ),
 marks AS (
-    SELECT coalesce(e.broker, 0) AS broker, e.type, e.time_us, unix_millis(e.event_time) AS time_ms,
+    SELECT coalesce(e.broker, 0) AS broker, e.type, e.time_us, unix_millis(timestamp_micros(e.time_us)) AS time_ms,
         count_if(e.type = 'resumed') OVER (
             PARTITION BY coalesce(e.broker, 0) ORDER BY e.time_us, e.seq
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING

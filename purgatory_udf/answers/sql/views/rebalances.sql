@@ -7,7 +7,7 @@
 --                      started_at                   joined_at                     ended_at
 --                      missing: c (a member before, not after); last_to_join: the member that joined last
 --
--- Reads:    group_changes, events
+-- Reads:    group_changes, group_requests, events
 -- Columns:  `ended_as` is the last state, `interrupted`, or `open` for a rebalance without an end. `after_end`: the
 --           rebalance started after the last event of the trace, when members count as silent.
 
@@ -45,18 +45,12 @@ followed AS (
     SELECT r.*, lead(started_at) OVER (PARTITION BY broker, group_id ORDER BY round) AS next_at
     FROM rounds r
 ),
-join_requests AS (
-    SELECT coalesce(e.broker, 0) AS broker, e.group AS group_id, e.event_time AS sent_at, e.seq,
-        coalesce(nullif(e.member_id, ''), e.assigned_member_id, e.client_id) AS member
-    FROM events e
-    WHERE e.type = 'join_group'
-),
 last_joins AS (
-    SELECT r.broker, r.group_id, r.round, max_by(j.member, struct(j.sent_at, j.seq)) AS last_to_join
+    SELECT r.broker, r.group_id, r.round, max_by(j.member, struct(j.time_us, j.seq)) AS last_to_join
     FROM followed r
-    JOIN join_requests j ON j.broker = r.broker AND j.group_id = r.group_id
-        AND j.sent_at >= r.started_at
-        AND j.sent_at <= coalesce(r.joined_at, r.settled_at, r.next_at, j.sent_at)
+    JOIN group_requests j ON j.type = 'join_group' AND j.broker = r.broker AND j.group = r.group_id
+        AND j.time_us >= unix_micros(r.started_at)
+        AND j.time_us <= coalesce(unix_micros(coalesce(r.joined_at, r.settled_at, r.next_at)), j.time_us)
     GROUP BY r.broker, r.group_id, r.round
 )
 SELECT r.broker, r.group_id AS group, r.generation, r.started_at, r.joined_at,
@@ -74,6 +68,6 @@ SELECT r.broker, r.group_id AS group, r.generation, r.started_at, r.joined_at,
         THEN array_sort(coalesce(array_except(r.members, r.members_before), r.members))
     END AS joined,
     l.last_to_join,
-    coalesce(r.started_at > (SELECT max(event_time) FROM events), false) AS after_end
+    coalesce(unix_micros(r.started_at) > (SELECT max(time_us) FROM events), false) AS after_end
 FROM followed r
 LEFT JOIN last_joins l ON l.broker = r.broker AND l.group_id = r.group_id AND l.round = r.round

@@ -12,7 +12,8 @@ WITH of_groups AS (
     FROM waited w
     LEFT JOIN (SELECT operation_id, met_us FROM met_conditions WHERE is_last AND kind IN ('join', 'sync')) l
         ON l.operation_id = w.operation_id
-    WHERE w.kind IN ('join', 'sync') AND coalesce(l.met_us, w.start_us) < w.end_us
+    -- With IN, DuckDB would read all columns of all rows first.
+    WHERE NOT (w.kind NOT IN ('join', 'sync')) AND coalesce(l.met_us, w.start_us) < w.end_us
 )
 -- Of the others, only fetches and produces have conditions.
 SELECT operation_id, kind, broker, client_id, key, met_us AS from_us, end_us,
