@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from purgatory_udf.common.configuration import Config, load_config
-from purgatory_udf.common.local_files import local_bytes
+from purgatory_udf.common.local_files import is_local_path, local_bytes
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import ANY_BYTES, IMPORTED_BYTES, OpenBackend
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
@@ -117,7 +117,12 @@ def _needs_spark(**given: Any) -> bool:
     return options.form is not InputFormat.REQUEST_LOG
 
 
-@job.job(checks=_checks, reads=("paths",), max_local_bytes=ANY_BYTES, needs_spark=_needs_spark)
+def _in_python(**given: Any) -> bool:
+    # Spark's JVM writes the rows of tables elsewhere.
+    return _options_of(**given).form is InputFormat.REQUEST_LOG and is_local_path(given["out"])
+
+
+@job.job(checks=_checks, reads=("paths",), max_local_bytes=ANY_BYTES, needs_spark=_needs_spark, in_python=_in_python)
 def main(
     open_backend: OpenBackend,
     out: Annotated[

@@ -13,7 +13,7 @@ import pytest
 
 from purgatory_udf.backend import spark_workers
 from purgatory_udf.common import secrets
-from purgatory_udf.launch import class_archive
+from purgatory_udf.launch import jvm
 from tests.support import browser, scheduling, small_spark
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from purgatory_udf.backend.backend import Backend, Session
 
 # Creating a class archive takes longer than the commands that tests run.
-os.environ[class_archive.DISABLE_VARIABLE] = "1"
+os.environ[jvm.DISABLE_VARIABLE] = "1"
 
 # Traces are some hundred thousand objects that stay. Scanning them with the default thresholds takes a fifth of the
 # test time.

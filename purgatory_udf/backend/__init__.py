@@ -3,6 +3,6 @@
 - `backend`: the interface, and its two implementations
 - `sql_database`, `delta_store`, `local_delta`, `file_system`: queries, Delta tables and files
 - `dataset`, `process_pool`: the steps of imports, in Spark's tasks or in forked processes
-- `spilled_dataset`: their rows in files, for large inputs
+- `spilled_dataset`, `spark_dataset`: their rows in files, for large inputs, and in Spark
 - `spark_workers`: Spark's Python workers
 """

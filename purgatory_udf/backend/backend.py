@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset, without_garbage_collection
+from purgatory_udf.backend.dataset import Dataset, LocalDataset, without_garbage_collection
 from purgatory_udf.backend.delta_store import DeltaStore, FallbackDelta, SparkDelta
 from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles
-from purgatory_udf.backend.spark_workers import freeze_in_workers
+from purgatory_udf.backend.spark_dataset import Branch, SparkDataset
 from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.backend.sql_database import DuckDatabase, SparkDatabase, SqlDatabase
 from purgatory_udf.common.errors import NeedsSparkError
@@ -105,6 +105,10 @@ class Backend(ABC):
         return self
 
     @abstractmethod
+    def is_on_this_machine(self, *paths: str) -> bool:
+        """Return whether all tasks run on this machine and all paths are on its disk."""
+
+    @abstractmethod
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the software that executes queries and tasks."""
 
@@ -171,6 +175,9 @@ class LocalBackend(Backend):
             pq.write_table(stored.collect(), require_local_path(folder) / "part-0.parquet")
         return stored
 
+    def is_on_this_machine(self, *paths: str) -> bool:
+        return all(map(is_local_path, paths))
+
     def versions(self) -> Mapping[str, str]:
         return {name: version(name) for name in ("duckdb", "deltalake")}
 
@@ -199,13 +206,11 @@ class SparkBackend(Backend):
         return FallbackDelta(LocalDelta(), self._spark_delta)
 
     def is_on_this_machine(self, *paths: str) -> bool:
-        """Return whether Spark runs on this machine and all paths are on its disk."""
         return self._is_local_master and all(map(is_local_path, paths))
 
     def run_tasks(
         self, tasks: Sequence[Sequence[Part]], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: pa.Schema
     ) -> Dataset:
-        from pyspark.sql.pandas.types import from_arrow_schema
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -215,11 +220,10 @@ class SparkBackend(Backend):
 
         # A range of n rows in n partitions has row i in partition i: the task's number, without a shuffle.
         numbers = self.spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        step = freeze_in_workers(without_garbage_collection(run))
-        return SparkDataset(numbers.mapInArrow(step, from_arrow_schema(schema)), schema)
+        return SparkDataset([Branch(numbers, run)], schema)
 
     def dataset_of(self, rows: pa.Table) -> Dataset:
-        return SparkDataset(self.spark.createDataFrame(rows), rows.schema)
+        return SparkDataset.of(self.spark.createDataFrame(rows), rows.schema)
 
     def broadcast(self, value: Value) -> Callable[[], Value]:
         sent = self.spark.sparkContext.broadcast(value)
@@ -236,7 +240,7 @@ class SparkBackend(Backend):
             with suppress(NeedsSparkError):
                 return LocalBackend().select(sql, tables)
         rows = _with_tables(SparkDatabase(self.spark), tables).frame(sql)
-        return SparkDataset(rows, to_arrow_schema(rows.schema, timezone="UTC"))
+        return SparkDataset.of(rows, to_arrow_schema(rows.schema, timezone="UTC"))
 
     def for_totals(self, *paths: str) -> Backend:
         return LocalBackend() if self.is_on_this_machine(*paths) else self
@@ -244,10 +248,12 @@ class SparkBackend(Backend):
     def read_rows(self, folder: str, schema: pa.Schema) -> Dataset:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return SparkDataset(self.spark.read.schema(from_arrow_schema(schema)).parquet(folder), schema)
+        return SparkDataset.of(self.spark.read.schema(from_arrow_schema(schema)).parquet(folder), schema)
 
     def write_rows(self, rows: Dataset, folder: str) -> Dataset:
-        return rows.keep(folder)
+        assert isinstance(rows, SparkDataset)
+        rows.frame.write.mode("overwrite").parquet(folder)
+        return self.read_rows(folder, rows.schema)
 
     def versions(self) -> Mapping[str, str]:
         return {"spark": self.spark.version, "delta": version("delta-spark")}

@@ -2,7 +2,7 @@
 
 A step is a function from record batches to record batches. It is independent of its executor: `SparkDataset` calls
 it in a task (`mapInArrow`), `LocalDataset` in one of a few forked processes. Columns that a step does not need are
-dropped before it by `select`, and rows by `where_in` and `where_null`, so that they never cross into Python.
+dropped before it by `select`, and rows by `where_in` and `where_null`, so that they are not read.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ from __future__ import annotations
 import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial, reduce
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any, ParamSpec
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.delta_store import SparkDelta, Transaction, with_column_comments
+from purgatory_udf.backend.delta_store import Transaction
 from purgatory_udf.backend.process_pool import cores, run_parallel
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 Batches = Iterator[pa.RecordBatch]
 Step = Callable[[Batches], Batches]
@@ -31,6 +29,7 @@ Part = Callable[[], Iterable[pa.RecordBatch]]
 # Returns for each value of a column whether its row is wanted; null means no.
 Condition = Callable[[Any], Any]
 Arguments = ParamSpec("Arguments")
+Numbers = npt.NDArray[np.int64]
 
 # Rows handed to a step at once; a step that makes Python objects of rows has those of one batch at a time.
 BATCH_ROWS = 10_000
@@ -81,6 +80,20 @@ class Dataset(ABC):
         """
 
     @abstractmethod
+    def map_numbered(
+        self, order: Sequence[str], step: Callable[[int], Step], schema: pa.Schema, width: int, folder: str
+    ) -> Dataset:
+        """Apply a step to all rows in one total order, cut into few tasks.
+
+        Args:
+            order: Columns of the order, ascending.
+            step: Returns the step of a task, given the number of rows before those of the task.
+            schema: Schema of the rows that the step returns.
+            width: Rows are in the same task if their values of the first column are in the same interval of this width.
+            folder: Where Spark stores the rows until they are collected, kept or saved.
+        """
+
+    @abstractmethod
     def select(self, *names: str) -> Dataset:
         """Keep these columns, in this order."""
 
@@ -88,17 +101,23 @@ class Dataset(ABC):
     def rename(self, column: str, to: str) -> Dataset:
         """Give a column another name."""
 
-    @abstractmethod
     def where_in(self, column: str, values: Iterable[str | int]) -> Dataset:
         """Keep rows with these values in the column."""
+        wanted = pa.array(list(values), self.schema.field(column).type)
+        return self._where(column, lambda found: pc.is_in(found, wanted))
 
-    @abstractmethod
     def where_null(self, column: str, null: bool = True) -> Dataset:
         """Keep rows with null in the column or, with `null=False`, all other rows."""
+        return self._where(column, pc.is_null if null else pc.is_valid)
 
-    @abstractmethod
     def where_below(self, column: str, value: int, below: bool = True) -> Dataset:
         """Keep rows with less than the value in the column or, with `below=False`, all other rows."""
+        compare = pc.less if below else pc.greater_equal
+        return self._where(column, lambda found: compare(found, value))
+
+    @abstractmethod
+    def _where(self, column: str, condition: Condition) -> Dataset:
+        """Keep rows with a value in the column that meets the condition."""
 
     @abstractmethod
     def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> Dataset:
@@ -178,16 +197,8 @@ class LocalDataset(Dataset):
         return self._with_parts(schema.append(pa.field(task, pa.int32())), numbered)
 
     def map_numbered(
-        self, order: Sequence[str], step: Callable[[int], Step], schema: pa.Schema, width: int
+        self, order: Sequence[str], step: Callable[[int], Step], schema: pa.Schema, width: int, folder: str
     ) -> LocalDataset:
-        """Apply a step to all rows in one total order, cut into few tasks.
-
-        Args:
-            order: Columns of the order, ascending.
-            step: Returns the step of a task, given the number of rows before those of the task.
-            schema: Schema of the rows that the step returns.
-            width: Rows are in the same task if their values of the first column are in the same interval of this width.
-        """
         parts = [
             partial(_apply, without_garbage_collection(step(first)), part)
             for first, part in self.in_order(order, width, 1)
@@ -210,20 +221,8 @@ class LocalDataset(Dataset):
         return self._derived(lambda batch: batch.select(list(names)), schema)
 
     def rename(self, column: str, to: str) -> LocalDataset:
-        schema = _renamed(self.schema, column, to)
+        schema = renamed(self.schema, column, to)
         return self._derived(lambda batch: batch.rename_columns(schema.names), schema)
-
-    def where_in(self, column: str, values: Iterable[str | int]) -> LocalDataset:
-        wanted = pa.array(list(values), self.schema.field(column).type)
-        return self._where(column, lambda found: pc.is_in(found, wanted))
-
-    def where_null(self, column: str, null: bool = True) -> LocalDataset:
-        keep = pc.is_null if null else pc.is_valid
-        return self._where(column, keep)
-
-    def where_below(self, column: str, value: int, below: bool = True) -> LocalDataset:
-        compare = pc.less if below else pc.greater_equal
-        return self._where(column, lambda found: compare(found, value))
 
     def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> LocalDataset:
         from purgatory_udf.backend.sql_database import query_rows
@@ -239,7 +238,7 @@ class LocalDataset(Dataset):
         for each in (self, *others):
             assert isinstance(each, LocalDataset)
             if each._table is not None:
-                tables.append(_with_schema(each._table, schema))
+                tables.append(with_schema(each._table, schema))
             parts += each.widened_parts(schema)
             sizes.append(each._size())
         if len(tables) == 1 + len(others):
@@ -290,7 +289,7 @@ class LocalDataset(Dataset):
 
     def widened_parts(self, schema: pa.Schema) -> list[Part]:
         """Return the parts with the columns of the schema; missing columns are null."""
-        widen = partial(_with_schema, schema=schema)
+        widen = partial(with_schema, schema=schema)
         return [partial(_mapped, widen, part) for part in self._ungrouped_parts()]
 
     def _with_parts(self, schema: pa.Schema, parts: Sequence[Part]) -> LocalDataset:
@@ -298,262 +297,6 @@ class LocalDataset(Dataset):
 
     def _ungrouped_parts(self) -> Sequence[Part]:
         return self._parts if self._table is None else _cut(self._table, None, ())
-
-
-class SparkDataset(Dataset):
-    """Rows of a Spark DataFrame."""
-
-    def __init__(self, frame: DataFrame, schema: pa.Schema) -> None:
-        self._frame = frame
-        self.schema = schema
-
-    @property
-    def frame(self) -> DataFrame:
-        """The rows."""
-        return self._frame
-
-    def map(self, step: Step, schema: pa.Schema) -> SparkDataset:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        made = self.frame.mapInArrow(without_garbage_collection(step), from_arrow_schema(schema))
-        return SparkDataset(made, schema)
-
-    def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> SparkDataset:
-        from pyspark.sql import functions as sf
-
-        columns = [sf.col(name).asc_nulls_first() for name in (*keys, *order)]
-        return SparkDataset(self.frame.repartition(*keys).sortWithinPartitions(*columns), self.schema).map(step, schema)
-
-    def map_in_order(self, order: Sequence[str], step: Step, schema: pa.Schema, task: str) -> PackedDataset:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        ordered = self.frame.repartitionByRange(*order).sortWithinPartitions(*order)
-        packed = ordered.mapInArrow(
-            without_garbage_collection(partial(_packed, step=step, task=task, column=order[0])),
-            from_arrow_schema(_PACKED),
-        )
-        return PackedDataset(packed, schema.append(pa.field(task, pa.int32())))
-
-    def select(self, *names: str) -> SparkDataset:
-        return SparkDataset(self.frame.select(*names), pa.schema([self.schema.field(name) for name in names]))
-
-    def rename(self, column: str, to: str) -> SparkDataset:
-        return SparkDataset(self.frame.withColumnRenamed(column, to), _renamed(self.schema, column, to))
-
-    def where_in(self, column: str, values: Iterable[str | int]) -> SparkDataset:
-        from pyspark.sql import functions as sf
-
-        return SparkDataset(self.frame.where(sf.col(column).isin(*values)), self.schema)
-
-    def where_null(self, column: str, null: bool = True) -> SparkDataset:
-        from pyspark.sql import functions as sf
-
-        wanted = sf.col(column).isNull() if null else sf.col(column).isNotNull()
-        return SparkDataset(self.frame.where(wanted), self.schema)
-
-    def where_below(self, column: str, value: int, below: bool = True) -> SparkDataset:
-        from pyspark.sql import functions as sf
-
-        compared = sf.col(column) < value if below else sf.col(column) >= value
-        return SparkDataset(self.frame.where(compared), self.schema)
-
-    def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> SparkDataset:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        frames = {"rows": self.frame}
-        for name, each in others.items():
-            assert isinstance(each, SparkDataset)
-            frames[name] = each.frame
-        rows = self.frame.sparkSession.sql(text, None, **frames)
-        typed = from_arrow_schema(schema)
-        return SparkDataset(rows.select(*(rows[field.name].cast(field.dataType) for field in typed.fields)), schema)
-
-    def union(self, *others: Dataset) -> SparkDataset:
-        frames = [self.frame]
-        for each in others:
-            assert isinstance(each, SparkDataset)
-            frames.append(each.frame)
-        united = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
-        return SparkDataset(united, union_schema(self, others))
-
-    def keep(self, folder: str) -> SparkDataset:
-        self.frame.write.mode("overwrite").parquet(folder)
-        return SparkDataset(self.frame.sparkSession.read.schema(self.frame.schema).parquet(folder), self.schema)
-
-    def collect(self) -> pa.Table:
-        return self.frame.toArrow().cast(self.schema)
-
-    def count(self) -> int:
-        return self.frame.count()
-
-    def save(self, path: str, schema: pa.Schema, transaction: Transaction | None = None) -> None:
-        rows = with_column_comments(self.frame.select(*schema.names), schema)
-        SparkDelta(self.frame.sparkSession).append_frame(path, rows, transaction)
-
-
-class PackedDataset(SparkDataset):
-    """Rows of Spark in a total order, in chunks that each are a value of a DataFrame.
-
-    The JVM reads, shuffles and writes chunks instead of rows, which saves most of the time for rows with nested
-    columns. A chunk is unpacked by the Python worker that applies the next step, with only the columns that are needed.
-    """
-
-    def __init__(self, packed: DataFrame, schema: pa.Schema, changes: Sequence[Step] = ()) -> None:
-        """Create a dataset.
-
-        Args:
-            packed: Rows of `_PACKED`.
-            schema: Schema of the rows after the changes.
-            changes: Steps that are applied to the rows of a chunk when it is unpacked.
-        """
-        super().__init__(packed, schema)
-        self._changes = tuple(changes)
-
-    @property
-    def frame(self) -> DataFrame:
-        """The unpacked rows."""
-        return self._unpacked(self._frame)
-
-    def map(self, step: Step, schema: pa.Schema) -> PackedDataset:
-        return PackedDataset(self._frame, schema, (*self._changes, step))
-
-    def select(self, *names: str) -> PackedDataset:
-        schema = pa.schema([self.schema.field(name) for name in names])
-        return self.map(partial(map, lambda batch: batch.select(list(names))), schema)
-
-    def rename(self, column: str, to: str) -> PackedDataset:
-        schema = _renamed(self.schema, column, to)
-        return self.map(partial(map, lambda batch: batch.rename_columns(schema.names)), schema)
-
-    def where_in(self, column: str, values: Iterable[str | int]) -> PackedDataset:
-        wanted = pa.array(list(values), self.schema.field(column).type)
-        return self._where(column, lambda found: pc.is_in(found, wanted))
-
-    def where_null(self, column: str, null: bool = True) -> PackedDataset:
-        return self._where(column, pc.is_null if null else pc.is_valid)
-
-    def where_below(self, column: str, value: int, below: bool = True) -> PackedDataset:
-        compare = pc.less if below else pc.greater_equal
-        return self._where(column, lambda found: compare(found, value))
-
-    def _where(self, column: str, condition: Condition) -> PackedDataset:
-        return self.map(partial(map, partial(rows_where, column, condition)), self.schema)
-
-    def keep(self, folder: str) -> SparkDataset:
-        if self._changes:
-            return super().keep(folder)
-        self._frame.write.mode("overwrite").parquet(folder)
-        stored = self._frame.sparkSession.read.schema(self._frame.schema).parquet(folder)
-        return PackedDataset(stored, self.schema)
-
-    def partition_by_count(self, rows: int) -> DataFrame:
-        """Return the rows in partitions of about this many rows, in their total order.
-
-        The number of rows before the changes counts. No millisecond is divided between two partitions. The rows must
-        have been kept: computed again, they may be cut into other chunks.
-        """
-        from pyspark.sql import functions as sf
-
-        chunks = self._frame.drop("chunk").toArrow().sort_by([("task", "ascending"), ("number", "ascending")])
-        sizes, firsts, lasts = (chunks.column(name).to_pylist() for name in ("rows", "first", "last"))
-        partitions = partitions_of_chunks(sizes, firsts, lasts, rows)
-        places = pa.table(
-            {
-                "task": chunks.column("task"),
-                "number": chunks.column("number"),
-                "partition": pa.array(partitions, pa.int32()),
-            }
-        )
-        count = partitions[-1] + 1 if partitions else 1
-        placed = sf.broadcast(self._frame.sparkSession.createDataFrame(places))
-        joined = self._frame.join(placed, ["task", "number"]).repartitionById(count, "partition")
-        return self._unpacked(joined.sortWithinPartitions("task", "number"))
-
-    def _unpacked(self, packed: DataFrame) -> DataFrame:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        step = without_garbage_collection(partial(_unpack, changes=self._changes))
-        return packed.select("chunk").mapInArrow(step, from_arrow_schema(self.schema))
-
-
-# A chunk of consecutive rows: the number of its task, its own number within the task, the number of rows, the first and
-# the last value of the column by which rows are ordered first, and the rows as a stream of Arrow.
-_PACKED = pa.schema(
-    [
-        ("task", pa.int32()),
-        ("number", pa.int64()),
-        ("rows", pa.int64()),
-        ("first", pa.int64()),
-        ("last", pa.int64()),
-        ("chunk", pa.binary()),
-    ]
-)
-# Rows of a chunk: few, as partitions of about a given size consist of whole chunks.
-_CHUNK_ROWS = 2_000
-# Rows with the same value of the first column of the order, divided by this, are in one chunk: those of a millisecond.
-_UNIT = 1_000
-
-
-def _packed(batches: Batches, step: Step, task: str, column: str) -> Batches:
-    """Yield the rows that a step makes of a task's rows, with the task's number in the column `task`, as chunks."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    number = context.partitionId()
-    for place, rows in enumerate(_chunks(step(batches), column)):
-        numbered = rows.append_column(pa.field(task, pa.int32()), pa.repeat(pa.scalar(number, pa.int32()), len(rows)))
-        values = rows.column(column)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, numbered.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
-            stream.write_table(numbered)
-        row = (number, place, len(rows), values[0].as_py(), values[-1].as_py(), sink.getvalue().to_pybytes())
-        columns = [pa.array([value], field.type) for value, field in zip(row, _PACKED, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, schema=_PACKED)
-
-
-def _chunks(batches: Batches, column: str) -> Iterator[pa.Table]:
-    """Cut consecutive rows into chunks. Only the last one may end within a millisecond of the column."""
-    held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        held.append(batch)
-        count += batch.num_rows
-        if count < _CHUNK_ROWS:
-            continue
-        rows = pa.Table.from_batches(held).combine_chunks()
-        units = rows.column(column).to_numpy() // _UNIT
-        borders = np.flatnonzero(units[1:] != units[:-1]) + 1
-        begin = 0
-        while len(rows) - begin >= _CHUNK_ROWS:
-            at = int(np.searchsorted(borders, begin + _CHUNK_ROWS))
-            if at == len(borders):
-                break
-            yield rows.slice(begin, int(borders[at]) - begin)
-            begin = int(borders[at])
-        held = rows.slice(begin).to_batches()
-        count = len(rows) - begin
-    if count:
-        yield pa.Table.from_batches(held).combine_chunks()
-
-
-def _unpack(batches: Batches, changes: Sequence[Step]) -> Batches:
-    """Yield the rows of chunks, after all changes."""
-    streams = (pa.ipc.open_stream(chunk.as_buffer()) for each in batches for chunk in each.column("chunk"))
-    rows = (batch for stream in streams for batch in stream)
-    return reduce(lambda made, change: change(made), changes, rows)
-
-
-def partitions_of_chunks(sizes: Sequence[int], firsts: Sequence[int], lasts: Sequence[int], rows: int) -> list[int]:
-    """Return the number of the partition of each chunk, given the chunks' sizes and their first and last values."""
-    partitions: list[int] = []
-    partition = filled = 0
-    for place, (size, first) in enumerate(zip(sizes, firsts, strict=True)):
-        if filled >= rows and first // _UNIT > lasts[place - 1] // _UNIT:
-            partition, filled = partition + 1, 0
-        partitions.append(partition)
-        filled += size
-    return partitions
 
 
 def without_garbage_collection(step: Callable[Arguments, Batches]) -> Callable[Arguments, Batches]:
@@ -594,11 +337,33 @@ def rows_where(column: str, condition: Condition, batch: pa.RecordBatch) -> pa.R
     return batch.filter(mask) if pc.any(mask).as_py() else batch.slice(0, 0)
 
 
+def read_stream(
+    source: Any, names: Sequence[str], columns: Sequence[str], conditions: Sequence[tuple[str, Condition]] = ()
+) -> Batches:
+    """Read the rows of an Arrow stream that meet all conditions. Only needed columns are decompressed.
+
+    Args:
+        source: The stream, a file or a buffer.
+        names: Its columns.
+        columns: The wanted columns.
+        conditions: Columns with conditions.
+    """
+    wanted = list(columns)
+    needed = {*wanted, *(column for column, _ in conditions)}
+    places = [place for place, name in enumerate(names) if name in needed]
+    with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=places)) as reader:
+        for batch in reader:
+            for column, condition in conditions:
+                batch = rows_where(column, condition, batch)
+            yield batch if batch.schema.names == wanted else batch.select(wanted)
+
+
 def _mapped(change: Callable[[Any], Any], part: Part) -> Batches:
     return map(change, part())
 
 
-def _renamed(schema: pa.Schema, column: str, to: str) -> pa.Schema:
+def renamed(schema: pa.Schema, column: str, to: str) -> pa.Schema:
+    """Return a schema in which a column has another name."""
     return pa.schema([field.with_name(to) if field.name == column else field for field in schema])
 
 
@@ -609,7 +374,7 @@ def union_schema(first: Dataset, others: Sequence[Dataset]) -> pa.Schema:
     return pa.schema([fields[name] for name in names])
 
 
-def _with_schema(rows: Any, schema: pa.Schema) -> Any:
+def with_schema(rows: Any, schema: pa.Schema) -> Any:
     """Return a table or batch with the columns of the schema; missing columns are null."""
     columns = [
         rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
@@ -678,3 +443,27 @@ def _key_changes(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Se
         numbers = numbers if places is None else numbers[places]
         changes[1:] |= numbers[1:] != numbers[:-1]
     return changes
+
+
+LEAST_INTEGER = -(2**63)
+
+
+def integers(column: Any) -> Numbers:
+    """Return a column of integers as an array, nulls as the least integer."""
+    values: Numbers = column.cast(pa.int64()).fill_null(LEAST_INTEGER).to_numpy()
+    return values
+
+
+def numbers_of_ranges(column: str, borders: Numbers, table: pa.Table) -> Numbers:
+    """Return the numbers of the ranges between borders in which the values of a column are."""
+    return np.searchsorted(borders, integers(table.column(column)), side="right")
+
+
+def numbers_of_groups(keys: Sequence[str], count: int, table: pa.Table) -> Numbers:
+    """Return a number below `count` for each row; it is the same for rows with equal keys, and in all processes."""
+    hashed = np.zeros(table.num_rows, np.uint64)
+    for name in keys:
+        encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
+        of_keys = np.array([crc32(repr(key).encode()) for key in encoded.dictionary.to_pylist()], np.uint64)
+        hashed = hashed * np.uint64(31) + of_keys[encoded.indices.to_numpy()]
+    return (hashed % np.uint64(count)).astype(np.int64)

@@ -18,7 +18,6 @@ from functools import partial
 from itertools import chain, count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +26,17 @@ import pyarrow.compute as pc
 
 from purgatory_udf.backend.dataset import (
     BATCH_ROWS,
+    LEAST_INTEGER,
     Condition,
     Dataset,
     LocalDataset,
+    Numbers,
     Part,
     Step,
-    rows_where,
+    integers,
+    numbers_of_groups,
+    numbers_of_ranges,
+    read_stream,
     sorted_places,
     union_schema,
 )
@@ -60,8 +64,6 @@ _BUCKET_BITS = 10
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 _FILES = pa.schema([("path", pa.string()), ("size", pa.int64())])
 
-Numbers = npt.NDArray[np.int64]
-
 
 class SpilledDataset(LocalDataset):
     """Rows in files below `folder`, or parts that forked processes have yet to compute."""
@@ -77,8 +79,8 @@ class SpilledDataset(LocalDataset):
         size, values = self._measured(order[0])
         places = np.arange(1, _bucket_count(size)) * len(values) // _bucket_count(size)
         # The least multiple of `width` is not an integer of 64 bits.
-        borders = np.unique(np.maximum(np.sort(values)[places], _LEAST_INTEGER + width) // width * width)
-        buckets = self._distributed(partial(_numbers_of_ranges, order[0], borders), len(borders) + 1)
+        borders = np.unique(np.maximum(np.sort(values)[places], LEAST_INTEGER + width) // width * width)
+        buckets = self._distributed(partial(numbers_of_ranges, order[0], borders), len(borders) + 1)
         firsts = [0, *np.cumsum([bucket.rows for bucket in buckets]).tolist()]
         return [
             (first, partial(_rows_of, self._parts_in_order(bucket, order)))
@@ -206,7 +208,7 @@ class SpilledDataset(LocalDataset):
         No part divides a group of equal keys, which are the first columns of the order.
         """
         size = self._input_bytes if self._input_bytes is not None else self._measured(None)[0]
-        buckets = self._distributed(partial(_numbers_of_groups, keys, _bucket_count(size)), _bucket_count(size))
+        buckets = self._distributed(partial(numbers_of_groups, keys, _bucket_count(size)), _bucket_count(size))
         parts = [self._parts_in_order(bucket, order, keys) for bucket in buckets if bucket.rows]
         return SpilledDataset(self.schema, list(chain.from_iterable(parts)), self._folder, size)
 
@@ -224,7 +226,7 @@ class SpilledDataset(LocalDataset):
         def work(part: Part) -> Iterator[pa.RecordBatch]:
             for batch in part():
                 every = max(1, batch.num_rows // _SAMPLES)
-                values: Any = _integers(batch.column(column))[::every] if column else []
+                values: Any = integers(batch.column(column))[::every] if column else []
                 yield pa.record_batch([pa.array([batch.nbytes]), pa.array([values], pa.list_(pa.int64()))], schema)
 
         table = pa.Table.from_batches(chain.from_iterable(run_parallel(work, self._parts)), schema)
@@ -348,30 +350,6 @@ def _tables_of(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator
             held, size = [], 0
     if held:
         yield pa.Table.from_batches(held, schema)
-
-
-_LEAST_INTEGER = -(2**63)
-
-
-def _integers(column: Any) -> Numbers:
-    """Return a column of integers as an array, nulls as the least integer."""
-    values: Numbers = column.cast(pa.int64()).fill_null(_LEAST_INTEGER).to_numpy()
-    return values
-
-
-def _numbers_of_ranges(column: str, borders: Numbers, table: pa.Table) -> Numbers:
-    """Return the numbers of the ranges between borders in which the values of a column are."""
-    return np.searchsorted(borders, _integers(table.column(column)), side="right")
-
-
-def _numbers_of_groups(keys: Sequence[str], count: int, table: pa.Table) -> Numbers:
-    """Return a number below `count` for each row; it is the same for rows with equal keys, and in all processes."""
-    hashed = np.zeros(table.num_rows, np.uint64)
-    for name in keys:
-        encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
-        of_keys = np.array([crc32(repr(key).encode()) for key in encoded.dictionary.to_pylist()], np.uint64)
-        hashed = hashed * np.uint64(31) + of_keys[encoded.indices.to_numpy()]
-    return (hashed % np.uint64(count)).astype(np.int64)
 
 
 def _rows_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
@@ -528,15 +506,8 @@ class StoredRows:
     conditions: Sequence[tuple[str, Condition]] = ()
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        wanted = list(self.columns)
-        needed = {*wanted, *(column for column, _ in self.conditions)}
-        places = [place for place, name in enumerate(self.schema.names) if name in needed]
-        options = pa.ipc.IpcReadOptions(included_fields=places)
-        with pa.OSFile(self.path) as file, pa.ipc.open_stream(file, options=options) as reader:
-            for batch in reader:
-                for column, condition in self.conditions:
-                    batch = rows_where(column, condition, batch)
-                yield batch if batch.schema.names == wanted else batch.select(wanted)
+        with pa.OSFile(self.path) as file:
+            yield from read_stream(file, self.schema.names, self.columns, self.conditions)
 
 
 def _stored_in(paths: Iterable[str], schema: pa.Schema) -> list[StoredRows]:

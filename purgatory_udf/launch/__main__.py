@@ -19,8 +19,8 @@ from purgatory_udf.common.local_files import pipes_read
 from purgatory_udf.launch import command_line, jvm, runtimes, submission
 from purgatory_udf.launch import command_line as command_line_module
 from purgatory_udf.launch.backend_choice import TINY, open_local, runs_in_process
-from purgatory_udf.launch.class_archive import ClassArchive, create_in_background
 from purgatory_udf.launch.command_line import CommandLine
+from purgatory_udf.launch.jvm import ClassArchive, create_in_background
 from purgatory_udf.launch.runtimes import VirtualEnvironment, report_progress
 from purgatory_udf.launch.submission import Submission
 

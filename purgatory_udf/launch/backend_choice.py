@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 # Opens the backend that was chosen for a job. Jobs call it when they need it, because Spark takes seconds to start.
 OpenBackend: TypeAlias = "Callable[[], Backend]"
 
-# Bytes of text up to which a job is tiny or brief, and the files with Spark's settings for such jobs.
+# Bytes of text up to which a job is tiny or brief, and the files with Spark's settings for such jobs; and the settings
+# for jobs of any size in which Python workers do the work.
 _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
 BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
+PYTHON = ("spark-local-python.conf",)
 # Maximum sizes, in bytes, of inputs that this process imports or replays in memory and within seconds.
 IMPORTED_BYTES, REPLAYED_BYTES = 512_000_000, 256_000_000
 # No limit, for queries and imports of request logs, which spill to disk, and for work that proceeds file by file.

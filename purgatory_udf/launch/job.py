@@ -31,7 +31,7 @@ from purgatory_udf.common import errors, secrets
 from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError, UserError
 from purgatory_udf.common.installation import PROGRAM
 from purgatory_udf.launch import submission
-from purgatory_udf.launch.backend_choice import TINY, OpenBackend, settings_for, spark_opener
+from purgatory_udf.launch.backend_choice import PYTHON, TINY, OpenBackend, settings_for, spark_opener
 
 Run = Callable[..., None]
 
@@ -69,6 +69,8 @@ class Job:
         max_local_bytes: Maximum total size of these for which the job runs in this process, without Spark; 0 for never.
         needs_spark: Takes the same options and returns whether the job needs Spark regardless of the size.
         spark_is_optional: The job has no input, and runs in this process only if Spark is not installed.
+        in_python: Takes the same options and returns whether Python workers do the work, so that the JVM has little to
+            do for inputs of any size.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Job:
         max_local_bytes: int = 0,
         needs_spark: Callable[..., bool] | None = None,
         spark_is_optional: bool = False,
+        in_python: Callable[..., bool] | None = None,
     ) -> None:
         self.name = Path(inspect.getfile(run)).stem.rstrip("_").replace("_", "-")
         self._run = run
@@ -88,7 +91,7 @@ class Job:
         self.spark, self.spark_is_optional = spark, spark_is_optional
         self.inputs: list[str] = []
         self.max_local_bytes = max_local_bytes
-        self._checks, self._reads, self._needs_spark = checks, reads, needs_spark
+        self._checks, self._reads, self._needs_spark, self._in_python = checks, reads, needs_spark, in_python
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
         """Run with the given arguments, by default those of the process, and exit with the status."""
@@ -126,6 +129,8 @@ class Job:
             if local and self._reads:
                 paths = _input_paths(options, self._reads)
                 self.settings = () if options.get("follow") else settings_for(paths)
+                if not self.settings and self._in_python is not None and self._in_python(**options):
+                    self.settings = PYTHON
                 self.inputs = [] if self._needs_spark is not None and self._needs_spark(**options) else paths
             passed = True
 
@@ -145,6 +150,7 @@ def job(
     max_local_bytes: int = 0,
     needs_spark: Callable[..., bool] | None = None,
     spark_is_optional: bool = False,
+    in_python: Callable[..., bool] | None = None,
 ) -> Callable[[Run], Job]: ...
 def job(
     run: Run | None = None,
@@ -156,12 +162,15 @@ def job(
     max_local_bytes: int = 0,
     needs_spark: Callable[..., bool] | None = None,
     spark_is_optional: bool = False,
+    in_python: Callable[..., bool] | None = None,
 ) -> Job | Callable[[Run], Job]:
     """Turn a function with typer's annotations into a job. For the arguments see `Job`."""
     return (
         Job(run)
         if run
-        else lambda run: Job(run, checks, brief, spark, reads, max_local_bytes, needs_spark, spark_is_optional)
+        else lambda run: Job(
+            run, checks, brief, spark, reads, max_local_bytes, needs_spark, spark_is_optional, in_python
+        )
     )
 
 

@@ -20,9 +20,8 @@ from purgatory_udf.common.installation import COMMAND, PROGRAM, import_folder, m
 from purgatory_udf.common.secrets import read_properties
 from purgatory_udf.launch import jars as jars_module
 from purgatory_udf.launch import package_archive, runtimes
-from purgatory_udf.launch.class_archive import JVM_OPTION_VARIABLES, ClassArchive, class_archive_for
 from purgatory_udf.launch.command_line import CommandLine
-from purgatory_udf.launch.jvm import PYSPARK_SHELL
+from purgatory_udf.launch.jvm import JVM_OPTION_VARIABLES, PYSPARK_SHELL, ClassArchive, class_archive_for
 from purgatory_udf.launch.runtimes import report_progress
 
 

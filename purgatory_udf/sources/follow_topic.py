@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend, backend_of
-from purgatory_udf.backend.dataset import Dataset, LocalDataset, SparkDataset
+from purgatory_udf.backend.dataset import Dataset, LocalDataset
 from purgatory_udf.backend.delta_store import LOG_PROPERTIES, spark_schema
 from purgatory_udf.backend.file_system import require_no_file
+from purgatory_udf.backend.spark_dataset import SparkDataset
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.common.local_files import local_bytes
 from purgatory_udf.contract import Rejection, read_line
@@ -94,7 +95,7 @@ class TopicSteps(ABC):
             with suppress(NeedsSparkError):
                 self.run(LocalBackend(), LocalDataset.of(messages.toArrow().cast(MESSAGES)), step)
                 return
-        self.run(self._backend, SparkDataset(messages, MESSAGES), step)
+        self.run(self._backend, SparkDataset.of(messages, MESSAGES), step)
 
     @abstractmethod
     def run(self, backend: Backend, messages: Dataset, step: int) -> None:

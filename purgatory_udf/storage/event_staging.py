@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend, Session, SparkBackend, backend_of
-from purgatory_udf.backend.dataset import Dataset, LocalDataset, PackedDataset, SparkDataset
+from purgatory_udf.backend.dataset import Dataset, LocalDataset
 from purgatory_udf.backend.delta_store import Commit, Condition, Transaction, transaction_options, with_column_comments
+from purgatory_udf.backend.spark_dataset import OrderedDataset, SparkDataset
 from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
 from purgatory_udf.storage.output_folder import Layout
 
@@ -103,8 +104,8 @@ def append_dataset(
 
 
 def _by_file(events: SparkDataset, count: int, per_file: int) -> DataFrame:
-    """Return the events in time order, with a partition for each file. Packed events are in time order already."""
-    if isinstance(events, PackedDataset):
+    """Return the events in time order, with a partition for each file. Ordered events are cut only."""
+    if isinstance(events, OrderedDataset):
         return events.partition_by_count(per_file)
     return partition_by_file(events.frame, count, per_file)
 

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from purgatory_udf.backend import dataset, process_pool
+from purgatory_udf.backend import dataset, process_pool, spark_dataset
 from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend
-from purgatory_udf.backend.dataset import Dataset, PackedDataset
+from purgatory_udf.backend.dataset import Dataset, Step
+from purgatory_udf.backend.spark_dataset import OrderedDataset, SparkDataset, Unpack
 
 SCHEMA = pa.schema([("key", pa.string()), ("place", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 ROWS = pa.table(
@@ -143,6 +144,59 @@ def test_total_order_is_kept_across_tasks(backends: list[Backend]) -> None:
         assert sum(row["place"] for row in rows) == 499_500
 
 
+TASKS = pa.schema([("first", pa.int64()), ("places", pa.list_(pa.int64()))])
+
+
+def _task_of(first: int) -> Step:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        places = [place for batch in batches for place in batch.column("place").to_pylist()]
+        yield pa.record_batch([pa.array([first]), pa.array([places])], TASKS)
+
+    return work
+
+
+def test_tasks_of_total_order_know_rows_before(
+    backends: list[Backend], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Spark, ranges of about 300 rows; no interval of 100 values is divided."""
+    monkeypatch.setattr(spark_dataset, "_RANGE_ROWS", 300)
+    numbers = pa.table({"place": [(7 * number) % 1000 for number in range(1000)]})
+    for number, backend in enumerate(backends):
+        folder = str(tmp_path / str(number))
+        made = backend.dataset_of(numbers).map_numbered(["place"], _task_of, TASKS, 100, folder).collect()
+        tasks = sorted(made.to_pylist(), key=lambda task: int(task["first"]))
+        assert [place for task in tasks for place in task["places"]] == [*range(1000)]
+        assert [task["first"] for task in tasks] == [task["places"][0] for task in tasks]
+        assert [task["first"] % 100 for task in tasks] == [0] * len(tasks)
+    assert len(tasks) in (3, 4)
+
+
+def test_chunks_are_read_with_needed_columns_only(spark: SparkSession, tmp_path: Path) -> None:
+    kept = SparkBackend(spark).dataset_of(ROWS).keep(str(tmp_path))
+    chosen = kept.where_in("key", ["a", "b"]).rename("place", "number").select("number", "at").union(kept.select("key"))
+    assert isinstance(chosen, SparkDataset)
+    steps = [branch.step for branch in chosen._branches]
+    assert [step.columns for step in steps if isinstance(step, Unpack)] == [
+        (("place", "number"), ("at", "at")),
+        (("key", "key"),),
+    ]
+    assert sorted(chosen.collect().to_pylist(), key=repr)[:2] == [
+        {"number": 2, "at": ROWS.column("at")[4].as_py(), "key": None},
+        {"number": 3, "at": ROWS.column("at")[3].as_py(), "key": None},
+    ]
+
+
+def test_large_groups_and_many_buckets_stay_whole(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are distributed to buckets every few bytes, so each group is in many chunks."""
+    monkeypatch.setattr(spark_dataset, "_DISTRIBUTED_BYTES", 1_000)
+    keys = ["large"] * 2_000 + [f"{number % 100}" for number in range(1_000)]
+    table = pa.table({"key": keys, "place": [*range(3_000)][::-1]})
+    firsts = SparkBackend(spark).dataset_of(table).map_groups(["key"], ["place"], _firsts, FIRSTS).collect()
+    expected = [{"key": "large", "first": 1_000, "rows": 2_000}]
+    expected += [{"key": f"{number}", "first": 99 - number, "rows": 10} for number in range(100)]
+    assert _sorted(firsts) == sorted(expected, key=repr)
+
+
 def _ordered(backend: Backend, folder: Path, numbers: pa.Table) -> Dataset:
     """Return numbers in their order, kept; a task adds them up."""
     return backend.dataset_of(numbers).map_in_order(["place"], _running_sum, SUMS, "task").keep(str(folder))
@@ -177,7 +231,7 @@ def test_ordered_rows_are_partitioned_between_milliseconds(spark: SparkSession, 
     """Chunks of at least 2,000 rows hold 300 rows of each millisecond; three of them reach 5,000 rows."""
     numbers = pa.table({"place": [number * 1_000 // 300 for number in range(20_000)]})
     ordered = _ordered(SparkBackend(spark), tmp_path, numbers)
-    assert isinstance(ordered, PackedDataset)
+    assert isinstance(ordered, OrderedDataset)
     partitions = ordered.partition_by_count(5_000)
     rows = partitions.selectExpr("spark_partition_id() AS part", "place").toArrow().sort_by("place").to_pydict()
     assert rows["place"] == numbers["place"].to_pylist()
@@ -198,11 +252,11 @@ def test_ordered_rows_are_partitioned_between_milliseconds(spark: SparkSession, 
     ],
 )
 def test_partitions_end_with_millisecond(firsts: list[int], lasts: list[int], partitions: list[int]) -> None:
-    assert dataset.partitions_of_chunks([10, 10, 10, 10], firsts, lasts, rows=20) == partitions
+    assert spark_dataset.partitions_of_chunks([10, 10, 10, 10], firsts, lasts, rows=20) == partitions
 
 
 def test_no_rows_have_no_partition() -> None:
-    assert dataset.partitions_of_chunks([], [], [], rows=20) == []
+    assert spark_dataset.partitions_of_chunks([], [], [], rows=20) == []
 
 
 def test_kept_rows_are_computed_once(backends: list[Backend], tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_intervals_stay_in_one_task(spilling: Backend, monkeypatch: pytest.Monke
     for backend in (spilling, LocalBackend()):
         rows = backend.dataset_of(pa.table({"at": times}))
         assert isinstance(rows, LocalDataset)
-        tasks = rows.map_numbered(["at"], step, TASKS, 100).collect().to_pylist()
+        tasks = rows.map_numbered(["at"], step, TASKS, 100, "").collect().to_pylist()
         assert [time for task in tasks for time in task["times"]] == [*range(1000)]
         assert [task["first"] for task in tasks] == [task["times"][0] for task in tasks]
         assert all(task["first"] % 100 == 0 for task in tasks)

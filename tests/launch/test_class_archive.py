@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from purgatory_udf.launch import class_archive, runtimes
-from purgatory_udf.launch.class_archive import ClassArchive, class_archive_for
+from purgatory_udf.launch import jvm, runtimes
+from purgatory_udf.launch.jvm import ClassArchive, class_archive_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,7 +112,7 @@ def _run_main(archive: ClassArchive, code: str) -> subprocess.CompletedProcess[s
     command = [
         sys.executable,
         "-m",
-        class_archive.__name__,
+        jvm.__name__,
         str(archive.folder),
         archive.name,
         sys.executable,
@@ -138,10 +138,10 @@ def test_archive_is_created_after_replacing_program_exits(tmp_path: Path) -> Non
     """Opening the named pipe waits until the archive is written, without a timeout."""
     os.mkfifo(tmp_path / "written")
     code = (
-        "import os; from pathlib import Path; from purgatory_udf.launch import class_archive\n"
-        f"archive = class_archive.ClassArchive(Path({str(tmp_path)!r}), 'a')\n"
+        "import os; from pathlib import Path; from purgatory_udf.launch import jvm\n"
+        f"archive = jvm.ClassArchive(Path({str(tmp_path)!r}), 'a')\n"
         f"command = ['sh', '-c', 'echo made >> ../log; echo x > archive; echo > {tmp_path}/written']\n"
-        "class_archive.create_in_background(archive, command, os.environ)\n"
+        "jvm.create_in_background(archive, command, os.environ)\n"
         f"os.execv('/bin/sh', ['sh', '-c', 'echo job >> {tmp_path}/log'])\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}

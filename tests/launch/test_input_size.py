@@ -9,6 +9,7 @@ from typing import Annotated
 import pytest
 import typer
 
+from jobs import ingest
 from purgatory_udf.common import local_files
 from purgatory_udf.launch import backend_choice
 from purgatory_udf.launch import job as job_module
@@ -87,6 +88,23 @@ def test_small_inputs_select_settings(tmp_path: Path, more: list[str], local: bo
     job = job_module.Job(run, reads=("events", "trace"))
     assert job.check(["--trace", _file(tmp_path / "a.jsonl", 9), *more], local) is None
     assert job.settings == settings
+
+
+@pytest.mark.parametrize(
+    ("form", "out", "settings"),
+    [
+        ("request-log", "out", backend_choice.PYTHON),
+        ("request-log", "s3a://bucket/out", ()),
+        ("jsonl", "out", ()),
+    ],
+)
+def test_large_request_logs_leave_work_to_python(
+    tmp_path: Path, form: str, out: str, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = _file(tmp_path / "request.log", backend_choice.LITTLE_BYTES + 1)
+    assert ingest.main.check(["--from", form, log, "--out", out]) is None
+    assert ingest.main.settings == settings
 
 
 def test_large_inputs_keep_defaults(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.dataset import Dataset, LocalDataset, Part, SparkDataset
+from purgatory_udf.backend.dataset import Dataset, LocalDataset, Part
+from purgatory_udf.backend.spark_dataset import SparkDataset
 from purgatory_udf.contract.tables import EVENTS, TIMESTAMP
 from purgatory_udf.sources.trace_files.piece_validation import (
     SEQ_PER_FILE,

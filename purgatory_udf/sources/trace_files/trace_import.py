@@ -16,8 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
-from purgatory_udf.backend.dataset import Dataset, SparkDataset
+from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.backend.file_system import require_no_file
+from purgatory_udf.backend.spark_dataset import SparkDataset
 from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import counted
@@ -124,7 +125,7 @@ def decide_rows(
     taken = compared.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
     events = partition_by_file(taken.select(*TABLES["events"].names), counts.accepted, options.events_per_file)
     texts = _with_text(backend, compared, totals, source).select(*REJECTED_EVENTS.names)
-    return ImportDecision(counts, partial(write_files, events), rejected.union(SparkDataset(texts, REJECTED_EVENTS)))
+    return ImportDecision(counts, partial(write_files, events), rejected.union(SparkDataset.of(texts, REJECTED_EVENTS)))
 
 
 def _decide_refused(

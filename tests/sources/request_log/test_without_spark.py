@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from jobs import fidelity, ingest
 from purgatory_udf.backend import dataset, process_pool, spilled_dataset
-from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.backend.backend import LocalBackend, SparkBackend
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.sources.request_log.importing import import_tables, log_import
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
@@ -73,6 +73,17 @@ def test_rejections_and_pseudonyms_equal_spark(spark: SparkSession, piece: Piece
     for name in IMPORTED_TABLES:
         assert rows(tmp_path / "ours", name) == rows(tmp_path / "theirs", name)
     assert len(DeltaTable(str(tmp_path / "ours" / "events")).file_uris()) > 1
+
+
+@pytest.mark.nightly
+def test_import_on_cluster_is_equal(
+    replayed_on_spark: Replayed, piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster, Spark writes the events; on one machine, the Python workers do."""
+    monkeypatch.setattr(SparkBackend, "is_on_this_machine", lambda self, *paths: False)
+    import_log(tmp_path, str(piece.logs[0].parent), *piece.options)
+    for name in IMPORTED_TABLES:
+        assert rows(tmp_path, name) == rows(replayed_on_spark.out, name)
 
 
 def test_interrupted_import_restarts(piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

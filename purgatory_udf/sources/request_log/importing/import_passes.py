@@ -384,9 +384,10 @@ def _dated(
         operations = previous.operations.union(operations)
     fetches = None
     if previous is None and reads is None:
-        # No fetch has offsets or another time than its own, and joining many nested rows takes long.
-        fetches = operations.where_null("fetch", null=False).rename("time_us", "at_us")
-        operations = operations.where_null("fetch")
+        # No fetch has offsets or another time than its own, and joining many nested rows takes long. An operation
+        # without `event` is a fetch; the column `fetch` is larger, so it would take longer to read.
+        fetches = operations.where_null("event").rename("time_us", "at_us")
+        operations = operations.where_null("event", null=False)
     produced = timelines.where_in("part", [import_rows.PRODUCED])
     plain = [name for name in operations.schema.names if name not in ("numbers", "packed")]
     columns = ", ".join(f"o.{name}" for name in plain)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend
-from purgatory_udf.backend.dataset import Dataset, LocalDataset, Step
+from purgatory_udf.backend.dataset import Dataset, Step
 from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import require_local_path
@@ -44,6 +44,7 @@ WRITTEN = pa.schema(
         ("size", pa.int64()),
         ("stats", pa.string()),
         ("rows", pa.int64()),
+        ("first", pa.int64()),
         ("file", pa.int32()),
         ("at_line", pa.int64()),
         ("rule", pa.string()),
@@ -145,12 +146,11 @@ def write_tables(
     return accepted, bad_lines + refused
 
 
-def write_events(
-    unordered: LocalDataset, finish: Step, files: EventFiles, run_id: str, source: SourceName
-) -> LocalDataset:
+def write_events(unordered: Dataset, finish: Step, files: EventFiles, run_id: str, source: SourceName) -> Dataset:
     """Finish events and write them to files, in parallel; return the files and the rejected events (WRITTEN).
 
-    Each event is made and written by the same process, because reading it in another one would take as long.
+    Each event is made and written by the same process, because reading it in another one would take as long. Spark's
+    workers are processes of this machine.
 
     Args:
         unordered: Rows of `import_passes.unordered_events`.
@@ -184,7 +184,7 @@ def write_events(
 
         return work
 
-    return unordered.map_numbered(EVENT_ORDER, step, WRITTEN, 1000)
+    return unordered.map_numbered(EVENT_ORDER, step, WRITTEN, 1000, f"{files.folder}/ordered")
 
 
 def _refused(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -196,7 +196,7 @@ def _refused(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _written(table: str, parts: Sequence[pa.Table], number: int, folder: str) -> pa.RecordBatch:
-    """Write files of a table to a folder, and return them as rows of WRITTEN."""
+    """Write files of a table to a folder, and return them as rows of WRITTEN; `number` events precede them."""
     from purgatory_udf.backend.local_delta import needing_spark, write_file
 
     with needing_spark():
@@ -205,6 +205,7 @@ def _written(table: str, parts: Sequence[pa.Table], number: int, folder: str) ->
                 "table": table,
                 "folder": folder,
                 "rows": part.num_rows,
+                "first": number,
                 **write_file(part, number, folder, _INDEXED[table]),
             }
             for part in parts
@@ -217,6 +218,7 @@ def _create_of_files(layout: Layout, written: pa.Table) -> int:
     from purgatory_udf.backend.local_delta import create_of_files, create_with_files
 
     files = written.filter(written.column("name").is_valid()).to_pylist()
+    files.sort(key=lambda file: int(file["first"]))
     for table, metadata in ((RECORDED_TABLE, {}), (EVENTS_TABLE, TIME_ORDER_METADATA)):
         of_table, schema = [file for file in files if file["table"] == table], COMMENTED_TABLES[table]
         if of_table:

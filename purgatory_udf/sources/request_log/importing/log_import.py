@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
-from purgatory_udf.backend.dataset import Dataset, LocalDataset, Step
+from purgatory_udf.backend.dataset import Dataset, Step
 from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.common import secrets
 from purgatory_udf.common.console import counted
@@ -133,6 +133,8 @@ def ingest_request_log(
         overview = overview_of(read)
         _require_requests(overview.tally.counts, files)
         rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
+        is_local = backend.is_on_this_machine(layout.out)
+        event_files = EventFiles(layout.table(STAGING), options.events_per_file) if is_local else None
         whole = WholeLog(
             backend,
             given,
@@ -141,7 +143,7 @@ def ingest_request_log(
             keep,
             rename,
             report_phase,
-            EventFiles(layout.table(STAGING), options.events_per_file) if isinstance(backend, LocalBackend) else None,
+            event_files,
         )
         converted = whole.convert(read, overview)
         bad_lines = converted.report.counts["bad_lines"]
@@ -194,7 +196,8 @@ class WholeLog:
         keep: Computes rows once, for several uses.
         rename: Replaces names by pseudonyms.
         report_phase: Called with a line of text at the start of each phase.
-        files: Where a local backend writes the events to files, which have no tables yet. If None, the events are rows.
+        files: Where processes of this machine write the events to files, which have no tables yet. If None, the events
+            are rows.
     """
 
     backend: Backend
@@ -238,7 +241,6 @@ class WholeLog:
     def _finished(self, unordered: Dataset) -> Dataset:
         if self.files is None:
             return in_order(unordered, self.source, self.rename)
-        assert isinstance(unordered, LocalDataset)
         finish = import_tasks.finish_events(self.rename, self.source)
         return write_events(unordered, finish, self.files, self.run_id, self.source)
 
