@@ -316,10 +316,10 @@ def _named(batch: pa.RecordBatch, source: Callable[[int], str]) -> pa.RecordBatc
     if remote.null_count < batch.num_rows:
         place = batch.schema.get_field_index("recorded")
         batch = batch.set_column(place, batch.schema.field(place), _of_remote_fetches(batch.column(place), remote))
-    files, lines = batch.column("file").to_pylist(), batch.column("line").to_pylist()
-    names = {file: source(file) for file in set(files) if file is not None and file >= 0}
-    ids = [f"{names[file]}:{line}" if line >= 0 else None for file, line in zip(files, lines, strict=True)]
-    named = batch.append_column("request_id", pa.array(ids, pa.string()))
+    files, lines = batch.column("file").dictionary_encode(), batch.column("line")
+    names = [source(file) if file >= 0 else None for file in files.dictionary.to_pylist()]
+    ids = pc.binary_join_element_wise(pa.array(names, pa.string()).take(files.indices), lines.cast(pa.string()), ":")
+    named = batch.append_column("request_id", pc.if_else(pc.greater_equal(lines, 0), ids, None))
     return named.append_column("at_line", batch.column("line"))
 
 
