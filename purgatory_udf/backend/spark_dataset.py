@@ -242,10 +242,14 @@ class SparkDataset(Dataset):
         return SparkDataset([Branch(_stored(self._packed(), folder), Unpack.all_of(self.schema))], self.schema)
 
     def collect(self) -> pa.Table:
+        if self._has_no_steps:
+            return self.frame.toArrow().cast(self.schema)
         chunks = self._packed().select("chunk").toArrow().to_batches()
         return pa.Table.from_batches(Unpack.all_of(self.schema)(iter(chunks)), self.schema)
 
     def count(self) -> int:
+        if self._has_no_steps:
+            return self.frame.count()
         counted = self.map(partial(map, _rows_counted), _COUNTED)
         return sum(counted.collect().column("rows").to_pylist())
 
@@ -253,6 +257,10 @@ class SparkDataset(Dataset):
         frame = self.frame
         rows = with_column_comments(frame.select(*schema.names), schema)
         SparkDelta(frame.sparkSession).append_frame(path, rows, transaction)
+
+    @property
+    def _has_no_steps(self) -> bool:
+        return all(branch.step is None for branch in self._branches)
 
     def _with(self, branches: Iterator[Branch] | Sequence[Branch], schema: pa.Schema) -> SparkDataset:
         """Return a dataset of this kind with changed steps."""

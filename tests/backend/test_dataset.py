@@ -171,6 +171,16 @@ def test_tasks_of_total_order_know_rows_before(
     assert len(tasks) in (3, 4)
 
 
+def test_no_rows_have_no_results(spark: SparkSession, tmp_path: Path) -> None:
+    rows = SparkBackend(spark).dataset_of(ROWS.slice(0, 0)).keep(str(tmp_path / "kept"))
+    results = [
+        rows.map_groups(["key"], [], lambda batches: batches, SCHEMA),
+        rows.map_in_order(["place"], lambda batches: batches, SCHEMA, "task"),
+        rows.map_numbered(["place"], _task_of, TASKS, 1, str(tmp_path / "ordered")),
+    ]
+    assert [each.collect().num_rows for each in results] == [0, 0, 0]
+
+
 def test_chunks_are_read_with_needed_columns_only(spark: SparkSession, tmp_path: Path) -> None:
     kept = SparkBackend(spark).dataset_of(ROWS).keep(str(tmp_path))
     chosen = kept.where_in("key", ["a", "b"]).rename("place", "number").select("number", "at").union(kept.select("key"))
