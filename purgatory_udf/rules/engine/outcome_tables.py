@@ -344,6 +344,9 @@ def _null_if_empty(column: pa.Array) -> pa.Array:
     """Replace empty strings, which stand for missing request and client ids, by null."""
     if column.null_count == len(column):
         return column
+    lengths = np.diff(np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset))
+    if lengths.all():
+        return column
     empty = pc.equal(column, "")
     return pc.if_else(empty, pa.scalar(None, pa.string()), column) if pc.any(empty).as_py() else column
 
@@ -352,14 +355,10 @@ class _KeyNames:
     """Topics, partitions and readable names of keys; the last readable name is null and means "no key"."""
 
     def __init__(self, keys: list[str]) -> None:
-        _, partitions, topics = zip(*map(key_parts, keys), strict=True) if keys else ((), (), ())
-        self.topic, self.partition = _Strings(topics), pa.array(partitions, pa.int32())
-        readable = [f"{topic}-{at}" for topic, at in zip(topics, partitions, strict=True)]
-        if NO_PARTITION in partitions:
-            readable = [
-                topic if at == NO_PARTITION else name
-                for topic, at, name in zip(topics, partitions, readable, strict=True)
-            ]
+        parts = [key_parts(key) for key in keys]
+        self.topic = _Strings([topic for _, _, topic in parts])
+        self.partition = pa.array([partition for _, partition, _ in parts], pa.int32())
+        readable = [topic if partition == NO_PARTITION else f"{topic}-{partition}" for _, partition, topic in parts]
         self.readable = _Strings([*readable, None])
 
 

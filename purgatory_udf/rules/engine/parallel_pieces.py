@@ -235,10 +235,13 @@ class _MergedPieces:
 
 
 def _key_names(keys: Records) -> list[str]:
-    fields = (keys[name].tolist() for name in ("topic", "length", "broker", "partition"))
+    topics, lengths, brokers, partitions = (keys[name].tolist() for name in ("topic", "length", "broker", "partition"))
+    # Most keys of a topic have its name at the same address.
+    texts = {where: decode_string(*where) for where in {*zip(topics, lengths, strict=True)}}
+    names = {broker: ANY_BROKER if broker == UNKNOWN else broker for broker in {*brokers}}
     return [
-        f"{ANY_BROKER if broker == UNKNOWN else broker}/{partition}/{decode_string(topic, length)}"
-        for topic, length, broker, partition in zip(*fields, strict=True)
+        f"{names[broker]}/{partition}/{texts[topic, length]}"
+        for topic, length, broker, partition in zip(topics, lengths, brokers, partitions, strict=True)
     ]
 
 
