@@ -95,7 +95,7 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
     rows, count = len(table), threads or threads_for(len(table))
     errors = _errors(items.field("error"), columns.maybe("error"))
     starts = [_piece_start(rows * nth // count, columns, items.field("error")) for nth in range(count + 1)]
-    records = np.array([column_record(arrays[column]) for column in EventColumn], COLUMN)
+    records = np.array([column_record(arrays[column]) for column in EventColumn]).view(COLUMN).ravel()
     parsed = parse_in_parallel(
         records,
         starts,

@@ -340,15 +340,13 @@ def _empty_table(schema: pa.Schema) -> pa.Table:
     return schema.empty_table()
 
 
-def _null_if_empty(column: pa.Array) -> pa.Array:
-    """Replace empty strings, which stand for missing request and client ids, by null."""
-    if column.null_count == len(column):
-        return column
+def _ids(ids: pa.Array, rows: pa.Array) -> pa.Array:
+    """Return the request or client ids in these rows. Empty strings, which stand for missing ids, become null."""
+    if ids.null_count == len(ids):
+        return pa.nulls(len(rows), pa.string())
+    column = ids.take(rows)
     lengths = np.diff(np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset))
-    if lengths.all():
-        return column
-    empty = pc.equal(column, "")
-    return pc.if_else(empty, pa.scalar(None, pa.string()), column) if pc.any(empty).as_py() else column
+    return column if lengths.all() else pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
 
 
 class _KeyNames:
@@ -444,8 +442,8 @@ class OutcomeColumns:
             "operation_id": pa.array(longs[Int64Field.SEQ]),
             "kind": _KINDS.column(ints[Int32Field.CODE]),
             "broker": pa.array(ints[Int32Field.BROKER]),
-            "request_id": _null_if_empty(decided.request_ids.take(text)),
-            "client_id": _null_if_empty(decided.client_ids.take(text)),
+            "request_id": _ids(decided.request_ids, text),
+            "client_id": _ids(decided.client_ids, text),
             "key": names.readable.column(ints[Int32Field.KEY]),
             "started_at": _timestamps(longs[Int64Field.STARTED]),
             "completed_at": ended_at,
