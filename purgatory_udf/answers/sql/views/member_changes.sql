@@ -7,6 +7,7 @@ WITH clients AS (
     SELECT coalesce(e.broker, 0) AS broker, e.group AS group_id, e.member_id, max(e.client_id) AS client_id
     FROM events e
     WHERE e.type IN ('consumer_group_heartbeat', 'join_group', 'heartbeat')
+        AND e.group IN (SELECT t.group FROM member_transitions t)
     GROUP BY coalesce(e.broker, 0), e.group, e.member_id
 )
 SELECT m.broker, m.group AS group, m.at AS at, unix_micros(m.at) AS at_us, m.member_id, c.client_id, m.from_state,

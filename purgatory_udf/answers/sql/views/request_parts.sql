@@ -34,8 +34,9 @@ exploded AS (
 )
 SELECT seq AS operation_id, is_produce, broker, time_us, acks, timeout_ms, replica_id, is_committed,
     part.topic AS topic, part.partition AS partition, part.throttled AS throttled,
-    replica_id < 0 AND (NOT is_whole OR coalesce(trigger = part.topic || '-' || CAST(part.partition AS STRING), false))
-        AS is_trigger,
+    -- Few fetches are whole; with OR, names would be concatenated for all.
+    replica_id < 0 AND CASE WHEN is_whole
+        THEN coalesce(trigger = part.topic || '-' || CAST(part.partition AS STRING), false) ELSE true END AS is_trigger,
     is_produce AND part.error = 'NONE' AS is_appended,
     CASE WHEN is_produce THEN part.last_offset + 1 ELSE part.fetch_offset END AS reached,
     CASE WHEN is_produce THEN part.bytes END AS bytes
