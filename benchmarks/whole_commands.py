@@ -104,16 +104,20 @@ def run(command: Sequence[str], work: Path) -> Measurement:
 
 def _watch_memory(root: int, ended: threading.Event, peak: list[int]) -> None:
     """Keep the largest sum of the bytes of the process and its descendants in `peak` until `ended` is set."""
+    known: set[int] = set()
     while not ended.wait(_INTERVAL):
-        total, waiting = 0, [root]
+        total, found, waiting = 0, set(), [root]
         while waiting:
             pid = waiting.pop()
+            found.add(pid)
             with suppress(OSError):
                 # A process that was just forked shares all memory with its parent.
                 share = re.search(r"^Pss: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-                total += 1024 * int(share[1]) if share else 0
+                # Until it executes another program, a JVM's child may use the memory of the JVM, which counts twice.
+                total += 1024 * int(share[1]) if share and pid in known else 0
                 for children in Path(f"/proc/{pid}/task").glob("*/children"):
                     waiting += map(int, children.read_text().split())
+        known = found
         peak[0] = max(peak[0], total)
 
 
