@@ -118,7 +118,7 @@ def _needs_spark(**given: Any) -> bool:
 
 
 def _in_python(**given: Any) -> bool:
-    # Spark's JVM writes the rows of tables elsewhere.
+    # Tables that are not on this machine are written by Spark's JVM, row by row.
     return _options_of(**given).form is InputFormat.REQUEST_LOG and is_local_path(given["out"])
 
 

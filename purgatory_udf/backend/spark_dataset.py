@@ -12,7 +12,7 @@ only they unpack all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain, groupby, pairwise
@@ -155,7 +155,7 @@ class SparkDataset(Dataset):
         )
 
     def map(self, step: Step, schema: pa.Schema) -> SparkDataset:
-        return self._with([self._then(branch, step) for branch in self._branches], schema)
+        return self._with((self._then(branch, step) for branch in self._branches), schema)
 
     def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> SparkDataset:
         in_buckets = self._in_buckets(partial(numbers_of_groups, keys, _BUCKETS))
@@ -239,7 +239,8 @@ class SparkDataset(Dataset):
         return SparkDataset(branches, schema)
 
     def keep(self, folder: str) -> SparkDataset:
-        return SparkDataset([Branch(_stored(self._packed(), folder), Unpack.all_of(self.schema))], self.schema)
+        stored = _stored(self._packed(), folder).select("chunk")
+        return SparkDataset([Branch(stored, Unpack.all_of(self.schema))], self.schema)
 
     def collect(self) -> pa.Table:
         if self._has_no_steps:
@@ -262,7 +263,7 @@ class SparkDataset(Dataset):
     def _has_no_steps(self) -> bool:
         return all(branch.step is None for branch in self._branches)
 
-    def _with(self, branches: Iterator[Branch] | Sequence[Branch], schema: pa.Schema) -> SparkDataset:
+    def _with(self, branches: Iterable[Branch], schema: pa.Schema) -> SparkDataset:
         """Return a dataset of this kind with changed steps."""
         return SparkDataset([*branches], schema)
 
@@ -309,10 +310,10 @@ class OrderedDataset(SparkDataset):
 
     def __init__(self, packed: DataFrame, step: Step, schema: pa.Schema) -> None:
         """Create a dataset of the rows that a step reads from chunks (`_PACKED`)."""
-        super().__init__([Branch(packed, step)], schema)
+        super().__init__([Branch(packed.select("chunk"), step)], schema)
         self._chunks = packed
 
-    def _with(self, branches: Iterator[Branch] | Sequence[Branch], schema: pa.Schema) -> SparkDataset:
+    def _with(self, branches: Iterable[Branch], schema: pa.Schema) -> SparkDataset:
         (branch,) = branches
         assert branch.step is not None
         return OrderedDataset(self._chunks, branch.step, schema)
@@ -344,7 +345,7 @@ class OrderedDataset(SparkDataset):
         count = partitions[-1] + 1 if partitions else 1
         placed = sf.broadcast(self._chunks.sparkSession.createDataFrame(places))
         joined = self._chunks.join(placed, ["task", "number"]).repartitionById(count, "partition")
-        in_order = joined.sortWithinPartitions("task", "number")
+        in_order = joined.sortWithinPartitions("task", "number").select("chunk")
         return _in_python(Branch(in_order, self._branches[0].step), self.schema)
 
 
@@ -369,9 +370,8 @@ def _in_python(branch: Branch, schema: pa.Schema) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     assert branch.step is not None
-    frame = branch.frame.select("chunk") if branch.frame.columns == _PACKED.names else branch.frame
     step = freeze_in_workers(without_garbage_collection(branch.step))
-    return frame.mapInArrow(step, from_arrow_schema(schema))
+    return branch.frame.mapInArrow(step, from_arrow_schema(schema))
 
 
 def _stored(chunks: DataFrame, folder: str) -> DataFrame:
