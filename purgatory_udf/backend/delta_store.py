@@ -95,8 +95,8 @@ class DeltaStore(ABC):
         """Return whether there is a table at the path. A folder that an interrupted write left has no first commit."""
 
     @abstractmethod
-    def create(self, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
-        """Create an empty table, partitioned by the columns `partitioned_by`, unless it exists.
+    def create(self, path: str, schema: pa.Schema) -> None:
+        """Create an empty table unless it exists.
 
         Concurrent writers need an existing table, because two first commits conflict.
         """
@@ -118,20 +118,13 @@ class DeltaStore(ABC):
         """Return the number of rows that meet all conditions in `where`; without conditions, of all rows."""
 
     @abstractmethod
-    def append(
-        self,
-        path: str,
-        rows: pa.Table,
-        transaction: Transaction | None = None,
-        partitioned_by: Sequence[str] = (),
-    ) -> None:
+    def append(self, path: str, rows: pa.Table, transaction: Transaction | None = None) -> None:
         """Append rows in one commit. Does nothing if the table already has the transaction.
 
         Args:
             path: Folder of the table, which is created if it does not exist.
             rows: The rows.
             transaction: Id of the write; None for a write that is never repeated.
-            partitioned_by: Partition columns of a table that is created.
         """
 
     def append_batches(
@@ -198,7 +191,7 @@ class SparkDelta(DeltaStore):
 
         return bool(DeltaTable.isDeltaTable(self._spark, path))
 
-    def create(self, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
+    def create(self, path: str, schema: pa.Schema) -> None:
         from delta.tables import DeltaTable
 
         if self.is_table(path):
@@ -209,7 +202,7 @@ class SparkDelta(DeltaStore):
         if "`" in path:
             # DeltaTable builds an identifier from the path, quoted by this letter: write no rows instead.
             empty = self._spark.createDataFrame([], spark_schema(schema))
-            empty.write.format("delta").partitionBy(*partitioned_by).options(**LOG_PROPERTIES).save(path)
+            empty.write.format("delta").options(**LOG_PROPERTIES).save(path)
             return
         # Delta compares the location as given with Hadoop's form of it, letter by letter.
         builder = (
@@ -219,7 +212,7 @@ class SparkDelta(DeltaStore):
         )
         for name, value in LOG_PROPERTIES.items():
             builder = builder.property(name, value)
-        builder.partitionedBy(*partitioned_by).execute()
+        builder.execute()
 
     def identity(self, path: str) -> Identity:
         table = self._table(path)
@@ -241,31 +234,18 @@ class SparkDelta(DeltaStore):
     def count(self, path: str, where: Sequence[Condition] = ()) -> int:
         return self._where(path, where).count()
 
-    def append(
-        self,
-        path: str,
-        rows: pa.Table,
-        transaction: Transaction | None = None,
-        partitioned_by: Sequence[str] = (),
-    ) -> None:
-        self.append_frame(path, self._frame_of(rows), transaction, partitioned_by)
+    def append(self, path: str, rows: pa.Table, transaction: Transaction | None = None) -> None:
+        self.append_frame(path, self._frame_of(rows), transaction)
 
-    def append_frame(
-        self,
-        path: str,
-        rows: DataFrame,
-        transaction: Transaction | None = None,
-        partitioned_by: Sequence[str] = (),
-    ) -> None:
+    def append_frame(self, path: str, rows: DataFrame, transaction: Transaction | None = None) -> None:
         """Append a DataFrame's rows, as `append` does.
 
         Args:
             path: Folder of the table.
             rows: The rows.
             transaction: Id of the write; None for a write that is never repeated.
-            partitioned_by: Partition columns of a table that is created.
         """
-        writer = rows.write.format("delta").mode("append").partitionBy(*partitioned_by)
+        writer = rows.write.format("delta").mode("append")
         writer.options(**transaction_options(transaction)).save(path)
 
     def overwrite(
@@ -328,8 +308,8 @@ class FallbackDelta(DeltaStore):
     def is_table(self, path: str) -> bool:
         return self._either(lambda store: store.is_table(path))
 
-    def create(self, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
-        self._either(lambda store: store.create(path, schema, partitioned_by))
+    def create(self, path: str, schema: pa.Schema) -> None:
+        self._either(lambda store: store.create(path, schema))
 
     def identity(self, path: str) -> Identity:
         return self._either(lambda store: store.identity(path))
@@ -343,14 +323,8 @@ class FallbackDelta(DeltaStore):
     def count(self, path: str, where: Sequence[Condition] = ()) -> int:
         return self._either(lambda store: store.count(path, where))
 
-    def append(
-        self,
-        path: str,
-        rows: pa.Table,
-        transaction: Transaction | None = None,
-        partitioned_by: Sequence[str] = (),
-    ) -> None:
-        self._either(lambda store: store.append(path, rows, transaction, partitioned_by))
+    def append(self, path: str, rows: pa.Table, transaction: Transaction | None = None) -> None:
+        self._either(lambda store: store.append(path, rows, transaction))
 
     def append_batches(
         self,

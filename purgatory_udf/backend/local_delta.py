@@ -124,7 +124,7 @@ class LocalDelta(DeltaStore):
         except (NewerProtocolError, DamagedLogError):
             return True
 
-    def create(self, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
+    def create(self, path: str, schema: pa.Schema) -> None:
         if self.is_table(path):
             return
         place = require_local_path(path)
@@ -138,7 +138,6 @@ class LocalDelta(DeltaStore):
                 str(place),
                 Schema.from_arrow(schema),
                 mode="error",
-                partition_by=[*partitioned_by],
                 configuration=dict(LOG_PROPERTIES),
             )
 
@@ -175,20 +174,13 @@ class LocalDelta(DeltaStore):
         path: str,
         rows: pa.Table | pa.RecordBatchReader,
         transaction: Transaction | None = None,
-        partitioned_by: Sequence[str] = (),
     ) -> None:
         place = str(require_local_path(path))
         with needing_spark():
             table = _table_without(place, transaction)
             if table is None:
                 return
-            write_table(
-                table,
-                rows,
-                mode="append",
-                partition_by=[*partitioned_by] or None,
-                commit_properties=_commit(transaction),
-            )
+            write_table(table, rows, mode="append", commit_properties=_commit(transaction))
 
     def append_batches(
         self,

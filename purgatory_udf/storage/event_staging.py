@@ -1,4 +1,4 @@
-"""Writes events in time order, in files of about a given size, and relays events from one query to the next.
+"""Writes events in time order, in files of about a given size.
 
 A micro-batch takes whole files in the order of their commits. Files are in time order, and no millisecond is divided
 between two files. Each batch is therefore complete up to its last millisecond, and no table depends on the borders of
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend, Session, SparkBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, LocalDataset
-from purgatory_udf.backend.delta_store import Commit, Condition, Transaction, transaction_options, with_column_comments
+from purgatory_udf.backend.delta_store import Commit, Transaction, transaction_options, with_column_comments
 from purgatory_udf.backend.spark_dataset import OrderedDataset, SparkDataset
 from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
 from purgatory_udf.storage.output_folder import Layout
@@ -38,11 +38,6 @@ TIME_ORDER_METADATA = {"userMetadata": TIME_ORDER}
 _ADDING = {"WRITE", "STREAMING UPDATE", "MERGE", "UPDATE", "OPTIMIZE", "CREATE TABLE AS SELECT"}
 # Columns by which readers skip files; statistics of every column cost a third of an import.
 INDEXED = ("event_time", "time_us", "seq")
-
-# Partition column of the relay: the latest millisecond of a batch.
-UNTIL = "until_ms"
-# The query that reads the relay; its checkpoint has the progress.
-READER = "brokers"
 
 
 def write_in_time_order(
@@ -196,47 +191,6 @@ def stage_events(
         log.info("sorting %s events into files of about %s events each", f"{count:,}", f"{per_batch:,}")
         write_in_time_order(backend.spark.read.format("delta").load(events), layout.staged, count, per_batch)
     return layout.staged, 1
-
-
-# The relay: events on their way from groups that decide part of an operation to their brokers' groups. It is a table
-# between two queries. Each batch of the first query is one commit, in a partition named by its latest millisecond.
-# Batches come in time order, so all partitions before the watermark of the second query's last finished batch have been
-# read.
-
-
-def create_relay(session: Session, layout: Layout, packed: pa.Schema) -> None:
-    """Create the empty relay table unless it exists, with the columns `packed` and one for partitioning."""
-    schema = packed.append(pa.field(UNTIL, pa.int64()))
-    backend_of(session).delta(layout.relay).create(layout.relay, schema, (UNTIL,))
-
-
-def clean_relay(session: Session, layout: Layout) -> int:
-    """Delete the rows of the relay that the second query has read; return the number of deleted batches.
-
-    It may be called while both queries run.
-    """
-    backend = backend_of(session)
-    store = backend.delta(layout.relay)
-    if not store.is_table(layout.relay):
-        return 0
-    read_ms = _read_until_ms(backend.files, layout)
-    batches = (name for name in backend.files.names(layout.relay) if name.startswith(f"{UNTIL}="))
-    processed = [name for name in batches if int(name.removeprefix(f"{UNTIL}=")) < read_ms]
-    if processed:
-        # Remove files from the table first, then from the disk: no reader opens a deleted file.
-        store.delete(layout.relay, [Condition(UNTIL, "<", read_ms)])
-    for name in processed:
-        backend.files.remove(f"{layout.relay}/{name}")
-    return len(processed)
-
-
-def _read_until_ms(files: Any, layout: Layout) -> int:
-    """Return the watermark of the last batch that the second query has finished; 0 if it has finished none."""
-    checkpoint = layout.checkpoint(READER)
-    done = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdigit()]
-    entry = files.read(f"{checkpoint}/offsets/{max(done)}") if done else None
-    # The first line is a version, the second the metadata of the batch, the others are offsets of sources.
-    return int(json.loads(entry.decode().splitlines()[1])["batchWatermarkMs"]) if entry else 0
 
 
 def content_version(session: Session, path: str) -> int:

@@ -18,7 +18,7 @@ from purgatory_udf.backend.backend import Backend, backend_of
 from purgatory_udf.backend.delta_store import RETENTION_HOURS, DeltaStore, Size
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.storage import event_staging, run_records
+from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout, is_locked
 
 if TYPE_CHECKING:
@@ -100,8 +100,6 @@ def _delete_working_files(backend: Backend, layout: Layout) -> Iterator[str]:
             if name != _CHECKPOINTS:
                 backend.files.remove(f"{layout.internal}/{name}")
                 yield f"{layout.internal}/{name}"
-    elif batches := event_staging.clean_relay(backend, layout):
-        yield f"{layout.relay}: {batches} batches that were processed"
     if not is_locked(layout.out, "ingest") and not is_locked(layout.out, "replay"):
         for name in _IMPORT_FOLDERS:
             path = layout.table(name)

@@ -40,11 +40,6 @@ class Layout:
         return self.table("_replay")
 
     @property
-    def relay(self) -> str:
-        """Path of the relay table: serialized events that the first query relays to the second, grouped by broker."""
-        return f"{self.internal}/relay"
-
-    @property
     def answers(self) -> str:
         """Path of the table of replayed responses to requests of group members, except successful heartbeats."""
         return f"{self.internal}/group_answers"
@@ -56,7 +51,7 @@ class Layout:
 
     def path_of(self, table: str) -> str:
         """Return the path of a public or internal table."""
-        return {"relay": self.relay, "group_answers": self.answers}.get(table) or self.table(table)
+        return self.answers if table == "group_answers" else self.table(table)
 
     def control(self, query: str) -> str:
         """Return the path of a query's control table. Its drain row moves the watermark past the end of a trace."""

@@ -134,7 +134,7 @@ class Sink:
         self._count(number, heads, rows)
         writer = BatchWriter(self.backend, self.layout, self.stream_id, self.rules, number, self._end_ms)
         wanted = {name: count for name, count in rows.items() if name not in self._unwritten}
-        writes = writer.writes(batch, wanted, rows.total(), heads)
+        writes = writer.writes(batch, wanted, rows.total())
         if self.gauges is not None:
             writes.append(lambda: self._write_gauges(writer, number, heads))
         if writes:

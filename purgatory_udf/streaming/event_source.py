@@ -47,9 +47,7 @@ _POLL_SECONDS = 1.0
 _MAX_PARTITION_GROUPED_EVENTS, _MAX_PARTITION_GROUPS = 20_000, 50
 
 
-def delta_stream(
-    spark: SparkSession, path: str, files: int | None = None, since: int | None = None, shrinks: bool = False
-) -> DataFrame:
+def delta_stream(spark: SparkSession, path: str, files: int | None = None, since: int | None = None) -> DataFrame:
     """Return a Delta table as a stream.
 
     Args:
@@ -59,11 +57,8 @@ def delta_stream(
         since: Version of the table to start from (`startingVersion`). The stream then reads commit by commit, and the
             files of a commit in their order. If None, Delta starts with a snapshot and sorts its files by their
             modification time.
-        shrinks: Whether rows may be deleted after they have been read.
     """
     reader = spark.readStream.format("delta")
-    if shrinks:
-        reader = reader.option("ignoreDeletes", True)
     if since is not None:
         reader = reader.option("startingVersion", since)
     if files is not None:

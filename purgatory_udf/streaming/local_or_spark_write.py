@@ -7,11 +7,10 @@ folders. Both unpack the rows from the output chunks of the rules (`table_unpack
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,9 +18,8 @@ from purgatory_udf.backend.backend import Backend, SparkBackend
 from purgatory_udf.backend.delta_store import SparkDelta, Transaction
 from purgatory_udf.backend.spark_workers import freeze_in_workers
 from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
-from purgatory_udf.storage.event_staging import UNTIL
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.streaming.stateful_adapter import INPUT_SCHEMA, RELAY, STATUS, WAITS, AnyRules, rows_until
+from purgatory_udf.streaming.stateful_adapter import STATUS, WAITS, AnyRules, rows_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 MOST_LOCAL_ROWS = 4_000_000
 # Rows that one task writes quickly: a file per task that has only a few rows is expensive to write and to read.
 _ROWS_PER_TASK = 1 << 18
-# Maximum size, in bytes, of rows that this process writes as one file.
-_BYTES_OF_ONE_FILE = 1 << 26
 
 
 class ChunkBatch(ABC):
@@ -114,30 +110,23 @@ class BatchWriter:
     number: int
     end_ms: Callable[[str], int | None]
 
-    def writes(
-        self, batch: ChunkBatch, wanted: Mapping[str, int], total: int, heads: Sequence[dict[str, Any]]
-    ) -> list[Callable[[], None]]:
+    def writes(self, batch: ChunkBatch, wanted: Mapping[str, int], total: int) -> list[Callable[[], None]]:
         """Return a function for each table of the batch, which writes it by this process or by Spark.
 
         Args:
             batch: The chunks of the batch.
             wanted: The tables to write, with their numbers of rows.
             total: Number of rows of all tables of the batch, by which a batch counts as small.
-            heads: The result of `batch.heads()`.
         """
         if not wanted:
             return []
         if not batch.is_small(total):
             assert isinstance(batch, SparkChunks)
-            return [self._spark_write(batch, table, wanted[table], heads) for table in sorted(wanted)]
+            return [self._spark_write(batch, table, wanted[table]) for table in sorted(wanted)]
         writes = []
         chunks = batch.chunks(wanted)
         for table in sorted(wanted):
-            of_table = chunks.filter(pc.equal(chunks.column("table"), table))
-            if table == RELAY and of_table.nbytes > _BYTES_OF_ONE_FILE and isinstance(batch, SparkChunks):
-                writes.append(self._spark_write(batch, table, wanted[table], heads))
-            else:
-                writes.append(self._local_write(of_table, table))
+            writes.append(self._local_write(chunks.filter(pc.equal(chunks.column("table"), table)), table))
         return writes
 
     def append(self, rows: pa.Table, table: str) -> None:
@@ -152,9 +141,6 @@ class BatchWriter:
         """Return a function by which this process unpacks the chunks of a table and appends the rows."""
 
         def write() -> None:
-            if table == RELAY:
-                self.append(_relayed(chunks), table)
-                return
             unpack = table_unpacker(self.rules, table, self.end_ms(table))
             schema, path = self._commented(table, self.rules.schema(table)), self.layout.path_of(table)
 
@@ -167,50 +153,28 @@ class BatchWriter:
 
         return write
 
-    def _spark_write(
-        self, batch: SparkChunks, table: str, count: int, heads: Sequence[dict[str, Any]]
-    ) -> Callable[[], None]:
+    def _spark_write(self, batch: SparkChunks, table: str, count: int) -> Callable[[], None]:
         """Return a function by which Spark unpacks the chunks of a table and appends the rows.
 
         Args:
             batch: The chunks of the batch.
             table: The table.
             count: Number of its rows, which determines the number of tasks.
-            heads: The result of `batch.heads()`.
         """
         from pyspark.sql import functions as sf
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        of_table = batch.frame.where(sf.col("table") == table)
-        partitioned_by: tuple[str, ...] = ()
-        if table == RELAY:
-            until_ms = max(head["time_us"] for head in heads if head["table"] == RELAY) // 1000
-            # One file per batch: a reader takes a batch as a whole.
-            rows = of_table.select(
-                "group",
-                sf.timestamp_micros("time_us").alias("event_time"),
-                "payload",
-                sf.lit(until_ms).cast("bigint").alias(UNTIL),
-            ).repartition(1)
-            partitioned_by = (UNTIL,)
-        else:
-            payloads = of_table.select("payload").coalesce(max(1, -(-count // _ROWS_PER_TASK)))
-            unpack = freeze_in_workers(table_unpacker(self.rules, table, self.end_ms(table)))
-            rows = payloads.mapInArrow(unpack, from_arrow_schema(self.rules.schema(table)))
+        payloads = batch.frame.where(sf.col("table") == table).select("payload")
+        unpack = freeze_in_workers(table_unpacker(self.rules, table, self.end_ms(table)))
+        rows = payloads.coalesce(max(1, -(-count // _ROWS_PER_TASK))).mapInArrow(
+            unpack, from_arrow_schema(self.rules.schema(table))
+        )
         store = SparkDelta(batch.frame.sparkSession)
         path, transaction = self.layout.path_of(table), self._transaction(table)
-        return lambda: store.append_frame(path, rows, transaction, partitioned_by)
+        return lambda: store.append_frame(path, rows, transaction)
 
     def _transaction(self, table: str) -> Transaction:
         return Transaction(f"{self.stream_id}/{table}", self.number)
-
-
-def _relayed(chunks: pa.Table) -> pa.Table:
-    """Return a batch's chunks as rows of the relay table, in a separate partition."""
-    times_us = chunks.column("time_us")
-    until_ms = pa.array(np.full(len(chunks), pc.max(times_us).as_py() // 1000))
-    columns = [chunks.column("group"), times_us.cast(INPUT_SCHEMA.field("event_time").type), chunks.column("payload")]
-    return pa.table([*columns, until_ms], names=[*INPUT_SCHEMA.names, UNTIL])
 
 
 def table_unpacker(

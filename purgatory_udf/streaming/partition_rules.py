@@ -1,8 +1,8 @@
 """`Rules` for partitions and topics: the compiled engine behind the interface of the streaming queries.
 
 If groups are brokers, one query decides every operation. If they are TopicPartitions or shards, an operation may have
-keys in several groups. A first query then decides the operations that are whole in one group, and relays its events to
-a second query, grouped by broker, which decides the split operations and reads the gauges.
+keys in several groups. One query then decides the operations that are whole in one group. A second query reads the same
+events, grouped by broker, decides the split operations and reads the gauges.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import ENDS, TABLES
 from purgatory_udf.rules.engine.calls_from_events import explode, present_columns
 from purgatory_udf.rules.engine.key_shards import (
-    Grouping,
     by_broker,
     concat_calls,
     defer_split_fetches,
     grouping_function,
     keep_split,
     keep_whole,
-    merge_split_requests,
+    mark_split,
     split_call,
 )
 from purgatory_udf.rules.engine.loop.codes import Code
@@ -35,7 +34,7 @@ from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, EngineSettings, State, step
 from purgatory_udf.rules.engine.loop.state_codec import decode_call, decode_state, encode_call, encode_state
 from purgatory_udf.rules.engine.outcome_tables import OutcomeColumns, gauge_table
-from purgatory_udf.streaming.stateful_adapter import CLOCK, RELAY, STATUS, InputChunk, OutputChunk, Plan, Rules, Scalars
+from purgatory_udf.streaming.stateful_adapter import CLOCK, STATUS, InputChunk, OutputChunk, Plan, Rules, Scalars
 from purgatory_udf.streaming.status_update import event_count_update, partition_update
 
 OUTPUT_TABLES = (*ENDS, "watches", "purgatory_gauges")
@@ -71,9 +70,13 @@ class PartitionRules(Rules[State, Call]):
         return present_columns(names)
 
     def split_by_group(self, events: pa.Table) -> Iterator[InputChunk]:
-        return _input_chunks(
-            explode(events, self.config), grouping_function(self.config.grouping, self.config.grouping_shards)
-        )
+        call = explode(events, self.config)
+        group = grouping_function(self.config.grouping, self.config.grouping_shards)
+        if self.scope is OperationScope.SPLIT:
+            call, group = mark_split(call, group), by_broker
+        if len(call):
+            for name, part in split_call(call, group):
+                yield InputChunk(name, int(part.events["t"].max()), encode_call(part))
 
     def decode_rows(self, values: Sequence[bytes]) -> Call:
         return concat_calls([decode_call(value) for value in values])
@@ -107,17 +110,12 @@ class PartitionRules(Rules[State, Call]):
         if self.scope is OperationScope.WHOLE:
             decided = keep_whole(step(state, defer_split_fetches(rows), horizon_ms, self.limits))
         elif self.scope is OperationScope.SPLIT:
-            decided = keep_split(step(state, merge_split_requests(rows), horizon_ms, self.limits))
+            decided = keep_split(step(state, rows, horizon_ms, self.limits))
         else:
             decided = step(state, rows, horizon_ms, self.limits)
-        return state, self._chunks(group, state, rows, decided, horizon_ms)
+        return state, self._chunks(group, state, decided, horizon_ms)
 
-    def _chunks(
-        self, group: str, state: State, rows: Call, decided: Decisions, horizon_ms: int
-    ) -> Iterator[OutputChunk]:
-        if self.scope is OperationScope.WHOLE:
-            for broker, time_us, payload in _input_chunks(rows, by_broker):
-                yield OutputChunk(RELAY, broker, time_us, 0, payload)
+    def _chunks(self, group: str, state: State, decided: Decisions, horizon_ms: int) -> Iterator[OutputChunk]:
         if len(decided.ended):
             ended = OutcomeColumns(decided, self.plan.run_id, self.plan.trace_end_us)
             for table, ends in zip(ENDS, ended.outcomes(), strict=True):
@@ -134,15 +132,9 @@ class PartitionRules(Rules[State, Call]):
             yield OutputChunk(STATUS, group, horizon_ms * 1000, 0, update)
 
     def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[OutputChunk]:
-        if not self.plan.is_followed or not events:
-            return
-        yield OutputChunk(STATUS, CLOCK, latest_us, 0, event_count_update(events))
-        if self.scope is OperationScope.WHOLE:
-            # Events without partitions are not relayed, but the clock of the second query needs their time. It must not
-            # pass events that still wait for the watermark.
-            clock_us = min(latest_us, horizon_ms * 1000) if self.plan.has_disorder else latest_us
-            if clock_us:
-                yield OutputChunk(RELAY, CLOCK, clock_us, 0, b"")
+        # The query of whole operations counts the same events.
+        if self.plan.is_followed and events and self.scope is not OperationScope.SPLIT:
+            yield OutputChunk(STATUS, CLOCK, latest_us, 0, event_count_update(events))
 
     def schema(self, table: str) -> pa.Schema:
         return TABLES[table]
@@ -151,12 +143,6 @@ class PartitionRules(Rules[State, Call]):
         for payload in payloads:
             with pa.ipc.open_stream(payload) as stream:
                 yield from stream
-
-
-def _input_chunks(call: Call, group: Grouping) -> Iterator[InputChunk]:
-    if len(call):
-        for name, part in split_call(call, group):
-            yield InputChunk(name, int(part.events["t"].max()), encode_call(part))
 
 
 def _to_chunks(name: str, table: pa.Table, latest_us: int = 0) -> Iterator[OutputChunk]:

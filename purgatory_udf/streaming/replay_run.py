@@ -40,7 +40,6 @@ from purgatory_udf.streaming.single_batch_replay import require_single_batch
 from purgatory_udf.streaming.stateful_adapter import Plan, closing_ms
 from purgatory_udf.streaming.status_file import StatusFiles
 from purgatory_udf.streaming.streaming_query import (
-    BROKERS,
     QUERIES,
     Queries,
     interrupt_on_sigterm,
@@ -237,9 +236,7 @@ def follow(backend: SparkBackend, events: EventTable, config: Config, layout: La
         sinks = [*queries.partition_sinks(most_bytes, _LEAST_BYTES), queries.group_sink()]
         if events.has_share_groups():
             sinks.append(queries.share_sink())
-        made = [make(*each) for each in sinks]
-        # A query that others read from starts first, and stops first.
-        running = [query.start() for query in sorted(made, key=lambda query: query.name == BROKERS)]
+        running = [make(*each).start() for each in sinks]
         try:
             unknown = Survey(0, 0, 0, None, None, most_bytes, _LEAST_BYTES)
             monitor_query(running[0], "replay", unknown, running[1:], counts)

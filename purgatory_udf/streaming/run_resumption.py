@@ -75,10 +75,10 @@ def semantic_settings(config: Config) -> dict[str, Any]:
     return {key: value for key, value in config.model_dump(mode="json").items() if key not in _EXECUTION_SETTINGS}
 
 
-# Versions of the formats of a run's state. `queries` is increased when the number of queries, the tables between them,
-# the schema of Spark's state, or the names of its groups change.
+# Versions of the formats of a run's state. `queries` is increased when the number of queries, their sources, the schema
+# of Spark's state, or the names of its groups change.
 FORMATS = {
-    "queries": 4,
+    "queries": 5,
     "partitions": state_codec.VERSION,
     "groups": group_state_store.VERSION,
     "frames": column_frames.VERSION,

@@ -38,9 +38,9 @@ from purgatory_udf.rules.purgatory.clock import STEP_MS, Pauses
 if TYPE_CHECKING:
     import pandas as pd
 
-# Values of `OutputChunk.table` that are not tables: input of the second query, an update of the status file, and
-# changes of watcher lists for gauges that span several groups.
-RELAY, STATUS, WAITS = "relay", "status", "waits"
+# Values of `OutputChunk.table` that are not tables: an update of the status file, and changes of watcher lists for
+# gauges that span several groups.
+STATUS, WAITS = "status", "waits"
 
 # Schema of the input of the stateful operator.
 INPUT_SCHEMA = pa.schema([("group", pa.string()), ("event_time", TIMESTAMP), ("payload", pa.binary())])
@@ -68,10 +68,10 @@ class OutputChunk(NamedTuple):
     """Serialized rows of one table that one call has produced.
 
     Attributes:
-        table: The table, or one of `RELAY`, `STATUS`, `WAITS`.
-        group: Of a `RELAY`, the group of the second query; of a `STATUS`, the group it describes; else empty.
-        time_us: When the last operation in it ended. Of `RELAY`, `STATUS` and `WAITS`: the time up to which events are
-            decided, or 0.
+        table: The table, or one of `STATUS`, `WAITS`.
+        group: Of a `STATUS`, the group it describes; else empty.
+        time_us: When the last operation in it ended. Of `STATUS` and `WAITS`: the time up to which events are decided,
+            or 0.
         rows: The number of rows; 0 for `STATUS` and `WAITS`.
         payload: The serialized rows.
     """

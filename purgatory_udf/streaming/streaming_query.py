@@ -1,7 +1,7 @@
 """The streaming queries of a run. Each reads the same events, groups them, and writes the outcomes to tables.
 
-If groups are brokers, partitions need one query. If they are partitions or shards, a first query decides the operations
-that are complete in one group, and a second query, grouped by broker, decides the operations that span several groups.
+If groups are brokers, partitions need one query. If they are partitions or shards, one query decides the operations
+that are complete in one group, and another one, grouped by broker, decides the operations that span several groups.
 Consumer groups are one more query.
 
 arriving ─┐
@@ -39,7 +39,6 @@ from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.rules.engine.partition_engine import engine_settings
 from purgatory_udf.rules.groups.group_gauges import GaugeState
-from purgatory_udf.storage import event_staging
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.batch_sink import CoordinatorGauges, Sink
@@ -69,8 +68,8 @@ if TYPE_CHECKING:
 
 # Whether Spark makes a micro-batch without data, for timers alone.
 _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
-# Names of the queries: partitions, the brokers behind them, consumer groups.
-QUERIES = (PARTITIONS, BROKERS, GROUPS, SHARES) = ("partitions", event_staging.READER, "groups", "shares")
+# Names of the queries: partitions, operations that span groups of partitions, consumer groups, share groups.
+QUERIES = (PARTITIONS, BROKERS, GROUPS, SHARES) = ("partitions", "brokers", "groups", "shares")
 _POLL_SECONDS = 1
 _STOP_POLL_SECONDS = 0.05
 # How long `stop_queries` waits for a running batch.
@@ -280,13 +279,9 @@ def stream_queries(
     """
 
     def make(title: str, sink: Sink) -> Query:
-        if sink.name == BROKERS:
-            # A batch of the first query is one file. All batches of a long trace at once would not fit in memory.
-            files = None if sink.rules.plan.is_followed else 1
-            arriving = lambda: delta_stream(backend.spark, sink.layout.relay, files, since=0, shrinks=True)  # noqa: E731
-        else:
-            arriving = lambda: pack_events(events(), sink.rules, file_schema)  # noqa: E731
-        return Query(backend, title, arriving, config.max_disorder_ms, sink)
+        return Query(
+            backend, title, lambda: pack_events(events(), sink.rules, file_schema), config.max_disorder_ms, sink
+        )
 
     return make
 
@@ -317,9 +312,8 @@ class Queries:
         rules = PartitionRules(self.plan, config, settings)
         if config.grouping == "broker":
             return [("replay", self._sink(PARTITIONS, rules, closes=closes and self.plan.is_one_batch))]
-        event_staging.create_relay(self.backend, self.layout, INPUT_SCHEMA)
-        shares, rest = replace(rules, scope=OperationScope.WHOLE), replace(rules, scope=OperationScope.SPLIT)
-        return [("replay", self._sink(PARTITIONS, shares)), (BROKERS, self._sink(BROKERS, rest))]
+        whole, split = replace(rules, scope=OperationScope.WHOLE), replace(rules, scope=OperationScope.SPLIT)
+        return [("replay", self._sink(PARTITIONS, whole)), (BROKERS, self._sink(BROKERS, split))]
 
     def group_sink(self) -> tuple[str, Sink]:
         """Return title and sink of the query of consumer groups."""

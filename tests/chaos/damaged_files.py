@@ -35,7 +35,6 @@ KINDS = {
     "rows of the events": "events/*.parquet",
     "log of the runs": "runs/_delta_log/*.json",
     "rows of the runs": "runs/*.parquet",
-    "log of the relay": "_replay/relay/_delta_log/*.json",
 }
 # Files of an output without Spark, which has tables only.
 LOCAL_KINDS = {

@@ -26,7 +26,6 @@ from purgatory_udf.streaming.local_or_spark_write import table_unpacker
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
 from purgatory_udf.streaming.stateful_adapter import (
     CLOCK,
-    RELAY,
     STATUS,
     TICK_FORMAT,
     WAITS,
@@ -59,31 +58,25 @@ def stream(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> t
     start_ms = min(event["time_us"] for event in events) // 1000
     limits = EngineSettings(purge_intervals(config), start_ms, pauses=Pauses.from_events(events))
     rules = PartitionRules(Plan("run", config.max_disorder_ms > 0, None), config, limits)
-    has_one_query = config.grouping == "broker"
-    delay_ms = config.max_disorder_ms + 1
-    first = StatefulOperator(
-        state_function(replace(rules, scope=OperationScope.ALL if has_one_query else OperationScope.WHOLE)),
-        delay_ms=delay_ms,
-        chunk=chunk,
-    )
-    second = StatefulOperator(
-        state_function(replace(rules, scope=OperationScope.SPLIT)), delay_ms=delay_ms, chunk=chunk
-    )
     chunks: list[Row] = []
-    relayed: list[list[Row]] = []
-    for batch in [*batches, None, []]:
-        rows = first.batch([(CLOCK, end_us, b"")] if batch is None else _input_rows(batch, rules))
-        chunks += rows
-        relayed.append([(group, us, payload) for table, group, us, _, payload in rows if table == RELAY])
-        first.advance()
-    for relayed_batch in [] if has_one_query else [*relayed, None, []]:
-        chunks += second.batch([(CLOCK, end_us, b"")] if relayed_batch is None else relayed_batch)
-        second.advance()
-    for groups in (first, second):
+    queries = []
+    for each in _queries(rules):
+        groups = StatefulOperator(state_function(each), delay_ms=config.max_disorder_ms + 1, chunk=chunk)
+        queries.append(groups)
+        for batch in [*batches, None, []]:
+            chunks += groups.batch([(CLOCK, end_us, b"")] if batch is None else _input_rows(batch, each))
+            groups.advance()
         assert groups.dropped == 0
         assert all(value[0] == 0 for value in groups.values.values()), "watches are open after the drain row"
         assert not groups.timers, "timeouts are left after the drain row"
-    return outcomes_of(*(_table(rules, name, chunks) for name in ENDS)), first
+    return outcomes_of(*(_table(rules, name, chunks) for name in ENDS)), queries[0]
+
+
+def _queries(rules: PartitionRules) -> list[PartitionRules]:
+    """Return the rules of each query: one if groups are brokers, else one for whole and one for split operations."""
+    if rules.config.grouping == "broker":
+        return [rules]
+    return [replace(rules, scope=scope) for scope in (OperationScope.WHOLE, OperationScope.SPLIT)]
 
 
 def _input_rows(batch: list[Event], rules: PartitionRules) -> list[Row]:
@@ -178,7 +171,7 @@ def test_followed_gauges_are_read_without_new_events(events: list[Event], config
     pauses = Pauses.from_events([*ordered, *clocks])
     limits = EngineSettings(purge_intervals(chosen), ordered[0]["time_us"] // 1000, pauses=pauses)
     rules = PartitionRules(Plan("run", False, None, is_followed=True), chosen, limits)
-    rows = _follow([_input_rows(batch, rules) for batch in batches], rules)
+    rows = _follow(batches, rules)
     gauges = _table(rules, "purgatory_gauges", rows)
     by_end = [
         (row["broker"], row["purgatory"], row["at"], row["watched"], row["delayed"]) for row in gauges.to_pylist()
@@ -205,8 +198,8 @@ def test_clock_event_expires_split_operation(allowed_ms: int, clocks: list[int])
     ticks = [{"type": "clock", "time_us": at * 1_000_000, "seq": at} for at in clocks]
     limits = EngineSettings(purge_intervals(config), trace_start_ms=1000)
     rules = PartitionRules(Plan("run", allowed_ms > 0, None, is_followed=True), config, limits)
-    rows = _follow([_input_rows(batch, rules) for batch in ([fetch], *([clock] for clock in ticks))], rules)
-    assert {count for table, _, _, count, _ in rows if table in (RELAY, STATUS)} == {0}
+    rows = _follow([[fetch], *([clock] for clock in ticks)], rules)
+    assert {count for table, _, _, count, _ in rows if table == STATUS} == {0}
     ended = _table(rules, "expirations", rows)
     assert list(zip(ended["operation_id"].to_pylist(), ended["wait_ms"].to_pylist(), strict=True)) == [(1, 100)]
 
@@ -364,45 +357,25 @@ def test_call_returns_all_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "has_disorder", "times", "relayed_us"),
-    [
-        (OperationScope.ALL, False, (5_000_900, 4000), None),
-        (OperationScope.SPLIT, True, (5_000_900, 4000), None),
-        (OperationScope.WHOLE, False, (5_000_900, 4000), 5_000_900),
-        (OperationScope.WHOLE, True, (5_000_900, 4000), 4_000_000),
-        (OperationScope.WHOLE, True, (5_000_900, 6000), 5_000_900),
-        (OperationScope.WHOLE, True, (5_000_900, 0), None),
-    ],
+    ("scope", "counted"), [(OperationScope.ALL, True), (OperationScope.WHOLE, True), (OperationScope.SPLIT, False)]
 )
-def test_clock_group_counts_and_relays_time(
-    scope: OperationScope, has_disorder: bool, times: tuple[int, int], relayed_us: int | None
-) -> None:
-    """The first of two queries relays the time; with disorder, up to the watermark at most."""
+def test_one_query_counts_followed_events(scope: OperationScope, counted: bool) -> None:
     limits = EngineSettings(purge_intervals(BY_BROKER), 1000)
-    rules = PartitionRules(Plan("run", has_disorder, None, is_followed=True), BY_BROKER, limits, scope)
-    relay = [(RELAY, CLOCK, relayed_us, 0, b"")] if relayed_us is not None else []
-    assert list(rules.tick(3, *times)) == [(STATUS, CLOCK, times[0], 0, b'{"events": 3}'), *relay]
-    assert list(rules.tick(0, *times)) == []
-    assert list(replace(rules, plan=Plan("run", has_disorder, None)).tick(3, *times)) == []
+    rules = PartitionRules(Plan("run", False, None, is_followed=True), BY_BROKER, limits, scope)
+    counts = [(STATUS, CLOCK, 5_000_900, 0, b'{"events": 3}')] if counted else []
+    assert list(rules.tick(3, 5_000_900, 4000)) == counts
+    assert list(rules.tick(0, 5_000_900, 4000)) == []
+    assert list(replace(rules, plan=Plan("run", False, None)).tick(3, 5_000_900, 4000)) == []
 
 
-def _follow(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:
+def _follow(batches: list[list[Event]], rules: PartitionRules) -> list[Row]:
     """Run the query, or both queries. After each batch Spark runs one without data, in which timeouts fire."""
-    delay_ms, has_one_query = rules.config.max_disorder_ms + 1, rules.config.grouping == "broker"
-    first = StatefulOperator(
-        state_function(replace(rules, scope=OperationScope.ALL if has_one_query else OperationScope.WHOLE)),
-        delay_ms=delay_ms,
-    )
-    second = StatefulOperator(state_function(replace(rules, scope=OperationScope.SPLIT)), delay_ms=delay_ms)
     chunks: list[Row] = []
-    for batch in batches:
-        for each in (batch, []):
-            rows = first.batch(each)
-            first.advance()
-            chunks += rows
-            relayed = [(group, us, payload) for table, group, us, _, payload in rows if table == RELAY]
-            for relayed_batch in [] if has_one_query else (relayed, []):
-                chunks += second.batch(relayed_batch)
-                second.advance()
-    assert first.dropped == second.dropped == 0
+    for each in _queries(rules):
+        groups = StatefulOperator(state_function(each), delay_ms=rules.config.max_disorder_ms + 1)
+        for batch in batches:
+            for rows in (_input_rows(batch, each), []):
+                chunks += groups.batch(rows)
+                groups.advance()
+        assert groups.dropped == 0
     return chunks

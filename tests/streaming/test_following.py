@@ -76,21 +76,11 @@ def trace_portions() -> list[list[Event]]:
 
 
 @dataclass(frozen=True)
-class Relay:
-    """Batches between the two queries before and after `maintain`, and its output."""
-
-    before: list[str]
-    after: list[str]
-    output: str
-
-
-@dataclass(frozen=True)
 class Followed:
     """The table of events and the output folder."""
 
     events: str
     out: Path
-    relay: Relay
 
 
 @pytest.fixture(scope="module")
@@ -106,30 +96,12 @@ def followed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> F
         query_running_replay(out)
     with replay_in_thread(spark, options):
         append_events(spark, folder, middle)
-        _process_both_queries(spark)
-        relay = run_maintain(out)
+        process_all_available(spark)
+        with redirect_stdout(io.StringIO()):
+            assert maintain.status(["--out", str(out)], open_local) == 0
         append_events(spark, folder, last)
-        _process_both_queries(spark)
-    return Followed(events, out, relay)
-
-
-def _process_both_queries(spark: SparkSession) -> None:
-    """Wait twice: the second query reads what the first one has written."""
-    process_all_available(spark)
-    process_all_available(spark)
-
-
-def run_maintain(out: Path) -> Relay:
-    relay, output = Path(Layout(str(out)).relay), io.StringIO()
-    before = relayed_batches(relay)
-    with redirect_stdout(output):
-        assert maintain.status(["--out", str(out)], open_local) == 0
-    return Relay(before, relayed_batches(relay), output.getvalue())
-
-
-def relayed_batches(relay: Path) -> list[str]:
-    """Return the folders of the relay's batches in order of time."""
-    return sorted((path.name for path in relay.glob("until_ms=*")), key=lambda name: int(name.partition("=")[2]))
+        process_all_available(spark)
+    return Followed(events, out)
 
 
 def query_running_replay(out: Path) -> None:
@@ -166,16 +138,8 @@ def test_followed_tables_equal_whole_trace(followed: Followed, whole: Path, name
     assert sorted_rows(followed.out, name) == expected
 
 
-def test_maintain_deletes_relayed_batches_of_running_replay(followed: Followed) -> None:
-    """It deletes only batches that the second query has read, as the tables show."""
-    before, after = followed.relay.before, followed.relay.after
-    # The first query may have relayed more since.
-    deleted = [name for name in before if name not in after]
-    assert deleted and deleted == before[: len(deleted)]
-    assert after, "the second query may not have read the last batch yet"
-    layout = Layout(str(followed.out))
-    assert f"deleted: {layout.relay}: " in followed.relay.output
-    assert DeltaTable(layout.answers).to_pyarrow_table().num_rows == 0
+def test_followed_replay_keeps_no_group_answers(followed: Followed) -> None:
+    assert DeltaTable(Layout(str(followed.out)).answers).to_pyarrow_table().num_rows == 0
 
 
 def test_followed_counts_equal_whole_trace(spark: SparkSession, followed: Followed, whole: Path) -> None:

@@ -15,10 +15,11 @@ from deltalake import DeltaTable
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.partition_engine import event_table
-from purgatory_udf.storage import event_staging, run_records
+from purgatory_udf.storage import run_records
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
+from purgatory_udf.streaming import replay_run
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.support import oracle_traces, small_spark
@@ -105,7 +106,7 @@ def resumed(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables
     run = run_replay(
         spark, ReplayOptions(events, str(killed), load_config(None, ["batch_events=450", "grouping=partition"]))
     )
-    assert Path(Layout(str(killed)).checkpoint("brokers"), "commits", "1").exists(), "there are several relayed batches"
+    assert Path(Layout(str(killed)).checkpoint("brokers"), "commits", "1").exists(), "there are several batches"
     return run, _rows(killed)
 
 
@@ -140,7 +141,7 @@ def test_one_batch_by_shard_has_same_tables(
             events, str(tmp_path / "out"), load_config(None, ["grouping=shard", "grouping_shards=3"])
         )
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(event_staging, "create_relay", stop)
+            patch.setattr(replay_run, "replay_queries", stop)
             run_replay(spark, options)
         again = run_replay(spark, options)
     finally:

@@ -2,8 +2,7 @@
 
 If groups are brokers, each has every key of its operations and decides them alone. If groups are partitions or shards,
 an operation is *split* if its keys are in several of them, and none can decide it. Such a group decides its whole
-operations and relays its events to a second group, of the broker, which decides the split operations and reads the
-gauges.
+operations. The group of the broker, which gets the same events, decides the split operations and reads the gauges.
 """
 
 from __future__ import annotations
@@ -182,25 +181,21 @@ def _compact_call(call: Call, events: Records, request_parts: Records) -> Call:
     )
 
 
-def merge_split_requests(call: Call) -> Call:
-    """Merge the pieces of each request that several groups have relayed into one request."""
-    events = call.events
-    pieces = (events["split"] > 0) & (events["total"] > 0)
-    if not pieces.any():
+def mark_split(call: Call, group: Grouping) -> Call:
+    """Mark the requests that have keys in several groups, as `split_call` does, without splitting the call."""
+    numbers: dict[str, int] = {}
+    of_key = np.array([numbers.setdefault(group(name), len(numbers)) for name in call.names], dtype=np.int64)
+    with_parts = np.flatnonzero(call.events["count"])
+    if len(numbers) < 2 or not len(with_parts):
         return call
-    same = np.zeros(len(events), dtype=bool)
-    same[1:] = pieces[1:] & pieces[:-1]
-    for name in ("t", "seq"):
-        same[1:] &= events[name][1:] == events[name][:-1]
-    rows, parents = _part_rows(events)
-    number = np.cumsum(~same) - 1
-    request_parts = take_records(call.request_parts, rows)
-    order = np.lexsort((request_parts["ordinal"], number[parents]))
-    merged = take_records(events, ~same)
-    merged["count"] = np.bincount(number[parents], minlength=len(merged))
-    with_parts = np.flatnonzero(merged["count"] > 0)
-    merged["first"][with_parts] = (np.cumsum(merged["count"]) - merged["count"])[with_parts]
-    return replace(call, events=merged, request_parts=take_records(request_parts, order), capacity=None)
+    count = call.events["count"][with_parts].astype(np.int64)
+    rows, _ = _part_rows(call.events)
+    of_row = of_key[call.request_parts["key"][rows]]
+    starts = np.cumsum(count) - count
+    in_several = np.minimum.reduceat(of_row, starts) != np.maximum.reduceat(of_row, starts)
+    events = copy_records(call.events)
+    events["split"][with_parts] |= in_several & (events["total"][with_parts] > 0)
+    return replace(call, events=events, capacity=None)
 
 
 def concat_calls(calls: Sequence[Call]) -> Call:
@@ -258,7 +253,7 @@ def keep_whole(decided: Decisions) -> Decisions:
 
 
 def keep_split(decided: Decisions) -> Decisions:
-    """Select what a broker's group decides about relayed events: split operations, and all gauges."""
+    """Select what a broker's group decides beside groups of partitions or shards: split operations, and all gauges."""
     return _select_outcomes(decided, decided.all_operations["split"] > 0, readings=True)
 
 

@@ -16,11 +16,10 @@ from purgatory_udf.rules.engine.calls_from_events import explode
 from purgatory_udf.rules.engine.key_shards import (
     Grouping,
     by_broker,
-    concat_calls,
     defer_split_fetches,
     keep_split,
     keep_whole,
-    merge_split_requests,
+    mark_split,
     split_call,
 )
 from purgatory_udf.rules.engine.loop.codes import FOREVER, Code
@@ -86,7 +85,8 @@ class Engine:
         smallest_limit: See `EngineSettings`.
         pauses: The times at which brokers stood still.
         states: The states of the groups.
-        relay_states: The states of the brokers' groups that get relayed events; empty if `grouping` is `by_broker`.
+        broker_states: The states of the brokers' groups that decide split operations; empty if `grouping` is
+            `by_broker`.
     """
 
     config: Config
@@ -97,7 +97,7 @@ class Engine:
     smallest_limit: int = 0
     pauses: Pauses = field(default_factory=Pauses)
     states: dict[str, State] = field(default_factory=dict)
-    relay_states: dict[str, State] = field(default_factory=dict)
+    broker_states: dict[str, State] = field(default_factory=dict)
 
     def feed(self, events: pa.Table) -> list[Decisions]:
         """Process one micro-batch, and return the decisions of each call.
@@ -114,23 +114,21 @@ class Engine:
         if self.grouping is not by_broker:
             decided = [keep_whole(each) for each in decided]
             decided += [
-                keep_split(self._step(self.relay_states, group, Call(), FOREVER)) for group in list(self.relay_states)
+                keep_split(self._step(self.broker_states, group, Call(), FOREVER)) for group in list(self.broker_states)
             ]
         return decided
 
     def _process(self, call: Call, horizon: int) -> Iterator[Decisions]:
         if not len(call):
             return
-        relayed: dict[str, list[Call]] = {}
-        for group, share in split_call(call, self.grouping):
-            if self.grouping is by_broker:
-                yield self._step(self.states, group, share, horizon)
-                continue
-            yield keep_whole(self._step(self.states, group, defer_split_fetches(share), horizon))
-            for broker, part in split_call(share, by_broker):
-                relayed.setdefault(broker, []).append(self._round_trip(part))
-        for broker, parts in relayed.items():
-            yield keep_split(self._step(self.relay_states, broker, merge_split_requests(concat_calls(parts)), horizon))
+        if self.grouping is by_broker:
+            for broker, part in split_call(call, by_broker):
+                yield self._step(self.states, broker, part, horizon)
+            return
+        for group, part in split_call(call, self.grouping):
+            yield keep_whole(self._step(self.states, group, defer_split_fetches(part), horizon))
+        for broker, part in split_call(mark_split(call, self.grouping), by_broker):
+            yield keep_split(self._step(self.broker_states, broker, part, horizon))
 
     def _step(self, states: dict[str, State], group: str, call: Call, horizon: int) -> Decisions:
         state = states.setdefault(group, State())
