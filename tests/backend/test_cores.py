@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from multiprocessing import get_context
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf.backend import process_pool
-from purgatory_udf.backend.process_pool import run_parallel
+from purgatory_udf.backend.process_pool import kept_processes, run_parallel
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 
 
@@ -166,3 +166,82 @@ def test_killed_process_stops_others() -> None:
     with pytest.raises(NeedsSparkError, match="killed"):
         run_parallel(killed, range(parts))
     assert next(made) < parts // 2
+
+
+def processes_of_parts() -> set[int]:
+    """Compute parts in both processes, and return these."""
+    others = Signal()
+
+    def compute(part: int) -> Iterator[pa.RecordBatch]:
+        if os.getpid() == THIS_PROCESS:
+            others.wait()
+        else:
+            others.set()
+        yield batch(part, os.getpid())
+
+    return {rows.column(0)[1].as_py() for (rows,) in run_parallel(compute, range(4))}
+
+
+def test_kept_process_computes_further_calls() -> None:
+    def sums_of(column: pa.Array) -> Callable[[int], Iterator[pa.RecordBatch]]:
+        return lambda part: iter([batch(sum(column.to_pylist()), part, os.getpid())])
+
+    with kept_processes():
+        first = processes_of_parts()
+        (made,), (other,) = run_parallel(lambda _: iter([batch(*range(1_000))]), [0, 1])
+        written = pa.array(range(1_000))
+        for column in (written, written[10:], made.column(0), other.column(0)[:5], pa.array([7])):
+            parts = run_parallel(sums_of(column), range(100))
+            rows = [rows.column(0).to_pylist() for (rows,) in parts]
+            assert [row[:2] for row in rows] == [[sum(column.to_pylist()), part] for part in range(100)]
+            assert {process for *_, process in rows} <= first
+
+
+def test_large_code_is_inherited_by_new_process() -> None:
+    large = ["x" * 100 + str(number) for number in range(20_000)]
+    with kept_processes():
+        first = processes_of_parts()
+        others = Signal()
+
+        def compute(part: int) -> Iterator[pa.RecordBatch]:
+            if os.getpid() == THIS_PROCESS:
+                others.wait()
+            else:
+                others.set()
+            yield batch(len(large), os.getpid())
+
+        rows = [rows.column(0).to_pylist() for (rows,) in run_parallel(compute, range(4))]
+    assert {count for count, _ in rows} == {20_000}
+    assert first & {process for _, process in rows} == {THIS_PROCESS}
+
+
+def test_kept_process_ends_with_context() -> None:
+    with kept_processes():
+        workers = processes_of_parts()
+    for thread in threading.enumerate():
+        if thread.name == process_pool.EXIT:
+            thread.join()
+    for process in workers - {THIS_PROCESS}:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_killed_kept_process_raises_needs_spark() -> None:
+    with kept_processes():
+        workers = processes_of_parts()
+        (worker,) = workers - {THIS_PROCESS}
+        os.kill(worker, signal.SIGKILL)
+        with pytest.raises(NeedsSparkError, match="killed"):
+            run_parallel(lambda part: iter([batch(part)]), [1, 2])
+
+
+def test_error_in_further_call_is_raised() -> None:
+    def fail(part: int) -> Iterator[pa.RecordBatch]:
+        raise UserError(f"part {part}")
+
+    with kept_processes():
+        processes_of_parts()
+        with pytest.raises(UserError, match="part"):
+            run_parallel(fail, [1, 1])
+        made = run_parallel(lambda part: iter([batch(part)]), [1, 2])
+    assert [rows.column(0).to_pylist() for (rows,) in made] == [[1], [2]]

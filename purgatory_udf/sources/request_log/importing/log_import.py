@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, Step
+from purgatory_udf.backend.process_pool import kept_processes
 from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.common import secrets
 from purgatory_udf.common.console import counted
@@ -209,6 +210,7 @@ class WholeLog:
     report_phase: Callable[[str], None] = log.info
     files: EventFiles | None = None
 
+    @kept_processes()
     def convert(self, read: Dataset, overview: Overview) -> ConvertedLog:
         """Convert the READ rows of the log."""
         context = overview.context(self.given)
