@@ -13,31 +13,43 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64, load_int32, load_int64, load_uint8
-from purgatory_udf.rules.engine.jit.records import Records, record
+from purgatory_udf.rules.engine.jit.compiled_functions import (
+    helper,
+    inlined,
+    int64,
+    load_int32,
+    load_int64,
+    load_uint8,
+    prefetch,
+)
+from purgatory_udf.rules.engine.jit.records import CACHE_LINE, Records, record
 
 # `values`: address of the values, 0 if all rows are null; of lists and strings, of their offsets. `bits`: address of
 # the validity bitmap, 0 if no row is null. `offset`: first row of a slice. `base`: of a slice of lists, the offset of
-# its first item; of strings, the address of the bytes, which end at `limit`.
-COLUMN = record("values bits offset base limit")
+# its first item; of strings, the address of the bytes, which end at `limit`. `width`: bytes of a value or an offset.
+COLUMN = record("values bits offset base limit width")
 Column = Any  # a `COLUMN` record
+_OFFSET_BYTES = 4
 
 
-def column_record(array: pa.Array | None) -> tuple[int, int, int, int, int]:
+def column_record(array: pa.Array | None) -> tuple[int, int, int, int, int, int]:
     """Return a record with the addresses of the array's buffers. The array must outlive the record.
 
     None yields the record of a column in which all rows are null.
     """
     if array is None or array.null_count == len(array):
-        return 0, 0, 0, 0, 0
+        return 0, 0, 0, 0, 0, 0
     bits, values, *texts = array.buffers()
-    base = limit = 0
+    base, limit, width = 0, 0, _OFFSET_BYTES
     if isinstance(array, pa.ListArray):
         base = array.offsets[0].as_py()
-    elif isinstance(array, pa.StringArray) and texts[0]:
-        base = texts[0].address
-        limit = base + texts[0].size
-    return values.address, bits.address if array.null_count else 0, array.offset, base, limit
+    elif isinstance(array, pa.StringArray):
+        if texts[0]:
+            base = texts[0].address
+            limit = base + texts[0].size
+    else:
+        width = array.type.bit_width // 8
+    return values.address, bits.address if array.null_count else 0, array.offset, base, limit, width
 
 
 def list_items(lists: pa.ListArray) -> pa.Array:
@@ -90,6 +102,15 @@ def bool_value(column: Column, row: int) -> bool:
 def list_start(lists: Column, row: int) -> int:
     """Return the index of the row's first item. The next row's start is its end."""
     return load_int32(lists.values, lists.offset + row) - lists.base
+
+
+@inlined
+def prefetch_rows(column: Column, begin: int, end: int) -> None:
+    """Prefetch the values of the rows from `begin` up to `end`; of lists and strings, their offsets."""
+    if column.values != 0:
+        start, stop = (column.offset + begin) * column.width, (column.offset + end) * column.width
+        for line in range(column.values + start, column.values + stop, CACHE_LINE):
+            prefetch(line)
 
 
 # Strings are read eight bytes at a time; the last eight bytes overlap the ones before.

@@ -1,10 +1,14 @@
 """Parses events: Arrow columns to the engine's records, row by row, in compiled code.
 
-A request becomes an event and a request part for each key that it names; a change becomes an event. Keys are numbered
-in the order in which they appear. `calls_from_events` provides the columns.
+A request becomes an event and a request part for each key that it names; a change becomes an event. Rows are parsed in
+blocks, of each block first the changes, then the fetches, the produces, and the others. Events have the order of the
+rows; parts and keys are numbered as they are parsed. `calls_from_events` provides the columns.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.rules.engine.column_access import (
@@ -18,13 +22,14 @@ from purgatory_udf.rules.engine.column_access import (
     is_valid,
     is_word,
     list_start,
+    prefetch_rows,
     string_value,
     strings_equal,
     word_slot,
 )
 from purgatory_udf.rules.engine.jit import Int64Enum
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, helper, inlined, int64, load_uint8
-from purgatory_udf.rules.engine.jit.records import Records, accessor, arena_dtype, record
+from purgatory_udf.rules.engine.jit.records import Records, accessor, arena_dtype, prefetcher, record
 from purgatory_udf.rules.engine.loop.arena import (
     EVENT,
     LEADER_AND_ISR,
@@ -63,7 +68,10 @@ class EventColumn(Int64Enum):
     ITEM_TIMESTAMP, WAKE, ERROR, EXHAUSTED, FULL = 37, 38, 39, 40, 41
 
 
-ROW, SLOT, ROW_CODE = record("row"), record("", "key"), record("", "", "code")
+ROW, SLOT = record("row"), record("", "key")
+# Code, event number and request number of a row of the current block. The other fields list the block's rows by kind:
+# the n-th record has the n-th change, fetch, produce, and other row.
+BLOCK_ROW = record(i4="change fetch produce other event request code")
 # A topic that a recent row has named: address and length in one of these rows, and its hash.
 TOPIC = record("text length hashed")
 # A key: address and length of its topic in one of the rows that name it, its parsed batches and rolls, and the last
@@ -83,7 +91,7 @@ TABLES = {
     "key_names": KEY_NAME,
     "slots": SLOT,
     "purgatory_keys": PURGATORY_KEY,
-    "codes": ROW_CODE,
+    "block_rows": BLOCK_ROW,
     "topics": TOPIC,
 }
 # Rows in use of these tables (`slots`: size of the hash table), and the parts and nodes that the events can add to a
@@ -103,10 +111,12 @@ _column_at, _word_at, _event_at, _request_part_at, _leader_and_isr_at, _member_a
     accessor(name, TABLES, ARENA)
     for name in ("columns", "words", "events", "request_parts", "leader_and_isr", "in_sync")
 )
-_request_row_at, _error_row_at, _name_at, _slot_at, _purgatory_key_at, _code_at, _topic_at = (
+_request_row_at, _error_row_at, _name_at, _slot_at, _purgatory_key_at, _block_row_at, _topic_at = (
     accessor(name, TABLES, ARENA)
-    for name in ("request_rows", "error_rows", "key_names", "slots", "purgatory_keys", "codes", "topics")
+    for name in ("request_rows", "error_rows", "key_names", "slots", "purgatory_keys", "block_rows", "topics")
 )
+
+_prefetch_event = prefetcher("events", TABLES, ARENA)
 
 _UNKNOWN, _NO_PARTITION, _ANY_BROKER = map(int64, (UNKNOWN, NO_PARTITION, UNKNOWN))
 _MIN_SLOTS = int64(1 << 8)
@@ -114,6 +124,9 @@ _MIN_SLOTS = int64(1 << 8)
 # slots.
 _PARTITION_FACTOR, _BROKER_FACTOR, _LOW_BITS = int64(0x9E3779B9), int64(0x91E10DA5), int64(2**32 - 1)
 _ZERO, _UNBOUNDED = int64(0), int64(INT32_MAX)
+
+# With fewer requests than this, prefetching all rows of their columns costs more than it saves.
+_MAX_ROWS_PER_REQUEST = int64(16)
 
 _PARTITION = -1
 WORDS = Vocabulary(
@@ -128,11 +141,25 @@ WORDS = Vocabulary(
 )
 _TYPES, _CHANGES, _ISOLATIONS, _ERRORS = map(int64, range(4))
 _FACTOR = int64(WORDS.factor)
-# Codes of this number of rows are looked up before the rows are parsed, without branches on them. The processor cannot
-# predict these, and would have to wait for each string.
-BLOCK = int64(1 << 10)
+# Codes of this number of rows are looked up before the rows are parsed, and then the rows of each kind are parsed
+# together. The processor cannot predict the kind of the next row, and would have to wait for it in each row.
+BLOCK = int64(1 << 11)
 # Rows of the table of recent topics, in which each topic has one possible place.
 TOPICS = int64(1 << 6)
+BlockRow = Any  # a `BLOCK_ROW`
+
+
+def _bits(codes: Iterable[Code]) -> int:
+    return int64(sum(1 << int(code) for code in codes))
+
+
+# Sets of codes, as bit masks. `_WITH_TOPIC`: changes that are also an event of the topic. `_SINGLE_CHANGES`: changes
+# that `_change` parses completely.
+_WITH_TOPIC = _bits((Code.LEADER, Code.DELETED, Code.STOPPED))
+_WITH_PARTS = _bits((*REQUESTS, Code.REMOTE_READ, Code.REMOTE_LOOKUP))
+_KNOWN = _bits((*REQUESTS, *REMOTE_EVENTS, *CHANGES.values()))
+_SINGLE_CHANGES = _bits({*CHANGES.values()} - {Code.LEADER, Code.DELETED, Code.STOPPED, Code.ISR, Code.LOCAL_LOG_START})
+_OTHERS = _KNOWN & ~(_SINGLE_CHANGES | _bits((Code.PRODUCE, Code.FETCH)))
 
 
 @entry_point
@@ -144,32 +171,115 @@ def parse_events(arenas: Records, begin: int, end: int) -> None:
         _topic_at(arena, slot).length = NONE
     for first in range(begin, end, BLOCK):
         last = min(first + BLOCK, end)
-        for row in range(first, last):
-            code = _lookup(arena, EventColumn.TYPE, row, _TYPES, _ZERO)
-            change = _lookup(arena, EventColumn.CHANGE, row, _CHANGES, _ZERO)
-            _code_at(arena, row - first).code = change if code == _PARTITION else code
-        for row in range(first, last):
-            _parse_row(arena, row, _code_at(arena, row - first).code)
+        _parse_block(arena, first, last)
+        _check_order(arena, max(begin + 1, first), last)
+
+
+@helper
+def _parse_block(arena: Arena, first: int, last: int) -> None:
+    """Parse at most `BLOCK` rows. Events and requests are numbered in the order of the rows."""
+    first_event, purgatory_keys = arena.event_count, arena.purgatory_key_count
+    e, requests = first_event, arena.request_count
+    changes = fetches = produces = others = _ZERO
+    for row in range(first, last):
+        code = _lookup(arena, EventColumn.TYPE, row, _TYPES, _ZERO)
+        change = _lookup(arena, EventColumn.CHANGE, row, _CHANGES, _ZERO)
+        code = change if code == _PARTITION else code
+        this = _block_row_at(arena, row - first)
+        this.code, this.event, this.request = code, e, requests
+        e += _bit_of(_KNOWN, code) + _bit_of(_WITH_TOPIC, code)
+        # Without branches: the row is written to the end of each list, and counted in the list of its kind.
+        _request_row_at(arena, requests).row = row
+        requests += _bit_of(_WITH_PARTS, code)
+        _block_row_at(arena, changes).change = row
+        changes += _bit_of(_SINGLE_CHANGES, code)
+        _block_row_at(arena, fetches).fetch = row
+        fetches += code == Code.FETCH
+        _block_row_at(arena, produces).produce = row
+        produces += code == Code.PRODUCE
+        _block_row_at(arena, others).other = row
+        others += _bit_of(_OTHERS, code)
+    arena.event_count, arena.request_count = e, requests
+    if _MAX_ROWS_PER_REQUEST * (fetches + produces) > last - first:
+        _prefetch_requests(arena, first, last)
+    for n in range(changes):
+        row = _block_row_at(arena, n).change
+        this = _block_row_at(arena, row - first)
+        _change(arena, row, this.code, this.event)
+    for n in range(fetches):
+        row = _block_row_at(arena, n).fetch
+        _fetch(arena, row, _block_row_at(arena, row - first))
+    for n in range(produces):
+        row = _block_row_at(arena, n).produce
+        _produce(arena, row, _block_row_at(arena, row - first))
+    for n in range(others):
+        row = _block_row_at(arena, n).other
+        _parse_other(arena, row, _block_row_at(arena, row - first))
+    if arena.purgatory_key_count > purgatory_keys:
+        _note_purgatories(arena, first_event, purgatory_keys)
+
+
+@helper
+def _prefetch_requests(arena: Arena, first: int, last: int) -> None:
+    """Prefetch the columns that only requests have, and those of their partitions.
+
+    Requests are some of the rows, so the processor does not recognize the pattern of its reads.
+    """
+    lists = _column_at(arena, EventColumn.PARTITIONS)
+    begin = end = _ZERO
+    if lists.values != 0:
+        begin, end = list_start(lists, first), list_start(lists, last)
+    for column in range(EventColumn.ACKS, EventColumn.TOPICS):
+        prefetch_rows(_column_at(arena, column), first, last)
+    for column in range(EventColumn.ITEM_TOPIC, EventColumn.NEW_TOPIC):
+        prefetch_rows(_column_at(arena, column), begin, end)
 
 
 @inlined
-def _parse_row(arena: Arena, row: int, code: int) -> None:
-    if code == Code.PRODUCE:
-        _produce(arena, row)
-    elif code == Code.FETCH:
-        _fetch(arena, row)
-    elif code == Code.DELETE_RECORDS:
-        _delete(arena, row)
+def _bit_of(codes: int, code: int) -> int:
+    return (codes >> code) & 1
+
+
+@helper
+def _note_purgatories(arena: Arena, first_event: int, known: int) -> None:
+    """Record the purgatories of the events from `first_event` on again, in the order of the events.
+
+    `known` is the number of purgatories that earlier events need.
+    """
+    arena.purgatory_key_count = known
+    for e in range(first_event, arena.event_count):
+        event = _event_at(arena, e)
+        _note_purgatory(arena, waits_in(event.code), event.broker)
+
+
+@helper
+def _check_order(arena: Arena, first: int, last: int) -> None:
+    """Note whether one of the rows from `first` up to `last` is earlier than the one before it."""
+    for row in range(first, last):
+        before, time = _long(arena, EventColumn.TIME, row - 1, _UNKNOWN), _long(arena, EventColumn.TIME, row, _UNKNOWN)
+        if before > time or (
+            before == time
+            and _long(arena, EventColumn.SEQ, row - 1, _UNKNOWN) > _long(arena, EventColumn.SEQ, row, _UNKNOWN)
+        ):
+            arena.unordered = 1
+
+
+@helper
+def _parse_other(arena: Arena, row: int, this: BlockRow) -> None:
+    """Parse a row of one of the rare kinds (`_OTHERS`)."""
+    code = this.code
+    if code == Code.DELETE_RECORDS:
+        _delete(arena, row, this)
     elif code == Code.CREATE_TOPICS:
-        _create(arena, row)
+        _create(arena, row, this)
     elif code == Code.LIST_OFFSETS:
-        _list_offsets(arena, row)
+        _list_offsets(arena, row, this)
     elif code == Code.REMOTE_READ or code == Code.REMOTE_LOOKUP:
-        _end_of_read(arena, row, code)
+        _end_of_read(arena, row, this)
     elif code == Code.REMOTE_QUOTA or code == Code.READER_QUEUE:
-        _change_of_broker(arena, row, code)
-    elif code != 0:
-        _change(arena, row, code)
+        _change_of_broker(arena, row, code, this.event)
+    else:
+        _rare_change(arena, row, code, this.event)
 
 
 @inlined
@@ -259,21 +369,14 @@ def _rehash(arena: Arena, slots: int) -> None:
 
 
 @inlined
-def _add_event(arena: Arena, row: int, code: int) -> int:
-    """Add an event of kind `code` with the row's time, `seq` and broker; return its number."""
-    e = arena.event_count
-    arena.event_count += 1
+def _fill_event(arena: Arena, row: int, code: int, e: int) -> None:
+    """Fill event `e`, which is of kind `code`, with the row's time, `seq` and broker, and other fields with 0."""
     event = _event_at(arena, e)
     event.t, event.seq = _long(arena, EventColumn.TIME, row, _UNKNOWN), _long(arena, EventColumn.SEQ, row, _UNKNOWN)
     event.broker, event.code, event.replica_id = _int(arena, EventColumn.BROKER, row, _ZERO), code, UNKNOWN
     event.delay, event.min_bytes, event.max_bytes, event.mode = 0, 0, 0, 0
     event.hard_max, event.single_batch, event.redirected = 0, 0, 0
     event.first, event.count, event.total, event.text, event.split = arena.request_part_count, 0, 0, _UNKNOWN, 0
-    if e > 0:
-        before = _event_at(arena, e - 1)
-        if before.t > event.t or (before.t == event.t and before.seq > event.seq):
-            arena.unordered = 1
-    return e
 
 
 @inlined
@@ -294,17 +397,15 @@ def _add_part(arena: Arena, e: int, key: int, offset: int, size: int) -> int:
 
 
 @inlined
-def _add_request(arena: Arena, row: int, code: int, delay: int) -> int:
-    """Add an event for a request, or for the end of a read, and record the purgatory that it needs.
+def _fill_request(arena: Arena, row: int, this: BlockRow, code: int, delay: int) -> int:
+    """Fill the event of a request, or of the end of a read, and record the purgatory that it needs.
 
     `delay` is the request's timeout or maximum wait in milliseconds. Return the event's number.
     """
-    e = _add_event(arena, row, code)
+    e = int64(this.event)
+    _fill_event(arena, row, code, e)
     event = _event_at(arena, e)
-    event.delay = delay
-    event.text = arena.request_count
-    _request_row_at(arena, arena.request_count).row = row
-    arena.request_count += 1
+    event.delay, event.text = delay, this.request
     _note_purgatory(arena, waits_in(code), event.broker)
     return e
 
@@ -340,8 +441,8 @@ def _add_item(arena: Arena, e: int, item: int, offset: int, size: int) -> int:
 
 
 @helper
-def _produce(arena: Arena, row: int) -> None:
-    e = _add_request(arena, row, Code.PRODUCE, _long(arena, EventColumn.TIMEOUT, row, _UNKNOWN))
+def _produce(arena: Arena, row: int, this: BlockRow) -> None:
+    e = _fill_request(arena, row, this, Code.PRODUCE, _long(arena, EventColumn.TIMEOUT, row, _UNKNOWN))
     begin, end = _items(arena, EventColumn.PARTITIONS, row)
     appended = 0
     for item in range(begin, end):
@@ -372,8 +473,8 @@ def _produce(arena: Arena, row: int) -> None:
 
 
 @helper
-def _fetch(arena: Arena, row: int) -> None:
-    e = _add_request(arena, row, Code.FETCH, _long(arena, EventColumn.MAX_WAIT, row, _UNKNOWN))
+def _fetch(arena: Arena, row: int, this: BlockRow) -> None:
+    e = _fill_request(arena, row, this, Code.FETCH, _long(arena, EventColumn.MAX_WAIT, row, _UNKNOWN))
     event = _event_at(arena, e)
     event.max_bytes = min(_long(arena, EventColumn.MAX_BYTES, row, _UNBOUNDED), arena.max_bytes)
     # Negative numbers all mean that no byte is required.
@@ -407,8 +508,8 @@ def _fetch(arena: Arena, row: int) -> None:
 
 
 @helper
-def _delete(arena: Arena, row: int) -> None:
-    e = _add_request(arena, row, Code.DELETE_RECORDS, _long(arena, EventColumn.TIMEOUT, row, _UNKNOWN))
+def _delete(arena: Arena, row: int, this: BlockRow) -> None:
+    e = _fill_request(arena, row, this, Code.DELETE_RECORDS, _long(arena, EventColumn.TIMEOUT, row, _UNKNOWN))
     begin, end = _items(arena, EventColumn.PARTITIONS, row)
     for item in range(begin, end):
         _add_item(arena, e, item, _long(arena, EventColumn.ITEM_OFFSET, item, _UNKNOWN), _ZERO)
@@ -417,8 +518,8 @@ def _delete(arena: Arena, row: int) -> None:
 
 
 @helper
-def _create(arena: Arena, row: int) -> None:
-    e = _add_request(arena, row, Code.CREATE_TOPICS, _long(arena, EventColumn.TIMEOUT, row, _UNKNOWN))
+def _create(arena: Arena, row: int, this: BlockRow) -> None:
+    e = _fill_request(arena, row, this, Code.CREATE_TOPICS, _long(arena, EventColumn.TIMEOUT, row, _UNKNOWN))
     begin, end = _items(arena, EventColumn.TOPICS, row)
     for item in range(begin, end):
         key = _key(arena, _ANY_BROKER, EventColumn.NEW_TOPIC, item, _NO_PARTITION)
@@ -429,9 +530,9 @@ def _create(arena: Arena, row: int) -> None:
 
 
 @helper
-def _list_offsets(arena: Arena, row: int) -> None:
+def _list_offsets(arena: Arena, row: int, this: BlockRow) -> None:
     timeout = _long(arena, EventColumn.TIMEOUT, row, _ZERO)
-    e = _add_request(arena, row, Code.LIST_OFFSETS, timeout if timeout > 0 else arena.list_offsets_ms)
+    e = _fill_request(arena, row, this, Code.LIST_OFFSETS, timeout if timeout > 0 else arena.list_offsets_ms)
     begin, end = _items(arena, EventColumn.PARTITIONS, row)
     for item in range(begin, end):
         _add_item(arena, e, item, _long(arena, EventColumn.ITEM_TIMESTAMP, item, _UNKNOWN), _ZERO)
@@ -442,9 +543,9 @@ def _list_offsets(arena: Arena, row: int) -> None:
 
 
 @helper
-def _end_of_read(arena: Arena, row: int, code: int) -> None:
+def _end_of_read(arena: Arena, row: int, this: BlockRow) -> None:
     """Parse the end of a read or lookup in remote storage: an event with one part."""
-    e = _add_request(arena, row, code, _ZERO)
+    e = _fill_request(arena, row, this, this.code, _ZERO)
     arena.read_ends += 1
     event = _event_at(arena, e)
     partition = _int(arena, EventColumn.PARTITION, row, _NO_PARTITION)
@@ -460,9 +561,10 @@ def _end_of_read(arena: Arena, row: int, code: int) -> None:
 
 
 @helper
-def _change_of_broker(arena: Arena, row: int, code: int) -> None:
+def _change_of_broker(arena: Arena, row: int, code: int, e: int) -> None:
     """Parse a change of the broker's limits on reads of remote storage."""
-    event = _event_at(arena, _add_event(arena, row, code))
+    _fill_event(arena, row, code, e)
+    event = _event_at(arena, e)
     _note_purgatory(arena, waits_in(code), event.broker)
     # The row has no topic.
     event.key = _key(arena, event.broker, EventColumn.TOPIC, row, _NO_PARTITION)
@@ -470,39 +572,50 @@ def _change_of_broker(arena: Arena, row: int, code: int) -> None:
     event.offset, event.size = bool_value(_column_at(arena, column), row), _ZERO
 
 
-@helper
-def _change(arena: Arena, row: int, code: int) -> None:
-    """Parse a change of a replica. A new leader, a deletion and a stop are also an event of the topic."""
-    e = _add_event(arena, row, code)
+@inlined
+def _change(arena: Arena, row: int, code: int, e: int) -> None:
+    """Parse the fields that all changes of replicas have, as event `e`."""
+    _fill_event(arena, row, code, e)
     event = _event_at(arena, e)
-    leads = code == Code.LEADER
-    event.replica_id = _int(arena, EventColumn.MIN_ISR if leads else EventColumn.REPLICA, row, _UNKNOWN)
+    event.replica_id = _int(arena, EventColumn.REPLICA, row, _UNKNOWN)
     event.single_batch = _int(arena, EventColumn.BATCHES, row, _ZERO) == 1
     partition = _int(arena, EventColumn.PARTITION, row, _NO_PARTITION)
     key = _key(arena, event.broker, EventColumn.TOPIC, row, partition)
     event.key = key
     event.offset = _long(arena, EventColumn.OFFSET, row, _UNKNOWN)
     event.size = _long(arena, EventColumn.BYTES, row, _ZERO)
-    if code == Code.LOG_END:
-        _name_at(arena, key).batches += 1
-    elif code == Code.SEGMENT_ROLL:
-        _name_at(arena, key).rolls += 1
-    elif may_add_node(code, event.mode):
-        arena.nodes += 1
-    if code == Code.LOCAL_LOG_START:
-        _note_purgatory(arena, waits_in(code), event.broker)
+    name = _name_at(arena, key)
+    name.batches += code == Code.LOG_END
+    name.rolls += code == Code.SEGMENT_ROLL
+    arena.nodes += may_add_node(code, _ZERO)
     if is_valid(_column_at(arena, EventColumn.WAKE), row) and not bool_value(_column_at(arena, EventColumn.WAKE), row):
         event.mode = SILENT
+
+
+@helper
+def _rare_change(arena: Arena, row: int, code: int, e: int) -> None:
+    """Parse a change that has a leader epoch, an in-sync set or a purgatory.
+
+    A new leader, a deletion and a stop are also an event of the topic.
+    """
+    _change(arena, row, code, e)
+    event = _event_at(arena, e)
+    leads = code == Code.LEADER
+    if leads:
+        event.replica_id = _int(arena, EventColumn.MIN_ISR, row, _UNKNOWN)
+    if code == Code.LOCAL_LOG_START:
+        _note_purgatory(arena, waits_in(code), event.broker)
     if leads or code == Code.ISR:
         event.leader_and_isr = arena.leader_and_isr_count
         arena.leader_and_isr_count += 1
         _add_leader_and_isr(arena, event.leader_and_isr, row)
-    if leads or code in (Code.DELETED, Code.STOPPED):
+    if _bit_of(_WITH_TOPIC, code) != 0:
         topic_code = Code.LED if leads else Code.UNLED if code == Code.DELETED else Code.TOPIC_STOPPED
-        event = _event_at(arena, _add_event(arena, row, topic_code))
+        _fill_event(arena, row, topic_code, e + 1)
+        of_topic = _event_at(arena, e + 1)
         arena.nodes += 1
-        event.key = _key(arena, _ANY_BROKER, EventColumn.TOPIC, row, _NO_PARTITION)
-        event.offset, event.size = partition, _ZERO
+        of_topic.key = _key(arena, _ANY_BROKER, EventColumn.TOPIC, row, _NO_PARTITION)
+        of_topic.offset, of_topic.size = _int(arena, EventColumn.PARTITION, row, _NO_PARTITION), _ZERO
 
 
 @inlined

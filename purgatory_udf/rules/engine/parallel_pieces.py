@@ -157,7 +157,7 @@ class _Piece:
         self._tables |= {"columns": columns, "words": WORDS.records}
         self._tables |= {
             name: np.empty(count, TABLES[name])
-            for name, count in (("slots", slots), ("codes", BLOCK), ("topics", TOPICS))
+            for name, count in (("slots", slots), ("block_rows", BLOCK), ("topics", TOPICS))
         }
         self._arena = make_arena(self._tables, TABLES, ARENA, **settings)
 

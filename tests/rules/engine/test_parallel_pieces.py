@@ -13,7 +13,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine import parallel_pieces
 from purgatory_udf.rules.engine.calls_from_events import explode
 from purgatory_udf.rules.engine.jit.records import Records
-from purgatory_udf.rules.engine.loop.codes import Error
+from purgatory_udf.rules.engine.loop.codes import LAST_WITH_PARTS, UNKNOWN, Error
 from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table, replay
 from tests.support import trace_strategies
@@ -22,7 +22,7 @@ from tests.support.examples import examples
 Event = dict[str, Any]
 
 
-def _rows(records: Records) -> list[dict[str, int]]:
+def _rows(records: Records) -> list[dict[str, Any]]:
     assert records.dtype.names is not None
     names = [name for name in records.dtype.names if not name.startswith("padding")]
     columns = [records[name].tolist() for name in names]
@@ -30,24 +30,38 @@ def _rows(records: Records) -> list[dict[str, int]]:
 
 
 def _content(call: Call) -> tuple[Any, ...]:
+    """Return the call's content with keys, parts, errors and in-sync sets in place of their numbers."""
     assert call.capacity is not None
-    parts = _rows(call.request_parts)
-    for row in parts:
+    capacity, names, errors = call.capacity, call.names, call.errors.to_pylist()
+    parts, leaders, members = _rows(call.request_parts), _rows(call.leader_and_isr), call.in_sync["replica"].tolist()
+    for part in parts:
         # `text` and `epoch` share memory; neither is valid if INVALID_REQUIRED_ACKS replaced a recorded error.
-        del row["epoch" if row["error"] == Error.RECORDED else "text"]
-        if row["error"] == Error.INVALID_REQUIRED_ACKS:
-            del row["epoch"]
-    capacity = call.capacity
+        epoch, text = part.pop("epoch"), part.pop("text")
+        if part["error"] == Error.RECORDED:
+            part["text"] = errors[text]
+        elif part["error"] != Error.INVALID_REQUIRED_ACKS:
+            part["epoch"] = epoch
+        part["key"] = names[part["key"]]
+    events = _rows(call.events)
+    for event in events:
+        first, key, leader = event.pop("first"), event.pop("key"), event.pop("leader_and_isr")
+        if event["code"] <= LAST_WITH_PARTS:
+            event["parts"] = parts[first : first + event["count"]]
+        else:
+            event["key"] = names[key]
+            if leader != UNKNOWN:
+                del event["text"]
+                epoch, first, count = leaders[leader].values()
+                event["leader"] = epoch, members[first : first + count] if count >= 0 else None
     return (
-        call.names,
-        _rows(call.events),
-        parts,
-        _rows(call.leader_and_isr),
-        _rows(call.in_sync),
+        events,
+        len(parts),
+        len(leaders),
+        len(members),
         call.request_ids.to_pylist(),
         call.client_ids.to_pylist(),
-        call.errors.to_pylist(),
-        _rows(capacity.growth),
+        sorted(errors),
+        dict(zip(names, _rows(capacity.growth), strict=True)),
         sorted(_rows(capacity.purgatory_keys), key=str),
         capacity.operations,
         capacity.parts,

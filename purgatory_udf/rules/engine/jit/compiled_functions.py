@@ -26,7 +26,7 @@ from numba.extending import intrinsic, models, register_model, typeof_impl
 from purgatory_udf.rules.engine.jit import Int64EnumMeta, code_cache
 from purgatory_udf.rules.engine.jit.code_cache import HELPER_PIPELINE
 from purgatory_udf.rules.engine.jit.line_layout import SYMBOL, MachineCode, ScanLines, code_file, stored_code
-from purgatory_udf.rules.engine.jit.records import COMPILED
+from purgatory_udf.rules.engine.jit.records import COMPILED, emit_prefetch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -206,3 +206,20 @@ def _python_copy_16(to: int, of: int) -> None:
 
 # `copy_16(to, of)` copies 16 bytes between two addresses.
 copy_16 = cast("Callable[[int, int], None]", _compiled_copy_16) if COMPILED else _python_copy_16
+
+
+@intrinsic
+def _compiled_prefetch(typing: Any, address: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        emit_prefetch(builder, arguments[0], for_writing=False)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), code
+
+
+def _python_prefetch(address: int) -> None:
+    pass
+
+
+# `prefetch(address)` prefetches a cache line for reading. The address need not be valid.
+prefetch = cast("Callable[[int], None]", _compiled_prefetch) if COMPILED else _python_prefetch

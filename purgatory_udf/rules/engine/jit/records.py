@@ -32,7 +32,7 @@ Accessor = Callable[[Arena, int], Any]
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
-_CACHE_LINE = 64  # bytes
+CACHE_LINE = 64  # bytes
 
 _memcpy = cast("Callable[..., Any]", cgutils.raw_memcpy)
 # Fewer than one in this many are sorted: that is faster than marking all that occur.
@@ -167,22 +167,26 @@ def prefetcher(name: str, dtypes: Mapping[str, DType], arena: DType) -> Callable
 
 
 def _compiled_prefetcher(dtype: DType, address_offset: int) -> Callable[[Arena, int], None]:
-    bytes_, size = ir.IntType(8).as_pointer(), ir.IntType(32)
-    function = ir.FunctionType(ir.VoidType(), [bytes_, size, size, size])
     row_address = _row_address(dtype, address_offset)
 
     def prefetch(typing: Any, arena: Any, row: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            start = builder.inttoptr(row_address(builder, *arguments), bytes_)
-            llvm_prefetch = builder.module.declare_intrinsic("llvm.prefetch", [bytes_], function)
-            for line in range(0, dtype.itemsize, _CACHE_LINE):
-                # For writing, into all levels of the data cache.
-                builder.call(llvm_prefetch, [builder.gep(start, [size(line)]), size(1), size(3), size(1)])
+            start = row_address(builder, *arguments)
+            for line in range(0, dtype.itemsize, CACHE_LINE):
+                emit_prefetch(builder, builder.add(start, ir.Constant(ir.IntType(64), line)), for_writing=True)
             return context.get_dummy_value()
 
         return types.void(arena, types.int64), code
 
     return cast("Callable[[Arena, int], None]", intrinsic(prefetch))
+
+
+def emit_prefetch(builder: Any, address: Any, for_writing: bool) -> None:
+    """Emit the instruction that prefetches the cache line at an address into all levels of the data cache."""
+    bytes_, size = ir.IntType(8).as_pointer(), ir.IntType(32)
+    function = ir.FunctionType(ir.VoidType(), [bytes_, size, size, size])
+    llvm_prefetch = builder.module.declare_intrinsic("llvm.prefetch", [bytes_], function)
+    builder.call(llvm_prefetch, [builder.inttoptr(address, bytes_), size(int(for_writing)), size(3), size(1)])
 
 
 def _no_prefetch(arena: Arena, row: int) -> None:
@@ -359,9 +363,9 @@ def allocate_tables(sizes: Mapping[str, tuple[DType, int]]) -> dict[str, Records
     Each table starts at a cache line.
     """
     in_bytes = [dtype.itemsize * count for dtype, count in sizes.values()]
-    starts = list(accumulate((size + -size % _CACHE_LINE for size in in_bytes), initial=0))
-    memory = np.empty(starts[-1] + _CACHE_LINE, np.uint8)
-    memory = memory[-memory.ctypes.data % _CACHE_LINE :]
+    starts = list(accumulate((size + -size % CACHE_LINE for size in in_bytes), initial=0))
+    memory = np.empty(starts[-1] + CACHE_LINE, np.uint8)
+    memory = memory[-memory.ctypes.data % CACHE_LINE :]
     return {
         name: np.ndarray(count, dtype, memory, start)
         for (name, (dtype, count)), start in zip(sizes.items(), starts, strict=False)
