@@ -2,7 +2,7 @@
 
 A request becomes an event and a request part for each key that it names; a change becomes an event. Rows are parsed in
 blocks, of each block first the changes, then the fetches, the produces, and the others. Events have the order of the
-rows; parts and keys are numbered as they are parsed. `calls_from_events` provides the columns.
+rows; parts and keys are numbered when they are parsed. `calls_from_events` provides the columns.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def keep_whole(decided: Decisions) -> Decisions:
 
 
 def keep_split(decided: Decisions) -> Decisions:
-    """Select what a broker's group decides beside groups of partitions or shards: split operations, and all gauges."""
+    """Select what a broker's group decides next to groups of partitions or shards: split operations, and all gauges."""
     return _select_outcomes(decided, decided.all_operations["split"] > 0, readings=True)
 
 
