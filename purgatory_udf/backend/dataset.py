@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any, ParamSpec
@@ -303,13 +304,22 @@ def without_garbage_collection(step: Callable[Arguments, Batches]) -> Callable[A
     """Wrap a step so that it runs without garbage collection, which would take a third of the time and find nothing."""
 
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Batches:
-        gc.disable()
-        try:
+        with no_garbage_collection():
             yield from step(*args, **kwargs)
-        finally:
-            gc.enable()
 
     return run
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection in the `with` block."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _apply(step: Step, part: Part) -> Batches:
@@ -332,9 +342,8 @@ def rows_where(column: str, condition: Condition, batch: pa.RecordBatch) -> pa.R
     """Return the rows of a batch whose value in the column meets the condition."""
     mask = condition(batch.column(column))
     # Often all rows of a batch are wanted, or none, and then none is copied. A comparison with null is null.
-    if mask.null_count == 0 and pc.all(mask).as_py():
-        return batch
-    return batch.filter(mask) if pc.any(mask).as_py() else batch.slice(0, 0)
+    count = mask.true_count
+    return batch if count == batch.num_rows else batch.filter(mask) if count else batch.slice(0, 0)
 
 
 def read_stream(

@@ -11,7 +11,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from glob import escape
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, SparkBackend, backend_of
-from purgatory_udf.backend.dataset import Dataset, LocalDataset
+from purgatory_udf.backend.dataset import Dataset, LocalDataset, no_garbage_collection
 from purgatory_udf.backend.delta_store import LOG_PROPERTIES, spark_schema
 from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.backend.spark_dataset import SparkDataset
@@ -35,7 +35,7 @@ from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic, Messages, co
 from purgatory_udf.sources.request_log import fetch_scanner
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing import log_reader
-from purgatory_udf.sources.request_log.importing.carried_state import CarriedState, StepFiles, step_folder
+from purgatory_udf.sources.request_log.importing.carried_state import CarriedState, StepFiles, StepState, step_folder
 from purgatory_udf.sources.request_log.importing.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions, setting_lines
 from purgatory_udf.sources.request_log.importing.import_tables import (
@@ -293,6 +293,8 @@ class LogSteps(TopicSteps):
         self._given = given_by(options)
         self._topic = topic.topic
         self._carried: CarriedState | None = None
+        # The last step, if this process has run it without Spark, and its result.
+        self._last: tuple[int, StepState] | None = None
         # Name, value and certainty of the settings in the run's record.
         self._recorded: dict[str, tuple[int, bool]] = {}
 
@@ -302,8 +304,15 @@ class LogSteps(TopicSteps):
 
     def run(self, backend: Backend, messages: Dataset, step: int) -> None:
         """Convert the lines, write the events that this step settles, and hold back all other requests."""
+        with no_garbage_collection() if isinstance(backend, LocalBackend) else nullcontext():
+            self._take_step(backend, messages, step)
+
+    def _take_step(self, backend: Backend, messages: Dataset, step: int) -> None:
         files = StepFiles(backend, self._folder)
-        state = files.start(step)
+        # A step changes its input, so that an attempt to repeat it has to read it.
+        (number, known), self._last = self._last or (step, None), None
+        is_known = number == step - 1 and isinstance(backend, LocalBackend)
+        state = files.start(step, known if is_known else None)
         first, topic = state.carried.seq, self._topic
         compiled = fetch_scanner.is_worthwhile(state.carried.counts.get("lines", 0) * fetch_scanner.LINE_BYTES)
         read_lines = log_reader.read_messages(zone_of(self._options.zone), state.carried.until_us, compiled)
@@ -323,7 +332,9 @@ class LogSteps(TopicSteps):
         carried.seq += total
         if total > written:
             carried.count(Report({"rejected_events": total - written}))
-        held_back = files.end(step, result.state)
+        ended = files.end(step, result.state)
+        if isinstance(backend, LocalBackend):
+            self._last = step, ended
         self._carried = carried
         self._record_settings(carried.settings.settings())
         until = datetime.fromtimestamp(max(0, carried.until_us) / 1e6, UTC)
@@ -331,7 +342,7 @@ class LogSteps(TopicSteps):
             "events written up to %s UTC: %s more; %s requests held back",
             f"{until:%F %T}",
             f"{written:,}",
-            f"{held_back:,}",
+            f"{ended.requests.count():,}",
         )
 
     def summary(self) -> list[str]:

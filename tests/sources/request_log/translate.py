@@ -20,7 +20,7 @@ from purgatory_udf.sources.request_log.high_watermark_events import (
     TimedEvent,
 )
 from purgatory_udf.sources.request_log.importing.log_import import WholeLog, overview_of
-from purgatory_udf.sources.request_log.importing.log_reader import Row, Rows, Tally, in_time, row_of
+from purgatory_udf.sources.request_log.importing.log_reader import READ, Row, Rows, Tally, in_time, row_of
 from purgatory_udf.sources.request_log.logged_request import BadLine, Place, RecordedOutcome, Request
 from purgatory_udf.sources.request_log.partition_facts import (
     AttemptRun,
@@ -80,14 +80,15 @@ def context_of_log(requests: Iterable[Request], given: GivenMetadata) -> Context
 
 def read_rows(requests: Iterable[Request], since_us: int = 0) -> pa.Table:
     """Return the requests as rows of the log reader; requests handled before `since_us` are late."""
-    rows = Rows(Tally(), 0)
     tallies: dict[int, Tally] = {}
+    rows: dict[int, Rows] = {}
     for request in requests:
-        tally = tallies.setdefault(request.place.file, Tally())
+        file = request.place.file
+        tally = tallies.setdefault(file, Tally())
         tally.counts.update(("lines", "requests"))
-        rows.add(in_time(row_of(request, tally), since_us, "", tally))
+        rows.setdefault(file, Rows(tally, 0)).add(in_time(row_of(request, tally), since_us, "", tally))
     ends = [tally.end(file=file, piece=0, line=0) for file, tally in tallies.items()]
-    return pa.Table.from_batches([*rows.batches(), *ends])
+    return pa.Table.from_batches([*(batch for each in rows.values() for batch in each.batches()), *ends], READ)
 
 
 def keep_rows(_: str, rows: Dataset) -> Dataset:

@@ -335,10 +335,14 @@ class StepFiles:
         self._backend, self._files = backend, backend.files
         self._folder = folder
 
-    def start(self, step: int) -> StepState:
+    def start(self, step: int, known: StepState | None = None) -> StepState:
         """Prepare step number `step`, and return its input: the result of the previous step, empty for step 0.
 
         Deletes all files that an interrupted attempt at this step has left.
+
+        Args:
+            step: Number of the step.
+            known: What `end` has returned for the previous step; None to read it from its files.
 
         Raises:
             UserError: The files of the previous step are missing, or in a format of another version.
@@ -347,6 +351,8 @@ class StepFiles:
         if not step:
             empty = self._backend.dataset_of
             return StepState(CarriedState(), empty(REQUESTS.empty_table()), empty(CARRIED_ROWS.empty_table()))
+        if known is not None:
+            return known
         before = self._of(step - 1)
         if not self._files.exists(f"{before}/{_CARRIED}"):
             raise UserError(f"{before}: the rows that the last step held back are missing; restart with --overwrite")
@@ -368,19 +374,19 @@ class StepFiles:
         """Store rows, so that several uses within a step compute them once."""
         return rows.keep(f"{self._of(step)}/{_STAGES}/{name}")
 
-    def end(self, step: int, state: StepState) -> int:
-        """Write the result of a step; return the number of requests that it holds back.
+    def end(self, step: int, state: StepState) -> StepState:
+        """Write the result of a step, and return it as the next step would read it.
 
         Also deletes the staged rows of this step and the files of the step before the previous one.
         """
         write = self._backend.write_rows
-        held = write(state.requests, f"{self._of(step)}/{_REQUESTS}")
-        write(state.rows, f"{self._of(step)}/{_ROWS}")
-        carried = pa.table({"json": [json.dumps(state.carried.snapshot())]}, _STATE)
-        write(self._backend.dataset_of(carried), f"{self._of(step)}/{_CARRIED}")
+        requests = write(state.requests, f"{self._of(step)}/{_REQUESTS}")
+        rows = write(state.rows, f"{self._of(step)}/{_ROWS}")
+        text = json.dumps(state.carried.snapshot())
+        write(self._backend.dataset_of(pa.table({"json": [text]}, _STATE)), f"{self._of(step)}/{_CARRIED}")
         self._files.remove(f"{self._of(step)}/{_STAGES}")
         self._files.remove(self._of(step - 2))
-        return held.count()
+        return StepState(CarriedState.resumed(json.loads(text)), requests, rows)
 
     def _of(self, step: int) -> str:
         return step_folder(self._folder, step)

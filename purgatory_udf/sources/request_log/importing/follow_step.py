@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -84,6 +85,11 @@ from purgatory_udf.sources.request_log.request_conversion import (
 from purgatory_udf.sources.request_log.share_conversion import ShareGroupConverter
 
 # The tasks of a step do the same as `importing.import_tasks`, but start from the state of the previous step.
+
+# Heartbeats of a broker: the number that the request handler thread answered itself, and the total.
+HEARTBEATS = pa.schema(
+    [("broker", pa.int32()), ("settled", pa.bool_()), ("own_thread", pa.int64()), ("heartbeats", pa.int64())]
+)
 
 LOCAL_START_CAUSES = ("local_start_reported", "local_start_supposed")
 IN_SYNC_CAUSES = ("isr_given", "isr_reported", "isr_supposed")
@@ -386,8 +392,8 @@ class FollowStep:
         report = Report(dict(tally.counts))
         fresh = read.where_in("row", [log_reader.REQUEST]).select(*REQUESTS.names)
         requests = self.keep("requests", state.requests.union(fresh))
-        first_us, last_us = _span(requests)
-        if first_us is not None and last_us is not None:
+        if tally.span_us is not None:
+            first_us, last_us = tally.span_us
             carried.first_us, carried.last_us = min(carried.first_us, first_us), max(carried.last_us, last_us)
         span = carried.time_range(carried.last_us, self.hold_us)
         all_heartbeats = requests.where_in("api", ["HEARTBEAT"]).select("broker", "remote_us", "start_us")
@@ -422,15 +428,6 @@ class FollowStep:
         return FollowedStep(FinishedEvents(events, rejected), StepState(carried, later, remaining))
 
 
-def _span(requests: Dataset) -> tuple[int | None, int | None]:
-    schema = pa.schema([("first_us", pa.int64()), ("last_us", pa.int64())])
-    spans = requests.select("arrival_us", "answered_us").sql(
-        "SELECT min(arrival_us) AS first_us, max(answered_us) AS last_us FROM {rows}", schema
-    )
-    (row,) = spans.collect().to_pylist()
-    return row["first_us"], row["last_us"]
-
-
 def _counted(report: Report, parts: Dataset, timelines: Dataset, events: Dataset) -> Report:
     for cause, number in counts(parts, timelines).items():
         report.count(cause, number)
@@ -450,21 +447,26 @@ def _heartbeats(requests: Dataset, until_us: int) -> tuple[HeartbeatCounts, Hear
 
     The second result counts only heartbeats that started before `until_us`. `requests` has only heartbeats.
     """
-    names = ("own_thread", "heartbeats", "settled_own_thread", "settled")
-    found = requests.sql(
-        f"""
-        SELECT broker, count(CASE WHEN remote_us = 0 THEN 1 END) AS own_thread, count(*) AS heartbeats,
-            count(CASE WHEN remote_us = 0 AND start_us < {until_us} THEN 1 END) AS settled_own_thread,
-            count(CASE WHEN start_us < {until_us} THEN 1 END) AS settled
-        FROM {{rows}} GROUP BY broker
-        """,
-        pa.schema([("broker", pa.int32()), *((name, pa.int64()) for name in names)]),
-    )
-    rows = found.collect().sort_by("broker").to_pylist()
-    return (
-        {row["broker"]: (row["own_thread"], row["heartbeats"]) for row in rows},
-        {row["broker"]: (row["settled_own_thread"], row["settled"]) for row in rows if row["settled"]},
-    )
+    counted: list[dict[int, tuple[int, int]]] = [{}, {}]
+    rows = requests.map_columns(partial(_count_heartbeats, until_us), HEARTBEATS).collect()
+    for broker, settled, own_thread, count in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        before = counted[settled].get(broker, (0, 0))
+        counted[settled][broker] = before[0] + own_thread, before[1] + count
+    return dict(sorted(counted[False].items())), dict(sorted(counted[True].items()))
+
+
+def _count_heartbeats(until_us: int, batches: Batches) -> Batches:
+    """Yield rows of HEARTBEATS for each batch."""
+    for batch in batches:
+        brokers, remote_us, start_us = (batch.column(name).to_numpy() for name in ("broker", "remote_us", "start_us"))
+        rows = []
+        for settled in (False, True):
+            counted = start_us < until_us if settled else np.ones(len(start_us), bool)
+            for broker in np.unique(brokers[counted]).tolist():
+                own_thread = counted & (brokers == broker) & (remote_us == 0)
+                count = counted & (brokers == broker)
+                rows.append((broker, settled, int(own_thread.sum()), int(count.sum())))
+        yield pa.RecordBatch.from_pylist([dict(zip(HEARTBEATS.names, row, strict=True)) for row in rows], HEARTBEATS)
 
 
 def _steps(backend: Backend, context: Context, span: TimeRange) -> Steps:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -383,13 +384,19 @@ def _dated(
     if previous is not None:
         operations = previous.operations.union(operations)
     fetches = None
-    if previous is None and reads is None:
+    if reads is None:
         # No fetch has offsets or another time than its own, and joining many nested rows takes long. An operation
         # without `event` is a fetch; the column `fetch` is larger, so it would take longer to read.
-        fetches = operations.where_null("event").rename("time_us", "at_us")
+        fetches = operations.where_null("event")
+        if previous is None:
+            fetches = fetches.rename("time_us", "at_us")
+        else:
+            with_time = fetches.schema.append(pa.field("at_us", pa.int64()))
+            fetches = fetches.map_columns(partial(_tried_since, span.from_us), with_time)
         operations = operations.where_null("event", null=False)
     produced = timelines.where_in("part", [import_rows.PRODUCED])
-    plain = [name for name in operations.schema.names if name not in ("numbers", "packed")]
+    unneeded = {"numbers", "packed", *(["fetch"] if fetches is not None else [])}
+    plain = [name for name in operations.schema.names if name not in unneeded]
     columns = ", ".join(f"o.{name}" for name in plain)
     tried = f"greatest(o.time_us, coalesce(p.appended_us, o.time_us), {span.from_us})"
     lists = [UNORDERED.field(name) for name in ("slots", "bases", "ends", "remote")]
@@ -419,3 +426,9 @@ def _dated(
         **others,
     )
     return dated if fetches is None else dated.union(fetches)
+
+
+def _tried_since(from_us: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield fetches with `at_us`, the time at which each is first tried, but not before `from_us`."""
+    for batch in batches:
+        yield batch.append_column("at_us", pc.max_element_wise(batch.column("time_us"), from_us))

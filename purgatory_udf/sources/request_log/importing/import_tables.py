@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,7 +34,7 @@ _RECORDED_COLUMNS = ["broker", "request_id", "time_us", "file", "at_line", "reco
 _REFUSED_COLUMNS = ["file", "at_line", "rule", "reason", "raw"]
 # Columns by which readers skip files.
 _INDEXED = {EVENTS_TABLE: INDEXED, RECORDED_TABLE: ("operation_id", "started_at")}
-_TASKS = pa.schema([("task", pa.int32()), ("last", pa.int64()), ("refused", pa.int64())])
+_TASKS = pa.schema([("task", pa.int32()), ("size", pa.int64()), ("refused", pa.int64())])
 
 # A file of a table that has no log yet, or an event that the contract rejects.
 WRITTEN = pa.schema(
@@ -230,11 +231,24 @@ def _create_of_files(layout: Layout, written: pa.Table) -> int:
 
 def task_sizes(events: Dataset) -> list[TaskSize]:
     """Count the events of each task, in the order of the tasks."""
-    sizes = events.select("task", "number", "rule").sql(
-        "SELECT task, max(number) AS last, count(rule) AS refused FROM {rows} GROUP BY task ORDER BY task", _TASKS
-    )
-    rows = sizes.collect().sort_by("task").to_pylist()
-    return [TaskSize(row["task"], row["last"] + 1, row["refused"]) for row in rows]
+    sizes = events.select("task", "number", "rule").map_columns(_sizes_of_batches, _TASKS).collect()
+    found: dict[int, TaskSize] = {}
+    for task, size, refused in zip(*(column.to_pylist() for column in sizes.columns), strict=True):
+        before = found.get(task, TaskSize(task, 0, 0))
+        found[task] = TaskSize(task, max(before.size, size), before.refused + refused)
+    return [found[task] for task in sorted(found)]
+
+
+def _sizes_of_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        tasks, numbers = (batch.column(name).to_numpy() for name in ("task", "number"))
+        refused = batch.column("rule").is_valid().to_numpy(zero_copy_only=False)
+        of_tasks = [(task, tasks == task) for task in np.unique(tasks).tolist()]
+        rows = [
+            {"task": task, "size": int(numbers[its].max()) + 1, "refused": int(refused[its].sum())}
+            for task, its in of_tasks
+        ]
+        yield pa.RecordBatch.from_pylist(rows, _TASKS)
 
 
 def event_rows(tasks: Sequence[TaskSize], run_id: str, source: SourceName, first: int = 0) -> Step:

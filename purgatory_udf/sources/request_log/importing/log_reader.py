@@ -177,8 +177,7 @@ class Tally:
         self.span_us = min(first, first_us), max(last, last_us)
 
     def count_request(self, request: Request) -> None:
-        """Count a request other than a fetch that becomes a row."""
-        self.count_span(request.arrival_us, request.answered_us)
+        """Count a request other than a fetch, except for its times."""
         if request.api == LIST_OFFSETS and request.remote_us and (topics := looked_up_topics(request.body)):
             self.remote_waits |= RemoteWaits(lookups=frozenset({topics}))
         if request.api == "HEARTBEAT":
@@ -261,7 +260,7 @@ def read_piece(piece: Piece, zone: tzinfo, compiled: bool = False) -> Iterator[p
     # copies nothing.
     held: dict[tuple[str, bool], list[pa.RecordBatch]] = {}
     size = 0
-    for batch in filter(len, _small_batches_of(piece, zone)):
+    for batch in _small_batches_of(piece, zone):
         kind = batch.column("row")[0].as_py(), batch.column("api")[0].as_py() == "FETCH"
         held.setdefault(kind, []).append(batch)
         size += batch.nbytes
@@ -348,7 +347,9 @@ class Rows:
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, row: RequestRow | Request | Row | None) -> None:
-        """Add the row of a request or a bad line, or a decoded fetch."""
+        """Add the row of a request or a bad line, or a decoded fetch; count the times of requests."""
+        if isinstance(row, (RequestRow, Request)):
+            self._tally.count_span(row.arrival_us, row.answered_us)
         if isinstance(row, RequestRow):
             self._requests.append(row)
         elif isinstance(row, Request):
@@ -433,7 +434,8 @@ class Rows:
         constants = {"row": REQUEST, "piece": self._piece}
         if self._fetches:
             yield _batch_of(self._fetches, constants)
-        yield request_batch(self._requests, constants, READ)
+        if self._requests:
+            yield request_batch(self._requests, constants, READ)
         if self._bad:
             yield pa.RecordBatch.from_pylist(self._bad, schema=READ)
 
@@ -542,7 +544,6 @@ def row_of(request: Request, tally: Tally) -> AnyRow:
             fetch = request.fetch = decode_fetch_request(request.body), decode_fetch_response(request.answer)
             remote_us = np.array([request.remote_us])
             tally.count_fetches(FetchColumns.of([fetch]), remote_us, fetch[0].has_rack)
-            tally.count_span(request.arrival_us, request.answered_us)
             return request
         session = share_session_key(request.body) if request.api in SHARE_APIS else None
     except MALFORMED as error:
