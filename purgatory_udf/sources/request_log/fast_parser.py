@@ -25,8 +25,10 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     MAX_NUMBER,
     METADATA_TOPICS,
     NO_TOPIC_ID,
+    DecodedProduce,
     FetchColumns,
     Numbers,
+    ProducedPartition,
     bounds_of,
 )
 from purgatory_udf.sources.request_log.log_files import timestamp_us
@@ -227,6 +229,88 @@ def _second_us(text: str, zone: tzinfo) -> int | None:
 def _midnight_us(day: str, zone: tzinfo) -> int | None:
     """Return the start of a day in microseconds since the epoch, or None for an impossible date."""
     return timestamp_us(f"{day} 00:00:00.000", zone)
+
+
+# Produce requests and responses of the current protocol versions.
+
+
+class _Topic(msgspec.Struct, gc=False, kw_only=True):
+    topicId: str | None = None  # noqa: N815
+    topic: str | None = None
+    name: str | None = None
+
+
+class _WrittenPartition(msgspec.Struct, gc=False):
+    index: _Whole
+    recordsSizeInBytes: _Whole  # noqa: N815
+
+
+class _WrittenTopic(_Topic, gc=False, kw_only=True):
+    partitionData: list[_WrittenPartition]  # noqa: N815
+
+
+class _ProduceRequest(msgspec.Struct, gc=False, kw_only=True):
+    transactionalId: str | None = None  # noqa: N815
+    acks: _Whole
+    timeoutMs: _Whole  # noqa: N815
+    topicData: list[_WrittenTopic]  # noqa: N815
+
+
+class _AnsweredPartition(msgspec.Struct, gc=False):
+    index: _Whole
+    errorCode: _Whole = 0  # noqa: N815
+    baseOffset: _Whole = -1  # noqa: N815
+
+
+class _AnsweredTopic(_Topic, gc=False, kw_only=True):
+    partitionResponses: list[_AnsweredPartition]  # noqa: N815
+
+
+class _ProduceResponse(msgspec.Struct, gc=False):
+    responses: list[_AnsweredTopic]
+
+
+_decode_produce_request = msgspec.json.Decoder(_ProduceRequest).decode
+_decode_produce_response = msgspec.json.Decoder(_ProduceResponse).decode
+
+
+def parse_produce(body: str, answer: str | None) -> DecodedProduce | None:
+    """Parse body and response of a produce, or return None if they need `kafka_protocol.decode_produce`.
+
+    `answer` is None if the log has no response.
+    """
+    written = []
+    try:
+        request = _decode_produce_request(body)
+        responses = _decode_produce_response(answer).responses if answer is not None else ()
+        results = {
+            (_id_or_name(topic), partition.index): (partition.errorCode, partition.baseOffset)
+            for topic in responses
+            for partition in topic.partitionResponses
+        }
+        for topic in request.topicData:
+            name = _id_or_name(topic)
+            for partition in topic.partitionData:
+                error, base = results.get((name, partition.index), _NO_RESULT)
+                size = max(0, partition.recordsSizeInBytes)
+                written.append(ProducedPartition(name, partition.index, size, error, base))
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return DecodedProduce(request.acks, request.timeoutMs, request.transactionalId, bool(results), written)
+
+
+# Error and offset of a partition that is not in the response.
+_NO_RESULT = (0, -1)
+
+
+def _id_or_name(topic: _Topic) -> str:
+    """Return the id of a topic, or its name if it has no id. Raises ValidationError if it has neither."""
+    if topic.topicId and topic.topicId != NO_TOPIC_ID:
+        return topic.topicId
+    name = topic.name if topic.topic is None else topic.topic
+    if name is None:
+        raise msgspec.ValidationError("no topic")
+    return name
 
 
 # Fetch requests and responses of the current protocol versions.

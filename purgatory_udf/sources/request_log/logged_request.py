@@ -59,7 +59,7 @@ class Request(msgspec.Struct, gc=False):
 
     `written_us` is the timestamp of the line, in whole milliseconds in many logs. `broker` is -1 if the line does not
     have the broker's id. Without a response, `answer` is None. `fetch` is the decoded body and response of a
-    fetch, if it was decoded already; then `body` and `answer` may be empty.
+    fetch and `produce` that of a produce, if it was decoded already; then `body` and `answer` may be empty.
     """
 
     broker: int
@@ -79,6 +79,7 @@ class Request(msgspec.Struct, gc=False):
     body: dict[str, Any]
     answer: dict[str, Any] | None
     fetch: tuple[FetchRequestBody, FetchResponseBody] | None = None
+    produce: DecodedProduce | None = None
 
     @property
     def handling_us(self) -> int:

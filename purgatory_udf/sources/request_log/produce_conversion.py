@@ -54,11 +54,16 @@ def convert_produce(
 
     Each fact comes with the name and number of its partition.
     """
-    produced = decode_produce(request.body, request.answer)
+    produced = request.produce or decode_produce(request.body, request.answer)
     at, check = append_times(request.start_us, request.local_us, produced.acks)
-    report.count("acks_zero_errors", int(not produced.answered))
-    timed_out = any(partition.error == errors.REQUEST_TIMED_OUT for partition in produced.partitions)
+    if not produced.answered:
+        report.count("acks_zero_errors")
+    timed_out = errors.REQUEST_TIMED_OUT in [partition.error for partition in produced.partitions]
     in_time = produced.acks == ACKS_ALL and request.remote_us > 0 and not timed_out
+    answered_us = request.answered_us if in_time else -1
+    (file, line), transaction = request.place, produced.transactional_id or None
+    # The produce of a transaction is first checked when the last of its partitions has been added and appended.
+    event_us = check
     appends: list[tuple[Key, Append]] = []
     failures: list[tuple[Key, Fact]] = []
     for slot, partition in enumerate(produced.partitions):
@@ -66,20 +71,28 @@ def convert_produce(
         if not _was_appended(partition, produced.answered):
             failures.append((key, PartitionError(check, partition.error)))
             continue
-        append = Append(request.start_us, at, check, check, base=partition.base, bytes=partition.bytes)
-        append.file, append.line, append.slot = *request.place, slot
-        append.answered_us = request.answered_us if in_time else -1
-        if produced.transactional_id:
+        append = Append(
+            request.start_us,
+            at,
+            check,
+            check,
+            answered_us=answered_us,
+            base=partition.base,
+            bytes=partition.bytes,
+            file=file,
+            line=line,
+            slot=slot,
+            transaction=transaction,
+        )
+        if transaction:
             report.count("transactional")
-            append.transaction = produced.transactional_id
-            joined = context.transactions.joined_us(append.transaction, key, request.start_us, request.answered_us)
+            joined = context.transactions.joined_us(transaction, key, request.start_us, request.answered_us)
             if joined is not None:
                 append.at_us = append.check_us = joined + TXN_JOIN_TO_APPEND_US
                 # Under load the coordinator's response is handled later, but before the produce is answered.
                 append.until_us = max(append.at_us, request.answered_us)
+                event_us = max(event_us, append.check_us)
         appends.append((key, append))
-    # The produce of a transaction is first checked when the last of its partitions has been added and appended.
-    event_us = max([check, *(append.check_us for _, append in appends)])
     if not appends:
         # It may have waited for the transaction coordinator, in no purgatory, until that refused it.
         event_us = max(event_us, request.answered_us)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from purgatory_udf.sources.request_log.fast_parser import parse_produce
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, fetch_batch, fetches_in
 from purgatory_udf.sources.request_log.kafka_protocol import (
+    NO_TOPIC_ID,
     DecodedProduce,
     FetchColumns,
     FetchPartitionData,
@@ -168,6 +171,59 @@ def test_produce_is_same_for_all_versions(body: dict[str, Any], answer: dict[str
     assert (partition.error, partition.base) == (0, -1)
     unanswered = decode_produce({**body, "acks": 0}, None)
     assert unanswered == DecodedProduce(0, 3_000, None, False, [ProducedPartition(topic, 4, 214, 0, -1)])
+
+
+WRITTEN = {"index": 4, "recordsSizeInBytes": 214}
+ANSWERED = {"index": 4, "errorCode": 7, "baseOffset": 23}
+
+
+def test_usual_produce_is_parsed_as_decoded() -> None:
+    topics = [
+        {"topicId": ID, "partitionData": [WRITTEN, {**WRITTEN, "index": 5}, {"index": 4, "recordsSizeInBytes": -1}]},
+        {"topicId": NO_TOPIC_ID, "name": "t", "partitionData": [WRITTEN]},
+    ]
+    body = {"transactionalId": "x", "acks": -1, "timeoutMs": 3_000, "topicData": topics, "further": [{"field": 1e9}]}
+    answers = [{"topicId": ID, "partitionResponses": [ANSWERED]}, {"topic": "t", "partitionResponses": [{"index": 4}]}]
+    of_id = [ProducedPartition(ID, 4, 214, 7, 23), ProducedPartition(ID, 5, 214, 0, -1)]
+    written = [*of_id, ProducedPartition(ID, 4, 0, 7, 23), ProducedPartition("t", 4, 214, 0, -1)]
+    parsed = parse_produce(json.dumps(body), json.dumps({"responses": answers}))
+    assert parsed == DecodedProduce(-1, 3_000, "x", True, written) == decode_produce(body, {"responses": answers})
+
+
+UNUSUAL = [2**62, -(2**70), 1.5, "1", "", None, True, [], {}, "absent"]
+
+
+@pytest.mark.parametrize("value", UNUSUAL, ids=str)
+@pytest.mark.parametrize("field", ["acks", "timeoutMs", "transactionalId", "topicData", "topic", "index", "size"])
+def test_unusual_produce_is_not_parsed_differently(field: str, value: Any) -> None:
+    partition = {"index": 4, "recordsSizeInBytes": 9}
+    topic: dict[str, Any] = {"name": "t", "partitionData": [partition]}
+    body: dict[str, Any] = {"acks": 1, "timeoutMs": 30, "transactionalId": None, "topicData": [topic]}
+    owner, key = {
+        "topic": (topic, "name"),
+        "index": (partition, "index"),
+        "size": (partition, "recordsSizeInBytes"),
+    }.get(field, (body, field))
+    owner[key] = value
+    if value == "absent":
+        del owner[key]
+    parsed = parse_produce(json.dumps(body), None)
+    assert parsed is None or parsed == decode_produce(body, None)
+
+
+@pytest.mark.parametrize("value", UNUSUAL, ids=str)
+@pytest.mark.parametrize("field", ["responses", "topicId", "partitionResponses", "index", "errorCode", "baseOffset"])
+def test_unusual_response_is_not_parsed_differently(field: str, value: Any) -> None:
+    partition = {"index": 4, "errorCode": 0, "baseOffset": 7}
+    topic: dict[str, Any] = {"topicId": ID, "partitionResponses": [partition]}
+    answer: dict[str, Any] = {"responses": [topic]}
+    owner = next(each for each in (partition, topic, answer) if field in each)
+    owner[field] = value
+    if value == "absent":
+        del owner[field]
+    body = {"acks": 1, "timeoutMs": 30, "topicData": [{"topicId": ID, "partitionData": [WRITTEN]}]}
+    parsed = parse_produce(json.dumps(body), json.dumps(answer))
+    assert parsed is None or parsed == decode_produce(body, answer)
 
 
 REQUESTS_AND_RESPONSES = [

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.cluster_metadata import TopicSize
+from purgatory_udf.sources.request_log.fast_parser import parse_produce
 from purgatory_udf.sources.request_log.fetch_conversion import FETCH, Fetches
 from purgatory_udf.sources.request_log.high_watermark_events import REQUEST_RANK, STATE_RANK, TimedEvent
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
@@ -395,6 +396,7 @@ def fetches_in(batch: pa.RecordBatch) -> Fetches:
 def request_of(row: RequestRow) -> Request:
     """Return the request of a row, with body and response decoded."""
     body, answer = row.body, row.answer
+    produce = parse_produce(body, answer) if row.api == "PRODUCE" else None
     return Request(
         row.broker,
         Place(row.file, row.line),
@@ -410,8 +412,9 @@ def request_of(row: RequestRow) -> Request:
         row.remote_us,
         row.answered_us,
         row.written_us,
-        from_json(body),
-        None if answer is None else from_json(answer),
+        from_json(body) if produce is None else {},
+        from_json(answer) if produce is None and answer is not None else None,
+        produce=produce,
     )
 
 

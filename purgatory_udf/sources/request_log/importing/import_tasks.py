@@ -506,8 +506,11 @@ def _parts(converted: Iterable[ConvertedRequest], report: Report) -> Batches:
         waiting += len(parts.facts)
         report.count("operations", len(parts.operations))
         operations += map(row_of_operation, parts.operations)
-        held += _overdue_rows(parts)
-        held += _bad_row(parts, report)
+        for operation in parts.operations:
+            if (overdue := overdue_operation(operation)) is not None:
+                held.append(_overdue_row(overdue))
+        if parts.bad is not None:
+            held += _bad_row(parts, report)
         if len(operations) + len(held) >= ROWS or waiting >= FACTS:
             yield batch_of_part(OPERATION, OPERATION_FIELDS, operations, PARTS)
             yield pa.RecordBatch.from_pylist([*held, *_packed(_at_valid_places(facts))], schema=PARTS)
