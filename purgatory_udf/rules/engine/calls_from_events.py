@@ -125,6 +125,8 @@ def _errors(of_items: pa.Array, of_rows: pa.Array | None) -> pa.Array:
 
 def _piece_start(row: int, columns: _Columns, item_errors: pa.Array) -> PieceOffsets:
     """Return the start of the piece that begins at `row`: how many rows of each kind the rows before it may produce."""
+    if row == 0:
+        return PieceOffsets(0, 0, 0, 0, 0)
     items, changes = _items_before(columns["partitions"], row), _known_before(columns["change"], row)
     of_brokers = sum(_known_before(columns.maybe(name), row) for name in ("exhausted", "full"))
     return PieceOffsets(
@@ -154,12 +156,16 @@ class _Columns:
 
     def __init__(self, table: pa.Table) -> None:
         # Other columns cannot be read here either, because a stream does not select them.
-        places = [(name, at) for at, name in enumerate(table.column_names) if name in _READ_COLUMNS]
+        names = table.schema.names
+        places = [at for at, name in enumerate(names) if name in _READ_COLUMNS]
         # Usually there is one batch. Reading its columns takes half the time of reading those of the table.
         batches = table.to_batches() if table.column(0).num_chunks == 1 else []
-        self.arrays = {
-            name: batches[0].column(at) if len(batches) == 1 else _single_chunk(table.column(at)) for name, at in places
-        }
+        columns = (
+            batches[0].select(places).columns
+            if len(batches) == 1
+            else [_single_chunk(table.column(at)) for at in places]
+        )
+        self.arrays = dict(zip((names[at] for at in places), columns, strict=True))
 
     def maybe(self, name: str) -> pa.Array | None:
         """Return a column, or None if the table, of an earlier version, lacks it."""

@@ -6,7 +6,6 @@ Compiled code first flattens ended operations and their parts to plain columns; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -86,15 +85,6 @@ class FetcherType(Int64Enum):
     """Who sent a fetch; `NONE` for other operations."""
 
     CONSUMER, FOLLOWER, NONE = range(3)
-
-
-@entry_point
-def count_parts(operations: Records, ended: Records) -> int:
-    """Return the number of parts of the operations in the rows `ended`."""
-    count = 0
-    for o in ended:
-        count += operations[o].count
-    return count
 
 
 @entry_point
@@ -334,10 +324,9 @@ def _timestamps(us: Records) -> pa.Array:
     return pa.array(np.ascontiguousarray(us), pa.int64()).view(TIMESTAMP)
 
 
-@cache
-def _empty_table(schema: pa.Schema) -> pa.Table:
-    """Return an empty table, which is cached: creating one takes as long as filling thousands of rows."""
-    return schema.empty_table()
+# The schemas of outcomes, with their columns' names and an empty table: creating one takes as long as filling thousands
+# of rows.
+_OUTCOMES = [(schema, schema.names, schema.empty_table()) for schema in (COMPLETIONS, EXPIRATIONS, CANCELLATIONS)]
 
 
 def _ids(ids: pa.Array, rows: pa.Array) -> pa.Array:
@@ -373,7 +362,7 @@ class OutcomeColumns:
         self._decided, self._run_id = decided, run_id
         self._ended = decided.ended
         operations = len(self._ended)
-        parts = count_parts(attribute_view(decided.all_operations), self._ended)
+        parts = decided.ended_parts
         self._completed = len(decided.completed)
         self._cancelled = self._completed + len(decided.expired)
         self._longs = np.empty((len(Int64Field), operations), np.int64)
@@ -394,6 +383,9 @@ class OutcomeColumns:
             self._part_ints,
             self._fetch_bits,
         )
+        if self._offsets[-1] < parts:
+            self._part_bytes = self._part_bytes[: self._offsets[-1]]
+            self._part_ints = self._part_ints[:, : self._offsets[-1]]
         self._names = _KeyNames(self._used_names())
         self._end_us = FOREVER if trace_end_us is None else trace_end_us // 1000 * 1000
 
@@ -421,12 +413,11 @@ class OutcomeColumns:
         """Return the tables of completions, expirations and cancellations."""
         columns = self._columns()
         bounds = (0, self._completed, self._cancelled, len(self._watched))
-        schemas = (COMPLETIONS, EXPIRATIONS, CANCELLATIONS)
         completions, expirations, cancellations = (
-            pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema).slice(begin, end - begin)
+            pa.Table.from_arrays([columns[name] for name in names], schema=schema).slice(begin, end - begin)
             if begin < end
-            else _empty_table(schema)
-            for schema, (begin, end) in zip(schemas, pairwise(bounds), strict=True)
+            else empty
+            for (schema, names, empty), (begin, end) in zip(_OUTCOMES, pairwise(bounds), strict=True)
         )
         return completions, expirations, cancellations
 

@@ -229,7 +229,7 @@ TABLES = {
 #   remote_wait_ms, reads_all    see `EngineSettings`
 #   charged          bytes of the present response's limit that remote partitions use
 #   lingering        number of operations that have ended in this call, but are kept for their reads, less those of
-#                    earlier calls that are not any more
+#                    earlier calls that are not any more; `lingering_parts`: the same number of parts
 ARENA = arena_dtype(
     TABLES,
     *("now", "next_due", "retain_bytes", "smallest_limit"),
@@ -238,7 +238,7 @@ ARENA = arena_dtype(
     *("overdue", "produce_count", "check_order", "disruptions"),
     *("text_base", "error_base", "member_base"),
     *("append_count", "append_bytes"),
-    *("remote_wait_ms", "reads_all", "charged", "lingering"),
+    *("remote_wait_ms", "reads_all", "charged", "lingering", "lingering_parts"),
 )
 
 

@@ -277,7 +277,7 @@ def _release(arena: Arena, operation: Any) -> None:
         if _is_unended(part_at(arena, at)):
             return
     operation.state = ENDED
-    arena.ended_parts += operation.count
+    arena.lingering_parts -= operation.count
     arena.lingering -= 1
 
 

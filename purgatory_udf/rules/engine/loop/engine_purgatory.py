@@ -358,7 +358,7 @@ def keep_lingering(arena: Arena, operation: Any, unended: int) -> None:
     """Let an ended operation linger until its `unended` running reads have returned."""
     if unended > 0:
         operation.state = LINGERING
-        arena.ended_parts -= operation.count
+        arena.lingering_parts += operation.count
         arena.lingering += 1
 
 

@@ -67,6 +67,7 @@ class Decisions:
     names: list[str]
     readings: Records
     purgatories: Records
+    ended_parts: int  # at least the number of parts of the operations that ended
 
     @property
     def ended(self) -> Records:
@@ -305,14 +306,14 @@ def _collect(state: State, call: Call, tables: dict[str, Records], arena: Any, s
     completed, expired, cancelled = _rows_by_outcome(tables["outcomes"][: len(operations)], arena)
     request_ids = concat_strings(state.request_ids, call.request_ids)
     client_ids = concat_strings(state.client_ids, call.client_ids)
-    errors = concat_strings(state.errors, call.errors)
+    errors, ended_parts = concat_strings(state.errors, call.errors), int(arena["ended_parts"])
     decided = Decisions(
         operations, parts, completed, expired, cancelled, request_ids, client_ids, errors, state.names,
-        tables["readings"][: arena["readings"]], state.purgatories,
+        tables["readings"][: arena["readings"]], state.purgatories, ended_parts,
     )  # fmt: skip
     ended = len(completed) + len(expired) + len(cancelled)
     kept = np.empty(len(operations) - ended + int(arena["lingering"]), operations.dtype)
-    kept_parts = np.empty(len(parts) - int(arena["ended_parts"]), parts.dtype)
+    kept_parts = np.empty(len(parts) - ended_parts + int(arena["lingering_parts"]), parts.dtype)
     if len(kept):
         rows, part_rows = keep_open(
             attribute_view(operations),
