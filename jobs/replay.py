@@ -9,6 +9,7 @@ import typer
 
 from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.local_files import is_local_path
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import REPLAYED_BYTES, OpenBackend
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, find_files
@@ -59,7 +60,18 @@ def _needs_spark(follow: bool, **_: object) -> bool:
     return follow
 
 
-@job.job(checks=_checks, reads=("events", "trace", "more"), max_local_bytes=REPLAYED_BYTES, needs_spark=_needs_spark)
+def _in_python(events: str | None, out: str, follow: bool, **_: object) -> bool:
+    # Spark's JVM reads JSON Lines, and tables that are not on this machine, row by row.
+    return events is not None and not follow and is_local_path(events) and is_local_path(out)
+
+
+@job.job(
+    checks=_checks,
+    reads=("events", "trace", "more"),
+    max_local_bytes=REPLAYED_BYTES,
+    needs_spark=_needs_spark,
+    in_python=_in_python,
+)
 def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder for the tables.")],

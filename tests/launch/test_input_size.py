@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from jobs import ingest
+from jobs import ingest, replay
 from purgatory_udf.common import local_files
 from purgatory_udf.launch import backend_choice
 from purgatory_udf.launch import job as job_module
@@ -105,6 +105,24 @@ def test_large_request_logs_leave_work_to_python(
     log = _file(tmp_path / "request.log", backend_choice.LITTLE_BYTES + 1)
     assert ingest.main.check(["--from", form, log, "--out", out]) is None
     assert ingest.main.settings == settings
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "settings"),
+    [
+        (["--events"], "out", backend_choice.PYTHON),
+        (["--events"], "s3a://bucket/out", ()),
+        (["--follow", "--events"], "out", ()),
+        (["--trace"], "out", ()),
+    ],
+)
+def test_large_replays_leave_work_to_python(
+    tmp_path: Path, words: list[str], out: str, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    events = _file(tmp_path / "events.jsonl", backend_choice.LITTLE_BYTES + 1)
+    assert replay.main.check([*words, events, "--out", out]) is None
+    assert replay.main.settings == settings
 
 
 def test_large_inputs_keep_defaults(tmp_path: Path) -> None:
