@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.rules.engine.column_access import COLUMN, column_record, list_items
+from purgatory_udf.rules.engine.column_access import COLUMN, column_record, gather_strings, list_items
 from purgatory_udf.rules.engine.event_records import EventColumn
+from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop.engine_call import Call, in_time_order
 from purgatory_udf.rules.engine.parallel_pieces import PieceOffsets, parse_in_parallel, threads_for
 from purgatory_udf.rules.engine.what_if_columns import effective_settings
@@ -104,7 +105,7 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
         list_offsets_ms=config.list_offsets.request_timeout_ms,
         item_count=len(items),
     )
-    requests, error_rows = pa.array(parsed.request_rows), pa.array(parsed.error_rows)
+    requests, error_rows = parsed.request_rows, pa.array(parsed.error_rows)
     return Call(
         parsed.names,
         in_time_order(parsed.events) if parsed.unordered else parsed.events,
@@ -184,11 +185,14 @@ def _field(items: pa.Array, name: str) -> pa.Array | None:
     return items.field(name) if items.type.get_field_index(name) >= 0 else None
 
 
-def _rows_of(texts: pa.Array, rows: pa.Array) -> pa.Array:
+def _rows_of(texts: pa.Array, rows: Records) -> pa.Array:
     """Return the strings at the row numbers `rows`, in ascending order.
 
     The usual cases take no copy: `rows` are all rows, or no row has a string.
     """
     if texts.null_count == len(texts):
         return pa.nulls(len(rows), pa.string())
-    return texts if len(rows) == len(texts) else texts.take(rows)
+    if len(rows) == len(texts):
+        return texts
+    gathered = gather_strings(texts, rows)
+    return texts.take(pa.array(rows)) if gathered is None else gathered

@@ -296,7 +296,7 @@ def _int(arena: Arena, column: int, row: int, absent: int) -> int:
 def _lookup(arena: Arena, column: int, row: int, group: int, other: int) -> int:
     """Look up the string in a row of a column among the words of a group.
 
-    Return the word's number, or `other` if the string is none of these words.
+    Return the word's number, or `other` if the group does not have the string.
     """
     strings = _column_at(arena, column)
     text, length = string_value(strings, row)

@@ -23,6 +23,7 @@ from purgatory_udf.contract.tables import (
     TIMESTAMP,
     WATCHES,
 )
+from purgatory_udf.rules.engine.column_access import COPIED_BYTES, gather_strings
 from purgatory_udf.rules.engine.jit import Int64Enum
 from purgatory_udf.rules.engine.jit.compiled_functions import copy_16, entry_point, inlined, int64
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, sorted_unique, take_records
@@ -41,8 +42,6 @@ from purgatory_udf.rules.engine.loop.codes import (
 )
 from purgatory_udf.rules.engine.loop.engine_state import Decisions
 from purgatory_udf.rules.engine.parallel_pieces import run_in_thread, threads_for
-
-_COPIED_BYTES = int64(16)
 
 
 class Int64Field(Int64Enum):
@@ -105,7 +104,7 @@ def flatten(
 
     Args:
         operations: Operations, ended or open.
-        parts: The parts of all operations; those of one operation are consecutive.
+        parts: Their parts; those of one operation are consecutive.
         ended: Rows of `operations`.
         no_key: The number that stands for "no key".
         longs: Filled: a row for each `Int64Field`, a column for each ended operation.
@@ -173,7 +172,7 @@ def flatten_watches(
 
     Args:
         operations: Operations, ended or open.
-        parts: The parts of all operations; those of one operation are consecutive.
+        parts: Their parts; those of one operation are consecutive.
         ended: Rows of `operations`.
         longs: Filled: a row for each `WatchInt64Field`, a column for each watch.
         ints: Filled: a row for each `WatchInt32Field`, a column for each watch.
@@ -258,11 +257,11 @@ def copy_strings(numbers: Records, starts: Records, text: int, offsets: Records,
         to = target + offsets[row]
         copy_16(to, text + begin)
         # Most are shorter.
-        at = begin + _COPIED_BYTES
+        at = begin + COPIED_BYTES
         while at < end:
-            to += _COPIED_BYTES
+            to += COPIED_BYTES
             copy_16(to, text + at)
-            at += _COPIED_BYTES
+            at += COPIED_BYTES
 
 
 class _Strings:
@@ -273,7 +272,7 @@ class _Strings:
         self._is_null = np.array([string is None for string in strings], np.uint8)
         self._has_null = None in strings
         self._starts = np.fromiter(accumulate(map(len, texts), initial=0), np.int32, len(texts) + 1)
-        self._text = np.frombuffer(b"".join(texts) + bytes(_COPIED_BYTES), np.uint8)
+        self._text = np.frombuffer(b"".join(texts) + bytes(COPIED_BYTES), np.uint8)
 
     def column(self, numbers: Records) -> pa.Array:
         """Return the strings with these numbers."""
@@ -282,7 +281,7 @@ class _Strings:
         size = measure_strings(numbers, self._starts, self._is_null, offsets, bits)
         if size > INT32_MAX:
             raise OverflowError(f"{len(numbers)} strings have {size} bytes, more than an Arrow array can have")
-        target = np.empty(size + _COPIED_BYTES, np.uint8)
+        target = np.empty(size + COPIED_BYTES, np.uint8)
         copy_strings(numbers, self._starts, int64(self._text.ctypes.data), offsets, int64(target.ctypes.data))
         return pa.StringArray.from_buffers(
             len(numbers),
@@ -295,7 +294,9 @@ class _Strings:
 def _repeat(text: str, count: int) -> pa.Array:
     """Return a column that repeats one string."""
     value = text.encode()
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(value))
+    offsets = (
+        np.arange(0, count * len(value) + 1, len(value), dtype=np.int32) if value else np.zeros(count + 1, np.int32)
+    )
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(value * count))
 
 
@@ -329,13 +330,15 @@ def _timestamps(us: Records) -> pa.Array:
 _OUTCOMES = [(schema, schema.names, schema.empty_table()) for schema in (COMPLETIONS, EXPIRATIONS, CANCELLATIONS)]
 
 
-def _ids(ids: pa.Array, rows: pa.Array) -> pa.Array:
+def _ids(ids: pa.Array, rows: Records) -> pa.Array:
     """Return the request or client ids in these rows. Empty strings, which stand for missing ids, become null."""
     if ids.null_count == len(ids):
         return pa.nulls(len(rows), pa.string())
-    column = ids.take(rows)
-    lengths = np.diff(np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset))
-    return column if lengths.all() else pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+    column = gather_strings(ids, rows)
+    if column is None:
+        column = ids.take(pa.array(rows))
+        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+    return column
 
 
 class _KeyNames:
@@ -426,7 +429,7 @@ class OutcomeColumns:
         several = threads_for(len(self._part_bytes)) > 1
         partitions = run_in_thread(self._partitions) if several else self._partitions
         decided, longs, ints, names = self._decided, self._longs, self._ints, self._names
-        text = pa.array(longs[Int64Field.TEXT])
+        text = longs[Int64Field.TEXT]
         ended_at, rule = _timestamps(longs[Int64Field.ENDED]), _RULES.column(ints[Int32Field.RULE])
         return {
             "run_id": _repeat(self._run_id, len(text)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine import event_records
 from purgatory_udf.rules.engine.calls_from_events import explode
+from purgatory_udf.rules.engine.column_access import gather_strings
 from purgatory_udf.rules.engine.loop.codes import CHANGES, KINDS, REMOTE_EVENTS, Code, Error
 from purgatory_udf.rules.engine.partition_engine import event_table
 
@@ -109,3 +111,20 @@ def test_every_kind_and_change_is_known() -> None:
     of_topics = (Code.LED, Code.UNLED, Code.TOPIC_STOPPED)
     codes = [Code(code) for code in call.events["code"].tolist() if code not in of_topics]
     assert codes == [Code[kind.upper()] for kind in kinds] + list(CHANGES.values())
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=40) | st.none(), min_size=1, max_size=40), st.data())
+def test_strings_are_gathered_unless_null_or_empty(texts: list[str | None], data: st.DataObject) -> None:
+    whole = pa.array(texts, pa.string())
+    begin = data.draw(st.integers(0, len(texts) - 1))
+    strings = whole.slice(begin)
+    rows = data.draw(st.lists(st.integers(0, len(strings) - 1), min_size=1, unique=True))
+    chosen = strings.take(pa.array(rows, pa.int64()))
+    gathered = gather_strings(strings, np.array(rows, np.int64))
+    if all(chosen.to_pylist()):
+        assert gathered is not None
+        gathered.validate(full=True)
+        assert gathered.equals(chosen)
+    else:
+        assert gathered is None
