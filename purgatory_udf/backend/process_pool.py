@@ -160,7 +160,7 @@ class _Processes:
             self._end_calls()
 
     def pickled(self, work: Work[Part], parts: Sequence[Part]) -> bytes | None:
-        """Return a further call for the forked processes, whose buffers are in shared memory.
+        """Return a further call for the forked processes, with its buffers in shared memory.
 
         Returns None if its code is large, or cannot be pickled.
         """

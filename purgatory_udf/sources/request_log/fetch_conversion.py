@@ -502,19 +502,29 @@ class _Conversion:
         after = np.append(first[1:], len(order))
         run_empty = empty[after - 1] | again[after]
         is_last = np.append(of_reader[first][1:] != of_reader[first][:-1], True)
-        stored, size = at_us.tobytes(), at_us.itemsize
-        columns = replica[first], offset[first], run_empty, first * size, after * size
-        runs = zip(*(column.tolist() for column in columns), strict=True)
-        made = [AttemptRun(replica, offset, empty, stored[begin:end]) for replica, offset, empty, begin, end in runs]
-        self._keep_runs(of_reader[first[is_last]], [made[number] for number in np.flatnonzero(is_last).tolist()])
+        columns = replica[first], offset[first], run_empty, first, after
+        kept = zip(*(column[is_last].tolist() for column in columns), strict=True)
+        self._keep_runs(
+            of_reader[first[is_last]],
+            [
+                AttemptRun(replica, offset, empty, at_us[begin:end].tobytes())
+                for replica, offset, empty, begin, end in kept
+            ],
+        )
         # The broker of each session, in place of the session.
         session, name = np.divmod(of_reader[first], len(self._named))
         brokers = np.searchsorted(self._brokers, _integers(broker for broker, _ in self._sessions))
         of_partition = brokers[session] * len(self._named) + name
         order = np.argsort(of_partition, kind="stable")
         order = order[~is_last[order]]
-        ended = [made[number] for number in order.tolist()]
-        self._add_sorted(of_partition[order], lambda first, last: ended[first:last])
+        runs = np.stack([replica[first], offset[first], run_empty, after - first])[:, order]
+        bounds = bounds_of(runs[3])
+        times = at_us[np.repeat(first[order] - bounds[:-1], runs[3]) + np.arange(bounds[-1])]
+
+        def ended(begin: int, end: int) -> list[Fact]:
+            return [FactBlock.of_runs(runs[:, begin:end], times[bounds[begin] : bounds[end]])]
+
+        self._add_sorted(of_partition[order], ended)
 
     def _keep_runs(self, of_reader: Integers, runs: Sequence[AttemptRun]) -> None:
         """Keep the latest run of attempts of each session and partition; `of_reader` are the numbers of both."""

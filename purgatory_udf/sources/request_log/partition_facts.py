@@ -287,7 +287,11 @@ class LocalStart(msgspec.Struct, array_like=True, tag=12, gc=False):
 
 
 class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
-    """Facts of one kind whose fields are all integers or booleans: its tag, and its columns of 64-bit integers."""
+    """Facts of a kind with only integers and booleans: its tag, and its columns of 64-bit integers.
+
+    A block with the tag of `AttemptRun` has their number, their columns `replica`, `offset`, `empty` and number of
+    attempts, and the times of all attempts.
+    """
 
     kind: int
     columns: bytes
@@ -298,8 +302,23 @@ class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
         tag: Any = kind.__struct_config__.tag
         return cls(tag, rows.tobytes())
 
+    @classmethod
+    def of_runs(cls, runs: Integers, times: Integers) -> FactBlock:
+        """Build a block of runs; `runs` has the rows `replica`, `offset`, `empty` and number of attempts."""
+        number = np.array([runs.shape[1]], np.int64)
+        return cls(_RUN_TAG, b"".join([number.tobytes(), runs.astype(np.int64).tobytes(), times.tobytes()]))
+
+    @property
+    def has_attempts(self) -> bool:
+        """Whether the facts are attempts, or runs of them."""
+        return self.kind in _ATTEMPT_TAGS
+
     def rows(self) -> tuple[type[SingleFact], Integers]:
-        """Return the kind, and an array with a row for each field."""
+        """Return the kind, and an array with a row for each field; runs are returned as single attempts."""
+        if self.kind == _RUN_TAG:
+            values = np.frombuffer(self.columns, np.int64)
+            end = 1 + 4 * int(values[0])
+            return FetchAttempt, _rows_of_runs(values[1:end].reshape(4, -1), values[end:])
         kind = _KINDS_BY_TAG[self.kind]
         return kind, np.frombuffer(self.columns, np.int64).reshape(len(fields_of(kind)), -1)
 
@@ -323,6 +342,8 @@ Fact = SingleFact | FactBlock
 # Frequent kinds, whose facts may be in blocks.
 BLOCK_KINDS = (ReaderPosition, HighWatermarkReading, FetchAttempt, FollowerDelivery)
 _KINDS_BY_TAG: dict[Any, type[SingleFact]] = {kind.__struct_config__.tag: kind for kind in BLOCK_KINDS}
+_RUN_TAG: Any = AttemptRun.__struct_config__.tag
+_ATTEMPT_TAGS = (_RUN_TAG, FetchAttempt.__struct_config__.tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,18 +395,23 @@ def attempt_rows(attempts: Iterable[FetchAttempt | AttemptRun | FactBlock]) -> I
                 AttemptRun(attempt.replica, attempt.offset, attempt.empty, array("q", (attempt.at_us,)).tobytes())
             )
         else:
-            rows += [*([_rows_of_runs(runs)] if runs else []), attempt.rows()[1]]
+            rows += [*([_joined_runs(runs)] if runs else []), attempt.rows()[1]]
             runs = []
-    return np.concatenate([*rows, *([_rows_of_runs(runs)] if runs or not rows else [])], axis=1)
+    return np.concatenate([*rows, *([_joined_runs(runs)] if runs or not rows else [])], axis=1)
 
 
-def _rows_of_runs(runs: Sequence[AttemptRun]) -> Integers:
-    at = np.frombuffer(b"".join([run.times for run in runs]), np.int64)
-    lengths = np.array([len(run.times) // at.itemsize for run in runs], np.int64)
-    readers = np.array([(run.replica, run.offset) for run in runs], np.int64).reshape(-1, 2).T
-    empty = np.ones(len(at), np.int64)
-    empty[np.cumsum(lengths) - 1] = [run.empty for run in runs]
-    return np.stack([at, *np.repeat(readers, lengths, axis=1), empty])
+def _joined_runs(runs: Sequence[AttemptRun]) -> Integers:
+    times = np.frombuffer(b"".join([run.times for run in runs]), np.int64)
+    columns = [(run.replica, run.offset, run.empty, len(run.times) // times.itemsize) for run in runs]
+    return _rows_of_runs(np.array(columns, np.int64).reshape(-1, 4).T, times)
+
+
+def _rows_of_runs(runs: Integers, times: Integers) -> Integers:
+    """Return the attempts of runs; see `FactBlock.of_runs` for the arguments."""
+    replica, offset, empty, length = runs
+    is_empty = np.ones(len(times), np.int64)
+    is_empty[np.cumsum(length) - 1] = empty
+    return np.stack([times, np.repeat(replica, length), np.repeat(offset, length), is_empty])
 
 
 F = TypeVar("F", bound=msgspec.Struct)
@@ -654,10 +680,10 @@ class PartitionFacts:
         }
         for fact in facts:
             if isinstance(fact, FactBlock):
-                kind, rows = fact.rows()
-                if kind is FetchAttempt:
+                if fact.has_attempts:
                     attempts.append(fact)
                 else:
+                    kind, rows = fact.rows()
                     by_kind[kind].append_block(rows)
             else:
                 by_kind[type(fact)].append(fact)

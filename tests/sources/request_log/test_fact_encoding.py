@@ -26,6 +26,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     PartitionFacts,
     ReaderPosition,
     RecordDeletion,
+    attempt_rows,
 )
 from tests.sources.request_log.translate import single_facts
 
@@ -72,6 +73,27 @@ def test_blocks_of_facts_equal_single_facts(kind: type[Any], length: int) -> Non
     collected = [PartitionFacts.of(0, ("t", 0), facts) for facts in (mixed, singly)]
     of_blocks, of_single = ([*each.positions, *each.high_watermarks, *each.deliveries] for each in collected)
     assert of_blocks == of_single and len(of_blocks) == len(singly)
+
+
+def test_block_of_runs_equals_single_runs() -> None:
+    runs = [
+        AttemptRun(2, 7, False, array("q", (10, 20, 30)).tobytes()),
+        AttemptRun(-1, 9, True, array("q", (20,)).tobytes()),
+    ]
+    block = FactBlock.of_runs(np.array([[2, -1], [7, 9], [0, 1], [3, 1]]), np.array([10, 20, 30, 20]))
+    assert msgspec.msgpack.decode(packed_facts([block])) == [
+        [13, 8, array("q", (2, 2, -1, 7, 9, 0, 1, 3, 1, 10, 20, 30, 20)).tobytes()]
+    ]
+    attempts = [
+        FetchAttempt(10, 2, 7, True),
+        FetchAttempt(20, 2, 7, True),
+        FetchAttempt(30, 2, 7),
+        FetchAttempt(20, -1, 9, True),
+    ]
+    assert list(single_facts(facts_in(packed_facts([block])))) == attempts
+    assert attempt_rows([*runs, block, attempts[0]]).T.tolist() == [
+        [fact.at_us, fact.replica, fact.offset, fact.empty] for fact in [*attempts, *attempts, attempts[0]]
+    ]
 
 
 def test_facts_over_64_bits_are_dropped() -> None:

@@ -81,10 +81,10 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
         if isinstance(fact, (FetchAttempt, AttemptRun)):
             attempts.append(fact)
         elif isinstance(fact, FactBlock):
-            kind_of_block, rows = fact.rows()
-            if kind_of_block is FetchAttempt:
+            if fact.has_attempts:
                 attempts.append(fact)
             else:
+                kind_of_block, rows = fact.rows()
                 blocks.setdefault(kind_of_block, []).append(rows)
         elif kind in BLOCK_KINDS:
             blocks.setdefault(kind, []).append(np.array([msgspec.structs.astuple(fact)], np.int64).T)
