@@ -38,8 +38,8 @@ BATCH_ROWS = 10_000
 _PARTS_PER_CORE = 2
 # Estimated bytes of a row without its strings.
 _ROW_BYTES = 64
-# Smallest parts. Grouped rows are more work than independent ones, so their bytes count several times.
-_LEAST_BYTES, _GROUPED_WEIGHT = 1 << 21, 4
+# Smallest parts. Grouped rows are more work than independent ones, so their bytes count twice.
+_LEAST_BYTES, _GROUPED_WEIGHT = 1 << 21, 2
 # Largest input of a step that is not worth another process. Steps take about 200 ms for this many bytes; a fork takes
 # 20 to 50 ms, and then each process copies the memory that it writes to.
 _MOST_ALONE_BYTES = 1 << 24

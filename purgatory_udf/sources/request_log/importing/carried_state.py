@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from operator import attrgetter
 from typing import Any, get_args
 
@@ -100,7 +101,7 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     if attempts:
         blocks[FetchAttempt] = [attempt_rows(attempts)]
     for kind_of_block, parts in blocks.items():
-        rows = np.concatenate(parts, axis=1)
+        rows = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
         kept = _rows_to_carry(kind_of_block, rows, before_us)
         if kept.any():
             yield FactBlock.of(kind_of_block, rows[:, kept])
@@ -108,16 +109,20 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
 
 def _rows_to_carry(kind: type[SingleFact], rows: Integers, before_us: int) -> Booleans:
     """Return a mask of the facts of a block that the next step needs."""
-    columns = dict(zip(fields_of(kind), rows, strict=True))
-    times = columns[_TIMES.get(kind, "at_us")]
+    times = rows[_place_of(kind, _TIMES.get(kind, "at_us"))]
     kept = times >= before_us
-    if kind in _RETAINED_BY_READER:
-        old = np.flatnonzero(~kept)
-        replicas = columns["replica"][old]
-        order = np.lexsort((times[old], replicas))
-        is_last = np.diff(replicas[order], append=-2) != 0
+    if kind in _RETAINED_BY_READER and len(old := np.flatnonzero(~kept)):
+        readers = rows[_place_of(kind, "replica")][old]
+        order = np.lexsort((times[old], readers))
+        readers, is_last = readers[order], np.ones(len(old), bool)
+        is_last[:-1] = readers[1:] != readers[:-1]
         kept[old[order[is_last]]] = True
     return kept
+
+
+@cache
+def _place_of(kind: type[SingleFact], name: str) -> int:
+    return list(fields_of(kind)).index(name)
 
 
 def is_settled_append(append: Append, time_range: TimeRange) -> bool:
