@@ -26,7 +26,7 @@ from purgatory_udf.contract.event_checks import CHANGED_FIELDS, KNOWN_ACKS, NO_E
 from purgatory_udf.contract.event_checks import FIELDS as FIELDS_OF
 from purgatory_udf.contract.event_reader import CHANGE_FIELDS, CHANGE_STRUCT, EVENT_STRUCTS, StructFields, decode_struct
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.contract.value_types import LIST_ITEMS, MSGSPEC_TYPES, Items, label, name
+from purgatory_udf.contract.value_types import INT32, LIST_ITEMS, MSGSPEC_TYPES, Items, label, name
 
 # Columns of `events` that come from the input or the run, not from fields of the event.
 PLACED = ("run_id", "event_time", "source", "line")
@@ -279,19 +279,18 @@ def _possible_duplicates(
     """
     if len(event_of) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
         return
-    code = np.zeros(len(event_of), np.int64)
+    code, codes = np.zeros(len(event_of), np.int64), 1
     for key in items.key:
         column = columns[key]
         numbers = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
-        # Topic codes and partitions have 31 bits each.
-        code = (code << 31) | numbers.to_numpy(zero_copy_only=False).astype(np.int64)
-    # Increasing codes are distinct.
-    falls = (event_of[1:] == event_of[:-1]) & (code[1:] <= code[:-1])
-    suspects = np.isin(event_of, event_of[1:][falls])
-    code, event_of = code[suspects], event_of[suspects]
-    order = np.lexsort((code, event_of))
-    code, event_of = code[order], event_of[order]
-    yield from np.unique(event_of[1:][(event_of[1:] == event_of[:-1]) & (code[1:] == code[:-1])]).tolist()
+        # Larger or negative numbers may only add rows, which are then checked one by one.
+        values = numbers.to_numpy(zero_copy_only=False).astype(np.int64) & INT32
+        width = 1 + int(values.max(initial=0))
+        code, codes = code * width + values, codes * width
+    if codes * len(offsets) >= 2**63:
+        code, codes = np.unique(code, return_inverse=True)[1], len(code)
+    item = np.sort(event_of * codes + code)
+    yield from np.unique(item[1:][item[1:] == item[:-1]] // codes).tolist()
 
 
 def _has_duplicates(items: Items, value: list[Any]) -> bool:
