@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +49,8 @@ from purgatory_udf.common.local_files import require_local_path
 Part: TypeAlias = pa.Table | Callable[[], pa.Table]
 
 _SPARK_FAILS_TOO = re.compile("No space left on device|Disk quota exceeded|Read-only file system|Permission denied")
-# Newest known version of Delta's reader protocol, and of its writer protocol without constraints and features.
-_READER_VERSION, _PLAIN_WRITER_VERSION = 3, 2
+# Newest known version of Delta's reader protocol.
+_READER_VERSION = 3
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {"=": pc.equal, "<": pc.less, ">": pc.greater}
 # Most retries of a compaction that conflicts with other commits; a later compaction will do as well.
 _COMPACTION_TRIES = 3
@@ -180,13 +180,7 @@ class LocalDelta(DeltaStore):
             table = _table_without(place, transaction)
             if table is None:
                 return
-            if isinstance(table, _LogEnd):
-                if isinstance(rows, pa.Table) and table.takes(rows):
-                    _append(_written([rows], place, rows.schema.names), place, table, rows.schema, transaction, {})
-                    return
-                table = DeltaTable(place)
             write_table(table, rows, mode="append", commit_properties=_commit(transaction))
-            _remember(place, table, transaction)
 
     def append_batches(
         self,
@@ -280,126 +274,7 @@ def plain_schema(path: str) -> pa.Schema | None:
     return dataset_of(table).schema
 
 
-class _LogEnd(NamedTuple):
-    """End of a table's log: the last commit, which this process wrote.
-
-    deltalake reads the whole log before it appends, which takes longer the longer the table grows. While the last
-    commit is still this one, schema and protocol are known, and the next commit needs no reading.
-
-    Attributes:
-        log: Folder of the log.
-        version: Version of the commit.
-        identity: Inode, size and modification time of its file.
-        schema: The table's columns.
-        transactions: Last versions of applications that this process has written.
-        interval: Number of commits from one checkpoint to the next.
-    """
-
-    log: str
-    version: int
-    identity: tuple[int, int, int]
-    schema: pa.Schema
-    transactions: Mapping[str, int]
-    interval: int
-
-    def is_current(self) -> bool:
-        """Return whether the commit still is the last one of the table, and the next one needs no checkpoint."""
-        following = self.version + 1
-        with suppress(OSError):
-            is_last = not os.path.exists(_commit_file(self.log, following))
-            is_due = (following + 1) % self.interval == 0
-            return is_last and not is_due and _identity(_commit_file(self.log, self.version)) == self.identity
-        return False
-
-    def takes(self, rows: pa.Table) -> bool:
-        """Return whether rows can be written as they are, with statistics of all columns in the log."""
-        if not rows.schema.equals(self.schema) or any(pa.types.is_nested(field.type) for field in rows.schema):
-            return False
-        texts = [column for column in rows.columns if pa.types.is_string(column.type)]
-        return all((pc.max(pc.binary_length(text)).as_py() or 0) <= _LONGEST_BOUND for text in texts)
-
-    def append(self, files: Sequence[AddAction], transaction: Transaction, metadata: Mapping[str, str]) -> bool:
-        """Commit further files, unless another commit has the next version; return whether they were committed."""
-        information = {
-            "timestamp": int(time.time() * 1000),
-            "operation": "WRITE",
-            "operationParameters": {"partitionBy": "[]", "mode": "Append"},
-            "engineInfo": "purgatory-replay",
-            **metadata,
-        }
-        added = [
-            {
-                "path": file.path,
-                "partitionValues": {},
-                "size": file.size,
-                "modificationTime": file.modification_time,
-                "dataChange": True,
-                "stats": file.stats,
-            }
-            for file in files
-        ]
-        applied = {"appId": transaction.application, "version": transaction.version}
-        actions = [{"commitInfo": information}, *({"add": each} for each in added), {"txn": applied}]
-        place = _commit_file(self.log, self.version + 1)
-        written = os.path.join(self.log, f"_commit_{uuid.uuid4()}.json.tmp")
-        try:
-            Path(written).write_text("\n".join(map(json.dumps, actions)), encoding="utf-8")
-            try:
-                # Fails if the version exists; and no reader sees a part of the file.
-                os.link(written, place)
-            except OSError:
-                return False
-        finally:
-            Path(written).unlink(missing_ok=True)
-        known = {**self.transactions, transaction.application: transaction.version}
-        _log_ends[os.path.dirname(self.log)] = self._replace(
-            version=self.version + 1, identity=_identity(place), transactions=known
-        )
-        return True
-
-
-# The last commits of the tables to which this process has appended, by path.
-_log_ends: dict[str, _LogEnd] = {}
-# Longest text in the statistics of a file.
-_LONGEST_BOUND = 64
-
-
-def _remember(place: str, table: DeltaTable | str, transaction: Transaction | None) -> None:
-    """Remember the end of a table's log after an append, if plain commits can follow."""
-    _log_ends.pop(place, None)
-    if isinstance(table, str) or transaction is None:
-        return
-    protocol, metadata = table.protocol(), table.metadata()
-    if protocol.min_writer_version > _PLAIN_WRITER_VERSION or metadata.partition_columns:
-        return
-    log, version = os.path.join(place, "_delta_log"), table.version()
-    known = table.transaction_version(transaction.application)
-    with suppress(OSError):
-        identity = _identity(_commit_file(log, version))
-        if known == transaction.version:
-            interval = int(metadata.configuration.get("delta.checkpointInterval", 1))
-            schema = pa.schema(table.schema().to_arrow())
-            _log_ends[place] = _LogEnd(log, version, identity, schema, {transaction.application: known}, interval)
-
-
-def _commit_file(log: str, version: int) -> str:
-    return os.path.join(log, f"{version:020}.json")
-
-
-def _identity(file: str) -> tuple[int, int, int]:
-    status = os.stat(file)
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _table_without(path: str, transaction: Transaction | None) -> DeltaTable | str | _LogEnd | None:
-    """Return the known end of the table's log, or else the result of `_opened_without`."""
-    end = _log_ends.get(path)
-    if end is not None and transaction is not None and transaction.application in end.transactions and end.is_current():
-        return None if end.transactions[transaction.application] >= transaction.version else end
-    return _opened_without(path, transaction)
-
-
-def _opened_without(path: str, transaction: Transaction | None) -> DeltaTable | str | None:
+def _table_without(path: str, transaction: Transaction | None) -> DeltaTable | str | None:
     """Return the table, or its path if it may not exist yet.
 
     Returns None if the table already has the transaction, as after a crash between write and checkpoint.
@@ -518,36 +393,13 @@ def append_files(
         if table is None:
             before()
             return
-        _append(_write_and_call(before, parts, place, indexed), place, table, schema, transaction, metadata)
-
-
-def _append(
-    files: list[AddAction],
-    place: str,
-    table: DeltaTable | str | _LogEnd,
-    schema: pa.Schema,
-    transaction: Transaction | None,
-    metadata: Mapping[str, str],
-) -> None:
-    """Append files to the table at `place`; `table` is the result of `_table_without`."""
-    if isinstance(table, _LogEnd):
-        if transaction is not None and table.append(files, transaction, metadata):
-            return
-        # Another program has committed.
-        found = _opened_without(place, transaction)
-    else:
-        found = table
-    if found is None:
-        return
-    opened = DeltaTable(found) if isinstance(found, str) else found
-    opened.create_write_transaction(
-        [*files],
-        mode="append",
-        schema=Schema.from_arrow(schema),
-        commit_properties=_commit(transaction, metadata),
-    )
-    opened.update_incremental()
-    _remember(place, opened, transaction)
+        written = _write_and_call(before, parts, place, indexed)
+        (DeltaTable(table) if isinstance(table, str) else table).create_write_transaction(
+            [*written],
+            mode="append",
+            schema=Schema.from_arrow(schema),
+            commit_properties=_commit(transaction, metadata),
+        )
 
 
 def _commit(transaction: Transaction | None, metadata: Mapping[str, str] | None = None) -> CommitProperties:

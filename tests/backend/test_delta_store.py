@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from purgatory_udf.backend.delta_store import (
@@ -21,7 +19,7 @@ from purgatory_udf.backend.delta_store import (
     SparkDelta,
     Transaction,
 )
-from purgatory_udf.backend.local_delta import LocalDelta, append_files
+from purgatory_udf.backend.local_delta import LocalDelta
 from purgatory_udf.common.errors import NeedsSparkError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC"))])
@@ -98,62 +96,6 @@ def test_appended_batches_are_taken_once(store: DeltaStore, path: str) -> None:
     assert ids(store, path) == [1, 2, 4, 4]
     store.append_batches(path, SCHEMA, batches())
     assert ids(store, path) == [1, 2, 4, 4]
-
-
-@pytest.mark.parametrize("as_files", [False, True])
-def test_many_appends_keep_transactions_and_checkpoints(path: str, *, as_files: bool) -> None:
-    """After its first append, a process commits without reading the log, except for checkpoints."""
-    store = LocalDelta()
-    store.create(path, SCHEMA)
-    for number in (number for number in range(25) for _ in range(2)):
-        transaction = Transaction("steps", number)
-        if as_files:
-            append_files([rows(number)], path, ["id"], {}, SCHEMA, transaction, lambda: None)
-        else:
-            store.append(path, rows(number), transaction)
-    assert ids(store, path) == [*range(25)]
-    writers = [commit["engineInfo"] for commit in DeltaTable(path).history()]
-    # deltalake wrote the first one and the two with a checkpoint.
-    assert writers.count("purgatory-replay") == 22
-    assert [commit.operation for commit in store.history(path)][1:] == ["WRITE"] * 25
-    log = Path(path) / "_delta_log"
-    assert sorted(int(file.name[:20]) for file in log.glob("*.checkpoint.parquet")) == [9, 19]
-    assert not list(log.glob("*.tmp"))
-
-
-def test_append_follows_commit_of_others(path: str) -> None:
-    store = LocalDelta()
-    store.create(path, SCHEMA)
-    for number in range(3):
-        store.append(path, rows(number), Transaction("steps", number))
-    write_deltalake(path, rows(10), mode="append")
-    store.append(path, rows(3), Transaction("steps", 3))
-    store.append(path, rows(4), Transaction("steps", 4))
-    assert ids(store, path) == [0, 1, 2, 3, 4, 10]
-
-
-def test_append_notices_replaced_table(path: str) -> None:
-    store = LocalDelta()
-    for first in (0, 10):
-        shutil.rmtree(path, ignore_errors=True)
-        store.create(path, SCHEMA)
-        for number in range(3):
-            store.append(path, rows(first + number), Transaction("steps", number))
-    assert ids(store, path) == [10, 11, 12]
-
-
-def test_appended_rows_are_found_by_statistics(path: str) -> None:
-    """deltalake skips files whose statistics exclude a value, or lack a column."""
-    store = LocalDelta()
-    store.create(path, SCHEMA)
-    for number, name in enumerate(["a", None, "b" * 100, QUOTED]):
-        row = {"id": [number], "name": [name], "at": [at(number)]}
-        store.append(path, pa.table(row, SCHEMA), Transaction("steps", number))
-    found = DeltaTable(path).to_pyarrow_dataset()
-    names = [found.to_table(filter=pc.field("name") == name)["id"].to_pylist() for name in ("a", "b" * 100, QUOTED)]
-    assert names == [[0], [2], [3]]
-    times = [found.to_table(filter=pc.field("at") == at(number))["id"].to_pylist() for number in range(4)]
-    assert times == [[0], [1], [2], [3]]
 
 
 def test_overwrite_replaces_matching_rows(store: DeltaStore, path: str) -> None:
