@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from multiprocessing import get_context
 
@@ -168,8 +168,8 @@ def test_killed_process_stops_others() -> None:
     assert next(made) < parts // 2
 
 
-def processes_of_parts() -> set[int]:
-    """Compute parts in both processes, and return these."""
+def processes_of_parts(code: Sequence[str] = ()) -> set[int]:
+    """Compute parts in both processes by a function that refers to `code`, and return the processes."""
     others = Signal()
 
     def compute(part: int) -> Iterator[pa.RecordBatch]:
@@ -177,9 +177,11 @@ def processes_of_parts() -> set[int]:
             others.wait()
         else:
             others.set()
-        yield batch(part, os.getpid())
+        yield batch(part, os.getpid(), len(code))
 
-    return {rows.column(0)[1].as_py() for (rows,) in run_parallel(compute, range(4))}
+    rows = [rows.column(0).to_pylist() for (rows,) in run_parallel(compute, range(4))]
+    assert {size for *_, size in rows} == {len(code)}
+    return {process for _, process, _ in rows}
 
 
 def test_kept_process_computes_further_calls() -> None:
@@ -201,18 +203,7 @@ def test_large_code_is_inherited_by_new_process() -> None:
     large = ["x" * 100 + str(number) for number in range(20_000)]
     with kept_processes():
         first = processes_of_parts()
-        others = Signal()
-
-        def compute(part: int) -> Iterator[pa.RecordBatch]:
-            if os.getpid() == THIS_PROCESS:
-                others.wait()
-            else:
-                others.set()
-            yield batch(len(large), os.getpid())
-
-        rows = [rows.column(0).to_pylist() for (rows,) in run_parallel(compute, range(4))]
-    assert {count for count, _ in rows} == {20_000}
-    assert first & {process for _, process in rows} == {THIS_PROCESS}
+        assert first & processes_of_parts(large) == {THIS_PROCESS}
 
 
 def test_kept_process_ends_with_context() -> None:
