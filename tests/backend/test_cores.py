@@ -170,13 +170,13 @@ def test_killed_process_stops_others() -> None:
 
 def processes_of_parts(code: Sequence[str] = ()) -> set[int]:
     """Compute parts in both processes by a function that refers to `code`, and return the processes."""
-    others = Signal()
+    here, there = Signal(), Signal()
 
     def compute(part: int) -> Iterator[pa.RecordBatch]:
-        if os.getpid() == THIS_PROCESS:
-            others.wait()
-        else:
-            others.set()
+        own, other = (here, there) if os.getpid() == THIS_PROCESS else (there, here)
+        own.set()
+        # Otherwise one process might take all parts.
+        other.wait()
         yield batch(part, os.getpid(), len(code))
 
     rows = [rows.column(0).to_pylist() for (rows,) in run_parallel(compute, range(4))]
