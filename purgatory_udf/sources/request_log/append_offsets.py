@@ -38,6 +38,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     Integers,
     PartitionFacts,
     ReaderPosition,
+    order_by,
 )
 
 
@@ -217,7 +218,7 @@ def unlogged_appends(
     if not len(followers):
         return
     shown_us, shown = (positions.integers(name)[followers] for name in ("proven_us", "offset"))
-    order = np.lexsort((shown, shown_us))
+    order = order_by(shown_us, shown)
     followers, offsets = followers[order], shown[order].data
     search = _WriterSearch(facts, classic, report)
     # The values of these are Python's integers.

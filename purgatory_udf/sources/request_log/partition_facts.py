@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -316,11 +317,18 @@ class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
     def rows(self) -> tuple[type[SingleFact], Integers]:
         """Return the kind, and an array with a row for each field; runs are returned as single attempts."""
         if self.kind == _RUN_TAG:
-            values = np.frombuffer(self.columns, np.int64)
-            end = 1 + 4 * int(values[0])
-            return FetchAttempt, _rows_of_runs(values[1:end].reshape(4, -1), values[end:])
+            return FetchAttempt, _rows_of_runs(*self.runs())
         kind = _KINDS_BY_TAG[self.kind]
         return kind, np.frombuffer(self.columns, np.int64).reshape(len(fields_of(kind)), -1)
+
+    def runs(self) -> tuple[Integers, Integers]:
+        """Return the runs and times of a block of attempts, as `of_runs` takes them; each single attempt is a run."""
+        values = np.frombuffer(self.columns, np.int64)
+        if self.kind == _RUN_TAG:
+            end = 1 + 4 * int(values[0])
+            return values[1:end].reshape(4, -1), values[end:]
+        rows = values.reshape(4, -1)
+        return np.concatenate([rows[1:], np.ones((1, rows.shape[1]), np.int64)]), rows[0]
 
 
 SingleFact = (
@@ -358,15 +366,13 @@ class AttemptColumns:
     @classmethod
     def of(cls, attempts: Iterable[FetchAttempt | AttemptRun | FactBlock]) -> AttemptColumns:
         """Build the columns from attempts, runs and blocks of attempts in any order."""
-        at, replica, offset, empty = attempt_rows(attempts)
-        order = np.lexsort((offset, replica, at))
-        return cls(at[order], replica[order], offset[order], empty[order].astype(bool))
+        return _sorted_attempts(*_rows_of_each([attempts]))
 
     def __len__(self) -> int:
         return len(self.at_us)
 
-    def where(self, wanted: Booleans) -> AttemptColumns:
-        """Return the attempts with True in a mask."""
+    def where(self, wanted: Booleans | Integers | slice) -> AttemptColumns:
+        """Return the attempts with True in a mask, or with these numbers."""
         return AttemptColumns(self.at_us[wanted], self.replica[wanted], self.offset[wanted], self.empty[wanted])
 
     def empty_attempts(self) -> tuple[Integers, Integers]:
@@ -385,33 +391,73 @@ NO_ATTEMPTS = AttemptColumns(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.zeros(0, 
 
 def attempt_rows(attempts: Iterable[FetchAttempt | AttemptRun | FactBlock]) -> Integers:
     """Return a row for each field of `FetchAttempt`, with all attempts in their order."""
-    rows: list[Integers] = []
-    runs: list[AttemptRun] = []
-    for attempt in attempts:
-        if isinstance(attempt, AttemptRun):
-            runs.append(attempt)
-        elif isinstance(attempt, FetchAttempt):
-            runs.append(
-                AttemptRun(attempt.replica, attempt.offset, attempt.empty, array("q", (attempt.at_us,)).tobytes())
-            )
-        else:
-            rows += [*([_joined_runs(runs)] if runs else []), attempt.rows()[1]]
-            runs = []
-    return np.concatenate([*rows, *([_joined_runs(runs)] if runs or not rows else [])], axis=1)
+    return _rows_of_each([attempts])[0]
 
 
-def _joined_runs(runs: Sequence[AttemptRun]) -> Integers:
-    times = np.frombuffer(b"".join([run.times for run in runs]), np.int64)
-    columns = [(run.replica, run.offset, run.empty, len(run.times) // times.itemsize) for run in runs]
-    return _rows_of_runs(np.array(columns, np.int64).reshape(-1, 4).T, times)
+def _rows_of_each(groups: Iterable[Iterable[FetchAttempt | AttemptRun | FactBlock]]) -> tuple[Integers, list[int]]:
+    """Return `attempt_rows` of several groups together, and where those of each group begin, and the last one ends."""
+    runs: list[Integers] = []
+    times: list[bytes] = []
+    single: list[tuple[int, int, bool, int]] = []
+    count, bounds = 0, [0]
+    for attempts in groups:
+        for attempt in attempts:
+            if isinstance(attempt, FactBlock):
+                if single:
+                    runs.append(np.array(single, np.int64).T)
+                    single = []
+                of_block, times_of_block = attempt.runs()
+                runs.append(of_block)
+                count += len(times_of_block)
+                times.append(times_of_block.tobytes())
+                continue
+            of_run = attempt.times if isinstance(attempt, AttemptRun) else array("q", (attempt.at_us,)).tobytes()
+            length = len(of_run) // 8
+            single.append((attempt.replica, attempt.offset, attempt.empty, length))
+            times.append(of_run)
+            count += length
+        bounds.append(count)
+    runs.append(np.array(single, np.int64).reshape(-1, 4).T)
+    return _rows_of_runs(np.concatenate(runs, axis=1), np.frombuffer(b"".join(times), np.int64)), bounds
 
 
 def _rows_of_runs(runs: Integers, times: Integers) -> Integers:
     """Return the attempts of runs; see `FactBlock.of_runs` for the arguments."""
-    replica, offset, empty, length = runs
-    is_empty = np.ones(len(times), np.int64)
-    is_empty[np.cumsum(length) - 1] = empty
-    return np.stack([times, np.repeat(replica, length), np.repeat(offset, length), is_empty])
+    length = runs[3]
+    rows = np.empty((4, len(times)), np.int64)
+    rows[0] = times
+    rows[1:3] = runs[:2].repeat(length, axis=1)
+    rows[3] = 1
+    rows[3, length.cumsum() - 1] = runs[2]
+    return rows
+
+
+def _sorted_attempts(rows: Integers, bounds: Sequence[int]) -> AttemptColumns:
+    """Return the columns of attempts, those of each group in order; see `_rows_of_each` for the arguments."""
+    at, replica, offset, empty = rows
+    order = order_by(*_numbers_of_groups(bounds), at, replica, offset)
+    return AttemptColumns(at[order], replica[order], offset[order], empty[order].astype(bool))
+
+
+def order_by(*keys: Integers) -> npt.NDArray[np.intp]:
+    """Return the order that sorts rows by keys, the first one first; rows with equal keys keep their order."""
+    if not len(keys[0]):
+        return np.arange(0)
+    # One number of all keys is sorted much faster, if it has no more than 63 bits.
+    joined, count = np.zeros(1, np.int64), 1
+    for key in keys:
+        least = int(key.min())
+        width = int(key.max()) - least + 1
+        count *= width
+        if count >= 2**63:
+            return np.lexsort(keys[::-1])
+        joined = joined * width + (key.astype(np.int64, copy=False) - least)
+    return joined.argsort(kind="stable")
+
+
+def _numbers_of_groups(bounds: Sequence[int]) -> list[Integers]:
+    """Return the number of the group of each row, as a list of one array; empty if there is only one group."""
+    return [np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))] if len(bounds) > 2 else []
 
 
 F = TypeVar("F", bound=msgspec.Struct)
@@ -475,25 +521,46 @@ class FactColumns(Generic[F]):
         """Return the values of a field, widened so that calculations do not overflow."""
         return self._columns[name].astype(np.int64, copy=False)
 
+    def values(self, name: str) -> Column:
+        """Return the values of a field as they are stored."""
+        return self._columns[name]
+
     def replace(self, name: str, values: Integers) -> None:
         """Replace the values of a field."""
         self._columns[name] = _narrowed(values) if len(values) >= _CHUNK else values
 
-    def sort(self, *names: str) -> npt.NDArray[np.intp] | None:
+    def sort(self, *names: str, bounds: Sequence[int] = ()) -> npt.NDArray[np.intp] | None:
         """Sort by fields, the first one first; return the former number of each row, or None if all are the same.
 
-        Equal facts keep their order.
+        Equal facts keep their order. With the `bounds` of groups of consecutive rows, each group is sorted for itself.
         """
-        first = self._columns[names[0]]
-        if self._length < 2 or np.all(first[1:] > first[:-1]):
+        if self._length < 2:
             return None
-        order = np.lexsort([self._columns[name] for name in reversed(names)])
-        if np.all(order[1:] > order[:-1]):
+        groups, first = _numbers_of_groups(bounds), self._columns[names[0]]
+        is_in_order = first[1:] > first[:-1]
+        for numbers in groups:
+            is_in_order |= numbers[1:] > numbers[:-1]
+        if is_in_order.all():
+            return None
+        order = order_by(*groups, *(self._columns[name] for name in names))
+        if (order[1:] > order[:-1]).all():
             return None
         for name, column in self._columns.items():
             if not _has_one_value(column):
                 self._columns[name] = column[order]
         return order
+
+    def split(self, bounds: Sequence[int]) -> list[FactColumns[F]]:
+        """Return the facts between each two bounds. They share memory."""
+        if len(bounds) == 2:
+            return [self]
+        kind, columns = self._kind, self._columns.items()
+        return [
+            FactColumns(kind, {name: column[begin:end] for name, column in columns}, end - begin)
+            if begin < end
+            else FactColumns.none(kind)
+            for begin, end in pairwise(bounds)
+        ]
 
     def extend(self, more: FactColumns[F]) -> None:
         """Add facts at the end."""
@@ -515,6 +582,9 @@ class FactCollector(Generic[F]):
         self._large_chunks: dict[str, list[Column]] = defaultdict(list)
         self._length = 0
         self._texts: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return self._length + len(self._held) + sum(each.shape[1] for each in self._held_blocks)
 
     def append(self, fact: F) -> None:
         """Add a fact."""
@@ -658,54 +728,57 @@ class PartitionFacts:
     @classmethod
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
         """Collect facts about one partition at one broker, given in any order, by kind and in time order."""
-        result = cls(broker, *key)
-        attempts: list[FetchAttempt | AttemptRun | FactBlock] = []
-        appends, positions = FactCollector(Append), FactCollector(ReaderPosition)
-        high_watermarks, deliveries = FactCollector(HighWatermarkReading), FactCollector(FollowerDelivery)
-        copies = FactCollector(FollowerCopy)
-        by_kind: dict[type[Fact], Any] = {
-            Append: appends,
-            ReaderPosition: positions,
-            HighWatermarkReading: high_watermarks,
-            FollowerDelivery: deliveries,
-            PartitionError: result.errors,
-            RecordDeletion: result.deletions,
-            FollowerCopy: copies,
-            CoordinatorAnswer: result.coordinator_answers,
-            ConsumerRead: result.reads,
-            RemoteLookup: result.lookups,
-            LocalStart: result.local_starts,
-            FetchAttempt: attempts,
-            AttemptRun: attempts,
-        }
-        for fact in facts:
-            if isinstance(fact, FactBlock):
-                if fact.has_attempts:
-                    attempts.append(fact)
+        return cls.of_each([(broker, key, facts)])[0]
+
+    @classmethod
+    def of_each(cls, partitions: Iterable[tuple[int, Key, Iterable[Fact]]]) -> list[PartitionFacts]:
+        """Collect the facts of several partitions, as `of` does."""
+        results: list[PartitionFacts] = []
+        columns = [FactCollector(kind) for kind in _SORTED_BY]
+        bounds: list[list[int]] = [[0] for _ in columns]
+        attempts: list[list[FetchAttempt | AttemptRun | FactBlock]] = []
+        for broker, key, facts in partitions:
+            result = cls(broker, *key)
+            results.append(result)
+            attempts.append([])
+            by_kind: dict[type[Fact], Any] = {
+                **dict(zip(_SORTED_BY, columns, strict=True)),
+                PartitionError: result.errors,
+                RecordDeletion: result.deletions,
+                CoordinatorAnswer: result.coordinator_answers,
+                ConsumerRead: result.reads,
+                RemoteLookup: result.lookups,
+                LocalStart: result.local_starts,
+                FetchAttempt: attempts[-1],
+                AttemptRun: attempts[-1],
+            }
+            for fact in facts:
+                if isinstance(fact, FactBlock):
+                    if fact.has_attempts:
+                        attempts[-1].append(fact)
+                    else:
+                        kind, rows = fact.rows()
+                        by_kind[kind].append_block(rows)
                 else:
-                    kind, rows = fact.rows()
-                    by_kind[kind].append_block(rows)
-            else:
-                by_kind[type(fact)].append(fact)
-        if attempts:
-            all_attempts = AttemptColumns.of(attempts)
-            by_follower = all_attempts.replica >= 0
-            result.follower_attempts = all_attempts.where(by_follower)
-            result.consumer_attempts = all_attempts.where(~by_follower)
-            attempts.clear()
-        result.appends, result.positions = appends.columns(), positions.columns()
-        result.high_watermarks, result.deliveries = high_watermarks.columns(), deliveries.columns()
-        result.copies = copies.columns()
-        result.given = result.appends.sort("start_us", "file", "line")
-        result.positions.sort("at_us", "replica", "offset")
-        result.high_watermarks.sort("until_us", "offset")
-        result.deliveries.sort("at_us")
-        result.copies.sort("at_us")
-        by_time = (result.errors, result.deletions, result.coordinator_answers, result.lookups, result.local_starts)
-        for facts_of_kind in by_time:
-            facts_of_kind.sort(key=lambda fact: fact.at_us)
-        result.reads.sort(key=lambda read: (read.at_us, read.file, read.line))
-        return result
+                    by_kind[type(fact)].append(fact)
+            for of_kind, collector in zip(bounds, columns, strict=True):
+                of_kind.append(len(collector))
+            result._sort_lists()
+        for (name, fields), collector, of_kind in zip(_SORTED_BY.values(), columns, bounds, strict=True):
+            facts_of_kind: FactColumns[Any] = collector.columns()
+            order = facts_of_kind.sort(*fields, bounds=of_kind)
+            for result, part in zip(results, facts_of_kind.split(of_kind), strict=True):
+                setattr(result, name, part)
+            if name == "appends" and order is not None:
+                for result, (begin, end) in zip(results, pairwise(of_kind), strict=True):
+                    result.given = order[begin:end] - begin
+        _set_attempts(results, attempts)
+        return results
+
+    def _sort_lists(self) -> None:
+        for of_kind in (self.errors, self.deletions, self.coordinator_answers, self.lookups, self.local_starts):
+            of_kind.sort(key=lambda fact: fact.at_us)
+        self.reads.sort(key=lambda read: (read.at_us, read.file, read.line))
 
     @property
     def has_only_copies(self) -> bool:
@@ -735,3 +808,29 @@ class PartitionFacts:
             times = [kind[0].at_us for kind in (self.deliveries, self.local_starts) if kind]
             times += [self.high_watermarks[0].since_us] if self.high_watermarks else []
         return min(times, default=1)
+
+
+# Kinds of facts that are held as columns: the attribute of `PartitionFacts`, and the fields by which they are sorted.
+_SORTED_BY: dict[type[SingleFact], tuple[str, tuple[str, ...]]] = {
+    Append: ("appends", ("start_us", "file", "line")),
+    ReaderPosition: ("positions", ("at_us", "replica", "offset")),
+    HighWatermarkReading: ("high_watermarks", ("until_us", "offset")),
+    FollowerDelivery: ("deliveries", ("at_us",)),
+    FollowerCopy: ("copies", ("at_us",)),
+}
+
+
+def _set_attempts(
+    partitions: Sequence[PartitionFacts], attempts: Sequence[list[FetchAttempt | AttemptRun | FactBlock]]
+) -> None:
+    """Set the attempts of partitions, in time order. Empties the lists of attempts."""
+    rows, bounds = _rows_of_each(attempts)
+    for each in attempts:
+        each.clear()
+    all_attempts = _sorted_attempts(rows, bounds)
+    is_follower = all_attempts.replica >= 0
+    for name, wanted in (("follower_attempts", is_follower), ("consumer_attempts", ~is_follower)):
+        numbers = np.flatnonzero(wanted)
+        found, ends = all_attempts.where(numbers), np.searchsorted(numbers, bounds).tolist()
+        for facts, (begin, end) in zip(partitions, pairwise(ends), strict=True):
+            setattr(facts, name, found.where(slice(begin, end)))

@@ -50,11 +50,7 @@ from purgatory_udf.sources.request_log.partition_status import (
     with_broker_stops,
 )
 from purgatory_udf.sources.request_log.tiered_reads import TieredReads, tiered_reads
-from purgatory_udf.sources.request_log.time_correction import (
-    apply_high_watermark_readings,
-    correct_append_times,
-    correct_position_times,
-)
+from purgatory_udf.sources.request_log.time_correction import correct_times
 
 NEVER = 2**62
 # Rows of offsets that are made at once.
@@ -243,6 +239,20 @@ class PartitionTimeline:
         return self.snapshot()
 
 
+class PartitionInput(NamedTuple):
+    """The input of a partition's timeline.
+
+    Attributes:
+        facts: All facts of the partition at the broker.
+        report: Counts what could not be derived.
+        before: For a followed log: the attribute `sweep` of the timeline of the previous range.
+    """
+
+    facts: PartitionFacts
+    report: Report
+    before: dict[str, Any] | None = None
+
+
 def build_timeline(
     facts: PartitionFacts,
     context: Context,
@@ -250,52 +260,70 @@ def build_timeline(
     time_range: TimeRange = ALL_TIME,
     before: dict[str, Any] | None = None,
 ) -> PartitionTimeline:
-    """Build the timeline of a partition from its facts. Corrects the times of the facts in place.
+    """Build the timeline of one partition; see `build_timelines`."""
+    return build_timelines([PartitionInput(facts, report, before)], context, time_range)[0]
+
+
+def build_timelines(
+    partitions: Iterable[PartitionInput], context: Context, time_range: TimeRange = ALL_TIME
+) -> list[PartitionTimeline]:
+    """Build the timelines of partitions from their facts. Corrects the times of the facts in place.
 
     Args:
-        facts: All facts of the partition at the broker.
+        partitions: The partitions. Few facts of many partitions take less time together.
         context: Cluster facts.
-        report: Counts what could not be derived.
         time_range: Range of the events to write.
-        before: For a followed log: the attribute `sweep` of the timeline of the previous range.
     """
-    key = (facts.topic, facts.partition)
-    sweep = EventSweep.resumed(facts, report, time_range, before) if before else EventSweep(facts, report, time_range)
-    if facts.has_only_copies:
-        return PartitionTimeline(sweep.snapshot)
-    first_us = facts.first_us
-    known_start = (before or {}).get("local_start")
-    tiered = TieredReads()
-    if facts.topic in context.tiered:
-        tiered = tiered_reads(facts, known_start or 0, report)
-        facts.high_watermarks.extend(FactColumns.of(HighWatermarkReading, tiered.high_watermarks))
-        facts.high_watermarks.sort("until_us", "offset")
-        if known_start is None:
-            tiered.starts.insert(0, (min(first_us, time_range.clamp(first_us)) - 2, 0))
-    led = leadership_states(
-        facts, context.changes.get(key, ()), context.cluster, first_us - 2, report, time_range is ALL_TIME
-    )
-    leadership = with_broker_stops(with_follower_reads(facts, led), context.stops, facts.broker)
-    correct_copy_times(facts.copies, facts.high_watermarks)
-    logged = len(facts.appends)
-    appends = _appends(facts, context, leadership, report)
-    correct_append_times(appends, facts.positions, facts.follower_attempts)
-    correct_position_times(facts.positions, facts.high_watermarks, facts.consumer_attempts)
-    apply_high_watermark_readings(facts.positions, facts.high_watermarks)
-    start_us = min([first_us, *appends.integers("check_us")[:1].tolist()]) - 1
-    events = chain(
-        sweep.run(leadership, appends, start_us),
-        group_moves(facts, context, leadership, time_range),
-        _tiered_events(facts, tiered.starts, time_range),
-    )
+    builders = [_TimelineBuilder(partition, context, time_range) for partition in partitions]
+    correct_times([(builder.appends, builder.facts) for builder in builders if builder.has_events])
+    return [builder.timeline() for builder in builders]
 
-    def snapshot() -> dict[str, Any]:
-        start = {"local_start": tiered.local_start} if facts.topic in context.tiered else {}
-        return sweep.snapshot() | start
 
-    return PartitionTimeline(
-        snapshot, events, _produced(facts, logged, appends), appends.since_row(logged), tiered.remote
-    )
+class _TimelineBuilder:
+    """Builds the timeline of a partition: first its leadership and appends, then, with corrected times, its events."""
+
+    def __init__(self, partition: PartitionInput, context: Context, time_range: TimeRange) -> None:
+        facts, report, before = partition
+        self.facts, self._context, self._range = facts, context, time_range
+        new, resumed = EventSweep, EventSweep.resumed
+        self._sweep = resumed(facts, report, time_range, before) if before else new(facts, report, time_range)
+        self.has_events = not facts.has_only_copies
+        if not self.has_events:
+            return
+        self._first_us = first_us = facts.first_us
+        known_start = (before or {}).get("local_start")
+        self._tiered = tiered = TieredReads()
+        if facts.topic in context.tiered:
+            self._tiered = tiered = tiered_reads(facts, known_start or 0, report)
+            facts.high_watermarks.extend(FactColumns.of(HighWatermarkReading, tiered.high_watermarks))
+            facts.high_watermarks.sort("until_us", "offset")
+            if known_start is None:
+                tiered.starts.insert(0, (min(first_us, time_range.clamp(first_us)) - 2, 0))
+        changes = context.changes.get((facts.topic, facts.partition), ())
+        led = leadership_states(facts, changes, context.cluster, first_us - 2, report, time_range is ALL_TIME)
+        self._leadership = with_broker_stops(with_follower_reads(facts, led), context.stops, facts.broker)
+        correct_copy_times(facts.copies, facts.high_watermarks)
+        self._logged = len(facts.appends)
+        self.appends = _appends(facts, context, self._leadership, report)
+
+    def timeline(self) -> PartitionTimeline:
+        """Return the timeline, after the times of the facts have been corrected."""
+        if not self.has_events:
+            return PartitionTimeline(self._snapshot)
+        facts, appends, leadership, tiered = self.facts, self.appends, self._leadership, self._tiered
+        start_us = min([self._first_us, *appends.integers("check_us")[:1].tolist()]) - 1
+        events = chain(
+            self._sweep.run(leadership, appends, start_us),
+            group_moves(facts, self._context, leadership, self._range),
+            _tiered_events(facts, tiered.starts, self._range),
+        )
+        produced = _produced(facts, self._logged, appends)
+        return PartitionTimeline(self._snapshot, events, produced, appends.since_row(self._logged), tiered.remote)
+
+    def _snapshot(self) -> dict[str, Any]:
+        has_start = self.has_events and self.facts.topic in self._context.tiered
+        start = {"local_start": self._tiered.local_start} if has_start else {}
+        return self._sweep.snapshot() | start
 
 
 def _tiered_events(

@@ -10,19 +10,142 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from purgatory_udf.sources.request_log.append_offsets import SelectedAppends, places_right
 from purgatory_udf.sources.request_log.partition_facts import (
+    Append,
     AttemptColumns,
     Booleans,
     FactColumns,
     HighWatermarkReading,
     Integers,
+    PartitionFacts,
     ReaderPosition,
 )
 
 NEVER = 2**62
+
+# The facts of several partitions are corrected like those of one: the times and offsets of each partition are moved
+# into a separate interval of this length. Then no time or offset of one partition is evidence for another one. All
+# intervals are below `NEVER`.
+_INTERVAL = 1 << 52
+_MAX_INTERVALS = NEVER // _INTERVAL - 1
+
+
+def correct_times(partitions: Sequence[tuple[SelectedAppends, PartitionFacts]]) -> None:
+    """Correct the times of appends and positions of partitions, in place.
+
+    Args:
+        partitions: The appends of each partition in offset order, and its facts.
+    """
+    for start in range(0, len(partitions), _MAX_INTERVALS):
+        some = partitions[start : start + _MAX_INTERVALS]
+        if len(some) == 1 or not _correct_together(some):
+            for appends, facts in some:
+                correct_append_times(appends, facts.positions, facts.follower_attempts)
+                correct_position_times(facts.positions, facts.high_watermarks, facts.consumer_attempts)
+                apply_high_watermark_readings(facts.positions, facts.high_watermarks)
+
+
+def _correct_together(partitions: Sequence[tuple[SelectedAppends, PartitionFacts]]) -> bool:
+    """Correct the times of partitions as those of one; return False, without a change, if this is impossible."""
+    all_appends, all_facts = zip(*partitions, strict=True)
+    of_appends, of_positions = (_Parts(each) for each in (all_appends, [facts.positions for facts in all_facts]))
+    of_readings = _Parts([facts.high_watermarks for facts in all_facts])
+    try:
+        appends = FactColumns(
+            Append,
+            {
+                **{name: of_appends.moved(name) for name in ("at_us", "check_us", "until_us")},
+                "end": of_appends.moved("end", 0),
+                "line": of_appends.joined("line"),
+                "transaction": np.concatenate([each.facts.values("transaction")[each.rows] for each in all_appends]),
+            },
+            of_appends.length,
+        )
+        positions = FactColumns(
+            ReaderPosition,
+            {
+                **{name: of_positions.moved(name) for name in ("at_us", "wake_us", "until_us", "proven_us")},
+                "offset": of_positions.moved("offset", 0),
+                "start_us": of_positions.moved("start_us", -1),
+                "replica": of_positions.joined("replica"),
+            },
+            of_positions.length,
+        )
+        readings = FactColumns(
+            HighWatermarkReading,
+            {
+                **{name: of_readings.moved(name) for name in ("since_us", "until_us")},
+                "offset": of_readings.moved("offset", 0),
+            },
+            of_readings.length,
+        )
+        followers = _joined_attempts([facts.follower_attempts for facts in all_facts])
+        consumers = _joined_attempts([facts.consumer_attempts for facts in all_facts])
+    except _OutOfIntervalError:
+        return False
+    ends = appends.integers("end")
+    if (ends[1:] < ends[:-1]).any():
+        return False
+    correct_append_times(SelectedAppends(appends, np.arange(len(appends))), positions, followers)
+    correct_position_times(positions, readings, consumers)
+    apply_high_watermark_readings(positions, readings, of_positions.numbers)
+    for name in ("at_us", "check_us"):
+        of_appends.replace(name, appends.integers(name))
+    for name in ("at_us", "wake_us"):
+        of_positions.replace(name, positions.integers(name))
+    return True
+
+
+class _OutOfIntervalError(Exception):
+    """A value is too high or too low to be moved into the interval of its partition."""
+
+
+class _Parts:
+    """Columns of several partitions."""
+
+    def __init__(self, parts: Sequence[FactColumns[Any] | SelectedAppends]) -> None:
+        self._parts = parts
+        lengths = list(map(len, parts))
+        self.length = sum(lengths)
+        # The number of each row's partition, and the start of its interval.
+        self.numbers = np.repeat(np.arange(len(parts)), lengths)
+        self._starts = self.numbers * _INTERVAL
+
+    def joined(self, name: str) -> Integers:
+        """Return the values of a field of all partitions."""
+        return np.concatenate([part.integers(name) for part in self._parts])
+
+    def moved(self, name: str, least: int = 1) -> Integers:
+        """Return the values of a field, moved into the interval of their partition; the lowest one may be `least`."""
+        return _moved(self.joined(name), self._starts, least)
+
+    def replace(self, name: str, moved: Integers) -> None:
+        """Replace the values of a field by moved ones."""
+        values, end = moved - self._starts, 0
+        for part in self._parts:
+            begin, end = end, end + len(part)
+            if begin < end:
+                part.replace(name, values[begin:end])
+
+
+def _joined_attempts(parts: Sequence[AttemptColumns]) -> AttemptColumns:
+    starts = np.repeat(np.arange(len(parts)) * _INTERVAL, list(map(len, parts)))
+    at, replica, offset, empty = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("at_us", "replica", "offset", "empty")
+    )
+    return AttemptColumns(_moved(at, starts, 1), replica, _moved(offset, starts, 0), empty)
+
+
+def _moved(values: Integers, starts: Integers, least: int) -> Integers:
+    if len(values) and not (values.min() >= least and values.max() < _INTERVAL - 1):
+        raise _OutOfIntervalError
+    return values + starts
 
 
 def correct_append_times(
@@ -74,12 +197,14 @@ def correct_position_times(
 
 
 def apply_high_watermark_readings(
-    positions: FactColumns[ReaderPosition], readings: FactColumns[HighWatermarkReading]
+    positions: FactColumns[ReaderPosition],
+    readings: FactColumns[HighWatermarkReading],
+    partitions: Integers | None = None,
 ) -> None:
     """Set `at_us` and `wake_us` of followers' positions from the high watermarks in responses.
 
     If a high watermark is at least an offset, all followers had reached the offset. If it is lower, the last of them
-    had not.
+    had not. `partitions` are the numbers of the positions' partitions, if there are several.
     """
     followers = positions.integers("replica") >= 0
     names = ("replica", "offset", "start_us", "until_us", "wake_us")
@@ -99,7 +224,8 @@ def apply_high_watermark_readings(
         _find_lower(shown_offsets, offset, earliest, latest)
         below = np.flatnonzero(latest >= earliest)
         since_below = since[latest[below]]
-        last = _reached_by_others(replica, offset, until, below, since_below)
+        numbers = np.zeros(len(offset), np.int64) if partitions is None else partitions[followers]
+        last = _reached_by_others(replica, offset, until, numbers, below, since_below)
         below, since_below = below[last], since_below[last]
         wake[below] = np.maximum(wake[below], since_below + 1)
     _replace(positions, "wake_us", followers, wake)
@@ -122,7 +248,7 @@ def _find_lower(shown: Integers, offset: Integers, earliest: Integers, latest: I
 
 
 def _reached_by_others(
-    replica: Integers, offset: Integers, until: Integers, which: Integers, times: Integers
+    replica: Integers, offset: Integers, until: Integers, partition: Integers, which: Integers, times: Integers
 ) -> Booleans:
     """Return whether all other followers had certainly reached the offsets of some positions at these times.
 
@@ -130,6 +256,7 @@ def _reached_by_others(
         replica: The follower of each position, in time order.
         offset: The offset of each position.
         until: The latest time of each position.
+        partition: The number of the partition of each position; only its own followers matter.
         which: The numbers of the positions to check.
         times: A time for each of them.
     """
@@ -141,7 +268,8 @@ def _reached_by_others(
         its_offsets = np.maximum.accumulate(np.maximum(offset[is_its], 0))
         last = np.searchsorted(its_times, times, side="right") - 1
         has_reached = (last >= 0) & (its_offsets[last] >= offset[which])
-        reached &= has_reached | (replica[which] == follower)
+        follows = np.bincount(partition[is_its], minlength=int(partition[-1]) + 1) > 0
+        reached &= has_reached | (replica[which] == follower) | ~follows[partition[which]]
     return reached
 
 

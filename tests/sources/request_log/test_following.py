@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.importing.carried_state import TIMELINES
-from purgatory_udf.sources.request_log.importing.import_rows import Facts
-from purgatory_udf.sources.request_log.importing.import_tasks import batches_of, facts_and_rows_in
+from purgatory_udf.sources.request_log.importing.import_rows import Facts, facts_in
+from purgatory_udf.sources.request_log.importing.import_tasks import batches_of
 from purgatory_udf.sources.request_log.logged_request import Request
 from purgatory_udf.sources.request_log.partition_facts import Append
 from tests.sources.request_log import recordings
@@ -98,8 +97,8 @@ def test_carried_facts_stay_with_their_partition() -> None:
     appends = [Append(start_us=at, at_us=at, check_us=at, until_us=at) for at in range(3)]
     given = [Facts(1, "t", 0, None, appends[:1]), Facts(1, "t", 1, None, appends[1:2]), Facts(1, "t", 0, None, [])]
     (batch,) = batches_of([*given, Facts(1, "t", 0, None, appends[2:])], TIMELINES)
-    rows = [{"settled": None, **row} for row in batch.to_pylist()]
-    assert list(facts_and_rows_in(iter([pa.RecordBatch.from_pylist(rows)]))) == [
+    rows = [Facts(1, row["topic"], row["partition"], None, facts_in(row["packed"])) for row in batch.to_pylist()]
+    assert rows == [
         Facts(1, "t", 0, None, [appends[0], appends[2]]),
         Facts(1, "t", 1, None, [appends[1]]),
     ]

@@ -10,7 +10,7 @@ import json
 import lzma
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -54,7 +54,11 @@ from purgatory_udf.sources.request_log.partition_facts import (
     RemoteLookup,
 )
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
-from purgatory_udf.sources.request_log.partition_timeline import build_timeline
+from purgatory_udf.sources.request_log.partition_timeline import (
+    PartitionInput,
+    PartitionTimeline,
+    build_timelines,
+)
 from tests.sources.request_log.random_values import RandomValues
 from tests.sources.request_log.translate import facts_by_moment, timed_events
 from tests.support import recorded
@@ -221,15 +225,28 @@ class RandomFacts(RandomValues):
 
 def _timeline(random: RandomFacts, context: Context, span: TimeRange, before: dict[str, Any] | None) -> Iterator[Any]:
     """Yield the events and offsets in a time range, the counts, and the state for the next one."""
-    report = Report()
     facts = PartitionFacts.of(random.broker, (random.topic, 0), map(msgspec.structs.replace, random.facts))
-    timeline = build_timeline(facts, context, report, span, before)
+    given = PartitionInput(facts, Report(), before)
+    yield from _contents(given, *build_timelines([given], context, span))
+
+
+def _contents(given: PartitionInput, timeline: PartitionTimeline) -> Iterator[Any]:
+    facts, report, _ = given
     events = timed_events(timeline.events, facts)
     yield from sorted(([*timed[:2], timed.event, timed.cause] for timed in events), key=lambda each: each[:2])
     yield [[*offsets] for offsets in timeline.produced]
     yield [*timeline.unlogged, *timeline.remote_reads]
     yield dict(sorted(report.counts.items()))
     yield timeline.sweep
+
+
+def _together(partitions: Sequence[RandomFacts], context: Context) -> list[list[Any]]:
+    """Return the timelines of partitions that are built together."""
+    all_facts = PartitionFacts.of_each(
+        (random.broker, (random.topic, 0), map(msgspec.structs.replace, random.facts)) for random in partitions
+    )
+    given = [PartitionInput(facts, Report()) for facts in all_facts]
+    return [list(_contents(*each)) for each in zip(given, build_timelines(given, context), strict=True)]
 
 
 def timelines(number: int) -> Lines:
@@ -340,3 +357,14 @@ if __name__ == "__main__":
     file = recorded.data_file("imported") / "timelines.txt.xz"
     text = "".join(f"# {number}\n" + "".join(f"{line}\n" for line in _lines(number)) for number in TIMELINES)
     file.write_bytes(lzma.compress(text.encode(), preset=9))
+
+
+@pytest.mark.parametrize("number", TIMELINES)
+@pytest.mark.parametrize("count", [2, 3, PARTITIONS])
+def test_partitions_together_have_same_timelines(number: int, count: int) -> None:
+    partitions = [RandomFacts(1_000 * number + each) for each in range(PARTITIONS)]
+    context = partitions[0].context()
+    alone = [_together([partition], context) for partition in partitions]
+    assert [_together(partitions[start : start + count], context) for start in range(0, PARTITIONS, count)] == [
+        [timeline for (timeline,) in alone[start : start + count]] for start in range(0, PARTITIONS, count)
+    ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     Facts,
     RequestRow,
     count_rows,
+    facts_in,
     fetches_in,
     request_of,
     request_rows_in,
@@ -70,13 +71,13 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     batches_of,
     batches_of_operations,
     batches_of_overdue,
-    facts_and_rows_in,
+    partitions_together,
     rows_of_parts,
 )
 from purgatory_udf.sources.request_log.logged_request import Request
-from purgatory_udf.sources.request_log.partition_facts import Append, Fact, PartitionFacts
+from purgatory_udf.sources.request_log.partition_facts import Append, Fact, Key, PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import TimeRange
-from purgatory_udf.sources.request_log.partition_timeline import PartitionTimeline, build_timeline
+from purgatory_udf.sources.request_log.partition_timeline import PartitionInput, PartitionTimeline, build_timelines
 from purgatory_udf.sources.request_log.request_conversion import (
     ConvertedRequest,
     convert_requests,
@@ -135,7 +136,7 @@ def timeline_step(context: Callable[[], Context], time_range: TimeRange) -> Work
     """Return the step that converts facts and carried states, by broker, topic and partition, to TIMELINES."""
 
     def work(batches: Batches) -> Batches:
-        yield from batches_of(timeline_rows(facts_and_rows_in(batches), context(), time_range), TIMELINES)
+        yield from batches_of(timeline_rows(batches, context(), time_range), TIMELINES)
 
     return work
 
@@ -262,69 +263,90 @@ def _settled(
         yield RequestFacts(parts.broker, settled, parts.facts)
 
 
-def timeline_rows(
-    rows: Iterable[Facts | Row], context: Context, time_range: TimeRange
-) -> Iterator[Facts | Row | pa.RecordBatch]:
+def timeline_rows(batches: Batches, context: Context, time_range: TimeRange) -> Iterator[Facts | Row | pa.RecordBatch]:
     """Yield the timelines of partitions, as batches, the facts to carry, and the state of each partition."""
     report, made = Report(), TimelineRows(TIMELINES)
-    for (broker, topic, partition), of_partition in groupby(rows, key=partition_of):
-        yield from _partition(PartitionFacts(broker, topic, partition), of_partition, context, time_range, report, made)
+    for partitions in partitions_together(batches):
+        known = [_KnownPartition.of(*place, rows) for place, rows in partitions]
+        with_timeline = [each for each in known if each.facts and not each.may_be_elsewhere]
+        all_facts = PartitionFacts.of_each((each.broker, each.key, each.facts) for each in with_timeline)
+        inputs = [
+            PartitionInput(facts, Report(), each.before) for facts, each in zip(all_facts, with_timeline, strict=True)
+        ]
+        built = zip(inputs, build_timelines(inputs, context, time_range), strict=True)
+        for each in known:
+            if each.may_be_elsewhere:
+                since_us = time_range.until_us - LOOK_BACK_US
+                recent: list[Fact] = [
+                    fact for fact in each.settled if isinstance(fact, Append) and fact.start_us >= since_us
+                ]
+                yield each.to_carry(recent)
+            elif each.facts:
+                yield from _rows_of_timeline(each, *next(built), time_range, report, made)
+            elif each.before is not None:
+                yield each.state(each.before)
     yield from made.rest()
     yield from count_rows(report.counts)
 
 
-def partition_of(row: Facts | Row) -> tuple[int, str, int]:
-    """Return (broker, topic, partition) of a row with facts or a state."""
-    return row[:3] if isinstance(row, Facts) else (row["broker"], row["topic"], row["partition"])
+class _KnownPartition(NamedTuple):
+    """The facts of a partition, those of them that are settled, and its state after the previous step."""
+
+    broker: int
+    key: Key
+    facts: list[Fact]
+    settled: list[Fact]
+    before: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, broker: int, topic: str, partition: int, rows: Iterable[Row]) -> _KnownPartition:
+        """Read the rows of a partition."""
+        facts: list[Fact] = []
+        settled: list[Fact] = []
+        before: dict[str, Any] | None = None
+        for row in rows:
+            if row["part"] == SWEEP:
+                before = json.loads(row["event"])
+                continue
+            of_row = facts_in(row["packed"])
+            facts += of_row
+            if row["settled"]:
+                settled += of_row
+        return cls(broker, (topic, partition), facts, settled, before)
+
+    @property
+    def may_be_elsewhere(self) -> bool:
+        """Whether there are only possible appends of a coordinator.
+
+        Without a request for this partition, it is unknown whether they were at this broker.
+        """
+        return self.before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in self.facts)
+
+    def to_carry(self, facts: list[Fact]) -> Facts:
+        """Return a row with facts that the next step needs."""
+        return Facts(self.broker, *self.key, None, facts)
+
+    def state(self, sweep: dict[str, Any]) -> Row:
+        """Return a row with the state of the partition's timeline."""
+        place = {"broker": self.broker, "topic": self.key[0], "partition": self.key[1]}
+        return {"part": SWEEP, **place, "event": json.dumps(sweep)}
 
 
-def _partition(
-    empty: PartitionFacts,
-    rows: Iterable[Facts | Row],
-    context: Context,
+def _rows_of_timeline(
+    known: _KnownPartition,
+    given: PartitionInput,
+    timeline: PartitionTimeline,
     time_range: TimeRange,
     report: Report,
     made: TimelineRows,
 ) -> Iterator[Facts | Row | pa.RecordBatch]:
-    broker, key = empty.broker, (empty.topic, empty.partition)
-
-    def of_now(facts: list[Fact]) -> Facts:
-        return Facts(broker, *key, None, facts)
-
-    before: dict[str, Any] | None = None
-    counted = Report()
-    known: list[Fact] = []
-    settled: list[Fact] = []
-    for row in rows:
-        if not isinstance(row, Facts):
-            before = json.loads(row["event"])
-            continue
-        known += row.facts
-        if row.settled:
-            settled += row.facts
-    if before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in known):
-        # Possible appends of a coordinator: without a request for this partition, it is unknown whether they were here.
-        since_us = time_range.until_us - LOOK_BACK_US
-        yield of_now([fact for fact in settled if isinstance(fact, Append) and fact.start_us >= since_us])
-        return
-    if not known:
-        state = before
-    else:
-        facts = PartitionFacts.of(broker, key, known)
-        timeline = build_timeline(facts, context, counted, time_range, before)
-        if before is None:
-            # The source of the in-sync set is counted once, by the first step of a partition.
-            for cause in IN_SYNC_CAUSES:
-                report.count(cause, counted.counts[cause])
-        for cause in LOCAL_START_CAUSES:
-            report.count(cause, counted.counts[cause])
-        yield from made.add(timeline, facts)
-        fixed = [*settled, *_fixed_appends(facts, known, timeline, time_range)]
-        yield of_now(list(facts_to_carry(fixed, time_range.until_us)))
-        state = timeline.sweep
-    if state is not None:
-        place = {"broker": broker, "topic": key[0], "partition": key[1]}
-        yield {"part": SWEEP, **place, "event": json.dumps(state)}
+    # The source of the in-sync set is counted once, by the first step of a partition.
+    for cause in (*(IN_SYNC_CAUSES if known.before is None else ()), *LOCAL_START_CAUSES):
+        report.count(cause, given.report.counts[cause])
+    yield from made.add(timeline, given.facts)
+    fixed = [*known.settled, *_fixed_appends(given.facts, known.facts, timeline, time_range)]
+    yield known.to_carry(list(facts_to_carry(fixed, time_range.until_us)))
+    yield known.state(timeline.sweep)
 
 
 def _fixed_appends(

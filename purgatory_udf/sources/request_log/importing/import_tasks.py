@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -75,9 +75,10 @@ from purgatory_udf.sources.request_log.logged_request import (
 )
 from purgatory_udf.sources.request_log.partition_facts import Fact, Integers, Key, PartitionFacts
 from purgatory_udf.sources.request_log.partition_timeline import (
+    PartitionInput,
     PartitionTimeline,
     ProducedOffsets,
-    build_timeline,
+    build_timelines,
 )
 from purgatory_udf.sources.request_log.request_conversion import (
     ConvertedRequest,
@@ -111,6 +112,8 @@ READ_FIELDS = (*CHANGE_FIELDS, "slot", "base", "end")
 ROWS = 10_000
 # Number of facts after which a task serializes them; a larger number makes fewer rows, but takes more memory.
 FACTS = 20_000
+# Size of the serialized facts from which the timelines of several partitions are built together, in bytes.
+_TOGETHER = 1 << 20
 _FACT_PLACE = ("broker", "topic", "partition", "settled")
 
 
@@ -209,18 +212,43 @@ def timeline_step(context: Callable[[], Context]) -> Work:
     def work(batches: Batches) -> Batches:
         report = Report()
         rows = TimelineRows(CHANGES)
-        key = ("broker", "topic", "partition")
-        for (broker, topic, partition), of_partition in groupby(
-            rows_in(batches), lambda row: tuple(row[name] for name in key)
-        ):
-            facts_of_key = (fact for row in of_partition for fact in facts_in(row["packed"]))
-            facts = PartitionFacts.of(broker, (topic, partition), facts_of_key)
-            timeline = build_timeline(facts, context(), report)
-            yield from rows.add(timeline, facts)
+        for partitions in partitions_together(batches):
+            facts = PartitionFacts.of_each(
+                (broker, (topic, partition), (fact for row in of_partition for fact in facts_in(row["packed"])))
+                for (broker, topic, partition), of_partition in partitions
+            )
+            timelines = build_timelines([PartitionInput(each, report) for each in facts], context())
+            for timeline, of_partition in zip(timelines, facts, strict=True):
+                yield from rows.add(timeline, of_partition)
         yield from rows.rest()
         yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=CHANGES)
 
     return work
+
+
+def partitions_together(batches: Batches) -> Iterator[list[tuple[tuple[int, str, int], Iterable[Row]]]]:
+    """Yield (broker, topic, partition) and the rows of partitions, as many at once as have few facts.
+
+    The rows are in the order of these columns. Those of a partition with many facts are read one by one.
+    """
+    held: list[tuple[tuple[int, str, int], Iterable[Row]]] = []
+    size = 0
+    for place, rows in groupby(rows_in(batches), lambda row: (row["broker"], row["topic"], row["partition"])):
+        of_partition: list[Row] = []
+        following = iter(rows)
+        for row in following:
+            of_partition.append(row)
+            size += len(row["packed"] or b"")
+            if size >= _TOGETHER:
+                if held:
+                    yield held
+                yield [(place, chain(of_partition, following))]
+                held, size = [], 0
+                break
+        else:
+            held.append((place, of_partition))
+    if held:
+        yield held
 
 
 class TimelineRows:
@@ -636,16 +664,6 @@ def rows_in(batches: Batches) -> Iterator[Row]:
     """Yield the rows of record batches as dictionaries."""
     for batch in batches:
         yield from batch.to_pylist()
-
-
-def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
-    """Yield the rows of batches, with the facts among them deserialized."""
-    for row in rows_in(batches):
-        if row["part"] == FACT:
-            place = (row["broker"], row["topic"], row["partition"], row["settled"])
-            yield Facts(*place, facts_in(row["packed"]))
-        else:
-            yield row
 
 
 def batches_of(
