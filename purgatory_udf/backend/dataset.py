@@ -102,10 +102,12 @@ class Dataset(ABC):
     def rename(self, column: str, to: str) -> Dataset:
         """Give a column another name."""
 
-    def where_in(self, column: str, values: Iterable[str | int]) -> Dataset:
-        """Keep rows with these values in the column."""
+    def where_in(self, column: str, values: Iterable[str | int], within: bool = True) -> Dataset:
+        """Keep rows with these values in the column or, with `within=False`, all other rows."""
         wanted = pa.array(list(values), self.schema.field(column).type)
-        return self._where(column, lambda found: pc.is_in(found, wanted))
+        if within:
+            return self._where(column, lambda found: pc.is_in(found, wanted))
+        return self._where(column, lambda found: pc.invert(pc.is_in(found, wanted)))
 
     def where_null(self, column: str, null: bool = True) -> Dataset:
         """Keep rows with null in the column or, with `null=False`, all other rows."""

@@ -1,21 +1,21 @@
 """Fast parser for log lines in Kafka's own layout, with compiled decoders (msgspec).
 
-Fetches, which are most lines, are decoded many at once, as columns (`parse_fetches`). Of other requests, only the
-fields that all requests share are decoded, and body and response stay text (`parse_line`). Input that is not handled
-here is left to the complete parser (`complete_parser.read_line`, `kafka_protocol.decode_fetch_request`). No function
-accepts input that the complete parser rejects, and otherwise they return the same values.
+Fetches and produces, which are most lines, are decoded many at once, as columns (`parse_fetches`, `parse_produces`).
+Of other requests, only the fields that all requests share are decoded, and body and response stay text (`parse_line`).
+Input that is not handled here is left to the complete parser (`complete_parser.read_line`, `kafka_protocol`). No
+function accepts input that the complete parser rejects, and otherwise they return the same values.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import lru_cache
 from itertools import chain, compress
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -25,10 +25,9 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     MAX_NUMBER,
     METADATA_TOPICS,
     NO_TOPIC_ID,
-    DecodedProduce,
     FetchColumns,
     Numbers,
-    ProducedPartition,
+    ProduceColumns,
     bounds_of,
 )
 from purgatory_udf.sources.request_log.log_files import timestamp_us
@@ -231,13 +230,11 @@ def _midnight_us(day: str, zone: tzinfo) -> int | None:
     return timestamp_us(f"{day} 00:00:00.000", zone)
 
 
+# A field with any value of this type is refused.
+_Absent = Annotated[int, msgspec.Meta(gt=0, lt=0)]
+
+
 # Produce requests and responses of the current protocol versions.
-
-
-class _Topic(msgspec.Struct, gc=False, kw_only=True):
-    topicId: str | None = None  # noqa: N815
-    topic: str | None = None
-    name: str | None = None
 
 
 class _WrittenPartition(msgspec.Struct, gc=False):
@@ -245,8 +242,11 @@ class _WrittenPartition(msgspec.Struct, gc=False):
     recordsSizeInBytes: _Whole  # noqa: N815
 
 
-class _WrittenTopic(_Topic, gc=False, kw_only=True):
-    partitionData: list[_WrittenPartition]  # noqa: N815
+class _WrittenTopic(msgspec.Struct, gc=False, kw_only=True):
+    topicId: str | None = None  # noqa: N815
+    topic: str | None = msgspec.field(default=None, name="name")
+    other_name: _Absent = msgspec.field(default=0, name="topic")
+    partitions: list[_WrittenPartition] = msgspec.field(name="partitionData")
 
 
 class _ProduceRequest(msgspec.Struct, gc=False, kw_only=True):
@@ -262,55 +262,15 @@ class _AnsweredPartition(msgspec.Struct, gc=False):
     baseOffset: _Whole = -1  # noqa: N815
 
 
-class _AnsweredTopic(_Topic, gc=False, kw_only=True):
-    partitionResponses: list[_AnsweredPartition]  # noqa: N815
+class _AnsweredTopic(msgspec.Struct, gc=False, kw_only=True):
+    topicId: str | None = None  # noqa: N815
+    topic: str | None = msgspec.field(default=None, name="name")
+    other_name: _Absent = msgspec.field(default=0, name="topic")
+    partitions: list[_AnsweredPartition] = msgspec.field(name="partitionResponses")
 
 
 class _ProduceResponse(msgspec.Struct, gc=False):
     responses: list[_AnsweredTopic]
-
-
-_decode_produce_request = msgspec.json.Decoder(_ProduceRequest).decode
-_decode_produce_response = msgspec.json.Decoder(_ProduceResponse).decode
-
-
-def parse_produce(body: str, answer: str | None) -> DecodedProduce | None:
-    """Parse body and response of a produce, or return None if they need `kafka_protocol.decode_produce`.
-
-    `answer` is None if the log has no response.
-    """
-    written = []
-    try:
-        request = _decode_produce_request(body)
-        responses = _decode_produce_response(answer).responses if answer is not None else ()
-        results = {
-            (_id_or_name(topic), partition.index): (partition.errorCode, partition.baseOffset)
-            for topic in responses
-            for partition in topic.partitionResponses
-        }
-        for topic in request.topicData:
-            name = _id_or_name(topic)
-            for partition in topic.partitionData:
-                error, base = results.get((name, partition.index), _NO_RESULT)
-                size = max(0, partition.recordsSizeInBytes)
-                written.append(ProducedPartition(name, partition.index, size, error, base))
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-    return DecodedProduce(request.acks, request.timeoutMs, request.transactionalId, bool(results), written)
-
-
-# Error and offset of a partition that is not in the response.
-_NO_RESULT = (0, -1)
-
-
-def _id_or_name(topic: _Topic) -> str:
-    """Return the id of a topic, or its name if it has no id. Raises ValidationError if it has neither."""
-    if topic.topicId and topic.topicId != NO_TOPIC_ID:
-        return topic.topicId
-    name = topic.name if topic.topic is None else topic.topic
-    if name is None:
-        raise msgspec.ValidationError("no topic")
-    return name
 
 
 # Fetch requests and responses of the current protocol versions.
@@ -358,10 +318,6 @@ class _EpochEndOffset(msgspec.Struct, gc=False):
     endOffset: _Whole = -1  # noqa: N815
 
 
-# A field with any value of this type is refused.
-_Absent = Annotated[int, msgspec.Meta(gt=0, lt=0)]
-
-
 class _PartitionData(msgspec.Struct, gc=False, kw_only=True):
     partitionIndex: _Whole  # noqa: N815
     errorCode: _Whole = 0  # noqa: N815
@@ -387,7 +343,23 @@ class _FetchResponse(msgspec.Struct, gc=False):
     responses: list[_FetchableTopicResponse] | None = None
 
 
-# Not derived from `_Envelope`, because fields of a base come first, and these are in Kafka's order.
+# These are not derived from `_Envelope`, because fields of a base come first, and these are in Kafka's order.
+class _ProduceLine(msgspec.Struct, gc=False, kw_only=True):
+    isForwarded: bool = False  # noqa: N815
+    requestHeader: _Header  # noqa: N815
+    request: _ProduceRequest
+    # A request with acks 0 has the response "".
+    response: _ProduceResponse | str | None = None
+    connection: str = ""
+    totalTimeMs: _Ms  # noqa: N815
+    requestQueueTimeMs: _Ms  # noqa: N815
+    localTimeMs: _Ms  # noqa: N815
+    remoteTimeMs: _Ms  # noqa: N815
+    responseQueueTimeMs: _Ms  # noqa: N815
+    sendTimeMs: _Ms  # noqa: N815
+    listener: str = ""
+
+
 class _FetchLine(msgspec.Struct, gc=False, kw_only=True):
     isForwarded: bool = False  # noqa: N815
     requestHeader: _Header  # noqa: N815
@@ -403,10 +375,29 @@ class _FetchLine(msgspec.Struct, gc=False, kw_only=True):
     listener: str = ""
 
 
-_decode_fetch_line = msgspec.json.Decoder(_FetchLine).decode
-_FETCH = "FETCH"
-_FETCH_START = b'{"isForwarded":false,"requestHeader":{"requestApiKey":1,'
-_names_fetch = re.compile(rb'"requestApiKey(Name":"FETCH"|":1,)').search
+class _Api(NamedTuple):
+    """How to recognize and decode the messages of an API.
+
+    Attributes:
+        name: The API.
+        start: How its messages usually start.
+        is_named: Whether the start of a message may name the API.
+        decode: Decodes a message.
+    """
+
+    name: str
+    start: bytes
+    is_named: Callable[[bytes], Any]
+    decode: Callable[[bytes], Any]
+
+    @classmethod
+    def of(cls, name: str, key: int, line: type[Any]) -> _Api:
+        start = b'{"isForwarded":false,"requestHeader":{"requestApiKey":%d,' % key
+        is_named = re.compile(rb'"requestApiKey(Name":"%s"|":%d,)' % (name.encode(), key)).search
+        return cls(name, start, is_named, msgspec.json.Decoder(line).decode)
+
+
+_PRODUCE, _FETCH = _Api.of("PRODUCE", 0, _ProduceLine), _Api.of("FETCH", 1, _FetchLine)
 # Longest distance from the start of a message to the name of its API.
 _HEADER_BYTES = 400
 _NO_RESPONSE = _FetchResponse()
@@ -417,9 +408,7 @@ _fields_of_line = attrgetter(
     "connection", "listener", "isForwarded", "requestHeader.clientId", "requestHeader.requestApiVersion"
 )
 _diverging = attrgetter("divergingEpoch")
-_sender: Callable[[_FetchLine], tuple[bool, str, str | None]] = attrgetter(
-    "isForwarded", "listener", "requestHeader.clientId"
-)
+_sender: Callable[[Any], tuple[bool, str, str | None]] = attrgetter("isForwarded", "listener", "requestHeader.clientId")
 _fields_of_request = attrgetter("maxWaitMs", "minBytes", "maxBytes", "isolationLevel", "sessionEpoch")
 _fields_of_partition = attrgetter(
     "partition", "fetchOffset", "partitionMaxBytes", "currentLeaderEpoch", "logStartOffset"
@@ -428,8 +417,8 @@ _fields_of_data = attrgetter("partitionIndex", "errorCode", "highWatermark", "pr
 
 
 @dataclass(frozen=True, slots=True)
-class FetchLines:
-    """Lines of fetches, decoded. Bodies equal those of `kafka_protocol.decode_fetch_request` and `_response`.
+class RequestLines:
+    """Lines of requests, decoded.
 
     Attributes:
         numbers: Numbers of the lines among those given.
@@ -441,17 +430,17 @@ class FetchLines:
     numbers: Numbers
     brokers: Numbers
     written_us: Numbers
-    messages: Sequence[_FetchLine]
+    messages: Sequence[Any]
 
     def __len__(self) -> int:
         return len(self.messages)
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> FetchLines:
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Self:
         """Return the chosen lines."""
         if chosen.all():
             return self
         messages = list(compress(self.messages, chosen.tolist()))
-        return FetchLines(self.numbers[chosen], self.brokers[chosen], self.written_us[chosen], messages)
+        return type(self)(self.numbers[chosen], self.brokers[chosen], self.written_us[chosen], messages)
 
     def times(self) -> dict[str, Numbers]:
         """Return the times of `Request` as columns."""
@@ -464,8 +453,14 @@ class FetchLines:
         return dict(zip(("connection", "listener", "forwarded", "client_id", "version"), columns, strict=True))
 
     def senders(self) -> list[tuple[bool, str, str | None]]:
-        """Return whether each fetch was forwarded, its listener and its client."""
+        """Return whether each request was forwarded, its listener and its client."""
         return list(map(_sender, self.messages))
+
+
+class FetchLines(RequestLines):
+    """Lines of fetches; bodies equal those of `kafka_protocol.decode_fetch_request` and `_response`."""
+
+    __slots__ = ()
 
     def has_rack(self) -> npt.NDArray[np.bool_]:
         """Return for each fetch whether its consumer sets `client.rack`."""
@@ -484,6 +479,37 @@ class FetchLines:
             return self, bodies
         usual = self.where(np.array(list(map(_is_usual, self.messages)), bool))
         return usual, _bodies_of(usual.messages) or FetchColumns.of([])
+
+
+class ProduceLines(RequestLines):
+    """Lines of produces; bodies equal those of `kafka_protocol.decode_produce`."""
+
+    __slots__ = ()
+
+    def with_bodies(self) -> tuple[ProduceLines, ProduceColumns]:
+        """Return the produces with usual topics, and their bodies and responses; others need the complete parser."""
+        topics = _TopicNumbers()
+        requests = [message.request for message in self.messages]
+        answers = [message.response for message in self.messages]
+        of_answers = [answer.responses if isinstance(answer, _ProduceResponse) else () for answer in answers]
+        written, written_topics, bounds = _flat([each.topicData for each in requests], topics)
+        answered, answered_topics, answered_bounds = _flat(of_answers, topics)
+        if not _NO_TOPICS.isdisjoint(topics):
+            pairs = zip(requests, of_answers, strict=True)
+            usual = [_has_topics(each.topicData) and _has_topics(answer) for each, answer in pairs]
+            return self.where(np.array(usual, bool)).with_bodies()
+        rows = np.column_stack([written_topics, _table(written, _fields_of_written, 2)])
+        rows[:, 2] = np.maximum(0, rows[:, 2])
+        answer_rows = np.column_stack([answered_topics, _table(answered, _fields_of_answered, 3)])
+        limits = _table(requests, _limits_of_produce, 2)
+        transactions = [each.transactionalId for each in requests]
+        of_answers_rows = answer_rows, answered_bounds
+        return self, ProduceColumns.of(_names(topics), transactions, limits, (rows, bounds), of_answers_rows)
+
+
+_limits_of_produce = attrgetter("acks", "timeoutMs")
+_fields_of_written = attrgetter("index", "recordsSizeInBytes")
+_fields_of_answered = attrgetter("index", "errorCode", "baseOffset")
 
 
 def _bodies_of(messages: Sequence[_FetchLine]) -> FetchColumns | None:
@@ -513,12 +539,23 @@ def _bodies_of(messages: Sequence[_FetchLine]) -> FetchColumns | None:
         fetched[:, 5] = [(data.divergingEpoch or _NO_END).endOffset for data in read]
     if not (OTHER_TOPICS.isdisjoint(topics) and all(map(_has_partitions, chain.from_iterable(of_requests)))):
         return None
-    names = [name or "" for name in topics]
-    return FetchColumns(names, limits, listed, listed_bounds, forgotten, forgotten_bounds, fetched, fetched_bounds)
+    return FetchColumns(
+        _names(topics), limits, listed, listed_bounds, forgotten, forgotten_bounds, fetched, fetched_bounds
+    )
 
 
-# The metadata log, the id of topics without one, and topics without id and name.
-OTHER_TOPICS = METADATA_TOPICS | {NO_TOPIC_ID, None}
+# The id of topics without one, and topics without id and name; the metadata log.
+_NO_TOPICS = frozenset({NO_TOPIC_ID, None})
+OTHER_TOPICS = METADATA_TOPICS | _NO_TOPICS
+
+
+def _has_topics(topics: Iterable[Any]) -> bool:
+    """Return whether all topics have an id or a name."""
+    return _NO_TOPICS.isdisjoint(topic.topicId or topic.topic for topic in topics)
+
+
+def _names(topics: Iterable[str | None]) -> list[str]:
+    return [name or "" for name in topics]
 
 
 def _is_usual(message: _FetchLine) -> bool:
@@ -583,14 +620,26 @@ def parse_fetches(lines: Sequence[bytes], zone: tzinfo) -> FetchLines:
 
     `zone` is the time zone of timestamps without one.
     """
+    return FetchLines(*_parsed(lines, zone, _FETCH))
+
+
+def parse_produces(lines: Sequence[bytes], zone: tzinfo) -> ProduceLines:
+    """Decode the lines of produces; see `parse_fetches`."""
+    return ProduceLines(*_parsed(lines, zone, _PRODUCE))
+
+
+def _parsed(lines: Sequence[bytes], zone: tzinfo, of_api: _Api) -> tuple[Numbers, Numbers, Numbers, list[Any]]:
+    """Return the attributes of `RequestLines` for the lines of an API."""
     numbers: list[int] = []
     heads: list[bytes] = []
     tails: list[bytes] = []
-    messages: list[_FetchLine] = []
+    messages: list[Any] = []
     for number, line in enumerate(lines):
         mark = line.find(_MARKER)
         start = mark + len(_MARKER)
-        if mark < 0 or not (line.startswith(_FETCH_START, start) or _names_fetch(line[start : start + _HEADER_BYTES])):
+        if mark < 0 or not (
+            line.startswith(of_api.start, start) or of_api.is_named(line[start : start + _HEADER_BYTES])
+        ):
             continue
         end = line.rfind(b"}") + 1
         message = line[start:end]
@@ -599,16 +648,17 @@ def parse_fetches(lines: Sequence[bytes], zone: tzinfo) -> FetchLines:
         try:
             if not line.isascii():
                 line.decode()
-            messages.append(_decode_fetch_line(message))
+            messages.append(of_api.decode(message))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
         numbers.append(number)
         heads.append(line[:mark])
         tails.append(line[end:])
     written, brokers, has_time = _stamps(heads, tails, zone)
-    fetches = FetchLines(np.array(numbers, np.int64), brokers, written, messages)
-    is_fetch = [_api_of(*api) == _FETCH for api in map(_api, messages)]
-    return fetches.where(has_time & (brokers <= MAX_BROKER) & np.array(is_fetch, bool))
+    is_of_api = [_api_of(*api) == of_api.name for api in map(_api, messages)]
+    found = RequestLines(np.array(numbers, np.int64), brokers, written, messages)
+    found = found.where(has_time & (brokers <= MAX_BROKER) & np.array(is_of_api, bool))
+    return found.numbers, found.brokers, found.written_us, list(found.messages)
 
 
 def _stamps(

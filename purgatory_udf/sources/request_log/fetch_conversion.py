@@ -52,7 +52,11 @@ from purgatory_udf.sources.request_log.logged_request import (
     COMPLETED,
     EXPIRED,
     RECORDED_OUTCOME,
+    ConvertedColumns,
+    either,
     follower_read_times,
+    named_errors,
+    structs_of,
 )
 from purgatory_udf.sources.request_log.partition_facts import (
     AttemptRun,
@@ -60,6 +64,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     ConsumerRead,
     Fact,
     FactBlock,
+    FactsOfPartitions,
     FollowerDelivery,
     HighWatermarkReading,
     Integers,
@@ -87,8 +92,6 @@ _NO_DATA = [-1, -1, errors.NONE, -1, 0, -1, -1, -1]
 
 # Broker, and the key by which the fetches of a session are grouped.
 SessionName = tuple[int, str]
-# Facts by broker and partition.
-FactsOfPartitions = dict[tuple[int, Key], list[Fact]]
 
 Numbered = TypeVar("Numbered")
 
@@ -150,22 +153,6 @@ class Fetches:
         return len(self.sessions)
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertedFetches:
-    """Operations and facts of fetches.
-
-    `operations` has a row for each operation: `time_us`, `broker`, `file`, `line` and, if they are needed, `fetch`
-    (FETCH) and `recorded` (`RECORDED_OUTCOME`). `limit_ms` are their maximum waits, `waited_us` the recorded ones, and
-    `expired` whether they expired.
-    """
-
-    operations: dict[str, pa.Array]
-    limit_ms: Integers
-    waited_us: Integers
-    expired: Booleans
-    facts: FactsOfPartitions
-
-
 class FetchConverter:
     """Converts fetches of sessions; each session's fetches must come in order of handling.
 
@@ -182,7 +169,7 @@ class FetchConverter:
         self._states: dict[SessionName, SessionState] = defaultdict(SessionState)
         self._keys: _Numbers[Key] = _Numbers()
 
-    def convert(self, fetches: Fetches, report: Report, *, needs_operations: bool = True) -> ConvertedFetches:
+    def convert(self, fetches: Fetches, report: Report, *, needs_operations: bool = True) -> ConvertedColumns:
         """Convert the next fetches of one or more sessions. `report` counts what could not be derived."""
         resolved = self._resolved(fetches)
         return _Conversion(self._context, fetches, resolved, self._states, self._keys, report).result(needs_operations)
@@ -351,7 +338,7 @@ class _Conversion:
         self._at_once = np.zeros(len(fetches), bool)
         self._redirected: dict[int, int] = {}
 
-    def result(self, needs_operations: bool) -> ConvertedFetches:
+    def result(self, needs_operations: bool) -> ConvertedColumns:
         fetches, report, converted = self._fetches, self._report, self._converted
         complete, failed = self._resolved.complete, self._error != 0
         report.count("session_unknown", int(np.sum(~converted)))
@@ -377,7 +364,8 @@ class _Conversion:
         if needs_operations:
             rows |= {"fetch": self._events(), "recorded": recorded()}
         mask = pa.array(converted)
-        return ConvertedFetches(
+        return ConvertedColumns(
+            "fetch",
             {name: pa.array(column).filter(mask) for name, column in rows.items()},
             self._max_wait[converted],
             fetches.remote_us[converted],
@@ -703,18 +691,18 @@ class _Conversion:
         def recorded() -> pa.Array:
             columns = {
                 "api": pa.repeat("FETCH", len(fetches)),
-                "kind": _either(self._replica >= 0, "follower fetch", "consumer fetch"),
-                "outcome": pc.if_else(expired, EXPIRED, _either(self._waited, COMPLETED, AT_ONCE)),
+                "kind": either(self._replica >= 0, "follower fetch", "consumer fetch"),
+                "outcome": pc.if_else(expired, EXPIRED, either(self._waited, COMPLETED, AT_ONCE)),
                 "remote_ms": fetches.remote_us / 1000,
                 "local_ms": (fetches.local_us - fetches.start_us) / 1000,
                 "written_us": fetches.written_us,
-                "error": _named_errors(first_error),
+                "error": named_errors(first_error),
                 "bytes": size,
                 "timed_out": timed_out,
                 "generation": pa.nulls(len(fetches)),
                 "complete": self._resolved.complete,
             }
-            return _structs(columns, RECORDED_OUTCOME)
+            return structs_of(columns, RECORDED_OUTCOME)
 
         return expired, recorded
 
@@ -727,13 +715,13 @@ class _Conversion:
             "max_wait_ms": self._max_wait,
             "min_bytes": np.where(self._at_once, 0, np.maximum(0, self._min_bytes)),
             "max_bytes": np.maximum(0, self._max_bytes),
-            "isolation": _either(self._committed, "read_committed", "read_uncommitted"),
+            "isolation": either(self._committed, "read_committed", "read_uncommitted"),
             "partitions": self._event_partitions(),
             "hard_max_bytes": fetches.version <= LAST_HARD_LIMIT_VERSION,
             # An empty client id is left out.
             "client_id": pc.if_else(pc.equal(fetches.client_id, ""), pa.scalar(None, pa.string()), fetches.client_id),
         }
-        return _structs(columns, FETCH)
+        return structs_of(columns, FETCH)
 
     def _event_partitions(self) -> pa.Array:
         """Return the list of each fetch's partitions in its event."""
@@ -751,7 +739,7 @@ class _Conversion:
             "preferred_replica": pa.array(preferred[is_read], mask=preferred[is_read] < 0),
         }
         bounds = np.append(0, np.cumsum(is_read))[self._resolved.bounds]
-        return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), _structs(columns, _PARTITIONS.value_type))
+        return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), structs_of(columns, _PARTITIONS.value_type))
 
 
 def _integers(values: Iterable[int]) -> Integers:
@@ -769,18 +757,3 @@ def _last_of_each(group: Integers, values: Integers, otherwise: Integers) -> Int
     last = otherwise.copy()
     last[group] = values
     return last
-
-
-def _either(values: Booleans, if_true: str, if_false: str) -> pa.Array:
-    return pc.if_else(pa.array(values), if_true, if_false)
-
-
-def _named_errors(codes: Integers) -> pa.Array:
-    known, places = np.unique(codes, return_inverse=True)
-    return pa.array(map(errors.name_of, known.tolist()), pa.string()).take(pa.array(places))
-
-
-def _structs(columns: Mapping[str, Any], type_: pa.StructType) -> pa.StructArray:
-    """Return structs of these columns, which have the names of the type's fields."""
-    arrays = [pa.array(columns[field.name]).cast(field.type) for field in type_]
-    return pa.StructArray.from_arrays(arrays, fields=list(type_))

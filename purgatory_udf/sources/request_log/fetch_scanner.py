@@ -1,4 +1,4 @@
-"""Reads the lines of fetches in the layout that Kafka writes, compiled (`line_scanner`).
+"""Reads the lines of fetches and produces in the layouts that Kafka writes, compiled (`line_scanner`).
 
 It reads a line about three times as fast as `fast_parser`, which reads all other layouts, with the same values. Loading
 the compiled code takes as long as it saves in 8,000 lines, so the import of a short log does not load it
@@ -7,11 +7,11 @@ the compiled code takes as long as it saves in 8,000 lines, so the import of a s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from sys import modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from purgatory_udf.sources.request_log.fast_parser import (
     after_time,
     times_of,
 )
-from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns, Numbers
+from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns, Numbers, ProduceColumns
 from purgatory_udf.sources.request_log.logged_request import MARKER, MAX_BROKER
 
 if TYPE_CHECKING:
@@ -36,15 +36,17 @@ WORTHWHILE_BYTES = 12 << 20
 LINE_BYTES = 1_400
 
 LISTED, FORGOTTEN, FETCHED = range(3)
-_ITEM_COLUMNS = 8
+WRITTEN_TOPIC, ANSWERED_TOPIC, WRITTEN, ANSWERED = range(4)
+_ITEM_COLUMNS, _PRODUCE_ITEM_COLUMNS = 8, 5
 _TIMES = ("total", "queue", "local", "remote", "response_queue", "send")
 _LIMITS = ("replica", "max_wait_ms", "min_bytes", "max_bytes", "isolation", "session_epoch", "error")
 
 
 class _Loaded:
-    """The layout of the lines and the compiled code, if it is loaded."""
+    """The layouts of the lines and the compiled code, if it is loaded."""
 
-    layout: LineLayout | None = None
+    fetches: LineLayout | None = None
+    produces: LineLayout | None = None
     scan_lines: ScanLines
 
 
@@ -55,34 +57,147 @@ def is_worthwhile(number_of_bytes: int) -> bool:
 
 def use() -> None:
     """Load the compiled code, unless it has not been compiled; compiling takes longer than most imports."""
-    if _Loaded.layout is None:
+    if not is_loaded():
         from purgatory_udf.rules.engine.jit import line_layout
 
         stored = line_layout.stored_code()
         if stored is not None:
-            _Loaded.layout, _Loaded.scan_lines = _layout(), stored
+            _set_code(stored)
 
 
 def load() -> None:
     """Load the compiled code, and compile it if necessary."""
-    if _Loaded.layout is None:
+    if not is_loaded():
         from purgatory_udf.rules.engine.jit import line_scanner
 
-        _Loaded.layout, _Loaded.scan_lines = _layout(), line_scanner.load_code()
+        _set_code(line_scanner.load_code())
+
+
+def _set_code(scan_lines: ScanLines) -> None:
+    _Loaded.fetches, _Loaded.produces, _Loaded.scan_lines = _fetch_layout(), _produce_layout(), scan_lines
 
 
 def unload() -> None:
     """Leave all lines to `fast_parser` from now on."""
-    _Loaded.layout = None
+    _Loaded.fetches = _Loaded.produces = None
 
 
 def is_loaded() -> bool:
-    """Return whether `scan_fetches` can be called."""
-    return _Loaded.layout is not None
+    """Return whether `scan_fetches` and `scan_produces` can be called."""
+    return _Loaded.fetches is not None
 
 
-def _layout() -> LineLayout:
-    from purgatory_udf.rules.engine.jit.line_layout import Each, Item, LineLayout, Milliseconds, Number, Optional, Text
+def _line_layout(name: str, key: int, names: Mapping[str, int], request: Sequence[Any], response: Any) -> LineLayout:
+    """Return the layout of the lines of an API.
+
+    Args:
+        name: The API.
+        key: Its number.
+        names: Scalars of request and response, with default values.
+        request: Elements of the request between its braces.
+        response: Elements of the response.
+    """
+    from purgatory_udf.rules.engine.jit.line_layout import LineLayout, Milliseconds, Number, Optional, Text
+
+    start = (
+        f'{{"isForwarded":false,"requestHeader":{{"requestApiKey":{key},"requestApiVersion":',
+        Number("version"),
+        ',"correlationId":',
+        Number(),
+        ',"clientId":',
+        Text("client", 0),
+        f',"requestApiKeyName":"{name}"}},"request":{{',
+    )
+    end = (
+        ',"connection":',
+        Text("connection"),
+        ',"totalTimeMs":',
+        Milliseconds("total"),
+        ',"requestQueueTimeMs":',
+        Milliseconds("queue"),
+        ',"localTimeMs":',
+        Milliseconds("local"),
+        ',"remoteTimeMs":',
+        Milliseconds("remote"),
+        ',"throttleTimeMs":',
+        Milliseconds(),
+        ',"responseQueueTimeMs":',
+        Milliseconds("response_queue"),
+        ',"sendTimeMs":',
+        Milliseconds("send"),
+        Optional(',"securityProtocol":', (Text(),)),
+        Optional(',"principal":', (Text(),)),
+        ',"listener":',
+        Text("listener"),
+        Optional(',"clientInformation":{"softwareName":', (Text(), ',"softwareVersion":', Text(), "}")),
+        "}",
+    )
+    of_all = {**dict.fromkeys(("version", "client", "connection", "listener"), 0), **dict.fromkeys(_TIMES, 0)}
+    return LineLayout(MARKER, {**of_all, **names}, (*start, *request, '},"response":', *response, *end))
+
+
+def _endpoints() -> tuple[Any, ...]:
+    """Return the elements of `nodeEndpoints`, which a response may have."""
+    from purgatory_udf.rules.engine.jit.line_layout import Each, Number, Optional, Text
+
+    endpoint = ('{"nodeId":', Number(), ',"host":', Text(), ',"port":', Number(), ',"rack":', Text(None, 0), "}")
+    return (Optional(',"nodeEndpoints":', (Each(endpoint),)),)
+
+
+def _produce_layout() -> LineLayout:
+    from purgatory_udf.rules.engine.jit.line_layout import Each, Item, Number, Optional, Text
+
+    fields = {
+        "written": {"id": 0, "name": 0, "partition": 0, "bytes": 0},
+        "answered": {"id": 0, "name": 0, "partition": 0, "error": 0, "base": -1},
+    }
+    names = {f"{kind} {name}": value for kind, values in fields.items() for name, value in values.items()}
+    columns = {kind: tuple(f"{kind} {name}" for name in values) for kind, values in fields.items()}
+
+    def topics(kind: str, topic: int, partitions: str, item: int, partition: tuple[Any, ...]) -> Any:
+        id_or_name = (
+            Optional('"topicId":', (Text(f"{kind} id"),)),
+            Optional('"name":', (Text(f"{kind} name"),)),
+        )
+        of_topic = Item(topic, columns[kind][:2], 0, id_or_name)
+        return Each(("{", of_topic, f',"{partitions}":', Each((Item(item, columns[kind], 2, partition),)), "}"))
+
+    written = ('{"index":', Number("written partition"), ',"recordsSizeInBytes":', Number("written bytes"), "}")
+    record_error = ('{"batchIndex":', Number(), ',"batchIndexErrorMessage":', Text(None, 0), "}")
+    answered = (
+        '{"index":',
+        Number("answered partition"),
+        ',"errorCode":',
+        Number("answered error"),
+        ',"baseOffset":',
+        Number("answered base"),
+        Optional(',"logAppendTimeMs":', (Number(),)),
+        Optional(',"logStartOffset":', (Number(),)),
+        Optional(',"recordErrors":', (Each(record_error), ',"errorMessage":', Text(None, 0))),
+        Optional(',"currentLeader":{"leaderId":', (Number(), ',"leaderEpoch":', Number(), "}")),
+        "}",
+    )
+    request = (
+        Optional('"transactionalId":', (Text("transaction", 0), ",")),
+        '"acks":',
+        Number("acks"),
+        ',"timeoutMs":',
+        Number("timeout_ms"),
+        ',"topicData":',
+        topics("written", WRITTEN_TOPIC, "partitionData", WRITTEN, written),
+    )
+    response = (
+        '{"responses":',
+        topics("answered", ANSWERED_TOPIC, "partitionResponses", ANSWERED, answered),
+        Optional(',"throttleTimeMs":', (Number(),)),
+        *_endpoints(),
+        "}",
+    )
+    return _line_layout("PRODUCE", 0, {"transaction": 0, "acks": 0, "timeout_ms": 0, **names}, request, response)
+
+
+def _fetch_layout() -> LineLayout:
+    from purgatory_udf.rules.engine.jit.line_layout import Each, Item, Number, Optional, Text
 
     def topic(kind: str, *partitions: Any) -> tuple[Any, ...]:
         return ('{"topic', Optional("Id"), '":', Text(f"{kind} topic"), ',"partitions":', *partitions, "}")
@@ -102,8 +217,7 @@ def _layout() -> LineLayout:
     items = {"listed": listed, "forgotten": forgotten, "fetched": fetched}
     columns = {kind: tuple(f"{kind} {name}" for name in names) for kind, names in items.items()}
     names = {
-        **dict.fromkeys(("version", "client", "rack", "session", "granted", "connection", "listener"), 0),
-        **dict.fromkeys(_TIMES, 0),
+        **dict.fromkeys(("rack", "session", "granted"), 0),
         **dict(zip(_LIMITS, (-1, 0, 0, 2**31 - 1, 0, -1, 0), strict=True)),
         **{f"{kind} {name}": value for kind, values in items.items() for name, value in values.items()},
     }
@@ -168,7 +282,6 @@ def _layout() -> LineLayout:
         ),
         Optional(',"rackId":', (Text("rack"),)),
     )
-    endpoint = ('{"nodeId":', Number(), ',"host":', Text(), ',"port":', Number(), ',"rack":', Text(None, 0), "}")
     response = (
         "{",
         Optional('"throttleTimeMs":', (Number(), ",")),
@@ -176,52 +289,15 @@ def _layout() -> LineLayout:
         Optional('"sessionId":', (Number("granted"), ",")),
         '"responses":',
         Each(topic("fetched", Each((Item(FETCHED, columns["fetched"], 1, fetched_partition),)))),
-        Optional(',"nodeEndpoints":', (Each(endpoint),)),
+        *_endpoints(),
         "}",
     )
-    end = (
-        ',"connection":',
-        Text("connection"),
-        ',"totalTimeMs":',
-        Milliseconds("total"),
-        ',"requestQueueTimeMs":',
-        Milliseconds("queue"),
-        ',"localTimeMs":',
-        Milliseconds("local"),
-        ',"remoteTimeMs":',
-        Milliseconds("remote"),
-        ',"throttleTimeMs":',
-        Milliseconds(),
-        ',"responseQueueTimeMs":',
-        Milliseconds("response_queue"),
-        ',"sendTimeMs":',
-        Milliseconds("send"),
-        Optional(',"securityProtocol":', (Text(),)),
-        Optional(',"principal":', (Text(),)),
-        ',"listener":',
-        Text("listener"),
-        Optional(',"clientInformation":{"softwareName":', (Text(), ',"softwareVersion":', Text(), "}")),
-        "}",
-    )
-    line = (
-        '{"isForwarded":false,"requestHeader":{"requestApiKey":1,"requestApiVersion":',
-        Number("version"),
-        ',"correlationId":',
-        Number(),
-        ',"clientId":',
-        Text("client", 0),
-        ',"requestApiKeyName":"FETCH"},"request":{',
-        *request,
-        '},"response":',
-        *response,
-        *end,
-    )
-    return LineLayout(MARKER, names, line)
+    return _line_layout("FETCH", 1, names, request, response)
 
 
 @dataclass(frozen=True, slots=True)
-class ScannedFetches:
-    """Lines of fetches, with the methods and values of `fast_parser.FetchLines`.
+class ScannedLines:
+    """Lines of requests, with the methods and values of `fast_parser.RequestLines`.
 
     Attributes:
         brokers: Broker ids; `NO_BROKER` for a line without one.
@@ -243,70 +319,115 @@ class ScannedFetches:
         """Places of the lines in the input."""
         return self.lines.numbers
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> ScannedFetches:
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Self:
         """Return the chosen lines."""
         if chosen.all():
             return self
-        return ScannedFetches(self.brokers[chosen], self.written_us[chosen], self.layout, self.lines.where(chosen))
+        return type(self)(self.brokers[chosen], self.written_us[chosen], self.layout, self.lines.where(chosen))
 
     def times(self) -> dict[str, Numbers]:
         """Return the times of `Request` as columns."""
-        return times_of(self.written_us, *map(self._scalar, _TIMES))
+        return times_of(self.written_us, *map(self.scalars, _TIMES))
 
     def fields(self) -> dict[str, Any]:
         """Return further columns of `Request`, which do not depend on the API."""
         strings = pa.array(self.lines.strings, pa.string())
-        clients = self._scalar("client")
+        clients = self.scalars("client")
         return {
-            "connection": strings.take(pa.array(self._scalar("connection"))),
-            "listener": strings.take(pa.array(self._scalar("listener"))),
+            "connection": strings.take(pa.array(self.scalars("connection"))),
+            "listener": strings.take(pa.array(self.scalars("listener"))),
             "forwarded": np.zeros(len(self), bool),
             "client_id": strings.take(pa.array(clients, mask=clients == 0)),
-            "version": self._scalar("version"),
+            "version": self.scalars("version"),
         }
 
     def senders(self) -> list[tuple[bool, str, str | None]]:
-        """Return whether each fetch was forwarded, its listener and its client."""
+        """Return whether each request was forwarded, its listener and its client."""
         strings = self.lines.strings
-        pairs = zip(self._scalar("listener").tolist(), self._scalar("client").tolist(), strict=True)
+        pairs = zip(self.scalars("listener").tolist(), self.scalars("client").tolist(), strict=True)
         return [(False, strings[listener], strings[client] if client else None) for listener, client in pairs]
+
+    def scalars(self, name: str) -> Numbers:
+        """Return a scalar of each line."""
+        return self.lines.scalars[:, self.layout.place(name)]
+
+    def has_any_item(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return for each line whether any of its items is chosen."""
+        number: Numbers = np.append(0, np.cumsum(chosen))[self.lines.bounds]
+        return number[1:] > number[:-1]
+
+    def table(self, kind: int, columns: slice) -> tuple[Numbers, Numbers]:
+        """Return columns of the items of a kind, and the bounds of each line's rows."""
+        is_kind = self.lines.items[:, 0] == kind
+        return self.lines.items[is_kind, columns], np.append(0, np.cumsum(is_kind))[self.lines.bounds]
+
+
+class ScannedFetches(ScannedLines):
+    """Lines of fetches, with the methods and values of `fast_parser.FetchLines`."""
+
+    __slots__ = ()
 
     def has_rack(self) -> npt.NDArray[np.bool_]:
         """Return for each fetch whether its consumer sets `client.rack`."""
-        return np.array([bool(name) for name in self.lines.strings], bool)[self._scalar("rack")]
+        return np.array([bool(name) for name in self.lines.strings], bool)[self.scalars("rack")]
 
     def sessions(self) -> tuple[Numbers, Numbers]:
         """Return the ids of the sessions in requests and responses."""
-        return self._scalar("session"), self._scalar("granted")
+        return self.scalars("session"), self.scalars("granted")
 
     def with_bodies(self) -> tuple[ScannedFetches, FetchColumns]:
         """Return the fetches with usual topics, and their bodies and responses; other fetches need another parser."""
-        items, strings = self.lines.items, self.lines.strings
-        is_topic = np.zeros(len(strings), bool)
-        is_topic[items[:, 1]] = True
-        topics = np.flatnonzero(is_topic)
-        names = [strings[number] for number in topics.tolist()]
+        topics, names, places = _topics_of(self.lines.strings, self.lines.items[:, 1])
         unusual = [number for number, name in zip(topics.tolist(), names, strict=True) if name in _UNUSUAL_TOPICS]
         if unusual:
-            # Whether each fetch has an item with an unusual topic.
-            passed = np.append(0, np.cumsum(np.isin(items[:, 1], unusual)))[self.lines.bounds]
-            return self.where(np.diff(passed) == 0).with_bodies()
-        places = np.cumsum(is_topic) - 1
+            return self.where(~self.has_any_item(np.isin(self.lines.items[:, 1], unusual))).with_bodies()
 
         def table(kind: int, width: int) -> tuple[Numbers, Numbers]:
-            is_kind = items[:, 0] == kind
-            rows = items[is_kind, 1 : width + 1]
+            rows, bounds = self.table(kind, slice(1, width + 1))
             rows[:, 0] = places[rows[:, 0]]
-            return rows, np.append(0, np.cumsum(is_kind))[self.lines.bounds]
+            return rows, bounds
 
-        limits = np.column_stack([self._scalar(name) for name in _LIMITS])
+        limits = np.column_stack([self.scalars(name) for name in _LIMITS])
         fetched, fetched_bounds = table(FETCHED, 8)
         fetched[:, 4] = np.maximum(0, fetched[:, 4])
         listed, forgotten = table(LISTED, 6), table(FORGOTTEN, 2)
         return self, FetchColumns(names, limits, *listed, *forgotten, fetched, fetched_bounds)
 
-    def _scalar(self, name: str) -> Numbers:
-        return self.lines.scalars[:, self.layout.place(name)]
+
+class ScannedProduces(ScannedLines):
+    """Lines of produces, with the methods and values of `fast_parser.ProduceLines`."""
+
+    __slots__ = ()
+
+    def with_bodies(self) -> tuple[ScannedProduces, ProduceColumns]:
+        """Return the produces with usual topics, and their bodies and responses; others need another parser."""
+        strings, items = self.lines.strings, self.lines.items
+        # A topic has either an id or a name; the number of the other one is 0.
+        ids, names = items[:, 1], items[:, 2]
+        unusual = [number for number, name in enumerate(strings) if name in _UNUSUAL_TOPICS]
+        is_unusual = ((ids == 0) == (names == 0)) | np.isin(np.maximum(ids, names), unusual)
+        if is_unusual.any():
+            return self.where(~self.has_any_item(is_unusual)).with_bodies()
+        _, topics, places = _topics_of(strings, np.maximum(ids, names))
+
+        def table(kind: int, width: int) -> tuple[Numbers, Numbers]:
+            rows, bounds = self.table(kind, slice(1, width + 1))
+            return np.column_stack([places[np.maximum(rows[:, 0], rows[:, 1])], rows[:, 2:]]), bounds
+
+        written, written_bounds = table(WRITTEN, 4)
+        written[:, 2] = np.maximum(0, written[:, 2])
+        transactions = [strings[number] if number else None for number in self.scalars("transaction").tolist()]
+        limits = np.column_stack([self.scalars("acks"), self.scalars("timeout_ms")])
+        answered = table(ANSWERED, 5)
+        return self, ProduceColumns.of(topics, transactions, limits, (written, written_bounds), answered)
+
+
+def _topics_of(strings: Sequence[str], numbers: Numbers) -> tuple[Numbers, list[str], Numbers]:
+    """Return the numbers of the strings that are topics, their names, and the place of each string among them."""
+    is_topic = np.zeros(len(strings), bool)
+    is_topic[numbers] = True
+    topics = np.flatnonzero(is_topic)
+    return topics, [strings[number] for number in topics.tolist()], np.cumsum(is_topic) - 1
 
 
 _UNUSUAL_TOPICS = {*OTHER_TOPICS, ""}
@@ -317,12 +438,23 @@ def scan_fetches(lines: Sequence[bytes], zone: tzinfo) -> ScannedFetches:
 
     `zone` is the time zone of timestamps without a zone.
     """
+    return ScannedFetches(*_scanned(lines, zone, _Loaded.fetches, _ITEM_COLUMNS))
+
+
+def scan_produces(lines: Sequence[bytes], zone: tzinfo) -> ScannedProduces:
+    """Read produces in Kafka's layout that have a response; see `scan_fetches`."""
+    return ScannedProduces(*_scanned(lines, zone, _Loaded.produces, _PRODUCE_ITEM_COLUMNS))
+
+
+def _scanned(
+    lines: Sequence[bytes], zone: tzinfo, layout: LineLayout | None, item_columns: int
+) -> tuple[Numbers, Numbers, LineLayout, Scan]:
+    """Return the attributes of `ScannedLines` for the lines with a layout."""
     from purgatory_udf.rules.engine.jit.line_layout import AROUND, DIGITS, FRACTION, SECOND, scan
 
-    layout = _Loaded.layout
     if layout is None:
         raise ValueError("the compiled code is not loaded")
-    found = scan(lines, layout, _ITEM_COLUMNS, _Loaded.scan_lines)
+    found = scan(lines, layout, item_columns, _Loaded.scan_lines)
     seconds, fractions = found.scalars[:, SECOND], found.scalars[:, FRACTION]
     # Few lines differ in the text between time and message, so it is parsed once for each text.
     heads, of_line = np.unique(found.scalars[:, [AROUND, DIGITS]], axis=0, return_inverse=True)
@@ -336,4 +468,4 @@ def scan_fetches(lines: Sequence[bytes], zone: tzinfo) -> ScannedFetches:
     versions = found.scalars[:, layout.place("version")]
     valid &= (versions >= -(2**31)) & (versions < 2**31)
     written, valid = add_midnights(written, valid, days, is_utc, zone)
-    return ScannedFetches(brokers, written, layout, found).where(valid)
+    return brokers[valid], written[valid], layout, found.where(valid)

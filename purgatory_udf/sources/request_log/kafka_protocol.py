@@ -264,6 +264,64 @@ class DecodedProduce:
     partitions: list[ProducedPartition]
 
 
+@dataclass(frozen=True, slots=True)
+class ProduceColumns:
+    """Bodies and responses of many produces as columns of numbers.
+
+    Attributes:
+        topics: Names or ids, each once.
+        transactions: The transactional id of each produce.
+        limits: `acks`, timeout in ms, and 1 if there was a response, else 0; one row per produce.
+        partitions: The fields of `ProducedPartition`, with the number of a topic in `topics`; one row per partition.
+        bounds: Numbers of the first rows of each produce in `partitions`, and the number of rows.
+    """
+
+    topics: Sequence[str]
+    transactions: Sequence[str | None]
+    limits: Numbers
+    partitions: Numbers
+    bounds: Numbers
+
+    @classmethod
+    def of(
+        cls,
+        topics: Sequence[str],
+        transactions: Sequence[str | None],
+        limits: Numbers,
+        written: tuple[Numbers, Numbers],
+        answered: tuple[Numbers, Numbers],
+    ) -> ProduceColumns:
+        """Join requests and responses.
+
+        Args:
+            topics: As the attribute.
+            transactions: As the attribute.
+            limits: `acks` and timeout.
+            written: Topic, partition and bytes of the partitions in requests, and the bounds of each request's rows.
+            answered: Topic, partition, error and offset of the partitions in responses, and their bounds.
+        """
+        rows, bounds = written
+        answers, answer_bounds = answered
+        owners = [np.repeat(np.arange(len(limits)), np.diff(each)) for each in (answer_bounds, bounds)]
+        partitions = np.unique(np.concatenate([answers[:, 1], rows[:, 1]]), return_inverse=True)[1].reshape(-1)
+        topic = np.concatenate([answers[:, 0], rows[:, 0]])
+        of_line = np.concatenate(owners) * max(1, len(topics)) + topic
+        keys, places = np.unique(of_line * (len(partitions) + 1) + partitions, return_inverse=True)
+        # Of several answers for a partition, the last one counts.
+        last = np.full(len(keys), len(answers))
+        last[places[: len(answers)]] = np.arange(len(answers))
+        result = np.append(answers[:, 2:], [[NONE, -1]], axis=0)[last[places[len(answers) :]]]
+        has_answer = np.diff(answer_bounds) > 0
+        return cls(topics, transactions, np.column_stack([limits, has_answer]), np.column_stack([rows, result]), bounds)
+
+    def produce(self, number: int) -> DecodedProduce:
+        """Return one of the produces."""
+        acks, timeout_ms, answered = self.limits[number].tolist()
+        rows = self.partitions[self.bounds[number] : self.bounds[number + 1]].tolist()
+        partitions = [ProducedPartition(self.topics[topic], *fields) for topic, *fields in rows]
+        return DecodedProduce(acks, timeout_ms, self.transactions[number], bool(answered), partitions)
+
+
 # Bound of the numbers in a body; larger ones are rejected, so that sums still fit into 64 bits.
 MAX_NUMBER = 2**62
 

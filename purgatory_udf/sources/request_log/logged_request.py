@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory_udf.contract.value_types import INT32
 from purgatory_udf.sources.request_log import kafka_protocol as errors
@@ -39,7 +40,7 @@ from purgatory_udf.sources.request_log.assumptions import (
     WAKE_FRACTION,
 )
 from purgatory_udf.sources.request_log.kafka_protocol import DecodedProduce, FetchRequestBody, FetchResponseBody
-from purgatory_udf.sources.request_log.partition_facts import Integers
+from purgatory_udf.sources.request_log.partition_facts import Booleans, FactsOfPartitions, Integers
 
 
 class Place(NamedTuple):
@@ -145,6 +146,8 @@ def malformed_line(request: Request, error: Exception) -> BadLine:
 
 Event = dict[str, Any]
 
+AnyNumber = TypeVar("AnyNumber", int, Integers)
+
 # Range of slot numbers for the partitions of each event of a line.
 _SLOTS_PER_EVENT = 1 << 16
 AT_ONCE, COMPLETED, EXPIRED = "at_once", "completed", "expired"
@@ -214,7 +217,41 @@ class LoggedOperation(msgspec.Struct, gc=False):
     sub: int = 0
 
 
-def first_slot(sub: int) -> int:
+@dataclass(frozen=True, slots=True)
+class ConvertedColumns:
+    """Operations and facts of many requests of an API, as columns.
+
+    `kind` is the type of the events. `operations` has a row for each operation: `time_us`, `broker`, `file`, `line`
+    and, if they are needed, the event in the column `kind`, and `recorded` (`RECORDED_OUTCOME`). `limit_ms` are their
+    maximum waits, `waited_us` the recorded ones, and `expired` whether they expired.
+    """
+
+    kind: str
+    operations: dict[str, pa.Array]
+    limit_ms: Integers
+    waited_us: Integers
+    expired: Booleans
+    facts: FactsOfPartitions
+
+
+def either(values: Booleans, if_true: str, if_false: str) -> pa.Array:
+    """Return one of two strings for each value."""
+    return pc.if_else(pa.array(values), if_true, if_false)
+
+
+def named_errors(codes: Integers) -> pa.Array:
+    """Return the names of error codes."""
+    known, places = np.unique(codes, return_inverse=True)
+    return pa.array(map(errors.name_of, known.tolist()), pa.string()).take(pa.array(places))
+
+
+def structs_of(columns: Mapping[str, Any], type_: pa.StructType) -> pa.StructArray:
+    """Return structs of these columns, which have the names of the type's fields."""
+    arrays = [pa.array(columns[field.name]).cast(field.type) for field in type_]
+    return pa.StructArray.from_arrays(arrays, fields=list(type_))
+
+
+def first_slot(sub: AnyNumber) -> AnyNumber:
     """Return the slot of the first partition of the event `sub` of a line; the others have the slots after it."""
     return sub * _SLOTS_PER_EVENT
 

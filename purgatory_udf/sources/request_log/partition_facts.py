@@ -290,8 +290,9 @@ class LocalStart(msgspec.Struct, array_like=True, tag=12, gc=False):
 class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
     """Facts of a kind with only integers and booleans: its tag, and its columns of 64-bit integers.
 
-    A block with the tag of `AttemptRun` has their number, their columns `replica`, `offset`, `empty` and number of
-    attempts, and the times of all attempts.
+    A block of appends has only their integers; their other fields have the default values. A block with the tag of
+    `AttemptRun` has their number, their columns `replica`, `offset`, `empty` and number of attempts, and the times of
+    all attempts.
     """
 
     kind: int
@@ -299,7 +300,7 @@ class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
 
     @classmethod
     def of(cls, kind: type[SingleFact], rows: Integers) -> FactBlock:
-        """Build a block; `rows` has a row for each field."""
+        """Build a block; `rows` has a row for each field of a fact, of an append for each integer."""
         tag: Any = kind.__struct_config__.tag
         return cls(tag, rows.tobytes())
 
@@ -314,12 +315,22 @@ class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
         """Whether the facts are attempts, or runs of them."""
         return self.kind in _ATTEMPT_TAGS
 
+    def is_of(self, kind: type[SingleFact]) -> bool:
+        """Return whether the facts are of this kind."""
+        return self.kind == kind.__struct_config__.tag
+
     def rows(self) -> tuple[type[SingleFact], Integers]:
         """Return the kind, and an array with a row for each field; runs are returned as single attempts."""
         if self.kind == _RUN_TAG:
             return FetchAttempt, _rows_of_runs(*self.runs())
         kind = _KINDS_BY_TAG[self.kind]
-        return kind, np.frombuffer(self.columns, np.int64).reshape(len(fields_of(kind)), -1)
+        number = sum(fields_of(kind).values()) if kind is Append else len(fields_of(kind))
+        return kind, np.frombuffer(self.columns, np.int64).reshape(number, -1)
+
+    def appends(self) -> list[Append]:
+        """Return the appends of a block of appends."""
+        columns = columns_of_appends(self.rows()[1])
+        return list(map(Append, *(column.tolist() for column in columns.values())))
 
     def runs(self) -> tuple[Integers, Integers]:
         """Return the runs and times of a block of attempts, as `of_runs` takes them; each single attempt is a run."""
@@ -349,9 +360,11 @@ SingleFact = (
 Fact = SingleFact | FactBlock
 # Frequent kinds, whose facts may be in blocks.
 BLOCK_KINDS = (ReaderPosition, HighWatermarkReading, FetchAttempt, FollowerDelivery)
-_KINDS_BY_TAG: dict[Any, type[SingleFact]] = {kind.__struct_config__.tag: kind for kind in BLOCK_KINDS}
+_KINDS_BY_TAG: dict[Any, type[SingleFact]] = {kind.__struct_config__.tag: kind for kind in (Append, *BLOCK_KINDS)}
 _RUN_TAG: Any = AttemptRun.__struct_config__.tag
 _ATTEMPT_TAGS = (_RUN_TAG, FetchAttempt.__struct_config__.tag)
+# Facts by broker and partition.
+FactsOfPartitions = dict[tuple[int, Key], list[Fact]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,7 +608,7 @@ class FactCollector(Generic[F]):
             self._make_columns()
 
     def append_block(self, rows: Integers) -> None:
-        """Add facts of integers; `rows` has a row for each field."""
+        """Add facts of integers; `rows` is as in a `FactBlock`."""
         if self._held:
             self._make_columns()
         self._held_blocks.append(rows)
@@ -608,7 +621,7 @@ class FactCollector(Generic[F]):
         is_small = not self._length
         if self._held_blocks and is_small:
             rows = np.concatenate(self._held_blocks, axis=1)
-            return FactColumns(self._kind, dict(zip(self._fields, rows, strict=True)), rows.shape[1])
+            return FactColumns(self._kind, self._columns_of(rows), rows.shape[1])
         if self._held_blocks:
             self._make_columns_of_blocks()
         if not self._held and not self._length:
@@ -633,9 +646,12 @@ class FactCollector(Generic[F]):
     def _make_columns_of_blocks(self) -> None:
         rows = np.concatenate(self._held_blocks, axis=1)
         self._length += rows.shape[1]
-        for name, values in zip(self._fields, rows, strict=True):
-            self._add_chunk(name, _narrowed(values))
+        for name, values in self._columns_of(rows).items():
+            self._add_chunk(name, _narrowed(values) if self._fields[name] else values)
         self._held_blocks.clear()
+
+    def _columns_of(self, rows: Integers) -> dict[str, Column]:
+        return columns_of_appends(rows) if self._kind is Append else dict(zip(self._fields, rows, strict=True))
 
     def _add_chunk(self, name: str, column: Column) -> None:
         chunks = self._chunks[name]
@@ -658,6 +674,24 @@ class FactCollector(Generic[F]):
 def fields_of(kind: type[Fact]) -> dict[str, bool]:
     """Return whether each field of a kind of facts is an integer. Slow at first: it evaluates the annotations."""
     return {each.name: each.type is int for each in msgspec.structs.fields(kind)}
+
+
+@cache
+def _defaults_of_appends() -> dict[str, Column]:
+    """Return a column of one row with the default value for each field of an append that is no integer."""
+    none = Append(0, 0, 0, 0)
+    others = (name for name, is_integer in fields_of(Append).items() if not is_integer)
+    return {name: _of_objects([getattr(none, name)]) for name in others}
+
+
+def columns_of_appends(rows: Integers) -> dict[str, Column]:
+    """Return the columns of appends in a block; see `FactBlock`."""
+    defaults, number = _defaults_of_appends(), rows.shape[1]
+    integers = iter(rows)
+    return {
+        name: next(integers) if is_integer else np.broadcast_to(defaults[name], (number,))
+        for name, is_integer in fields_of(Append).items()
+    }
 
 
 @cache

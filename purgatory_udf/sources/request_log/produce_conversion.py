@@ -12,13 +12,28 @@ The response has no offsets. They are derived later, like those of any append wi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from purgatory_udf.sources.request_log import kafka_protocol as errors
-from purgatory_udf.sources.request_log.assumptions import TXN_JOIN_TO_APPEND_US, Report
+from purgatory_udf.sources.request_log.assumptions import (
+    APPEND_FRACTION,
+    APPEND_FRACTION_NO_WAIT,
+    MAX_APPEND_US,
+    RESPONSE_TO_CHECK_US,
+    TXN_JOIN_TO_APPEND_US,
+    Report,
+)
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.internal_topics import OFFSETS_TOPIC
 from purgatory_udf.sources.request_log.kafka_protocol import (
+    ProduceColumns,
     ProducedPartition,
     decode_produce,
     partition_keys,
@@ -26,15 +41,31 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
 )
 from purgatory_udf.sources.request_log.logged_request import (
     AT_ONCE,
+    COMPLETED,
+    RECORDED_OUTCOME,
+    ConvertedColumns,
     LoggedOperation,
     Request,
     append_times,
+    either,
     first_slot,
     logged_operation,
+    named_errors,
     recorded_markers,
     recorded_produce,
+    structs_of,
 )
-from purgatory_udf.sources.request_log.partition_facts import Append, Fact, Key, PartitionError
+from purgatory_udf.sources.request_log.partition_facts import (
+    Append,
+    Booleans,
+    Fact,
+    FactBlock,
+    FactsOfPartitions,
+    Integers,
+    Key,
+    PartitionError,
+    fields_of,
+)
 
 ACKS_ALL = -1
 
@@ -138,6 +169,165 @@ def _partition_fields(part: ProducedPartition, context: Context, answered: bool)
         "bytes": part.bytes,
         "error": "NONE" if appended else errors.name_of(part.error),
     }
+
+
+# The fields of the event of a produce, in the order of its JSON. Numbers that the contract rejects fit as well.
+PRODUCE = pa.struct(
+    [
+        ("time_us", pa.int64()),
+        ("acks", pa.int64()),
+        ("timeout_ms", pa.int64()),
+        (
+            "partitions",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("topic", pa.string()),
+                        ("partition", pa.int64()),
+                        ("base_offset", pa.int64()),
+                        ("last_offset", pa.int64()),
+                        ("bytes", pa.int64()),
+                        ("error", pa.string()),
+                    ]
+                )
+            ),
+        ),
+        ("client_id", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedProduces:
+    """Produces as columns. `bodies` are their bodies and responses; see `Request` for the other columns."""
+
+    broker: Integers
+    file: Integers
+    line: Integers
+    client_id: pa.Array
+    start_us: Integers
+    local_us: Integers
+    remote_us: Integers
+    answered_us: Integers
+    written_us: Integers
+    bodies: ProduceColumns
+
+    def are_usual(self) -> Booleans:
+        """Return which produces `convert_produces` converts; the others need `convert_produce`.
+
+        A usual produce has no transactional id, and all of its partitions were appended in time.
+        """
+        bodies = self.bodies
+        _, _, _, error, base = bodies.partitions.T
+        lengths = np.diff(bodies.bounds)
+        is_answered = np.repeat(bodies.limits[:, 2] == 1, lengths)
+        has_failed = (is_answered & (base < 0)) | (error == errors.REQUEST_TIMED_OUT)
+        failures = np.diff(np.append(0, np.cumsum(has_failed))[bodies.bounds])
+        in_transaction = np.array([name is not None for name in bodies.transactions], bool)
+        is_named = ~pc.equal(self.client_id, "").fill_null(False).to_numpy(zero_copy_only=False)
+        return (failures == 0) & (lengths > 0) & ~in_transaction & is_named
+
+
+def convert_produces(produces: LoggedProduces, context: Context, report: Report) -> ConvertedColumns:
+    """Convert usual produces, with the same result as `convert_produce` for each of them."""
+    bodies = produces.bodies
+    acks, timeout_ms, answered = bodies.limits.T
+    start, local = produces.start_us, produces.local_us
+    handling, waits = local - start, acks == ACKS_ALL
+    in_time = np.minimum(np.rint(handling * APPEND_FRACTION).astype(np.int64), MAX_APPEND_US)
+    at = start + np.where(waits, in_time, np.rint(handling * APPEND_FRACTION_NO_WAIT).astype(np.int64))
+    check = np.where(waits, local, local + RESPONSE_TO_CHECK_US)
+    answered_us = np.where(waits & (produces.remote_us > 0), produces.answered_us, -1)
+    report.count("acks_zero_errors", int(np.sum(answered == 0)))
+    topic, partition, size, error, base = bodies.partitions.T
+    of_produce = np.repeat(np.arange(len(acks)), np.diff(bodies.bounds))
+    names = [context.name(name) for name in bodies.topics]
+    of_append = {
+        "start_us": start[of_produce],
+        "at_us": at[of_produce],
+        "check_us": check[of_produce],
+        "until_us": check[of_produce],
+        "event_us": check[of_produce],
+        "answered_us": answered_us[of_produce],
+        "base": base,
+        "bytes": size,
+        "file": produces.file[of_produce],
+        "line": produces.line[of_produce],
+        "slot": np.arange(len(of_produce)) - bodies.bounds[of_produce],
+    }
+    # Ids and names of the same topic become one name.
+    known, numbers = np.unique(np.array(names, object), return_inverse=True)
+    facts = _facts_of_appends(produces.broker[of_produce], known.tolist(), numbers[topic], partition, of_append)
+    waited = produces.remote_us != 0
+    waited_us = np.where(waited, np.maximum(0, produces.answered_us - check), 0)
+    first_error = np.zeros(len(acks), np.int64)
+    for number in np.flatnonzero(error)[::-1].tolist():
+        first_error[of_produce[number]] = error[number]
+    recorded = {
+        "api": pa.repeat("PRODUCE", len(acks)),
+        "kind": pc.binary_join_element_wise("produce acks=", pa.array(acks).cast(pa.string()), ""),
+        "outcome": either(waited, COMPLETED, AT_ONCE),
+        "remote_ms": waited_us / 1000,
+        "local_ms": handling / 1000,
+        "written_us": produces.written_us,
+        "error": named_errors(first_error),
+        "bytes": pa.nulls(len(acks)),
+        "timed_out": np.zeros(len(acks), np.int64),
+        "generation": pa.nulls(len(acks)),
+        "complete": np.ones(len(acks), bool),
+    }
+    base_offset = np.maximum(0, base)
+    partitions = {
+        "topic": pa.array(names, pa.string()).take(pa.array(topic)),
+        "partition": partition,
+        "base_offset": base_offset,
+        "last_offset": base_offset - 1,
+        "bytes": size,
+        "error": pa.repeat("NONE", len(base)),
+    }
+    lists = structs_of(partitions, PRODUCE.field("partitions").type.value_type)
+    event = {
+        "time_us": check,
+        "acks": acks,
+        "timeout_ms": np.maximum(0, timeout_ms),
+        "partitions": pa.ListArray.from_arrays(pa.array(bodies.bounds, pa.int32()), lists),
+        "client_id": produces.client_id,
+    }
+    columns = {"time_us": check, "broker": produces.broker, "file": produces.file, "line": produces.line}
+    operations = {
+        **{name: pa.array(column) for name, column in columns.items()},
+        "produce": structs_of(event, PRODUCE),
+        "recorded": structs_of(recorded, RECORDED_OUTCOME),
+    }
+    expired = np.zeros(len(acks), bool)
+    return ConvertedColumns("produce", operations, timeout_ms, waited_us, expired, facts)
+
+
+def _facts_of_appends(
+    brokers: Integers, names: list[str], topic: Integers, partition: Integers, columns: dict[str, Integers]
+) -> FactsOfPartitions:
+    """Return the appends as facts of their partitions.
+
+    Args:
+        brokers: Broker of each append.
+        names: Names of topics.
+        topic: The number of each append's topic among them.
+        partition: Partition of each append.
+        columns: Their integers that are not the default values.
+    """
+    order = np.lexsort((partition, topic, brokers))
+    places = np.stack([brokers, topic, partition])[:, order]
+    defaults = msgspec.structs.asdict(Append(0, 0, 0, 0))
+    integers = [
+        columns.get(name, np.full(len(order), defaults[name])) for name, is_int in fields_of(Append).items() if is_int
+    ]
+    rows = np.stack(integers)[:, order]
+    borders = [0, *(np.flatnonzero(np.any(np.diff(places), axis=0)) + 1).tolist(), len(order)]
+    facts: FactsOfPartitions = {}
+    for first, last in pairwise(borders) if len(order) else ():
+        broker, name, number = places[:, first].tolist()
+        facts[broker, (names[name], number)] = [FactBlock.of(Append, rows[:, first:last])]
+    return facts
 
 
 def convert_markers(

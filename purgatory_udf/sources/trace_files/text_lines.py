@@ -112,10 +112,13 @@ Read = Callable[[int], bytes]
 _BROKEN = (OSError, EOFError, lzma.LZMAError)
 
 
-def lines_of(piece: Piece) -> Iterator[Chunk]:
-    r"""Yield the lines of a piece without `\n` or `\r\n`, and without a byte order mark."""
+def lines_of(piece: Piece, block_bytes: int = BLOCK) -> Iterator[Chunk]:
+    r"""Yield the lines of a piece without `\n` or `\r\n`, and without a byte order mark.
+
+    A chunk has the lines of a block of this many bytes.
+    """
     codec = next((codec for ending, codec in CODECS.items() if piece.source.name.endswith(ending)), None)
-    chunks = _compressed(piece, codec) if codec and piece.source.size else _plain(piece)
+    chunks = (_compressed if codec and piece.source.size else _plain)(piece, codec or "", block_bytes)
     for place, chunk in enumerate(chunks):
         read_totals.add(0, len(chunk.items))
         if place == 0 and piece.index == 0 and chunk.items:
@@ -123,7 +126,7 @@ def lines_of(piece: Piece) -> Iterator[Chunk]:
         yield chunk
 
 
-def _plain(piece: Piece) -> Iterator[Chunk]:
+def _plain(piece: Piece, _: str, block_bytes: int) -> Iterator[Chunk]:
     """Yield the lines that start in the piece; the last one may end in a later piece."""
     with _opened(piece) as file:
         at = piece.start
@@ -135,7 +138,7 @@ def _plain(piece: Piece) -> Iterator[Chunk]:
                 return
             at += skipped - 1
             file.seek(at)
-        yield from _until(file.read, piece.end - at, LineBuffer(piece.limits.line_bytes))
+        yield from _until(file.read, piece.end - at, LineBuffer(piece.limits.line_bytes), block_bytes)
 
 
 def _skip_line(read: Read) -> int | None:
@@ -149,14 +152,14 @@ def _skip_line(read: Read) -> int | None:
     return None
 
 
-def _until(read: Read, length: int, buffer: LineBuffer) -> Iterator[Chunk]:
+def _until(read: Read, length: int, buffer: LineBuffer, block_bytes: int) -> Iterator[Chunk]:
     """Yield the lines that start in the next `length` bytes; the last one is read up to its end.
 
     `read` returns the next bytes of the file, at most the given number; `buffer` divides them into lines.
     """
     left = length
     while left > 0:
-        block = read(min(BLOCK, left))
+        block = read(min(block_bytes, left))
         if not block:
             break
         left -= len(block)
@@ -175,10 +178,10 @@ def _until(read: Read, length: int, buffer: LineBuffer) -> Iterator[Chunk]:
         buffer.add(block)
 
 
-def _compressed(piece: Piece, codec: str) -> Iterator[Chunk]:
+def _compressed(piece: Piece, codec: str, block_bytes: int) -> Iterator[Chunk]:
     """Yield the lines of a compressed file; if it is damaged, the last one is incomplete and has the reason."""
     buffer = LineBuffer(piece.limits.line_bytes)
-    unpacked = DecompressedFile(piece, codec)
+    unpacked = DecompressedFile(piece, codec, block_bytes)
     while block := unpacked.read():
         read_totals.add(len(block), 0)
         lines = buffer.add(block)
@@ -253,9 +256,10 @@ def _split(text: bytes) -> list[bytes]:
 class DecompressedFile:
     """The decompressed bytes of a file. If it is truncated or damaged, they end with the last readable byte."""
 
-    def __init__(self, piece: Piece, codec: str) -> None:
+    def __init__(self, piece: Piece, codec: str, block_bytes: int = BLOCK) -> None:
         self._piece = piece
         self._codec = codec
+        self._block_bytes = block_bytes
         self._stream = self._open()
         self._given = 0
         self._most = max(ALWAYS_UNPACKED, piece.limits.unpacked * piece.source.size)
@@ -266,7 +270,7 @@ class DecompressedFile:
         if self.broken:
             return b""
         try:
-            block: bytes = self._stream.read(BLOCK)
+            block: bytes = self._stream.read(self._block_bytes)
         except _BROKEN:
             block = self._to_the_last_byte()
         self._given += len(block)

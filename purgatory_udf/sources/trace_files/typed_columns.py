@@ -6,8 +6,8 @@
 Only lines that are certainly valid events are decoded here. All other lines are left for `read_line`, which accepts or
 rejects each of them. A valid line among them is not lost, but takes more time.
 
-Imports of request logs already have the fields of fetches and of most changes as columns. These are checked against the
-same conditions (`fetches_as_events`, `changes_as_events`).
+Imports of request logs already have the fields of fetches, of most produces and of most changes as columns. These are
+checked against the same conditions (`fetches_as_events`, `produces_as_events`, `changes_as_events`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.contract.event_checks import CHANGED_FIELDS, KNOWN_ACKS, NO_ERROR, REQUIRED, TYPES, Field
+from purgatory_udf.contract.event_checks import (
+    CHANGED_FIELDS,
+    KNOWN_ACKS,
+    NO_ERROR,
+    PRODUCE_FIELDS,
+    REQUIRED,
+    TYPES,
+    Field,
+)
 from purgatory_udf.contract.event_checks import FIELDS as FIELDS_OF
 from purgatory_udf.contract.event_reader import CHANGE_FIELDS, CHANGE_STRUCT, EVENT_STRUCTS, StructFields, decode_struct
 from purgatory_udf.contract.tables import EVENTS
@@ -96,27 +104,41 @@ def fetches_as_events(fetches: pa.StructArray, brokers: pa.Array) -> tuple[pa.Re
         fetches: The fields of each, with integers of 64 bits.
         brokers: The broker of each.
     """
-    columns = {**_fields(fetches), "broker": brokers}
-    fields = FIELDS_OF[TYPES["fetch"]]
+    return _requests_as_events("fetch", FIELDS_OF[TYPES["fetch"]], fetches, brokers)
+
+
+def produces_as_events(produces: pa.StructArray, brokers: pa.Array) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Return the produces that are certainly valid events, and a mask of these rows; see `fetches_as_events`."""
+    return _requests_as_events("produce", PRODUCE_FIELDS, produces, brokers)
+
+
+def _requests_as_events(
+    kind: str, fields: Sequence[Field], requests: pa.StructArray, brokers: pa.Array
+) -> tuple[pa.RecordBatch, np.ndarray]:
+    columns = {**_fields(requests), "broker": brokers}
     items = LIST_ITEMS[next(field.check for field in fields if field.name == "partitions")]
     offsets, partitions = _items_of(columns["partitions"])
-    event_of = np.repeat(np.arange(len(fetches)), np.diff(offsets))
+    event_of = np.repeat(np.arange(len(requests)), np.diff(offsets))
     valid = ~_outside(fields, columns)
     valid[event_of[_outside(FIELDS_OF[items.check], partitions)]] = False
     valid[list(_possible_duplicates(items, partitions, offsets, event_of))] = False
+    if kind == "produce":
+        acks = columns["acks"].to_numpy()[event_of]
+        valid[event_of[_appended(partitions, np.isin(acks, KNOWN_ACKS)) & ~_is_batch(partitions)]] = False
     if not valid.all():
         columns = {name: column.filter(pa.array(valid)) for name, column in columns.items()}
         offsets, partitions = _items_of(columns["partitions"])
     type_ = FIELDS.field("partitions").type
     count = len(partitions["topic"])
-    partitions["throttled"] = pa.repeat(False, count)
+    if kind == "fetch":
+        partitions["throttled"] = pa.repeat(False, count)
     inner = [
         partitions[field.name].cast(field.type) if field.name in partitions else pa.nulls(count, field.type)
         for field in type_.value_type
     ]
     records = pa.StructArray.from_arrays(inner, fields=list(type_.value_type))
     columns["partitions"] = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records, type=type_)
-    return _typed("fetch", columns), valid
+    return _typed(kind, columns), valid
 
 
 def changes_as_events(

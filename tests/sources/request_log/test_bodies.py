@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from purgatory_udf.sources.request_log.fast_parser import parse_produce
+from purgatory_udf.sources.request_log.fast_parser import parse_produces
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, fetch_batch, fetches_in
 from purgatory_udf.sources.request_log.kafka_protocol import (
-    NO_TOPIC_ID,
     DecodedProduce,
     FetchColumns,
     FetchPartitionData,
@@ -23,6 +22,7 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     decode_fetch_response,
     decode_produce,
 )
+from tests.sources.request_log.log_lines import log_line, message
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"
 COMMON = {"maxWaitMs": 500, "minBytes": 1, "maxBytes": 1_000, "isolationLevel": 1, "sessionId": 4, "sessionEpoch": 2}
@@ -173,6 +173,13 @@ def test_produce_is_same_for_all_versions(body: dict[str, Any], answer: dict[str
     assert unanswered == DecodedProduce(0, 3_000, None, False, [ProducedPartition(topic, 4, 214, 0, -1)])
 
 
+def parse_produce(body: dict[str, Any], answer: dict[str, Any] | None) -> DecodedProduce | None:
+    """Return the produce of a line with this body and response, or None if the line is left to another parser."""
+    line = log_line(5, message("PRODUCE", body, answer)).replace('": ', '":').replace(', "', ',"')
+    lines, bodies = parse_produces([line.encode()], UTC).with_bodies()
+    return bodies.produce(0) if len(lines) else None
+
+
 WRITTEN = {"index": 4, "recordsSizeInBytes": 214}
 ANSWERED = {"index": 4, "errorCode": 7, "baseOffset": 23}
 
@@ -180,13 +187,13 @@ ANSWERED = {"index": 4, "errorCode": 7, "baseOffset": 23}
 def test_usual_produce_is_parsed_as_decoded() -> None:
     topics = [
         {"topicId": ID, "partitionData": [WRITTEN, {**WRITTEN, "index": 5}, {"index": 4, "recordsSizeInBytes": -1}]},
-        {"topicId": NO_TOPIC_ID, "name": "t", "partitionData": [WRITTEN]},
+        {"name": "t", "partitionData": [WRITTEN]},
     ]
     body = {"transactionalId": "x", "acks": -1, "timeoutMs": 3_000, "topicData": topics, "further": [{"field": 1e9}]}
-    answers = [{"topicId": ID, "partitionResponses": [ANSWERED]}, {"topic": "t", "partitionResponses": [{"index": 4}]}]
+    answers = [{"topicId": ID, "partitionResponses": [ANSWERED]}, {"name": "t", "partitionResponses": [{"index": 4}]}]
     of_id = [ProducedPartition(ID, 4, 214, 7, 23), ProducedPartition(ID, 5, 214, 0, -1)]
     written = [*of_id, ProducedPartition(ID, 4, 0, 7, 23), ProducedPartition("t", 4, 214, 0, -1)]
-    parsed = parse_produce(json.dumps(body), json.dumps({"responses": answers}))
+    parsed = parse_produce(body, {"responses": answers})
     assert parsed == DecodedProduce(-1, 3_000, "x", True, written) == decode_produce(body, {"responses": answers})
 
 
@@ -207,7 +214,7 @@ def test_unusual_produce_is_not_parsed_differently(field: str, value: Any) -> No
     owner[key] = value
     if value == "absent":
         del owner[key]
-    parsed = parse_produce(json.dumps(body), None)
+    parsed = parse_produce(body, None)
     assert parsed is None or parsed == decode_produce(body, None)
 
 
@@ -222,7 +229,7 @@ def test_unusual_response_is_not_parsed_differently(field: str, value: Any) -> N
     if value == "absent":
         del owner[field]
     body = {"acks": 1, "timeoutMs": 30, "topicData": [{"topicId": ID, "partitionData": [WRITTEN]}]}
-    parsed = parse_produce(json.dumps(body), json.dumps(answer))
+    parsed = parse_produce(body, answer)
     assert parsed is None or parsed == decode_produce(body, answer)
 
 

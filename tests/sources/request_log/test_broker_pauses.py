@@ -20,9 +20,10 @@ from purgatory_udf.sources.request_log.importing.broker_pauses import (
     BrokerPause,
     OverdueOperation,
     Silence,
-    overdue_fetches,
+    overdue_in_columns,
     pauses_in,
 )
+from purgatory_udf.sources.request_log.logged_request import ConvertedColumns
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import T, fetch_line, parse, produce_line, us
 from tests.sources.request_log.translate import Event, Translation, translate
@@ -99,9 +100,9 @@ def test_no_pause_without_evidence() -> None:
 def test_operations_are_overdue_after_tolerance() -> None:
     waited = [699_999, 700_000, 700_001, 200_001, 200_000]
     rows = {name: pa.array(range(0, 50, 10)) for name in ("file", "line", "time_us")} | {"broker": pa.array([1] * 5)}
-    late = overdue_fetches(
-        rows, np.array([500, 500, 500, -1, 0]), np.array(waited), np.array([False, False, True, False, False])
-    )
+    expired = np.array([False, False, True, False, False])
+    limits = np.array([500, 500, 500, -1, 0])
+    late = overdue_in_columns(ConvertedColumns("fetch", rows, limits, np.array(waited), expired, {}))
     assert list(late) == [
         OverdueOperation(1, 20, 20, 20, 500_020, 700_021, 1),
         OverdueOperation(1, 30, 30, 30, 30, 200_031, 0),

@@ -27,6 +27,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     ReaderPosition,
     RecordDeletion,
     attempt_rows,
+    fields_of,
 )
 from tests.sources.request_log.translate import single_facts
 
@@ -73,6 +74,19 @@ def test_blocks_of_facts_equal_single_facts(kind: type[Any], length: int) -> Non
     collected = [PartitionFacts.of(0, ("t", 0), facts) for facts in (mixed, singly)]
     of_blocks, of_single = ([*each.positions, *each.high_watermarks, *each.deliveries] for each in collected)
     assert of_blocks == of_single and len(of_blocks) == len(singly)
+
+
+@pytest.mark.parametrize("length", [1, 7, 3000])
+def test_blocks_of_appends_equal_single_appends(length: int) -> None:
+    singly = [Append(at, at + 1, at + 2, at + 3, 5, 6, 7, 8, 9, 10, 1, at, 3) for at in range(2 * length)]
+    transactional = Append(2 * length, 0, 0, 0, transaction="x", aborts=True, client="c")
+    integers = [name for name, is_integer in fields_of(Append).items() if is_integer]
+    rows = np.array([[getattr(append, name) for append in singly] for name in integers])
+    blocks = [FactBlock.of(Append, rows[:, :length]), FactBlock.of(Append, rows[:, length:])]
+    assert [append for block in blocks for append in block.appends()] == singly
+    mixed = facts_in(packed_facts([blocks[0], blocks[1], transactional]))
+    assert list(PartitionFacts.of(0, ("t", 0), mixed).appends) == [*singly, transactional]
+    assert list(PartitionFacts.of(0, ("t", 0), [transactional, *blocks]).appends) == [*singly, transactional]
 
 
 def test_block_of_runs_equals_single_runs() -> None:

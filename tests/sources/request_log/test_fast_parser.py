@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, tzinfo
 from itertools import islice
 from pathlib import Path
@@ -13,19 +14,24 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from purgatory_udf.sources.request_log import fetch_scanner
-from purgatory_udf.sources.request_log.fast_parser import parse_fetches, parse_line
+from purgatory_udf.sources.request_log.fast_parser import parse_fetches, parse_line, parse_produces
 from purgatory_udf.sources.request_log.importing import log_reader
-from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow, fetches_in
-from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns
+from purgatory_udf.sources.request_log.importing.import_rows import (
+    REQUESTS,
+    RequestRow,
+    fetches_in,
+    from_json,
+    produces_in,
+)
+from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns, decode_produce
 from purgatory_udf.sources.request_log.log_files import find_logs, zone_of
-from purgatory_udf.sources.request_log.logged_request import Place
+from purgatory_udf.sources.request_log.logged_request import MALFORMED, Place
 from purgatory_udf.sources.trace_files.text_lines import FileLimits, byte_pieces
 from tests.chaos import hostile_inputs
-from tests.sources.request_log.log_lines import T, fetch_line, log_line, message, us
+from tests.sources.request_log.log_lines import T, fetch_line, log_line, message, produce_line, us
 from tests.support import recorded
 
 
@@ -48,23 +54,42 @@ def _compact(line: str) -> str:
 
 
 def _rows_of(lines: Sequence[bytes], zone: tzinfo, by_path: int | None, tally: log_reader.Tally) -> list[Any]:
-    """Return the rows of lines 0, 1, … as dictionaries, in the order of the lines; those of fetches have bodies."""
+    """Return the rows of lines 0, 1, … as dictionaries, in their order; those of fetches and produces have bodies."""
     rows = log_reader.Rows(tally)
     numbers = np.arange(len(lines))
-    is_read = rows.add_fetches(lines, np.zeros(len(lines), np.int32), numbers, zone, by_path)
+    is_read = rows.add_lines(lines, np.zeros(len(lines), np.int32), numbers, zone, by_path)
     for number in np.flatnonzero(~is_read).tolist():
         rows.add(log_reader._row(lines[number], Place(0, number), zone, by_path, tally))
-    found = []
+    found: list[Any] = []
     for batch in rows.batches():
-        of_fetches = batch.filter(pc.is_valid(batch.column("limits")))
-        bodies = _bodies(fetches_in(of_fetches).bodies) if of_fetches.num_rows else []
-        others = batch.filter(pc.is_null(batch.column("limits"))).to_pylist()
-        rows_of_fetches = zip(of_fetches.to_pylist(), bodies, strict=True)
-        found += others + [{**row, **dict.fromkeys(PACKED), "fetch": body} for row, body in rows_of_fetches]
+        if not batch.column("limits")[0].is_valid:
+            found += map(_with_produce, batch.to_pylist())
+        elif batch.column("api")[0].as_py() == "FETCH":
+            bodies = _bodies(fetches_in(batch).bodies)
+            found += [{**row, **dict.fromkeys(PACKED), "fetch": body} for row, body in _pairs(batch, bodies)]
+        else:
+            produces = produces_in(batch).bodies
+            decoded = [produces.produce(number) for number in range(batch.num_rows)]
+            found += [{**row, **dict.fromkeys(TEXTS), "produce": body} for row, body in _pairs(batch, decoded)]
     return sorted(found, key=lambda row: row["line"])
 
 
 PACKED = ("body", "limits", "listed", "forgotten", "fetched")
+TEXTS = ("body", "answer", "limits", "listed")
+
+
+def _pairs(batch: pa.RecordBatch, bodies: list[Any]) -> Iterable[tuple[dict[str, Any], Any]]:
+    return zip(batch.to_pylist(), bodies, strict=True)
+
+
+def _with_produce(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a produce with its decoded body instead of the text, unless it is malformed."""
+    if row["api"] != "PRODUCE":
+        return row
+    with suppress(*MALFORMED):
+        texts = from_json(row["body"]), from_json(row["answer"]) if row["answer"] else None
+        return {**row, **dict.fromkeys(TEXTS), "produce": decode_produce(*texts)}
+    return row
 
 
 def _bodies(fetches: FetchColumns) -> list[Any]:
@@ -90,7 +115,7 @@ def _fast(lines: Sequence[str | bytes]) -> list[int]:
     """Return the numbers of the lines that are read as columns."""
     encoded = [line.encode() if isinstance(line, str) else line for line in lines]
     tally = log_reader.Tally()
-    is_read = log_reader.Rows(tally).add_fetches(encoded, np.zeros(len(lines)), np.arange(len(lines)), UTC, 1)
+    is_read = log_reader.Rows(tally).add_lines(encoded, np.zeros(len(lines)), np.arange(len(lines)), UTC, 1)
     assert tally.counts["requests"] == np.sum(is_read)
     return [int(number) for number in np.flatnonzero(is_read)]
 
@@ -122,6 +147,7 @@ def test_totals_of_pieces_are_added() -> None:
 def _use_complete_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_scanner, "is_loaded", lambda: False)
     monkeypatch.setattr(log_reader, "parse_fetches", lambda _, zone: parse_fetches([], zone))
+    monkeypatch.setattr(log_reader, "parse_produces", lambda _, zone: parse_produces([], zone))
     monkeypatch.setattr(log_reader, "parse_line", lambda *_: None)
 
 
@@ -151,11 +177,13 @@ def test_parsers_agree_on_recording(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parsers_agree_on_damaged_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes are replaced, removed, inserted and moved at random places of fetches."""
+    """Bytes are replaced, removed, inserted and moved at random places of fetches and produces."""
     random = Random(11)
     lines = [
-        _fetch_of_recording(),
+        _longest_of_recording("FETCH"),
         _compact(fetch_line(9, {0: 3}, {0: 80}, epoch=3, session=7, forgotten=[1])).encode(),
+        _longest_of_recording("PRODUCE"),
+        _compact(produce_line(9, 3, acks=0)).encode(),
     ]
     damaged = [_damaged(random.choice(lines), random) for _ in range(4_000)]
     fast, complete = _readings(damaged, monkeypatch)
@@ -163,11 +191,11 @@ def test_parsers_agree_on_damaged_lines(monkeypatch: pytest.MonkeyPatch) -> None
     assert 1_000 < len(_fast(damaged)) < 3_000
 
 
-def _fetch_of_recording() -> bytes:
-    """Return a long fetch of a recording."""
+def _longest_of_recording(api: str) -> bytes:
+    """Return a long request of a recording."""
     lines = recorded.lines(recorded.data_file("traces", "W3-groups-k39", "request-1.log"))
-    fetches = (line.rstrip("\n").encode() for line in islice(lines, 1_500) if '"FETCH"' in line)
-    return max((line for line in fetches if len(line) < 2_000), key=len)
+    requests = (line.rstrip("\n").encode() for line in islice(lines, 1_500) if f'"{api}"' in line)
+    return max((line for line in requests if len(line) < 2_000), key=len)
 
 
 def _damaged(line: bytes, random: Random) -> bytes:
@@ -201,15 +229,16 @@ def test_parsers_agree_on_random_lines(monkeypatch: pytest.MonkeyPatch, seed: in
     assert sum(parse_line(line, Place(0, 1), UTC) is not None for line in lines) > 150
 
 
-def test_fetch_decoders_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("api", "key"), [("FETCH", 1), ("PRODUCE", 0)])
+def test_decoders_of_bodies_agree(monkeypatch: pytest.MonkeyPatch, api: str, key: int) -> None:
     random = Random(5)
-    header = {"requestApiKey": 1, "requestApiVersion": 13, "requestApiKeyName": "FETCH"}
+    header = {"requestApiKey": key, "requestApiVersion": 13, "requestApiKeyName": api}
     times = dict.fromkeys(
         ("totalTimeMs", "requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTimeMs", "sendTimeMs"), 1
     )
     lines = []
     for _ in range(3_000):
-        request, response = copy.deepcopy(hostile_inputs.BODIES["FETCH"])
+        request, response = copy.deepcopy(hostile_inputs.BODIES[api])
         assert response is not None
         for body in (request, response):
             if random.random() < 0.4:
@@ -423,17 +452,19 @@ def test_late_messages_are_rejected() -> None:
     assert tally.counts == {"lines": 4, "requests": 4, "late_lines": 2}
 
 
-def test_many_messages_are_read_in_parts() -> None:
+def test_many_messages_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "_LINES", 1_000)
     lines = [_compact(fetch_line(at, {0: at})) for at in range(2_001)]
     columns = [pa.array([3] * 2_001, pa.int32()), pa.array(range(2_001), pa.int64()), pa.array(lines)]
     messages = pa.RecordBatch.from_arrays(columns, ["partition", "offset", "value"])
     read = list(log_reader.read_messages(UTC, 0)(iter([messages])))
-    assert [batch.num_rows for batch in read if batch.num_rows] == [1_000, 1_000, 1, 1]
+    assert [batch.num_rows for batch in read if batch.num_rows] == [2_001, 1]
     assert [line for batch in read for line in batch.column("line").to_pylist()] == [*range(2_001), None]
 
 
 def test_piece_is_read_in_few_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of lines have at most 1 MB; batches of rows of one kind end after `_BATCH_BYTES`."""
+    """Lines are decoded in blocks; batches of rows of one kind end after `_BATCH_BYTES`."""
+    monkeypatch.setattr(log_reader, "_BLOCK_BYTES", 1 << 20)
     log = tmp_path / "request-1.log"
     log.write_text("".join(_compact(fetch_line(at, {0: at})) + "\n" for at in range(6_000)))
     (piece,) = byte_pieces(find_logs([str(log)]))

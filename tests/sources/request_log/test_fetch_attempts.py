@@ -15,7 +15,7 @@ import pytest
 from purgatory_udf.sources.request_log import fetch_conversion
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
-from purgatory_udf.sources.request_log.fetch_conversion import FactsOfPartitions, FetchConverter, SessionName
+from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter, SessionName
 from purgatory_udf.sources.request_log.importing.carried_state import LOOK_BACK_US, facts_to_carry
 from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
 from purgatory_udf.sources.request_log.importing.import_tasks import add_facts
@@ -25,6 +25,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     AttemptRun,
     Fact,
     FactBlock,
+    FactsOfPartitions,
     FetchAttempt,
     OpenRun,
 )
@@ -94,7 +95,7 @@ def test_calls_may_divide_sessions_anywhere(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(fetch_conversion, "MAX_ATTEMPTS", 7)
     lines = islice(recorded.lines(recorded.data_file("traces", "W3-groups-k39", "request-1.log")), 1_000)
     rows, texts = Rows(Tally()), [line.rstrip("\n").encode() for line in lines]
-    rows.add_fetches(texts, np.zeros(len(texts)), np.arange(len(texts)), UTC, None)
+    rows.add_lines(texts, np.zeros(len(texts)), np.arange(len(texts)), UTC, None)
     fetches = pa.Table.from_batches([next(rows.batches())])
     order = [(name, "ascending") for name in ("broker", "session", "start_us", "line")]
     converted = [_converted(fetches.sort_by(order), size) for size in (len(fetches), 90, 11)]

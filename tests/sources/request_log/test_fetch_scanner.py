@@ -1,4 +1,4 @@
-"""The scanner reads all fetches of Kafka, and only long imports load it. Its values: `test_fast_parser`."""
+"""Fetches and answered produces are scanned, and only long imports load the code (values: `test_fast_parser`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from datetime import UTC
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, tzinfo
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.installation import code_folders
 from purgatory_udf.rules.engine.jit import line_layout
 from purgatory_udf.sources.request_log import fetch_scanner
-from purgatory_udf.sources.request_log.fast_parser import parse_fetches
+from purgatory_udf.sources.request_log.fast_parser import parse_fetches, parse_produces
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
-from tests.sources.request_log.log_lines import T, fetch_line
+from tests.sources.request_log.log_lines import T, fetch_line, produce_line
 from tests.sources.request_log.test_without_spark import IMPORTED_TABLES, rows
 from tests.support import recorded
 
@@ -33,6 +33,9 @@ LOGS = {
 }
 
 
+Scan = Callable[[Sequence[bytes], tzinfo], fetch_scanner.ScannedFetches | fetch_scanner.ScannedProduces]
+
+
 @pytest.fixture(autouse=True)
 def not_loaded() -> Iterator[None]:
     fetch_scanner.unload()
@@ -40,16 +43,19 @@ def not_loaded() -> Iterator[None]:
     fetch_scanner.unload()
 
 
-def _scanned(lines: Sequence[bytes]) -> list[int]:
+def _scanned(lines: Sequence[bytes], scan: Scan = fetch_scanner.scan_fetches) -> list[int]:
     """Return the places of the lines that the scanner reads."""
     fetch_scanner.load()
-    fetches, _ = fetch_scanner.scan_fetches(lines, UTC).with_bodies()
-    return [int(number) for number in fetches.numbers]
+    requests, _ = scan(lines, UTC).with_bodies()
+    return [int(number) for number in requests.numbers]
 
 
 def _line(**options: Any) -> bytes:
     """Return a fetch as Kafka writes it, without white space."""
-    line = fetch_line(9, {0: 3, 2: 8}, {0: 80}, epoch=3, session=7, forgotten=[1, 4], **options)
+    return _compact(fetch_line(9, {0: 3, 2: 8}, {0: 80}, epoch=3, session=7, forgotten=[1, 4], **options))
+
+
+def _compact(line: str) -> bytes:
     return line.replace('": ', '":').replace(", ", ",").encode()
 
 
@@ -58,6 +64,47 @@ def test_every_fetch_of_recording_is_scanned(name: str) -> None:
     lines = [line.rstrip("\n").encode() for line in islice(recorded.lines(LOGS[name]), 3_000)]
     fetches, _ = parse_fetches(lines, UTC).with_bodies()
     assert _scanned(lines) == fetches.numbers.tolist()
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_every_answered_produce_of_recording_is_scanned(name: str) -> None:
+    lines = [line.rstrip("\n").encode() for line in islice(recorded.lines(LOGS[name]), 3_000)]
+    produces, bodies = parse_produces(lines, UTC).with_bodies()
+    answered = produces.numbers[bodies.limits[:, 2] == 1]
+    assert _scanned(lines, fetch_scanner.scan_produces) == answered.tolist()
+
+
+def test_layouts_of_produces_that_are_scanned() -> None:
+    """Topics have either an id or a name. Lists of errors of records and a new leader may be in the response."""
+    line = _compact(produce_line(9, 3, transaction="x"))
+    topic_id = f'"topicId":"{T}"'.encode()
+    base = b'"baseOffset":3'
+    usual = b',"logAppendTimeMs":-1,"logStartOffset":0,"recordErrors":[],"errorMessage":null'
+    errors = b',"recordErrors":[{"batchIndex":1,"batchIndexErrorMessage":null}],"errorMessage":"m"'
+    leader = b',"currentLeader":{"leaderId":2,"leaderEpoch":5}'
+    partitions = b'[{"index":0,"recordsSizeInBytes":100}]'
+    lines = {
+        line: True,
+        line.replace(topic_id, b'"name":"t"'): True,
+        line.replace(topic_id, b'"name":"t"', 1): True,
+        line.replace(topic_id, b'"topic":"t"'): False,
+        line.replace(topic_id, topic_id + b',"name":"t"'): False,
+        line.replace(topic_id, b""): False,
+        line.replace(topic_id, b'"name":""'): False,
+        line.replace(b'"x"', b"null"): True,
+        line.replace(base, base + usual): True,
+        line.replace(base, base + errors): True,
+        line.replace(base, base + usual + leader): True,
+        line.replace(base, base + b',"other":1'): False,
+        line.replace(partitions, b"[]"): True,
+        line.replace(b'"acks":-1', b'"acks":1.0'): False,
+        _compact(produce_line(9, 3, acks=0)): False,
+        line[:-1]: False,
+    }
+    assert len(lines) == 16
+    assert _scanned([*lines], fetch_scanner.scan_produces) == [
+        number for number, is_read in enumerate(lines.values()) if is_read
+    ]
 
 
 def test_optional_fields_may_be_missing() -> None:

@@ -113,7 +113,8 @@ def followed(number: int) -> Iterator[str]:
         rows = LocalDataset.of(step.state.rows.collect())
         state = replace(step.state, carried=carried, requests=LocalDataset.of(step.state.requests.collect()), rows=rows)
         yield from _others(step.finished.rejected, carried.settings.settings(), carried.counts)
-    yield _json({name: value for name, value in carried.snapshot().items() if name != "format"})
+    snapshot = {name: value for name, value in carried.snapshot().items() if name != "format"}
+    yield _json({**snapshot, "counts": dict(sorted(carried.counts.items()))})
     yield from sorted(map(_carried_row, rows.collect().to_pylist()))
 
 

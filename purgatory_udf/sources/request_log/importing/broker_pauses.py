@@ -12,7 +12,7 @@ end at their deadlines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.backend.dataset import Dataset
-from purgatory_udf.sources.request_log.logged_request import EXPIRED, LoggedOperation
-from purgatory_udf.sources.request_log.partition_facts import Booleans, Integers
+from purgatory_udf.sources.request_log.logged_request import EXPIRED, ConvertedColumns, LoggedOperation
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 
 # An operation is overdue if it was not answered this long after its deadline. Timers of busy brokers were up to tens of
@@ -99,25 +98,16 @@ def overdue_operation(operation: LoggedOperation) -> OverdueOperation | None:
     return OverdueOperation(operation.broker, *operation.place, *times, expired)
 
 
-def overdue_fetches(
-    operations: Mapping[str, pa.Array], limit_ms: Integers, waited_us: Integers, expired: Booleans
-) -> Iterator[OverdueOperation]:
-    """Yield the fetches, with their times, that were answered more than `OVERDUE_US` after their deadline.
-
-    Args:
-        operations: `time_us`, `broker`, `file` and `line` of all fetches.
-        limit_ms: Their maximum waits.
-        waited_us: Their recorded waits.
-        expired: Whether they expired.
-    """
-    for number in np.flatnonzero(waited_us > OVERDUE_US).tolist():
-        limit_us, waited = max(0, int(limit_ms[number])) * 1000, int(waited_us[number])
+def overdue_in_columns(converted: ConvertedColumns) -> Iterator[OverdueOperation]:
+    """Yield the operations, with their times, that were answered more than `OVERDUE_US` after their deadline."""
+    for number in np.flatnonzero(converted.waited_us > OVERDUE_US).tolist():
+        limit_us, waited = max(0, int(converted.limit_ms[number])) * 1000, int(converted.waited_us[number])
         if waited > limit_us + OVERDUE_US:
             broker, file, line, tried_us = (
-                operations[name][number].as_py() for name in ("broker", "file", "line", "time_us")
+                converted.operations[name][number].as_py() for name in ("broker", "file", "line", "time_us")
             )
             times = tried_us, tried_us + limit_us, tried_us + waited
-            yield OverdueOperation(broker, file, line, *times, int(expired[number]))
+            yield OverdueOperation(broker, file, line, *times, int(converted.expired[number]))
 
 
 def silences(requests: Dataset, overdue: Sequence[OverdueOperation]) -> list[Silence]:

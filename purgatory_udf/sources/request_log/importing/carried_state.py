@@ -52,7 +52,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 
 # Format of the state between steps. Increase it with every change of `CarriedState` or of the rows.
-FORMAT = 9
+FORMAT = 10
 
 # Longest time from an event back to a fact that the conversion rules use for it.
 LOOK_BACK_US = 15_000_000

@@ -19,7 +19,7 @@ from purgatory_udf.sources.request_log.assumptions import SESSION_IDLE_US, Repor
 from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster_metadata import NEVER
-from purgatory_udf.sources.request_log.fetch_conversion import FactsOfPartitions, FetchConverter, SessionName
+from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter, SessionName
 from purgatory_udf.sources.request_log.importing import import_rows, log_reader
 from purgatory_udf.sources.request_log.importing.broker_pauses import silences
 from purgatory_udf.sources.request_log.importing.carried_state import (
@@ -72,15 +72,16 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     batches_of_operations,
     batches_of_overdue,
     partitions_together,
+    requests_of_batch,
     rows_of_parts,
+    with_single_appends,
 )
-from purgatory_udf.sources.request_log.logged_request import Request
-from purgatory_udf.sources.request_log.partition_facts import Append, Fact, Key, PartitionFacts
+from purgatory_udf.sources.request_log.logged_request import ConvertedColumns, Request
+from purgatory_udf.sources.request_log.partition_facts import Append, Fact, FactsOfPartitions, Key, PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 from purgatory_udf.sources.request_log.partition_timeline import PartitionInput, PartitionTimeline, build_timelines
 from purgatory_udf.sources.request_log.request_conversion import (
     ConvertedRequest,
-    convert_requests,
     convert_share_request,
 )
 from purgatory_udf.sources.request_log.share_conversion import ShareGroupConverter
@@ -103,7 +104,7 @@ def request_step(context: Callable[[], Context], until_us: int) -> Work:
     """
 
     def work(batches: Batches) -> Batches:
-        yield from batches_of(converted_requests(request_rows_in(batches), context(), until_us), CONVERTED)
+        yield from batches_of(converted_requests(batches, context(), until_us), CONVERTED)
 
     return work
 
@@ -142,19 +143,25 @@ def timeline_step(context: Callable[[], Context], time_range: TimeRange) -> Work
 
 
 def converted_requests(
-    rows: Iterable[RequestRow], context: Context, until_us: int
-) -> Iterator[RequestFacts | SettledOperation | Row]:
+    batches: Batches, context: Context, until_us: int
+) -> Iterator[RequestFacts | SettledOperation | Row | pa.RecordBatch]:
     """Yield the rows and facts of requests other than fetches. Only settled requests are counted.
 
     A request is settled if it started before `until_us`.
     """
     report = Report()
-    for row in rows:
-        request = request_of(row)
-        settled = request.start_us < until_us
-        counted = report if settled else Report()
-        for parts in convert_requests([request], context, counted):
-            yield from _settled(parts, settled, counted, until_us)
+    for batch in batches:
+        is_settled = pc.less(batch.column("start_us"), until_us)
+        for settled, mask in ((True, is_settled), (False, pc.invert(is_settled))):
+            counted = report if settled else Report()
+            for parts in requests_of_batch(batch.filter(mask), context, counted):
+                if isinstance(parts, ConvertedColumns):
+                    yield from batches_of_operations(parts, CONVERTED, settled=settled)
+                    facts: FactsOfPartitions = {}
+                    add_facts(facts, parts.facts)
+                    yield batch_of_facts(facts, settled, CONVERTED)
+                else:
+                    yield from _settled(parts, settled, counted, until_us)
     yield from count_rows(report.counts)
 
 
@@ -308,7 +315,7 @@ class _KnownPartition(NamedTuple):
             if row["part"] == SWEEP:
                 before = json.loads(row["event"])
                 continue
-            of_row = facts_in(row["packed"])
+            of_row = list(with_single_appends(facts_in(row["packed"])))
             facts += of_row
             if row["settled"]:
                 settled += of_row

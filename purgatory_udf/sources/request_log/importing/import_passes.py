@@ -385,15 +385,14 @@ def _dated(
         operations = previous.operations.union(operations)
     fetches = None
     if reads is None:
-        # No fetch has offsets or another time than its own, and joining many nested rows takes long. An operation
-        # without `event` is a fetch; the column `fetch` is larger, so it would take longer to read.
-        fetches = operations.where_null("event")
+        # No fetch has offsets or another time than its own, and joining many nested rows takes long.
+        fetches = operations.where_in("kind", ["fetch"])
         if previous is None:
             fetches = fetches.rename("time_us", "at_us")
         else:
             with_time = fetches.schema.append(pa.field("at_us", pa.int64()))
             fetches = fetches.map_columns(partial(_tried_since, span.from_us), with_time)
-        operations = operations.where_null("event", null=False)
+        operations = operations.where_in("kind", ["fetch"], within=False)
     produced = timelines.where_in("part", [import_rows.PRODUCED])
     unneeded = {"numbers", "packed", *(["fetch"] if fetches is not None else [])}
     plain = [name for name in operations.schema.names if name not in unneeded]

@@ -14,11 +14,16 @@ import pyarrow.compute as pc
 
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.cluster_metadata import TopicSize
-from purgatory_udf.sources.request_log.fast_parser import parse_produce
 from purgatory_udf.sources.request_log.fetch_conversion import FETCH, Fetches
 from purgatory_udf.sources.request_log.high_watermark_events import REQUEST_RANK, STATE_RANK, TimedEvent
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
-from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns, Numbers, bounds_of
+from purgatory_udf.sources.request_log.kafka_protocol import (
+    DecodedProduce,
+    FetchColumns,
+    Numbers,
+    ProduceColumns,
+    bounds_of,
+)
 from purgatory_udf.sources.request_log.logged_request import (
     RECORDED_OUTCOME,
     LoggedOperation,
@@ -27,6 +32,7 @@ from purgatory_udf.sources.request_log.logged_request import (
 )
 from purgatory_udf.sources.request_log.partition_facts import Fact
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
+from purgatory_udf.sources.request_log.produce_conversion import PRODUCE, LoggedProduces
 
 # Sort key of a change that no single request caused.
 NO_REQUEST = Place(-1, -1)
@@ -81,11 +87,14 @@ def cluster_rows(
     return pa.Table.from_pylist(rows, schema=pa.schema([*ORDER, ("event", pa.string())]))
 
 
-# Columns of the bodies and responses of fetches, with the number of integers in a row of each: see `FetchColumns`.
+# Columns of the bodies and responses of fetches and of produces, with the number of integers in a row of each: see
+# `FetchColumns` and `ProduceColumns`.
 _OF_FETCHES = {"limits": 7, "listed": 6, "forgotten": 2, "fetched": 8}
+_OF_PRODUCES = {"limits": 3, "listed": 5}
 
-# A request has the JSON of body and response. A fetch has the JSON list of its topics in `body`; the topic numbers in
-# its other columns, which are 64-bit integers, are places in this list.
+# A request has the JSON of body and response. A fetch, and a produce with `limits`, has the JSON list of its topics in
+# `body`; the topic numbers in its other columns, which are 64-bit integers, are places in this list. This produce has
+# its transactional id in `answer`.
 REQUESTS = pa.schema(
     [
         ("file", pa.int32()),
@@ -115,6 +124,8 @@ _FETCH_NUMBERS = (
     "written_us",
 )
 
+_PRODUCE_NUMBERS = ("broker", "file", "line", "start_us", "local_us", "remote_us", "answered_us", "written_us")
+
 # Columns of the sort key `Order`, in all rows that become events.
 ORDER = [
     ("time_us", pa.int64()),
@@ -143,7 +154,7 @@ REMOTE_READ, OVERDUE = "remote read", "overdue"
 
 # An operation or a change has its event in one of these columns: as JSON in `event`, or without JSON if there are many
 # of its kind.
-EVENT = [("event", pa.string()), ("fetch", FETCH), ("change", CHANGED)]
+EVENT = [("event", pa.string()), ("fetch", FETCH), ("produce", PRODUCE), ("change", CHANGED)]
 
 # Each row is an operation, facts of a partition, a bad line, the times of an overdue operation, or a count. A bad line
 # has the reason in `kind` and its text in `event`.
@@ -156,6 +167,7 @@ PARTS = pa.schema(
         ("packed", pa.binary()),
         ("event", pa.string()),
         ("fetch", FETCH),
+        ("produce", PRODUCE),
         ("recorded", RECORDED_OUTCOME),
     ]
 )
@@ -295,7 +307,7 @@ def row_of_texts(request: Request, session: str | None, body: str, answer: str |
 
 
 def request_rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
-    """Yield the rows of REQUESTS batches, which have no fetches."""
+    """Yield the rows of REQUESTS batches, which have no fetches, and no produces as columns."""
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in RequestRow._fields)
         yield from map(RequestRow._make, zip(*columns, strict=True))
@@ -318,8 +330,42 @@ def fetch_batch(
         constants: Constant columns.
         schema: Columns of the batch, among them those of REQUESTS.
     """
-    count = len(bodies.limits)
-    return _batch({**columns, **_columns_of(bodies)}, count, {"api": "FETCH", **constants}, schema)
+    names, tables = _tables_of_fetches(bodies)
+    return _batch_of_columns("FETCH", columns, names, bodies.limits, tables, constants, schema)
+
+
+def produce_batch(
+    columns: Mapping[str, Any], bodies: ProduceColumns, constants: Mapping[str, Any], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return a batch of produces as columns; see `fetch_batch`."""
+    tables = {"listed": (bodies.partitions, bodies.bounds)}
+    columns = {**columns, "answer": bodies.transactions}
+    return _batch_of_columns("PRODUCE", columns, bodies.topics, bodies.limits, tables, constants, schema)
+
+
+# Rows of a column, in which the first value is the number of a topic, and the bounds of each request's rows.
+_Table = tuple[Numbers, Numbers]
+
+
+def _tables_of_fetches(bodies: FetchColumns) -> tuple[Sequence[str], dict[str, _Table]]:
+    return bodies.topics, {
+        "listed": (bodies.listed, bodies.listed_bounds),
+        "forgotten": (bodies.forgotten, bodies.forgotten_bounds),
+        "fetched": (bodies.fetched, bodies.fetched_bounds),
+    }
+
+
+def _batch_of_columns(
+    api: str,
+    columns: Mapping[str, Any],
+    topics: Sequence[str],
+    limits: Numbers,
+    tables: Mapping[str, _Table],
+    constants: Mapping[str, Any],
+    schema: pa.Schema,
+) -> pa.RecordBatch:
+    bodies = _columns_of(topics, limits, tables)
+    return _batch({**columns, **bodies}, len(limits), {"api": api, **constants}, schema)
 
 
 def _batch(columns: Mapping[str, Any], count: int, constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
@@ -332,25 +378,24 @@ def _batch(columns: Mapping[str, Any], count: int, constants: Mapping[str, Any],
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _columns_of(bodies: FetchColumns) -> dict[str, pa.Array]:
-    """Return the columns `body` and `_OF_FETCHES`, in which each fetch has its own list of topics."""
-    count, tables = len(bodies.limits), (bodies.listed, bodies.forgotten, bodies.fetched)
-    all_bounds = (bodies.listed_bounds, bodies.forgotten_bounds, bodies.fetched_bounds)
-    fetch = np.concatenate([np.repeat(np.arange(count), np.diff(bounds)) for bounds in all_bounds])
-    topic = np.concatenate([table[:, 0] for table in tables])
-    pairs, places = np.unique(fetch * max(1, len(bodies.topics)) + topic, return_inverse=True)
-    owners, topics = np.divmod(pairs, max(1, len(bodies.topics)))
+def _columns_of(names: Sequence[str], limits: Numbers, tables: Mapping[str, _Table]) -> dict[str, pa.Array]:
+    """Return the columns `body`, `limits` and those of tables, in which each request has its own list of topics."""
+    count = len(limits)
+    of_request = np.concatenate([np.repeat(np.arange(count), np.diff(bounds)) for _, bounds in tables.values()])
+    topic = np.concatenate([table[:, 0] for table, _ in tables.values()])
+    pairs, places = np.unique(of_request * max(1, len(names)) + topic, return_inverse=True)
+    owners, topics = np.divmod(pairs, max(1, len(names)))
     starts = np.searchsorted(owners, np.arange(count + 1))
-    names = pa.array([to_json(name).decode() for name in bodies.topics], pa.string()).take(pa.array(topics))
-    texts = pc.binary_join(pa.ListArray.from_arrays(pa.array(starts, pa.int32()), names), ",")
+    quoted = pa.array([to_json(name).decode() for name in names], pa.string()).take(pa.array(topics))
+    texts = pc.binary_join(pa.ListArray.from_arrays(pa.array(starts, pa.int32()), quoted), ",")
     columns = {
         "body": pc.binary_join_element_wise("[", texts, "]", ""),
-        "limits": _packed(bodies.limits, np.arange(count + 1)),
+        "limits": _packed(limits, np.arange(count + 1)),
     }
     first = 0
-    for name, table, bounds in zip(("listed", "forgotten", "fetched"), tables, all_bounds, strict=True):
+    for name, (table, bounds) in tables.items():
         last = first + len(table)
-        placed = np.column_stack([(places - starts[fetch])[first:last], table[:, 1:]])
+        placed = np.column_stack([(places - starts[of_request])[first:last], table[:, 1:]])
         columns[name], first = _packed(placed, bounds), last
     return columns
 
@@ -368,21 +413,21 @@ def _unpacked(column: pa.Array, width: int) -> tuple[Numbers, Numbers]:
     return np.frombuffer(b"".join(column.to_pylist()), np.int64).reshape(-1, width).copy(), bounds
 
 
-def _bodies_in(batch: pa.RecordBatch) -> FetchColumns:
-    """Return the bodies and responses in the columns of a batch of fetches."""
+def _tables_in(batch: pa.RecordBatch, widths: Mapping[str, int]) -> tuple[list[str], Numbers, list[_Table]]:
+    """Return the topics, limits and tables in the columns of a batch; `widths` are those of its columns."""
     texts = batch.column("body").dictionary_encode()
     lists = list(map(from_json, texts.dictionary.to_pylist()))
     numbers: dict[str, int] = {}
     topics = np.array([numbers.setdefault(name, len(numbers)) for names in lists for name in names], np.int64)
     starts = bounds_of(list(map(len, lists)))[texts.indices.to_numpy()]
     tables = []
-    for name, width in _OF_FETCHES.items():
+    for name, width in widths.items():
         table, bounds = _unpacked(batch.column(name), width)
         if name != "limits":
             table[:, 0] = topics[np.repeat(starts, np.diff(bounds)) + table[:, 0]]
         tables.append((table, bounds))
-    (limits, _), listed, forgotten, fetched = tables
-    return FetchColumns(list(numbers), limits, *listed, *forgotten, *fetched)
+    (limits, _), *others = tables
+    return list(numbers), limits, others
 
 
 def fetches_in(batch: pa.RecordBatch) -> Fetches:
@@ -390,13 +435,27 @@ def fetches_in(batch: pa.RecordBatch) -> Fetches:
     columns: dict[str, Any] = {name: batch.column(name).to_numpy() for name in _FETCH_NUMBERS}
     brokers, sessions = (batch.column(name).to_pylist() for name in ("broker", "session"))
     columns["sessions"] = [(broker, session or "") for broker, session in zip(brokers, sessions, strict=True)]
-    return Fetches(client_id=batch.column("client_id"), bodies=_bodies_in(batch), **columns)
+    topics, limits, (listed, forgotten, fetched) = _tables_in(batch, _OF_FETCHES)
+    bodies = FetchColumns(topics, limits, *listed, *forgotten, *fetched)
+    return Fetches(client_id=batch.column("client_id"), bodies=bodies, **columns)
 
 
-def request_of(row: RequestRow) -> Request:
-    """Return the request of a row, with body and response decoded."""
+def are_columns(batch: pa.RecordBatch) -> pa.Array:
+    """Return for each row of REQUESTS whether body and response are columns."""
+    return batch.column("limits").is_valid()
+
+
+def produces_in(batch: pa.RecordBatch) -> LoggedProduces:
+    """Return the produces of a REQUESTS batch, which has only produces as columns."""
+    columns: dict[str, Any] = {name: batch.column(name).to_numpy() for name in _PRODUCE_NUMBERS}
+    topics, limits, (partitions,) = _tables_in(batch, _OF_PRODUCES)
+    bodies = ProduceColumns(topics, batch.column("answer").to_pylist(), limits, *partitions)
+    return LoggedProduces(client_id=batch.column("client_id"), bodies=bodies, **columns)
+
+
+def request_of(row: RequestRow, produce: DecodedProduce | None = None) -> Request:
+    """Return the request of a row, with body and response decoded; `produce` is the body of a produce as columns."""
     body, answer = row.body, row.answer
-    produce = parse_produce(body, answer) if row.api == "PRODUCE" else None
     return Request(
         row.broker,
         Place(row.file, row.line),

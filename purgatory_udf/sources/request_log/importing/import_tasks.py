@@ -19,7 +19,7 @@ from purgatory_udf.contract import Rejection, read_row
 from purgatory_udf.contract.value_types import INT32, INT64
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
-from purgatory_udf.sources.request_log.fetch_conversion import ConvertedFetches, FactsOfPartitions, FetchConverter
+from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter
 from purgatory_udf.sources.request_log.high_watermark_events import (
     KINDS_OF_OFFSETS,
     PROGRESS_RANK,
@@ -30,7 +30,7 @@ from purgatory_udf.sources.request_log.high_watermark_events import (
 )
 from purgatory_udf.sources.request_log.importing.broker_pauses import (
     OverdueOperation,
-    overdue_fetches,
+    overdue_in_columns,
     overdue_operation,
 )
 from purgatory_udf.sources.request_log.importing.import_options import Rename, anonymised
@@ -50,6 +50,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     PRODUCED,
     REMOTE_READ,
     Facts,
+    are_columns,
     batch_of_part,
     constant,
     count_rows,
@@ -60,6 +61,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     order_of_change,
     order_of_operation,
     packed_facts,
+    produces_in,
     request_of,
     request_rows_in,
     to_json,
@@ -69,17 +71,28 @@ from purgatory_udf.sources.request_log.logged_request import (
     COMPLETED,
     EXPIRED,
     REMOTE_FETCH,
+    ConvertedColumns,
     LoggedOperation,
     Place,
     first_slot,
+    structs_of,
 )
-from purgatory_udf.sources.request_log.partition_facts import Fact, Integers, Key, PartitionFacts
+from purgatory_udf.sources.request_log.partition_facts import (
+    Append,
+    Fact,
+    FactBlock,
+    FactsOfPartitions,
+    Integers,
+    Key,
+    PartitionFacts,
+)
 from purgatory_udf.sources.request_log.partition_timeline import (
     PartitionInput,
     PartitionTimeline,
     ProducedOffsets,
     build_timelines,
 )
+from purgatory_udf.sources.request_log.produce_conversion import convert_produces
 from purgatory_udf.sources.request_log.request_conversion import (
     ConvertedRequest,
     convert_requests,
@@ -91,6 +104,7 @@ from purgatory_udf.sources.trace_files.typed_columns import (
     changes_as_events,
     decode_lines,
     fetches_as_events,
+    produces_as_events,
 )
 
 # Start of a request's JSON.
@@ -98,6 +112,9 @@ _NAMED = b'{"request_id":"-",'
 
 # Changes of partitions that are stored without JSON.
 _MOVING = frozenset({"log_end", "high_watermark", "replica_end"})
+
+# Columns with the offsets of a produce.
+_OFFSETS = ["sub", "slots", "bases", "ends"]
 
 # Columns that a finished event takes from its row.
 _ROW_COLUMNS = ["file", "at_line", "recorded", "request_id", "time_us"]
@@ -122,10 +139,32 @@ def request_step(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report = Report()
-        requests = map(request_of, request_rows_in(batches))
-        yield from _parts(convert_requests(requests, context(), report), report)
+        converted = (requests_of_batch(batch, context(), report) for batch in batches)
+        yield from _parts(chain.from_iterable(converted), report)
 
     return work
+
+
+def requests_of_batch(
+    batch: pa.RecordBatch, context: Context, report: Report
+) -> Iterator[ConvertedRequest | ConvertedColumns]:
+    """Convert requests other than fetches: usual produces together, and all others one by one."""
+    as_columns = are_columns(batch)
+    count = as_columns.true_count
+    if count:
+        produces_only = batch if count == batch.num_rows else batch.filter(as_columns)
+        produces = produces_in(produces_only)
+        usual = produces.are_usual()
+        if not usual.all():
+            left = np.flatnonzero(~usual)
+            rows = request_rows_in([produces_only.take(pa.array(left))])
+            bodies = map(produces.bodies.produce, left.tolist())
+            yield from convert_requests(map(request_of, rows, bodies), context, report)
+            produces = produces_in(produces_only.filter(pa.array(usual)))
+        yield convert_produces(produces, context, report)
+    if count < batch.num_rows:
+        others = batch if not count else batch.filter(pc.invert(as_columns))
+        yield from convert_requests(map(request_of, request_rows_in([others])), context, report)
 
 
 def session_step(context: Callable[[], Context]) -> Work:
@@ -156,14 +195,14 @@ def session_step(context: Callable[[], Context]) -> Work:
     return work
 
 
-def batches_of_operations(converted: ConvertedFetches, schema: pa.Schema, **constants: Any) -> Batches:
-    """Yield the operations of fetches, and the times of those that were overdue.
+def batches_of_operations(converted: ConvertedColumns, schema: pa.Schema, **constants: Any) -> Batches:
+    """Yield the operations of requests, and the times of those that were overdue.
 
     `constants` are further columns of `schema`, with the same value in all rows.
     """
     operations, count = converted.operations, len(converted.limit_ms)
-    same = {"part": OPERATION, "rank": REQUEST_RANK, "topic": "", "partition": -1, "sub": 0, "kind": "fetch"}
-    same |= constants
+    same = {"part": OPERATION, "rank": REQUEST_RANK, "topic": "", "partition": -1, "sub": 0}
+    same |= {"kind": converted.kind, **constants}
     columns = [
         operations[field.name].cast(field.type)
         if field.name in operations
@@ -174,10 +213,9 @@ def batches_of_operations(converted: ConvertedFetches, schema: pa.Schema, **cons
     yield from batches_of_overdue(converted, schema, **constants)
 
 
-def batches_of_overdue(converted: ConvertedFetches, schema: pa.Schema, **constants: Any) -> Batches:
-    """Yield the times of overdue fetches; `constants` as in `batches_of_operations`."""
-    late = overdue_fetches(converted.operations, converted.limit_ms, converted.waited_us, converted.expired)
-    rows = [{**_overdue_row(each), **constants} for each in late]
+def batches_of_overdue(converted: ConvertedColumns, schema: pa.Schema, **constants: Any) -> Batches:
+    """Yield the times of overdue operations; `constants` as in `batches_of_operations`."""
+    rows = [{**_overdue_row(each), **constants} for each in overdue_in_columns(converted)]
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
@@ -381,13 +419,15 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
 
 def _valid_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Integers]]:
     """Yield the events without JSON that are certainly valid, and their row numbers."""
-    is_fetch = batch.column("fetch").is_valid()
-    places = np.flatnonzero(is_fetch)
-    if len(places):
-        # Other columns are costly to filter.
-        rows = batch.select(["fetch", "broker"]).filter(is_fetch)
-        events, valid = fetches_as_events(rows.column("fetch"), rows.column("broker"))
-        yield events, places[valid]
+    for kind, as_events in (("fetch", fetches_as_events), ("produce", produces_as_events)):
+        is_kind = batch.column(kind).is_valid()
+        places = np.flatnonzero(is_kind)
+        if len(places):
+            # Other columns are costly to filter.
+            rows = batch.select([kind, "broker", *_OFFSETS]).filter(is_kind)
+            structs = rows.column(kind) if kind == "fetch" else _with_offsets(rows)
+            events, valid = as_events(structs, rows.column("broker"))
+            yield events, places[valid]
     partition = ["time_us", "broker", "topic", "partition"]
     changes = batch.select(["change", *partition])
     kinds = pc.struct_field(batch.column("change"), "change")
@@ -398,6 +438,26 @@ def _valid_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Inte
         of_partition = {name: rows.column(name) for name in partition}
         events, valid = changes_as_events(kind, rows.column("change"), of_partition)
         yield events, places[valid]
+
+
+def _with_offsets(rows: pa.RecordBatch) -> pa.StructArray:
+    """Return the produces of rows with the offsets that the timelines of their partitions found."""
+    produces = rows.column("produce")
+    lists = pc.struct_field(produces, "partitions")
+    items = pa.RecordBatch.from_struct_array(lists.flatten())
+    base, last = (items.column(name).to_numpy().copy() for name in ("base_offset", "last_offset"))
+    bounds = lists.offsets.to_numpy() - lists.offsets[0].as_py()
+    slots, bases, ends = (rows.column(name) for name in ("slots", "bases", "ends"))
+    of_row = np.repeat(np.arange(len(rows)), pc.list_value_length(slots).fill_null(0).to_numpy())
+    place = slots.flatten().to_numpy() - first_slot(rows.column("sub").to_numpy())[of_row]
+    is_known = (place >= 0) & (place < np.diff(bounds)[of_row])
+    place = (bounds[of_row] + place)[is_known]
+    base[place] = bases.flatten().to_numpy()[is_known]
+    last[place] = ends.flatten().to_numpy()[is_known] - 1
+    found = {"base_offset": pa.array(base), "last_offset": pa.array(last)}
+    columns = {name: found.get(name, items.column(name)) for name in items.schema.names}
+    partitions = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), structs_of(columns, lists.type.value_type))
+    return _with_fields(produces, partitions=partitions)
 
 
 def _of_rows(events: pa.RecordBatch, rows: pa.RecordBatch, numbers: Integers) -> pa.RecordBatch:
@@ -478,11 +538,12 @@ def _given_event(row: Row) -> dict[str, Any]:
     if row["event"] is not None:
         event: dict[str, Any] = from_json(row["event"])
         return event
-    if row["fetch"] is not None:
-        fields = row["fetch"]
-        client = {"client_id": fields.pop("client_id")}
-        event = {"time_us": fields.pop("time_us"), "type": "fetch", **fields, "broker": row["broker"]}
-        return event if client["client_id"] is None else event | client
+    for kind in ("fetch", "produce"):
+        if row[kind] is not None:
+            fields = row[kind]
+            client = {"client_id": fields.pop("client_id")}
+            event = {"time_us": fields.pop("time_us"), "type": kind, **fields, "broker": row["broker"]}
+            return event if client["client_id"] is None else event | client
     place = {name: row[name] for name in ("broker", "topic", "partition")}
     changed = {name: value for name, value in row["change"].items() if value is not None}
     return {"time_us": row["time_us"], "type": "partition", **place, **changed}
@@ -519,12 +580,18 @@ def _with_fields(structs: pa.StructArray, **changed: pa.Array) -> pa.StructArray
     return pa.StructArray.from_arrays(columns, fields=list(structs.type), mask=structs.is_null())
 
 
-def _parts(converted: Iterable[ConvertedRequest], report: Report) -> Batches:
+def _parts(converted: Iterable[ConvertedRequest | ConvertedColumns], report: Report) -> Batches:
     operations: list[tuple[Any, ...]] = []
     held: list[Row] = []
     facts: dict[tuple[int, Key], list[Fact]] = {}
     waiting = 0
     for parts in converted:
+        if isinstance(parts, ConvertedColumns):
+            report.count("operations", len(parts.limit_ms))
+            yield from batches_of_operations(parts, PARTS)
+            for place, of_place in parts.facts.items():
+                facts.setdefault(place, []).extend(of_place)
+            continue
         broker = parts.broker
         for key, fact in parts.facts:
             facts_of_key = facts.get((broker, key))
@@ -664,6 +731,15 @@ def rows_in(batches: Batches) -> Iterator[Row]:
     """Yield the rows of record batches as dictionaries."""
     for batch in batches:
         yield from batch.to_pylist()
+
+
+def with_single_appends(facts: Iterable[Fact]) -> Iterator[Fact]:
+    """Yield facts, with each append of a block as a fact of its own, because steps carry appends one by one."""
+    for fact in facts:
+        if isinstance(fact, FactBlock) and fact.is_of(Append):
+            yield from fact.appends()
+        else:
+            yield fact
 
 
 def batches_of(

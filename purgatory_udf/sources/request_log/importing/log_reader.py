@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import tzinfo
 from itertools import chain
 from typing import Any
@@ -25,7 +25,14 @@ from purgatory_udf.sources.request_log.cluster_context import NO_REMOTE_WAITS, R
 from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster_metadata import HEARTBEAT, permits_shutdown
 from purgatory_udf.sources.request_log.complete_parser import TEXT_FORMAT, read_line
-from purgatory_udf.sources.request_log.fast_parser import FetchLines, UnparsedRequest, parse_fetches, parse_line
+from purgatory_udf.sources.request_log.fast_parser import (
+    FetchLines,
+    ProduceLines,
+    UnparsedRequest,
+    parse_fetches,
+    parse_line,
+    parse_produces,
+)
 from purgatory_udf.sources.request_log.fetch_conversion import READ_COMMITTED
 from purgatory_udf.sources.request_log.fetch_sessions import session_key, session_keys
 from purgatory_udf.sources.request_log.group_conversion import CONSUMER_HEARTBEAT, LEFT_OUT_HEARTBEATS
@@ -34,6 +41,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     RequestRow,
     fetch_batch,
     from_json,
+    produce_batch,
     request_batch,
     request_row,
     row_of_texts,
@@ -41,6 +49,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
 from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchColumns,
     Numbers,
+    ProduceColumns,
     decode_fetch_request,
     decode_fetch_response,
 )
@@ -242,6 +251,8 @@ def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return most
 
 
+# Bytes of lines that are decoded at once: many, because a short column takes almost as long as a long one.
+_BLOCK_BYTES = 4 << 20
 # Size of the batches of a piece: few, because writing each of their columns to a file takes time.
 _BATCH_BYTES = 2 << 20
 
@@ -252,16 +263,23 @@ def read_piece(piece: Piece, zone: tzinfo, compiled: bool = False) -> Iterator[p
     Args:
         piece: The piece.
         zone: Time zone of timestamps without one.
-        compiled: Whether to load compiled code for fetches (`fetch_scanner`).
+        compiled: Whether to load compiled code for fetches and produces (`fetch_scanner`).
     """
     if compiled:
         fetch_scanner.use()
-    # Fetches, other requests and other rows are in separate batches, because selecting all rows of a batch, or none,
-    # copies nothing.
-    held: dict[tuple[str, bool], list[pa.RecordBatch]] = {}
+    yield from _by_kind(_small_batches_of(piece, zone))
+
+
+def _by_kind(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches, but fetches, produces, other requests and other rows apart.
+
+    Selecting all rows of a batch, or none, copies nothing.
+    """
+    held: dict[tuple[str, str | None], list[pa.RecordBatch]] = {}
     size = 0
-    for batch in _small_batches_of(piece, zone):
-        kind = batch.column("row")[0].as_py(), batch.column("api")[0].as_py() == "FETCH"
+    for batch in batches:
+        as_columns = batch.column("limits")[0].is_valid
+        kind = batch.column("row")[0].as_py(), batch.column("api")[0].as_py() if as_columns else None
         held.setdefault(kind, []).append(batch)
         size += batch.nbytes
         if size >= _BATCH_BYTES:
@@ -279,13 +297,13 @@ def _small_batches_of(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
     tally = Tally()
     by_path = broker_of(piece.source.name)
     first = 1
-    for chunk in lines_of(piece):
+    for chunk in lines_of(piece, _BLOCK_BYTES):
         rows, lines = Rows(tally, piece.index), np.arange(first, first + len(chunk.items))
         first += len(lines)
         rejected = {**chunk.cut, **({len(lines) - 1: chunk.broken} if chunk.broken else {})}
         whole = [b"" if number in rejected else raw for number, raw in enumerate(chunk.items)] if rejected else None
         files = np.full(len(lines), piece.file)
-        is_read = rows.add_fetches(whole or chunk.items, files, lines, zone, by_path)
+        is_read = rows.add_lines(whole or chunk.items, files, lines, zone, by_path)
         for number in np.flatnonzero(~is_read).tolist():
             raw, place = chunk.items[number], Place(piece.file, first - len(lines) + number)
             if number in rejected:
@@ -305,35 +323,41 @@ def read_messages(
     Args:
         zone: Time zone of timestamps without one.
         since_us: A request that a broker handled before this time is rejected as late.
-        compiled: Whether to load compiled code for fetches (`fetch_scanner`).
+        compiled: Whether to load compiled code for fetches and produces (`fetch_scanner`).
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if compiled:
             fetch_scanner.use()
         tally = Tally()
+        yield from _by_kind(small_batches(batches, tally))
+        yield tally.end()
+
+    def small_batches(batches: Iterator[pa.RecordBatch], tally: Tally) -> Iterator[pa.RecordBatch]:
         for batch in chain.from_iterable(map(_in_small_batches, batches)):
             rows = Rows(tally)
             tally.counts["lines"] += batch.num_rows
             files, lines = (batch.column(name).to_numpy() for name in ("partition", "offset"))
             texts = batch.column("value").to_pylist()
-            is_read = rows.add_fetches([text.encode() for text in texts], files, lines, zone, None, since_us)
+            is_read = rows.add_lines([text.encode() for text in texts], files, lines, zone, None, since_us)
             for number in np.flatnonzero(~is_read).tolist():
                 place, text = Place(int(files[number]), int(lines[number])), texts[number]
                 row = _row(text.encode(), place, zone, None, tally)
                 rows.add(in_time(row, since_us, text, tally))
             yield from rows.batches()
-        yield tally.end()
 
     return work
 
 
-# Lines that are decoded at once; the fetches of 1,000 lines take about 2 MB.
-_LINES = 1_000
+# Messages that are decoded at once; the fetches of 1,000 lines take about 2 MB.
+_LINES = 3_000
 
 
 def _in_small_batches(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(start, _LINES) for start in range(0, batch.num_rows, _LINES))
+
+
+_Lines = FetchLines | ProduceLines | fetch_scanner.ScannedFetches | fetch_scanner.ScannedProduces
 
 
 class Rows:
@@ -357,7 +381,7 @@ class Rows:
         elif row is not None:
             self._bad.append({**row, "piece": self._piece})
 
-    def add_fetches(
+    def add_lines(
         self,
         lines: Sequence[bytes],
         files: npt.NDArray[Any],
@@ -366,7 +390,7 @@ class Rows:
         by_path: int | None,
         since_us: int | None = None,
     ) -> npt.NDArray[np.bool_]:
-        """Add and count the fetches among lines that the fast parser reads; return which lines these are.
+        """Add and count the fetches and produces that the fast parsers read; return which lines these are.
 
         Args:
             lines: The lines.
@@ -374,59 +398,65 @@ class Rows:
             numbers: Their numbers within the files.
             zone: Time zone of timestamps without one.
             by_path: The broker id in the file's path, for lines without a broker id; None if it has none.
-            since_us: If given, fetches that a broker handled before this time are left out.
+            since_us: If given, requests that a broker handled before this time are left out.
         """
         is_read = np.zeros(len(lines), bool)
-        if fetch_scanner.is_loaded():
-            self._add_fetches(fetch_scanner.scan_fetches(lines, zone), is_read, files, numbers, by_path, since_us)
-        places = np.flatnonzero(~is_read)
-        others = parse_fetches([lines[place] for place in places.tolist()], zone)
-        others = replace(others, numbers=places[others.numbers])
-        self._add_fetches(others, is_read, files, numbers, by_path, since_us)
+        compiled = (fetch_scanner.scan_fetches, fetch_scanner.scan_produces) if fetch_scanner.is_loaded() else ()
+        parsers: list[Callable[[Sequence[bytes], tzinfo], _Lines]] = [*compiled, parse_fetches, parse_produces]
+        for parse in parsers:
+            places = np.flatnonzero(~is_read)
+            found = parse([lines[place] for place in places.tolist()], zone)
+            is_read[self._add_columns(found, places, files, numbers, by_path, since_us)] = True
         return is_read
 
-    def _add_fetches(
+    def _add_columns(
         self,
-        fetches: FetchLines | fetch_scanner.ScannedFetches,
-        is_read: npt.NDArray[np.bool_],
+        found: _Lines,
+        places: npt.NDArray[Any],
         files: npt.NDArray[Any],
         numbers: npt.NDArray[Any],
         by_path: int | None,
         since_us: int | None,
-    ) -> None:
-        """Add and count fetches, and mark their lines in `is_read`; see `add_fetches`."""
+    ) -> npt.NDArray[Any]:
+        """Add and count fetches or produces, which were found among the lines at `places`; return their places.
+
+        See `add_lines` for the other arguments.
+        """
         counts = self._tally.counts
         if by_path is None:
-            fetches = fetches.where(fetches.brokers != NO_BROKER)
+            found = found.where(found.brokers != NO_BROKER)
         if since_us is not None:
-            fetches = fetches.where(fetches.times()["start_us"] >= since_us)
-        skipped = np.array([is_sent_to_controller(*sender) for sender in fetches.senders()], bool)
-        relevant, bodies = fetches.where(~skipped).with_bodies()
-        skipped_numbers = fetches.numbers[skipped]
-        is_read[relevant.numbers] = is_read[skipped_numbers] = True
-        unnamed = np.sum(fetches.brokers[is_read[fetches.numbers]] == NO_BROKER)
+            found = found.where(found.times()["start_us"] >= since_us)
+        skipped = np.array([is_sent_to_controller(*sender) for sender in found.senders()], bool)
+        relevant, bodies = found.where(~skipped).with_bodies()
+        skipped_brokers = found.brokers[skipped]
         of_lines = {
-            "requests": len(relevant) + len(skipped_numbers),
-            "no_broker": unnamed,
-            "controller": len(skipped_numbers),
+            "requests": len(relevant) + len(skipped_brokers),
+            "no_broker": np.sum(relevant.brokers == NO_BROKER) + np.sum(skipped_brokers == NO_BROKER),
+            "controller": len(skipped_brokers),
         }
         counts.update({cause: int(number) for cause, number in of_lines.items() if number})
-        if not len(relevant):
-            return
-        times, fields = relevant.times(), relevant.fields()
-        self._tally.count_fetches(bodies, times["remote_us"], int(np.sum(relevant.has_rack())))
-        self._tally.count_span(int(np.min(times["arrival_us"])), int(np.max(times["answered_us"])))
-        connections = pa.array(fields["connection"], pa.string())
-        columns = {
-            **times,
-            **fields,
-            "file": files[relevant.numbers],
-            "line": numbers[relevant.numbers],
-            "broker": np.where(relevant.brokers == NO_BROKER, by_path or 0, relevant.brokers),
-            "connection": connections,
-            "session": session_keys(bodies.limits[:, 5], *relevant.sessions(), connections),
-        }
-        self._batches.append(fetch_batch(columns, bodies, {"row": REQUEST, "piece": self._piece}, READ))
+        read = places[relevant.numbers]
+        if len(relevant):
+            times, fields = relevant.times(), relevant.fields()
+            self._tally.count_span(int(np.min(times["arrival_us"])), int(np.max(times["answered_us"])))
+            connections = pa.array(fields["connection"], pa.string())
+            columns = {
+                **times,
+                **fields,
+                "file": files[read],
+                "line": numbers[read],
+                "broker": np.where(relevant.brokers == NO_BROKER, by_path or 0, relevant.brokers),
+                "connection": connections,
+            }
+            constants = {"row": REQUEST, "piece": self._piece}
+            if isinstance(bodies, ProduceColumns):
+                self._batches.append(produce_batch(columns, bodies, constants, READ))
+            elif isinstance(relevant, FetchLines | fetch_scanner.ScannedFetches):
+                self._tally.count_fetches(bodies, times["remote_us"], int(np.sum(relevant.has_rack())))
+                columns["session"] = session_keys(bodies.limits[:, 5], *relevant.sessions(), connections)
+                self._batches.append(fetch_batch(columns, bodies, constants, READ))
+        return np.append(read, places[found.numbers[skipped]])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches."""
@@ -463,7 +493,7 @@ def in_time(row: AnyRow, since_us: int, text: str, tally: Tally) -> AnyRow:
 
 
 def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> AnyRow:
-    """Return the row of a line that is no fetch that `parse_fetches` reads; None if it is only counted in `tally`.
+    """Return the row of a line that `Rows.add_lines` has not read; None if it is only counted in `tally`.
 
     `by_path` is the broker id in the file's path, which applies to lines without a broker id; None if it has none.
     """
