@@ -55,6 +55,11 @@ class SelectedAppends:
     def __init__(self, facts: FactColumns[Append], rows: Integers) -> None:
         self.facts, self.rows = facts, rows
 
+    @classmethod
+    def none(cls) -> SelectedAppends:
+        """Return a selection without appends."""
+        return cls(FactColumns.none(Append), np.arange(0))
+
     def __len__(self) -> int:
         return len(self.rows)
 

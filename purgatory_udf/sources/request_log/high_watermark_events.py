@@ -18,13 +18,17 @@ from purgatory_udf.sources.request_log.append_offsets import SelectedAppends
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.logged_request import Place
 from purgatory_udf.sources.request_log.partition_facts import (
+    INTERVAL,
+    MAX_INTERVALS,
     Append,
     Booleans,
+    FactColumns,
     FollowerCopy,
     Integers,
     PartitionFacts,
     ReaderPosition,
     RecordDeletion,
+    order_by,
 )
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, LeadershipState, TimeRange
 
@@ -255,13 +259,23 @@ class EventSweep:
             appends: Appends in offset order.
             start_us: A time before all facts of the partition; the initial log end offset is written there.
         """
+        yield from self._begin(appends, start_us)
+        changes = self._changes_to_write(leadership)
+        yield from (
+            self._offset_changes(changes, appends)
+            if self._only_moves_offsets(appends)
+            else self._one_by_one(changes, appends)
+        )
+
+    def _begin(self, appends: SelectedAppends, start_us: int) -> Iterator[TimedEvent]:
         self._transactional |= appends.has_any("transaction") or appends.has_any("ends_transaction")
         if self._replica.end is None and start_us < self._range.until_us:
             yield from self._initial_end(appends, start_us)
-        changes = self._changes_to_write(leadership)
-        if self._only_moves_offsets(appends):
-            yield from self._offset_changes(changes, appends)
-            return
+
+    def _one_by_one(
+        self, changes: Sequence[LeadershipState], appends: SelectedAppends
+    ) -> Iterator[TimedEvent | OffsetChanges]:
+        """Yield the events of the entries, each of which may cause events of any kind."""
         for time, *_, what in self._in_order(changes, appends):
             if time >= self._range.until_us:
                 break
@@ -284,96 +298,24 @@ class EventSweep:
         if self._transactional or self._follows or facts.deletions or facts.copies or self._log_starts.get(broker):
             return False
         offset, replica, log_start = (facts.positions.integers(name) for name in ("offset", "replica", "log_start"))
-        has_other = np.any(offset < 0) or np.any((replica == broker) & (log_start > 0))
-        has_other |= np.any(appends.integers("wait_ms") >= 0)
-        return not (has_other or np.any(appends.integers("end") < 0) or np.any(appends.integers("bytes") < 0))
+        has_other = _has_below_0(offset) or bool(np.any((replica == broker) & (log_start > 0)))
+        has_other = has_other or bool(np.any(appends.integers("wait_ms") >= 0))
+        return not (has_other or _has_below_0(appends.integers("end")) or _has_below_0(appends.integers("bytes")))
 
     def _offset_changes(
         self, changes: Sequence[LeadershipState], appends: SelectedAppends
     ) -> Iterator[TimedEvent | OffsetChanges]:
         """Do the same as for entries one by one, with columns of appends and positions."""
-        positions = self._facts.positions
-        times = np.concatenate(
-            [[state.at_us for state in changes], appends.integers("check_us"), positions.integers("wake_us")]
-        ).astype(np.int64)
-        order = np.argsort(times, kind="stable")
-        order = order[: int(np.searchsorted(times[order], self._range.until_us))]
-        stops = [number for number, state in enumerate(changes) if _is_stop(state)]
-        first_of_stops = np.flatnonzero(np.isin(order, stops)).tolist()
-        for begin, end in pairwise(sorted({*range(0, len(order), _ENTRIES), *first_of_stops, len(order)})):
-            some = order[begin:end]
-            yield from self._offset_changes_of(changes, appends, some, times[some])
+        for (events,) in _rounds([_OffsetMoves(self, changes, appends)], self._range.until_us):
+            yield from events
 
-    def _offset_changes_of(
-        self, changes: Sequence[LeadershipState], appends: SelectedAppends, entries: Integers, times: Integers
-    ) -> Iterator[TimedEvent | OffsetChanges]:
-        """Yield the events of consecutive entries: leadership changes, and after these appends and positions.
-
-        Only the first entry may be a stop of the broker.
-        """
-        first, known = len(changes), self._replica
-        if entries[0] < first and _is_stop(changes[int(entries[0])]):
-            known.ends.clear()
-        at = np.maximum(times, self._range.from_us)
-        is_append = (entries >= first) & (entries < first + len(appends))
-        is_position = entries >= first + len(appends)
-        rows = appends.rows[entries[is_append] - first]
-        of_appends, positions = appends.facts, self._facts.positions
-        places = entries[is_position] - first - len(appends)
-        offset = np.full(len(entries), _UNKNOWN)
-        offset[is_append] = of_appends.integers("end")[rows]
-        offset[is_position] = positions.integers("offset")[places]
-        replica = np.full(len(entries), _UNKNOWN)
-        replica[is_position] = positions.integers("replica")[places]
-        is_consumer = is_position & (replica < 0)
-
-        def highest(wanted: Booleans, before: int | None) -> tuple[Integers, Booleans]:
-            """Return the highest wanted offset until each entry, and whether the entry has raised it."""
-            start = [_UNKNOWN if before is None else before]
-            until = np.maximum.accumulate(np.concatenate([start, np.where(wanted, offset, _UNKNOWN)]))
-            return until[1:], until[1:] > until[:-1]
-
-        ends, is_moved = highest(is_append, known.end)
-        followers = _distinct(replica[is_position & ~is_consumer])
-        by_follower = {follower: highest(replica == follower, known.ends.get(follower)) for follower in followers}
-        for follower, (reached, is_raised) in by_follower.items():
-            known.ends[follower] = int(reached[-1])
-            is_moved |= is_raised
-        derived = np.full(len(entries), _UNKNOWN)
-        is_change = entries < first
-        for number, (begin, end) in enumerate(pairwise([0, *np.flatnonzero(is_change).tolist(), len(entries)])):
-            if number:
-                fields = changes[int(entries[begin])].fields
-                if "isr" in fields:
-                    known.isr, known.min_isr = tuple(fields["isr"]), fields.get("min_isr", known.min_isr)
-                self._status = partition_status.status_after(self._status, fields)
-                yield self._event(int(at[begin]), STATE_RANK, **fields)
-            if known.isr is not None and not (known.min_isr is not None and len(known.isr) < known.min_isr):
-                constant = {member: known.ends.get(member, _UNKNOWN) for member in known.isr if member != known.broker}
-                of_members = [
-                    by_follower[member][0][begin:end] if member in by_follower else np.full(end - begin, reached_end)
-                    for member, reached_end in constant.items()
-                ]
-                derived[begin:end] = np.minimum.reduce([ends[begin:end], *of_members])
-        shown = np.maximum(derived, np.where(is_consumer, offset, _UNKNOWN))
-        start_mark = _UNKNOWN if known.high_watermark is None else known.high_watermark
-        marks = np.maximum.accumulate(np.concatenate([[start_mark], shown]))
-        is_proven = is_consumer & (marks[1:] > marks[:-1])
-        known.end = None if ends[-1] == _UNKNOWN else int(ends[-1])
-        known.high_watermark = None if marks[-1] == _UNKNOWN else int(marks[-1])
-        if is_proven.any():
-            self._report.count("high_watermark_proven", int(np.count_nonzero(is_proven)))
-        self._keep_log_starts(replica[is_position], positions.integers("log_start")[places])
-        columns = np.full((3, len(entries)), -1)
-        size, batches, event_us = columns
-        size[is_append] = of_appends.integers("bytes")[rows]
-        batches[is_append] = np.where(of_appends.integers("file")[rows] >= 0, 1, -1)
-        event_us[is_append] = of_appends.integers("event_us")[rows]
-        # If the produce's own event has the same time, that event is the append.
-        written = np.flatnonzero((is_moved & ~(is_append & (event_us == at))) | is_proven)
-        kind = np.where(is_append, 0, np.where(is_consumer, 2, 1))
-        if len(written):
-            yield OffsetChanges(*(each[written] for each in (at, kind, offset, size, batches, replica)))
+    def _write_change(self, at: int, fields: dict[str, Any]) -> TimedEvent:
+        """Apply a leadership change of `_offset_changes`, and return its event."""
+        if "isr" in fields:
+            known = self._replica
+            known.isr, known.min_isr = tuple(fields["isr"]), fields.get("min_isr", known.min_isr)
+        self._status = partition_status.status_after(self._status, fields)
+        return self._event(at, STATE_RANK, **fields)
 
     def _keep_log_starts(self, replica: Integers, log_start: Integers) -> None:
         """Update the log start offsets of followers. They move no low watermark while that of the leader is 0."""
@@ -547,6 +489,254 @@ class EventSweep:
             ]
             fields = {"aborted": aborted} if aborted else {}
             yield self._event(at, STABLE_RANK, change="last_stable", offset=stable, **fields)
+
+
+def run_together(
+    given: Sequence[tuple[EventSweep, Sequence[LeadershipState], SelectedAppends, int]],
+) -> list[Iterator[TimedEvent | OffsetChanges]]:
+    """Return what `EventSweep.run` yields for each of several partitions, given its arguments.
+
+    The partitions have the same time range. Those that only move offsets are processed together.
+    """
+    if len(given) == 1:
+        return [sweep.run(leadership, appends, start_us) for sweep, leadership, appends, start_us in given]
+    events: list[Iterator[TimedEvent | OffsetChanges]] = []
+    together: list[_OffsetMoves] = []
+    places: list[int] = []
+    for sweep, leadership, appends, start_us in given:
+        first, changes = list(sweep._begin(appends, start_us)), sweep._changes_to_write(leadership)
+        if not sweep._only_moves_offsets(appends):
+            events.append(chain(first, sweep._one_by_one(changes, appends)))
+            continue
+        part = _OffsetMoves(sweep, changes, appends)
+        if part.highest_offset() >= _MOST_OFFSET:
+            events.append(chain(first, sweep._offset_changes(changes, appends)))
+            continue
+        places.append(len(events))
+        together.append(part)
+        events.append(iter(first))
+    for start in range(0, len(together), MAX_INTERVALS):
+        parts = together[start : start + MAX_INTERVALS]
+        rounds = list(_rounds(parts, parts[0].sweep._range.until_us))
+        for number, place in enumerate(places[start : start + MAX_INTERVALS]):
+            events[place] = chain(events[place], *(of_parts[number] for of_parts in rounds))
+    return events
+
+
+class _OffsetMoves(NamedTuple):
+    """Entries of a partition that only move offsets: leadership changes to write, appends, and readers' positions."""
+
+    sweep: EventSweep
+    changes: Sequence[LeadershipState]
+    appends: SelectedAppends
+
+    @property
+    def positions(self) -> FactColumns[ReaderPosition]:
+        """The positions of readers."""
+        return self.sweep._facts.positions
+
+    @property
+    def known(self) -> TrackedReplica:
+        """The log and its high watermark before the entries."""
+        return self.sweep._replica
+
+    def highest_offset(self) -> int:
+        """Return the highest offset before or in the entries."""
+        known = self.known
+        columns = self.appends.integers("end"), self.positions.integers("offset")
+        highest = [int(column.max()) for column in columns if len(column)]
+        return max([*highest, known.end or 0, known.high_watermark or 0, *known.ends.values()])
+
+
+# Offsets from here on do not fit into the interval of a partition, below which there is one for an unknown offset.
+_MOST_OFFSET = INTERVAL - 3
+
+
+def _rounds(parts: Sequence[_OffsetMoves], until_us: int) -> Iterator[list[list[TimedEvent | OffsetChanges]]]:
+    """Yield the events of partitions before a time, in rounds; each round has events of each partition.
+
+    A round begins with a stop of the broker, or after many entries.
+    """
+    entries, times, numbers = _in_time_order(parts, until_us)
+    if not len(entries):
+        return
+    changes = [state for part in parts for state in part.changes]
+    stops = [number for number, state in enumerate(changes) if _is_stop(state)]
+    first_of_parts = np.searchsorted(numbers, np.arange(len(parts)))[numbers]
+    is_first = (np.arange(len(entries)) - first_of_parts) % _ENTRIES == 0
+    if stops:
+        is_first |= np.isin(entries, stops)
+    begun = np.cumsum(is_first)
+    rounds = begun - begun[first_of_parts]
+    for number in range(int(rounds.max()) + 1):
+        some = np.flatnonzero(rounds == number)
+        yield _offset_changes_of(parts, entries[some], times[some], numbers[some])
+
+
+def _in_time_order(parts: Sequence[_OffsetMoves], until_us: int) -> tuple[Integers, Integers, Integers]:
+    """Return the entries of partitions before a time, with their times and the numbers of their partitions.
+
+    They are in the order of partitions and times. Entries are numbered: first the leadership changes of all partitions,
+    then their appends, and then their positions; this is also the order of simultaneous entries.
+    """
+    columns = [
+        *(np.array([state.at_us for state in part.changes], np.int64) for part in parts),
+        *(part.appends.integers("check_us") for part in parts),
+        *(part.positions.integers("wake_us") for part in parts),
+    ]
+    times = np.concatenate(columns)
+    numbers = np.tile(np.arange(len(parts)), 3).repeat(list(map(len, columns)))
+    entries = np.flatnonzero(times < until_us)
+    order = entries[order_by(*([numbers[entries]] if len(parts) > 1 else []), times[entries])]
+    return order, times[order], numbers[order]
+
+
+class _RunningMaximum:
+    """The highest offset until each of some entries, which are in the order of partitions.
+
+    Attributes:
+        starts: What is added to all offsets of a partition.
+    """
+
+    def __init__(self, numbers: Integers, count: int) -> None:
+        self._numbers = numbers
+        self.bounds = np.searchsorted(numbers, np.arange(count + 1))
+        self.starts = np.arange(count) * INTERVAL
+        self.unknown = self.starts - 2 if count > 1 else np.array([_UNKNOWN])
+        # Each partition has another place, for the offset before its entries.
+        self._places = np.arange(len(numbers)) + numbers + 1
+        self._first_places = self.bounds[:-1] + np.arange(count)
+        self._last_places = self.bounds[1:] + np.arange(count)
+
+    def of(self, offsets: Integers, before: Sequence[int | None]) -> tuple[Integers, Booleans, list[int | None]]:
+        """Return the highest offset until each entry, whether the entry has raised it, and the last one by partition.
+
+        Args:
+            offsets: The offset of each entry, moved by `starts`, or `unknown`.
+            before: The highest offset of each partition before its entries.
+        """
+        highest = np.empty(len(offsets) + len(before), np.int64)
+        highest[self._places] = offsets
+        highest[self._first_places] = [
+            unknown if known is None else start + known
+            for known, start, unknown in zip(before, self.starts.tolist(), self.unknown.tolist(), strict=True)
+        ]
+        highest = np.maximum.accumulate(highest)
+        reached, last = highest[self._places], highest[self._last_places]
+        known: list[int | None] = (last - self.starts).tolist()
+        for number in np.flatnonzero(last == self.unknown).tolist():
+            known[number] = None
+        return reached, reached > highest[self._places - 1], known
+
+
+def _offset_changes_of(
+    parts: Sequence[_OffsetMoves], entries: Integers, times: Integers, numbers: Integers
+) -> list[list[TimedEvent | OffsetChanges]]:
+    """Return the events of consecutive entries of each partition: leadership changes, and after these offset changes.
+
+    Only the first entry of a partition may be a stop of the broker. See `_in_time_order` for the entries.
+    """
+    maximum = _RunningMaximum(numbers, len(parts))
+    bounds = maximum.bounds.tolist()
+    changes = [state for part in parts for state in part.changes]
+    first, positions_from = len(changes), len(changes) + sum(len(part.appends) for part in parts)
+    is_change, is_position = entries < first, entries >= positions_from
+    is_append = ~(is_change | is_position)
+    rows, places = entries[is_append] - first, entries[is_position] - positions_from
+
+    def of_appends(name: str) -> Integers:
+        return _concatenated([part.appends.integers(name) for part in parts])[rows]
+
+    def of_positions(name: str) -> Integers:
+        return _concatenated([part.positions.integers(name) for part in parts])[places]
+
+    offset, replica = np.full(len(entries), -1), np.full(len(entries), _UNKNOWN)
+    offset[is_append], offset[is_position] = of_appends("end"), of_positions("offset")
+    replica[is_position] = of_positions("replica")
+    is_consumer = is_position & (replica < 0)
+    moved, unknown = offset + maximum.starts[numbers], maximum.unknown[numbers]
+
+    def highest(wanted: Booleans, before: Sequence[int | None]) -> tuple[Integers, Booleans, list[int | None]]:
+        return maximum.of(np.where(wanted, moved, unknown), before)
+
+    for part, begin, end in zip(parts, bounds, bounds[1:], strict=False):
+        if begin < end and entries[begin] < first and _is_stop(changes[int(entries[begin])]):
+            part.known.ends.clear()
+    ends, is_moved, last_ends = highest(is_append, [part.known.end for part in parts])
+    by_follower: dict[int, Integers] = {}
+    followed: list[tuple[int, int, int]] = []
+    for follower in np.unique(replica[is_position & ~is_consumer]).tolist():
+        its_entries = np.flatnonzero(replica == follower)
+        before = [part.known.ends.get(follower) for part in parts]
+        by_follower[follower], is_raised, last = highest(replica == follower, before)
+        is_moved |= is_raised
+        its_parts, places_of_first = np.unique(numbers[its_entries], return_index=True)
+        for number, entry in zip(its_parts.tolist(), its_entries[places_of_first].tolist(), strict=True):
+            reached = last[number]
+            if reached is not None:
+                followed.append((entry, follower, reached))
+    at = np.maximum(times, parts[0].sweep._range.from_us)
+    of_parts: list[list[TimedEvent | OffsetChanges]] = [[] for _ in parts]
+    # The followers of a partition are known in the order in which they are first found.
+    for entry, follower, reached in sorted(followed):
+        parts[int(numbers[entry])].known.ends[follower] = reached
+    derived = unknown.copy()
+    change_entries = np.flatnonzero(is_change).tolist()
+    cuts = np.unique([*bounds, *change_entries]).tolist()
+    for begin, end in pairwise(cuts):
+        number = int(numbers[begin])
+        part, known = parts[number], parts[number].known
+        if is_change[begin]:
+            of_parts[number].append(part.sweep._write_change(int(at[begin]), changes[int(entries[begin])].fields))
+        if known.isr is not None and not (known.min_isr is not None and len(known.isr) < known.min_isr):
+            unreached = maximum.unknown[number]
+            of_members = [
+                by_follower[member][begin:end]
+                if member in by_follower
+                else unreached
+                if (reached := known.ends.get(member)) is None
+                else reached + maximum.starts[number]
+                for member in known.isr
+                if member != known.broker
+            ]
+            least = ends[begin:end]
+            for of_member in of_members:
+                least = np.minimum(least, of_member)
+            derived[begin:end] = least
+    shown = np.maximum(derived, np.where(is_consumer, moved, unknown))
+    _, is_raised, last_marks = maximum.of(shown, [part.known.high_watermark for part in parts])
+    is_proven = is_consumer & is_raised
+    log_start = of_positions("log_start")
+    raises_start = bool(np.any(log_start > 0))
+    proven = np.bincount(numbers[is_proven], minlength=len(parts)).tolist()
+    for number, part in enumerate(parts):
+        part.known.end, part.known.high_watermark = last_ends[number], last_marks[number]
+        if proven[number]:
+            part.sweep._report.count("high_watermark_proven", proven[number])
+        if raises_start:
+            is_its = numbers[is_position] == number
+            part.sweep._keep_log_starts(replica[is_position][is_its], log_start[is_its])
+    columns = np.full((3, len(entries)), -1)
+    size, batches, event_us = columns
+    size[is_append] = of_appends("bytes")
+    batches[is_append] = np.where(of_appends("file") >= 0, 1, -1)
+    event_us[is_append] = of_appends("event_us")
+    # If the produce's own event has the same time, that event is the append.
+    written = np.flatnonzero((is_moved & ~(is_append & (event_us == at))) | is_proven)
+    kind = np.where(is_append, 0, np.where(is_consumer, 2, 1))
+    values = [each[written] for each in (at, kind, offset, size, batches, replica)]
+    for of_part, (begin, end) in zip(of_parts, pairwise(np.searchsorted(written, bounds).tolist()), strict=True):
+        if begin < end:
+            of_part.append(OffsetChanges(*(each[begin:end] for each in values)))
+    return of_parts
+
+
+def _concatenated(columns: Sequence[Integers]) -> Integers:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def _has_below_0(values: Integers) -> bool:
+    return bool(len(values)) and bool(values.min() < 0)
 
 
 def _numbers(rows: Integers) -> Iterator[int]:

@@ -32,6 +32,12 @@ Key = tuple[str, int]
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
+# The facts of several partitions are processed like those of one: times and offsets of each partition are moved into a
+# separate interval of this length, because no rule compares those of different intervals. With at most this number of
+# intervals, all values are below 2**62.
+INTERVAL = 1 << 52
+MAX_INTERVALS = (1 << 10) - 1
+
 
 class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
     """Records appended to the log, or a request that may have caused an append.
@@ -477,6 +483,8 @@ F = TypeVar("F", bound=msgspec.Struct)
 Column = npt.NDArray[Any]
 # Number of facts that are made into columns, or read from them, at once; number of such chunks that are joined.
 _CHUNK, _CHUNKS = 4096, 64
+# Number of facts in blocks, which need less memory, that are made into columns at once.
+_CHUNK_OF_BLOCKS = 1 << 15
 _INTEGER_TYPES = [(each, np.iinfo(each).min, np.iinfo(each).max) for each in (np.int8, np.int16, np.int32, np.int64)]
 
 
@@ -590,6 +598,7 @@ class FactCollector(Generic[F]):
         self._fields = fields_of(kind)
         self._held: list[F] = []
         self._held_blocks: list[Integers] = []
+        self._in_blocks = 0
         # Small chunks are joined soon, because the C library keeps their memory for a long time.
         self._chunks: dict[str, list[Column]] = defaultdict(list)
         self._large_chunks: dict[str, list[Column]] = defaultdict(list)
@@ -597,7 +606,7 @@ class FactCollector(Generic[F]):
         self._texts: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return self._length + len(self._held) + sum(each.shape[1] for each in self._held_blocks)
+        return self._length + len(self._held) + self._in_blocks
 
     def append(self, fact: F) -> None:
         """Add a fact."""
@@ -612,7 +621,8 @@ class FactCollector(Generic[F]):
         if self._held:
             self._make_columns()
         self._held_blocks.append(rows)
-        if sum(each.shape[1] for each in self._held_blocks) >= _CHUNK:
+        self._in_blocks += rows.shape[1]
+        if self._in_blocks >= _CHUNK_OF_BLOCKS:
             self._make_columns_of_blocks()
 
     def columns(self) -> FactColumns[F]:
@@ -649,6 +659,7 @@ class FactCollector(Generic[F]):
         for name, values in self._columns_of(rows).items():
             self._add_chunk(name, _narrowed(values) if self._fields[name] else values)
         self._held_blocks.clear()
+        self._in_blocks = 0
 
     def _columns_of(self, rows: Integers) -> dict[str, Column]:
         return columns_of_appends(rows) if self._kind is Append else dict(zip(self._fields, rows, strict=True))
@@ -661,7 +672,7 @@ class FactCollector(Generic[F]):
             chunks.clear()
 
     def _objects(self, values: tuple[Any, ...]) -> Column:
-        if values and all(value is values[0] for value in values):
+        if len(set(map(id, values))) == 1:
             single = np.empty(1, object)
             single[0] = values[0]
             return np.broadcast_to(single, (len(values),))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from purgatory_udf.sources.request_log.high_watermark_events import (
     EventSweep,
     OffsetChanges,
     TimedEvent,
+    run_together,
 )
 from purgatory_udf.sources.request_log.internal_topics import OFFSETS_TOPIC, BatchIndex, StoredBatch, TransactionFacts
 from purgatory_udf.sources.request_log.leadership_changes import leadership_states
@@ -40,6 +41,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     FactColumns,
     FollowerCopy,
     HighWatermarkReading,
+    Integers,
     PartitionFacts,
 )
 from purgatory_udf.sources.request_log.partition_status import (
@@ -206,17 +208,17 @@ def follower_appends(
 
 
 class ProducedOffsets(NamedTuple):
-    """Offsets [base, end) of one partition of a produce; `time_us` is the time of the append's event.
+    """Offsets [base, end) of one partition of each of several produces, as columns.
 
-    `file`, `line` and `slot` identify the partition of the produce.
+    `time_us` are the times of the appends' events; `file`, `line` and `slot` identify the partitions of the produces.
     """
 
-    file: int
-    line: int
-    slot: int
-    base: int
-    end: int
-    time_us: int
+    file: Integers
+    line: Integers
+    slot: Integers
+    base: Integers
+    end: Integers
+    time_us: Integers
 
 
 @dataclass(slots=True)
@@ -230,7 +232,7 @@ class PartitionTimeline:
     snapshot: Callable[[], dict[str, Any]]
     events: Iterable[TimedEvent | OffsetChanges] = ()
     produced: Iterable[ProducedOffsets] = ()
-    unlogged: Iterable[Append] = ()
+    unlogged: SelectedAppends = field(default_factory=SelectedAppends.none)
     remote_reads: Sequence[ConsumerRead] = ()
 
     @property
@@ -275,8 +277,10 @@ def build_timelines(
         time_range: Range of the events to write.
     """
     builders = [_TimelineBuilder(partition, context, time_range) for partition in partitions]
-    correct_times([(builder.appends, builder.facts) for builder in builders if builder.has_events])
-    return [builder.timeline() for builder in builders]
+    built = [builder for builder in builders if builder.has_events]
+    correct_times([(builder.appends, builder.facts) for builder in built])
+    events = iter(run_together([builder.sweep_arguments() for builder in built]))
+    return [builder.timeline(next(events)) if builder.has_events else builder.without_events() for builder in builders]
 
 
 class _TimelineBuilder:
@@ -306,19 +310,22 @@ class _TimelineBuilder:
         self._logged = len(facts.appends)
         self.appends = _appends(facts, context, self._leadership, report)
 
-    def timeline(self) -> PartitionTimeline:
-        """Return the timeline, after the times of the facts have been corrected."""
-        if not self.has_events:
-            return PartitionTimeline(self._snapshot)
-        facts, appends, leadership, tiered = self.facts, self.appends, self._leadership, self._tiered
-        start_us = min([self._first_us, *appends.integers("check_us")[:1].tolist()]) - 1
-        events = chain(
-            self._sweep.run(leadership, appends, start_us),
-            group_moves(facts, self._context, leadership, self._range),
-            _tiered_events(facts, tiered.starts, self._range),
-        )
+    def sweep_arguments(self) -> tuple[EventSweep, Sequence[LeadershipState], SelectedAppends, int]:
+        """Return what `run_together` needs, after the times of the facts have been corrected."""
+        start_us = min([self._first_us, *self.appends.integers("check_us")[:1].tolist()]) - 1
+        return self._sweep, self._leadership, self.appends, start_us
+
+    def timeline(self, swept: Iterator[TimedEvent | OffsetChanges]) -> PartitionTimeline:
+        """Return the timeline, given the events of the sweep."""
+        facts, appends, tiered = self.facts, self.appends, self._tiered
+        moves = group_moves(facts, self._context, self._leadership, self._range)
+        events = chain(swept, moves, _tiered_events(facts, tiered.starts, self._range))
         produced = _produced(facts, self._logged, appends)
         return PartitionTimeline(self._snapshot, events, produced, appends.since_row(self._logged), tiered.remote)
+
+    def without_events(self) -> PartitionTimeline:
+        """Return the timeline of a partition without events."""
+        return PartitionTimeline(self._snapshot)
 
     def _snapshot(self) -> dict[str, Any]:
         has_start = self.has_events and self.facts.topic in self._context.tiered
@@ -382,10 +389,10 @@ def _produced(facts: PartitionFacts, logged: int, appends: SelectedAppends) -> I
     for start in range(0, len(rows), _CHUNK):
         some = slice(start, start + _CHUNK)
         names = ("file", "line", "slot", "base", "check_us")
-        file, line, slot, base_, check = (columns.integers(name)[rows[some]].tolist() for name in names)
-        yield from map(ProducedOffsets, file, line, slot, base_, ends[some].tolist(), check)
+        file, line, slot, base_, check = (columns.integers(name)[rows[some]] for name in names)
+        yield ProducedOffsets(file, line, slot, base_, ends[some], check)
     is_marker = (appends.integers("slot") >= 0) & (appends.integers("line") < 0)
-    for append in columns.in_order(appends.rows[is_marker]):
-        yield ProducedOffsets(
-            append.writer_file, append.writer_line, append.slot, append.base, append.end, append.check_us
-        )
+    if is_marker.any():
+        markers = appends.rows[is_marker]
+        of_writer = ("writer_file", "writer_line", "slot", "base", "end", "check_us")
+        yield ProducedOffsets(*(columns.integers(name)[markers] for name in of_writer))

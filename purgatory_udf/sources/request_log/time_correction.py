@@ -17,6 +17,8 @@ import numpy as np
 
 from purgatory_udf.sources.request_log.append_offsets import SelectedAppends, places_right
 from purgatory_udf.sources.request_log.partition_facts import (
+    INTERVAL,
+    MAX_INTERVALS,
     Append,
     AttemptColumns,
     Booleans,
@@ -29,12 +31,6 @@ from purgatory_udf.sources.request_log.partition_facts import (
 
 NEVER = 2**62
 
-# The facts of several partitions are corrected like those of one: the times and offsets of each partition are moved
-# into a separate interval of this length. Then no time or offset of one partition is evidence for another one. All
-# intervals are below `NEVER`.
-_INTERVAL = 1 << 52
-_MAX_INTERVALS = NEVER // _INTERVAL - 1
-
 
 def correct_times(partitions: Sequence[tuple[SelectedAppends, PartitionFacts]]) -> None:
     """Correct the times of appends and positions of partitions, in place.
@@ -42,8 +38,8 @@ def correct_times(partitions: Sequence[tuple[SelectedAppends, PartitionFacts]]) 
     Args:
         partitions: The appends of each partition in offset order, and its facts.
     """
-    for start in range(0, len(partitions), _MAX_INTERVALS):
-        some = partitions[start : start + _MAX_INTERVALS]
+    for start in range(0, len(partitions), MAX_INTERVALS):
+        some = partitions[start : start + MAX_INTERVALS]
         if len(some) == 1 or not _correct_together(some):
             for appends, facts in some:
                 correct_append_times(appends, facts.positions, facts.follower_attempts)
@@ -52,7 +48,7 @@ def correct_times(partitions: Sequence[tuple[SelectedAppends, PartitionFacts]]) 
 
 
 def _correct_together(partitions: Sequence[tuple[SelectedAppends, PartitionFacts]]) -> bool:
-    """Correct the times of partitions as those of one; return False, without a change, if this is impossible."""
+    """Correct the times of partitions as those of one (see `INTERVAL`), or return False if this is impossible."""
     all_appends, all_facts = zip(*partitions, strict=True)
     of_appends, of_positions = (_Parts(each) for each in (all_appends, [facts.positions for facts in all_facts]))
     of_readings = _Parts([facts.high_watermarks for facts in all_facts])
@@ -115,7 +111,7 @@ class _Parts:
         self.length = sum(lengths)
         # The number of each row's partition, and the start of its interval.
         self.numbers = np.repeat(np.arange(len(parts)), lengths)
-        self._starts = self.numbers * _INTERVAL
+        self._starts = self.numbers * INTERVAL
 
     def joined(self, name: str) -> Integers:
         """Return the values of a field of all partitions."""
@@ -135,7 +131,7 @@ class _Parts:
 
 
 def _joined_attempts(parts: Sequence[AttemptColumns]) -> AttemptColumns:
-    starts = np.repeat(np.arange(len(parts)) * _INTERVAL, list(map(len, parts)))
+    starts = np.repeat(np.arange(len(parts)) * INTERVAL, list(map(len, parts)))
     at, replica, offset, empty = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("at_us", "replica", "offset", "empty")
     )
@@ -143,7 +139,7 @@ def _joined_attempts(parts: Sequence[AttemptColumns]) -> AttemptColumns:
 
 
 def _moved(values: Integers, starts: Integers, least: int) -> Integers:
-    if len(values) and not (values.min() >= least and values.max() < _INTERVAL - 1):
+    if len(values) and not (values.min() >= least and values.max() < INTERVAL - 1):
         raise _OutOfIntervalError
     return values + starts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from purgatory_udf.backend.backend import LocalBackend
@@ -16,10 +17,9 @@ from purgatory_udf.sources.request_log.importing.carried_state import (
     CarriedState,
     StepFiles,
     StepState,
-    is_settled_append,
+    are_settled,
 )
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
-from purgatory_udf.sources.request_log.partition_facts import Append
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 
 
@@ -46,9 +46,6 @@ def test_state_of_other_format_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_append_is_settled_before_end_of_range() -> None:
     """Its event is at the time of its check, but not before the range."""
-    appends = [
-        Append(1, 1, check_us, 9, base=base, end=end) for check_us in (1, 6, 7) for base, end in ((0, 1), (-1, -1))
-    ]
-    settled = [is_settled_append(append, TimeRange(5, 7)) for append in appends]
-    assert settled == [True, False, True, False, False, False]
-    assert not is_settled_append(appends[0], TimeRange(5, 5))
+    base, end, check_us = np.array([[0, -1, 0, -1, 0, -1], [1, -1, 1, -1, 1, -1], [1, 1, 6, 6, 7, 7]])
+    assert are_settled(base, end, check_us, TimeRange(5, 7)).tolist() == [True, False, True, False, False, False]
+    assert not are_settled(base, end, check_us, TimeRange(5, 5)).any()

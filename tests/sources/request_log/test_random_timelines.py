@@ -234,7 +234,9 @@ def _contents(given: PartitionInput, timeline: PartitionTimeline) -> Iterator[An
     facts, report, _ = given
     events = timed_events(timeline.events, facts)
     yield from sorted(([*timed[:2], timed.event, timed.cause] for timed in events), key=lambda each: each[:2])
-    yield [[*offsets] for offsets in timeline.produced]
+    yield [
+        list(row) for produced in timeline.produced for row in zip(*(each.tolist() for each in produced), strict=True)
+    ]
     yield [*timeline.unlogged, *timeline.remote_reads]
     yield dict(sorted(report.counts.items()))
     yield timeline.sweep
@@ -360,8 +362,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("number", TIMELINES)
-@pytest.mark.parametrize("count", [2, 3, PARTITIONS])
-def test_partitions_together_have_same_timelines(number: int, count: int) -> None:
+@pytest.mark.parametrize(("count", "entries"), [(2, 1 << 16), (3, 1 << 16), (3, 2), (PARTITIONS, 1 << 16)])
+def test_partitions_together_have_same_timelines(
+    number: int, count: int, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`entries` of each partition are read at once as columns."""
+    monkeypatch.setattr(high_watermark_events, "_ENTRIES", entries)
     partitions = [RandomFacts(1_000 * number + each) for each in range(PARTITIONS)]
     context = partitions[0].context()
     alone = [_together([partition], context) for partition in partitions]

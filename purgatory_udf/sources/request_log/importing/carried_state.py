@@ -48,6 +48,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     SingleFact,
     attempt_rows,
     fields_of,
+    order_by,
 )
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 
@@ -79,7 +80,10 @@ def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     blocks: dict[type[SingleFact], list[Integers]] = {}
     for fact in facts:
         kind = type(fact)
-        if isinstance(fact, (FetchAttempt, AttemptRun)):
+        if isinstance(fact, Append) and fact.start_us >= before_us:
+            # Most single facts.
+            yield fact
+        elif isinstance(fact, (FetchAttempt, AttemptRun)):
             attempts.append(fact)
         elif isinstance(fact, FactBlock):
             if fact.has_attempts:
@@ -113,7 +117,7 @@ def _rows_to_carry(kind: type[SingleFact], rows: Integers, before_us: int) -> Bo
     kept = times >= before_us
     if kind in _RETAINED_BY_READER and len(old := np.flatnonzero(~kept)):
         readers = rows[_place_of(kind, "replica")][old]
-        order = np.lexsort((times[old], readers))
+        order = order_by(readers, times[old])
         readers, is_last = readers[order], np.ones(len(old), bool)
         is_last[:-1] = readers[1:] != readers[:-1]
         kept[old[order[is_last]]] = True
@@ -125,9 +129,9 @@ def _place_of(kind: type[SingleFact], name: str) -> int:
     return list(fields_of(kind)).index(name)
 
 
-def is_settled_append(append: Append, time_range: TimeRange) -> bool:
-    """Return whether the offsets of an append are known, and its event is before the end of the time range."""
-    return append.end >= 0 and append.base >= 0 and time_range.clamp(append.check_us) < time_range.until_us
+def are_settled(base: Integers, end: Integers, check_us: Integers, time_range: TimeRange) -> Booleans:
+    """Return whether the offsets of each append are known, and its event is before the end of the time range."""
+    return (base >= 0) & (end >= 0) & (np.maximum(check_us, time_range.from_us) < time_range.until_us)
 
 
 # By broker: the heartbeats answered by the thread that handled them, and the number of heartbeats.

@@ -32,8 +32,8 @@ from purgatory_udf.sources.request_log.importing.carried_state import (
     TIMELINES,
     HeartbeatCounts,
     StepState,
+    are_settled,
     facts_to_carry,
-    is_settled_append,
 )
 from purgatory_udf.sources.request_log.importing.import_passes import (
     Keep,
@@ -367,14 +367,14 @@ def _fixed_appends(
         timeline: The timeline.
         time_range: The range of the settled events.
     """
-    appends = [fact for fact in known if isinstance(fact, Append)]
-    numbers = np.arange(len(appends)) if facts.given is None else facts.given
-    for number, used in zip(numbers.tolist(), facts.appends, strict=False):
-        if is_settled_append(used, time_range):
-            appends[number].base, appends[number].end = used.base, used.end
-    for append in timeline.unlogged:
-        if is_settled_append(append, time_range):
-            yield append
+    appends = [fact for fact in known if type(fact) is Append]
+    base, end, check = (facts.appends.integers(name) for name in ("base", "end", "check_us"))
+    is_settled = are_settled(base, end, check, time_range)
+    logged, unlogged = np.flatnonzero(is_settled[: len(appends)]), timeline.unlogged.rows
+    numbers = logged if facts.given is None else facts.given[logged]
+    for number, base_, end_ in zip(numbers.tolist(), base[logged].tolist(), end[logged].tolist(), strict=True):
+        appends[number].base, appends[number].end = base_, end_
+    yield from facts.appends.in_order(unlogged[is_settled[unlogged]])
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ ROWS = 10_000
 # Number of facts after which a task serializes them; a larger number makes fewer rows, but takes more memory.
 FACTS = 20_000
 # Size of the serialized facts from which the timelines of several partitions are built together, in bytes.
-_TOGETHER = 1 << 20
+_TOGETHER = 1 << 21
 _FACT_PLACE = ("broker", "topic", "partition", "settled")
 
 
@@ -293,12 +293,11 @@ class TimelineRows:
     """Events of timelines and offsets of their produces, until there are enough for a batch of a schema.
 
     Rows with the same columns are together in a batch. The columns are lists of Python objects, except for changes of
-    offsets.
+    offsets and the offsets of produces.
     """
 
     _FIELDS: Mapping[str, Sequence[str]] = {
         CHANGE: CHANGE_FIELDS,
-        PRODUCED: ProducedOffsets._fields,
         REMOTE_READ: READ_FIELDS,
     }
 
@@ -309,13 +308,17 @@ class TimelineRows:
         self._changes: list[tuple[OffsetChanges, int]] = []
         self._partitions: list[tuple[int, str, int]] = []
         self._waiting = 0
+        self._produced: list[ProducedOffsets] = []
 
     def add(self, timeline: PartitionTimeline, facts: PartitionFacts) -> Batches:
         """Add the rows of a timeline, and yield the batches that are full."""
         yield from self._added(CHANGE, self._changes_of(timeline, facts))
         if self._waiting >= ROWS:
             yield from self._offset_changes()
-        yield from self._added(PRODUCED, timeline.produced)
+        for produced in timeline.produced:
+            self._produced.append(produced)
+            if sum(len(each.file) for each in self._produced) >= ROWS:
+                yield self._batch_of_produced()
         yield from self._added(REMOTE_READ, _reads_of(timeline, facts))
 
     def _added(self, part: str, rows: Iterable[tuple[Any, ...]]) -> Batches:
@@ -348,9 +351,17 @@ class TimelineRows:
             yield _batch_of_offset_changes(self._changes, self._partitions, self._schema)
         self._changes, self._partitions, self._waiting = [], [], 0
 
+    def _batch_of_produced(self) -> pa.RecordBatch:
+        joined = zip(ProducedOffsets._fields, map(np.concatenate, zip(*self._produced, strict=True)), strict=True)
+        columns = {name: pa.array(values) for name, values in joined}
+        self._produced = []
+        return _batch_of_columns(PRODUCED, columns, self._schema)
+
     def rest(self) -> Batches:
         """Yield the remaining rows."""
         yield from self._offset_changes()
+        if self._produced:
+            yield self._batch_of_produced()
         for part, held in self._rows.items():
             if held:
                 yield batch_of_part(part, self._FIELDS[part], held, self._schema)
@@ -695,7 +706,6 @@ def _batch_of_offset_changes(
         "replica_id": pa.array(all_changes.replica, mask=all_changes.replica < 0),
     }
     columns = {
-        "part": pa.repeat(CHANGE, count),
         "time_us": pa.array(all_changes.at_us),
         "rank": pa.array(RANKS_OF_OFFSETS).take(kinds),
         "broker": brokers,
@@ -706,8 +716,15 @@ def _batch_of_offset_changes(
         "sub": pa.array(starts[of_partition] + np.arange(count)),
         "change": pa.StructArray.from_arrays([moved[field.name] for field in CHANGED], fields=list(CHANGED)),
     }
+    return _batch_of_columns(CHANGE, columns, schema)
+
+
+def _batch_of_columns(part: str, columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of rows of one part; the columns of the schema that are not given are null."""
+    count = len(next(iter(columns.values())))
+    given = {"part": pa.repeat(part, count), **columns}
     arrays = [
-        columns[field.name].cast(field.type) if field.name in columns else nulls(count, field.type) for field in schema
+        given[field.name].cast(field.type) if field.name in given else nulls(count, field.type) for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
