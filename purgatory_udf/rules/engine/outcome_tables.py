@@ -25,9 +25,9 @@ from purgatory_udf.contract.tables import (
 )
 from purgatory_udf.rules.engine.column_access import COPIED_BYTES, gather_strings
 from purgatory_udf.rules.engine.jit import Int64Enum
-from purgatory_udf.rules.engine.jit.compiled_functions import copy_16, entry_point, inlined, int64
+from purgatory_udf.rules.engine.jit.compiled_functions import copy_16, entry_point, inlined, int64, load_int32, prefetch
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, sorted_unique, take_records
-from purgatory_udf.rules.engine.loop.arena import FORCING, SETTLED, ZERO, AnswerSource
+from purgatory_udf.rules.engine.loop.arena import FORCING, PART, SETTLED, ZERO, AnswerSource
 from purgatory_udf.rules.engine.loop.codes import (
     FOREVER,
     KINDS,
@@ -38,7 +38,6 @@ from purgatory_udf.rules.engine.loop.codes import (
     Error,
     Reader,
     Rule,
-    key_parts,
 )
 from purgatory_udf.rules.engine.loop.engine_state import Decisions
 from purgatory_udf.rules.engine.parallel_pieces import run_in_thread, threads_for
@@ -86,6 +85,10 @@ class FetcherType(Int64Enum):
     CONSUMER, FOLLOWER, NONE = range(3)
 
 
+# Parts are read once, from memory that the processor does not prefetch fast enough.
+_PART_BYTES, _PARTS_AHEAD = int64(PART.itemsize), int64(24)
+
+
 @entry_point
 def flatten(
     operations: Records,
@@ -98,7 +101,8 @@ def flatten(
     offsets: Records,
     part_bytes: Records,
     part_ints: Records,
-    fetch_bits: Records,
+    is_fetch: Records,
+    parts_address: int,
 ) -> int:
     """Write the columns of ended operations and of their parts.
 
@@ -113,7 +117,8 @@ def flatten(
         offsets: Filled: the first part of each ended operation in the columns of parts, then the number of parts.
         part_bytes: Filled: the bytes of each part.
         part_ints: Filled: a row for each `PartField`, a column for each part.
-        fetch_bits: Zeros; the bits of fetches are set, as in Arrow's bitmaps.
+        is_fetch: Filled: whether each ended operation is a fetch.
+        parts_address: The address of `parts`.
 
     Returns:
         The greatest error code of a part.
@@ -126,6 +131,7 @@ def flatten(
         total = 0
         for nth in range(operation.count):
             part = parts[first + nth]
+            prefetch(parts_address + (first + nth + _PARTS_AHEAD) * _PART_BYTES)
             # The attribute `size` of a numpy record is its number of elements.
             size = part["size"]
             total += size
@@ -142,13 +148,9 @@ def flatten(
         ints[Int32Field.RULE, o] = operation.rule
         ints[Int32Field.KEY, o] = parts[_first_key(operation, parts)].key if operation.count > 0 else no_key
         ints[Int32Field.TRIGGER, o] = parts[first + operation.trigger].key if operation.trigger != UNKNOWN else no_key
-        if fetch:
-            fetch_bits[o >> 3] |= 1 << (o & 7)
-            ints[Int32Field.FETCHER, o] = (
-                FetcherType.FOLLOWER if operation.mode == Reader.FOLLOWER else FetcherType.CONSUMER
-            )
-        else:
-            ints[Int32Field.FETCHER, o] = FetcherType.NONE
+        is_fetch[o] = fetch
+        fetcher = FetcherType.FOLLOWER if operation.mode == Reader.FOLLOWER else FetcherType.CONSUMER
+        ints[Int32Field.FETCHER, o] = fetcher if fetch else FetcherType.NONE
         watched[o] = operation.watched > 0
         offsets[o + 1] = at
     return greatest_error
@@ -224,71 +226,81 @@ def _status(operation: Any, fetch: bool) -> int:
 
 
 @entry_point
-def measure_strings(numbers: Records, starts: Records, is_null: Records, offsets: Records, bits: Records) -> int:
-    """Write offsets and validity bits of a column of strings, given by their numbers.
+def write_strings(
+    numbers: Records, starts: int, text: int, known: Records, offsets: Records, valid: Records, target: int
+) -> int:
+    """Write a column of strings, given by their numbers; return its size in bytes.
 
     Args:
         numbers: The number of each row's string.
-        starts: The first byte of each string, then the end of the last.
-        is_null: Whether a string is null.
+        starts: The address of the 32-bit offsets of the strings, and of the end of the last.
+        text: The address of the strings. Up to 16 bytes after each are copied too.
+        known: Whether a string is not null.
         offsets: Filled with Arrow's offsets.
-        bits: Zeros; the bits of rows that are not null are set. Without rows, they are left out.
-
-    Returns:
-        The size of the column's strings in bytes.
+        valid: Filled: whether a row is not null. Empty if no string is null.
+        target: The address to write the strings to.
     """
     size = ZERO
     offsets[0] = 0
     for row in range(len(numbers)):
-        number = numbers[row]
-        size += starts[number + 1] - starts[number]
+        number, to = int64(numbers[row]), target + size
+        begin, end = load_int32(starts, number), load_int32(starts, number + 1)
+        copy_16(to, text + begin)
+        # Most are shorter.
+        for copied in range(COPIED_BYTES, end - begin, COPIED_BYTES):
+            copy_16(to + copied, text + begin + copied)
+        size += end - begin
         offsets[row + 1] = size
-    if len(bits) > 0:
-        for row in range(len(numbers)):
-            bits[row >> 3] |= (1 - is_null[numbers[row]]) << (row & 7)
+    for row in range(len(valid)):
+        valid[row] = known[numbers[row]]
     return size
 
 
 @entry_point
-def copy_strings(numbers: Records, starts: Records, text: int, offsets: Records, target: int) -> None:
-    """Copy strings from the address `text` to the address `target`; up to 16 bytes after either are copied too."""
+def take_numbers(values: Records, numbers: Records, taken: Records) -> None:
+    """Fill `taken` with the values that have these numbers. Arrow and numpy need several times as long."""
     for row in range(len(numbers)):
-        begin, end = starts[numbers[row]], starts[numbers[row] + 1]
-        to = target + offsets[row]
-        copy_16(to, text + begin)
-        # Most are shorter.
-        at = begin + COPIED_BYTES
-        while at < end:
-            to += COPIED_BYTES
-            copy_16(to, text + at)
-            at += COPIED_BYTES
+        taken[row] = values[numbers[row]]
 
 
 class _Strings:
-    """Strings by number, and columns of them. Arrow's own `take` needs twice the time."""
+    """Strings by number, and columns of them. Arrow's own `take` needs several times as long."""
 
     def __init__(self, strings: Sequence[str | None]) -> None:
-        texts = [string.encode() if string else b"" for string in strings]
-        self._is_null = np.array([string is None for string in strings], np.uint8)
-        self._has_null = None in strings
-        self._starts = np.fromiter(accumulate(map(len, texts), initial=0), np.int32, len(texts) + 1)
-        self._text = np.frombuffer(b"".join(texts) + bytes(COPIED_BYTES), np.uint8)
+        known = [string or "" for string in strings]
+        text = "".join(known)
+        lengths = [*map(len, known)] if text.isascii() else [len(string.encode()) for string in known]
+        self._known, self._has_null = np.array([string is not None for string in strings], bool), None in strings
+        self._longest = max(lengths, default=0)
+        self._lengths = np.array(lengths, np.int32)
+        self._starts = np.fromiter(accumulate(lengths, initial=0), np.int32, len(known) + 1)
+        self._text = text.encode() + bytes(COPIED_BYTES)
+        self._addresses = pa.py_buffer(self._starts).address, pa.py_buffer(self._text).address
 
     def column(self, numbers: Records) -> pa.Array:
         """Return the strings with these numbers."""
-        offsets = np.empty(len(numbers) + 1, np.int32)
-        bits = np.zeros((len(numbers) + 7) // 8 if self._has_null else 0, np.uint8)
-        size = measure_strings(numbers, self._starts, self._is_null, offsets, bits)
+        size = len(numbers) * self._longest
+        if size > _MAX_UNMEASURED:
+            size = int(self._lengths[numbers].sum(dtype=np.int64))
         if size > INT32_MAX:
             raise OverflowError(f"{len(numbers)} strings have {size} bytes, more than an Arrow array can have")
-        target = np.empty(size + COPIED_BYTES, np.uint8)
-        copy_strings(numbers, self._starts, int64(self._text.ctypes.data), offsets, int64(target.ctypes.data))
-        return pa.StringArray.from_buffers(
-            len(numbers),
-            pa.py_buffer(offsets),
-            pa.py_buffer(target[:size]),
-            pa.py_buffer(bits) if self._has_null else None,
-        )
+        offsets, target = np.empty(len(numbers) + 1, np.int32), np.empty(size + COPIED_BYTES, np.uint8)
+        valid, text = np.empty(len(numbers) if self._has_null else 0, bool), pa.py_buffer(target)
+        size = write_strings(numbers, *self._addresses, self._known, offsets, valid, text.address)
+        buffers = [_bitmap(valid) if self._has_null else None, pa.py_buffer(offsets), text.slice(0, size)]
+        return pa.Array.from_buffers(pa.string(), len(numbers), buffers)
+
+
+# Space for a column of strings is measured if it may need more than this number of bytes.
+_MAX_UNMEASURED = 1 << 26
+
+
+def _bitmap(is_set: Records) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(is_set, bitorder="little"))
+
+
+def _bool_array(values: Records) -> pa.Array:
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bitmap(values)])
 
 
 def _repeat(text: str, count: int) -> pa.Array:
@@ -300,21 +312,17 @@ def _repeat(text: str, count: int) -> pa.Array:
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(value * count))
 
 
-def _by_number(names: dict[int, str | None]) -> _Strings:
+def _by_number(names: dict[int, str], absent: str | None = "") -> _Strings:
     """Return the name of each number, from 0 to the greatest."""
-    return _Strings([names.get(number) for number in range(max(names) + 1)])
+    return _Strings([names.get(number, absent) for number in range(max(names) + 1)])
 
 
 _RULES = _by_number({int(rule): rule.name.lower() for rule in Rule})
 # A partition without a response has no error.
-_ERRORS = _by_number({int(error): error.name for error in Error if error is not Error.UNANSWERED})
+_ERRORS = _by_number({int(error): error.name for error in Error if error is not Error.UNANSWERED}, None)
 _KINDS = _by_number({int(code): kind for code, kind in KINDS.items()})
 _STATUS = _by_number({int(status): status.name.lower() for status in WatchStatus})
-_FETCHERS = _by_number({int(one): None if one is FetcherType.NONE else one.name.lower() for one in FetcherType})
-
-
-def _take(values: pa.Array, indices: Records) -> pa.Array:
-    return pc.take(values, pa.array(indices), boundscheck=False)
+_FETCHERS = _Strings([None if one is FetcherType.NONE else one.name.lower() for one in FetcherType])
 
 
 def _int_array(column: Records) -> pa.Array:
@@ -341,15 +349,24 @@ def _ids(ids: pa.Array, rows: Records) -> pa.Array:
     return column
 
 
+_NO_PARTITION = str(NO_PARTITION)
+
+
 class _KeyNames:
     """Topics, partitions and readable names of keys; the last readable name is null and means "no key"."""
 
     def __init__(self, keys: list[str]) -> None:
-        parts = [key_parts(key) for key in keys]
+        parts = [key.split("/", 2) for key in keys]
         self.topic = _Strings([topic for _, _, topic in parts])
-        self.partition = pa.array([partition for _, partition, _ in parts], pa.int32())
-        readable = [topic if partition == NO_PARTITION else f"{topic}-{partition}" for _, partition, topic in parts]
+        self._partitions = np.array([int(partition) for _, partition, _ in parts], np.int32)
+        readable = [topic if partition == _NO_PARTITION else f"{topic}-{partition}" for _, partition, topic in parts]
         self.readable = _Strings([*readable, None])
+
+    def partition(self, keys: Records) -> pa.Array:
+        """Return the partitions of these keys."""
+        partitions = np.empty(len(keys), np.int32)
+        take_numbers(self._partitions, keys, partitions)
+        return pa.array(partitions)
 
 
 class OutcomeColumns:
@@ -372,7 +389,7 @@ class OutcomeColumns:
         self._ints = np.empty((len(Int32Field), operations), np.int32)
         self._watched, self._offsets = np.empty(operations, bool), np.empty(operations + 1, np.int32)
         self._part_bytes, self._part_ints = np.empty(parts, np.int64), np.empty((len(PartField), parts), np.int32)
-        self._fetch_bits = np.zeros((operations + 7) // 8, np.uint8)
+        is_fetch = np.empty(operations, bool)
         self._greatest_error = flatten(
             attribute_view(decided.all_operations),
             attribute_view(decided.all_parts),
@@ -384,8 +401,10 @@ class OutcomeColumns:
             self._offsets,
             self._part_bytes,
             self._part_ints,
-            self._fetch_bits,
+            is_fetch,
+            pa.py_buffer(decided.all_parts).address,
         )
+        self._fetches = _bitmap(is_fetch)
         if self._offsets[-1] < parts:
             self._part_bytes = self._part_bytes[: self._offsets[-1]]
             self._part_ints = self._part_ints[:, : self._offsets[-1]]
@@ -445,20 +464,20 @@ class OutcomeColumns:
             "cancelled_at": ended_at,
             "deadline": _timestamps(longs[Int64Field.DEADLINE]),
             "wait_ms": pa.array(longs[Int64Field.WAIT]),
-            "watched": pa.array(self._watched),
+            "watched": _bool_array(self._watched),
             "completed_by": rule,
             "reason": rule,
             "trigger": names.readable.column(ints[Int32Field.TRIGGER]),
             "bytes": self._of_fetches(longs[Int64Field.BYTES]),
             "fetcher": _FETCHERS.column(ints[Int32Field.FETCHER]),
-            "after_end": pa.array(longs[Int64Field.ENDED] > self._end_us),
+            "after_end": _bool_array(longs[Int64Field.ENDED] > self._end_us),
             "answered_bytes": self._of_fetches(longs[Int64Field.ANSWERED]),
             "partitions": partitions(),
         }
 
     def _of_fetches(self, values: Records) -> pa.Array:
         """Return a column that is null for other operations than fetches."""
-        buffers = [pa.py_buffer(self._fetch_bits), pa.py_buffer(values)]
+        buffers = [self._fetches, pa.py_buffer(values)]
         return pa.Array.from_buffers(pa.int64(), len(values), buffers)
 
     def _partitions(self) -> pa.Array:
@@ -470,7 +489,7 @@ class OutcomeColumns:
             recorded = errors == Error.RECORDED
             recorded_names = self._decided.errors.take(pa.array(ints[PartField.ERROR_TEXT][recorded]))
             error = pc.replace_with_mask(error, pa.array(recorded), recorded_names)
-        values = [names.topic.column(ints[PartField.KEY]), _take(names.partition, ints[PartField.KEY]), error]
+        values = [names.topic.column(ints[PartField.KEY]), names.partition(ints[PartField.KEY]), error]
         fields = pa.StructArray.from_arrays([*values, pa.array(self._part_bytes)], fields=list(OUTCOME_PARTITION))
         return pa.ListArray.from_arrays(pa.array(self._offsets), fields)
 
@@ -491,7 +510,7 @@ class OutcomeColumns:
             "kind": _KINDS.column(ints[WatchInt32Field.CODE]),
             "broker": pa.array(ints[WatchInt32Field.BROKER]),
             "topic": names.topic.column(key),
-            "partition": _take(names.partition, key),
+            "partition": names.partition(key),
             "keys": pa.array(ints[WatchInt32Field.KEYS]),
             "started_at": _timestamps(longs[WatchInt64Field.STARTED]),
             "deadline": _timestamps(longs[WatchInt64Field.DEADLINE]),

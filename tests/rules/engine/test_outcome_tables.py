@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,18 @@ def test_few_of_many_keys_keep_their_names() -> None:
 @given(st.lists(st.one_of(st.none(), st.text(max_size=40)), min_size=1, max_size=20), st.data())
 def test_strings_by_number_equal_those_of_arrow(strings: list[str | None], data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(0, len(strings) - 1), max_size=40))
-    column = outcome_tables._Strings(strings).column(np.array(numbers, np.int32))
-    column.validate(full=True)
-    assert column.to_pylist() == [strings[number] for number in numbers]
+    for most_unmeasured in (1 << 20, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(outcome_tables, "_MAX_UNMEASURED", most_unmeasured)
+            column = outcome_tables._Strings(strings).column(np.array(numbers, np.int32))
+        column.validate(full=True)
+        assert column.to_pylist() == [strings[number] for number in numbers]
+
+
+def test_column_of_two_gigabytes_is_refused() -> None:
+    """The size of the strings is known before they are written."""
+    strings = outcome_tables._Strings(["", "x" * (1 << 16)])
+    with pytest.raises(
+        OverflowError, match=r"^40000 strings have 2621440000 bytes, more than an Arrow array can have$"
+    ):
+        strings.column(np.ones(40_000, np.int32))
