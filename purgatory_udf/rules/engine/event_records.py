@@ -123,7 +123,7 @@ _MIN_SLOTS = int64(1 << 8)
 # Odd constants for 32-bit multiplicative hashing, so that a topic's partitions and brokers are spread evenly over the
 # slots.
 _PARTITION_FACTOR, _BROKER_FACTOR, _LOW_BITS = int64(0x9E3779B9), int64(0x91E10DA5), int64(2**32 - 1)
-_ZERO, _UNBOUNDED = int64(0), int64(INT32_MAX)
+_ZERO, _UNBOUNDED, _EARLIEST = int64(0), int64(INT32_MAX), int64(-(1 << 63))
 
 # With fewer requests than this, prefetching all rows of their columns costs more than it saves.
 _MAX_ROWS_PER_REQUEST = int64(16)
@@ -172,21 +172,19 @@ def parse_events(arenas: Records, begin: int, end: int) -> None:
     for first in range(begin, end, BLOCK):
         last = min(first + BLOCK, end)
         _parse_block(arena, first, last)
-        _check_order(arena, max(begin + 1, first), last)
 
 
 @helper
 def _parse_block(arena: Arena, first: int, last: int) -> None:
     """Parse at most `BLOCK` rows. Events and requests are numbered in the order of the rows."""
     first_event, purgatory_keys = arena.event_count, arena.purgatory_key_count
+    _look_up_codes(arena, first, last)
     e, requests = first_event, arena.request_count
     changes = fetches = produces = others = _ZERO
     for row in range(first, last):
-        code = _lookup(arena, EventColumn.TYPE, row, _TYPES, _ZERO)
-        change = _lookup(arena, EventColumn.CHANGE, row, _CHANGES, _ZERO)
-        code = change if code == _PARTITION else code
         this = _block_row_at(arena, row - first)
-        this.code, this.event, this.request = code, e, requests
+        code = this.code
+        this.event, this.request = e, requests
         e += _bit_of(_KNOWN, code) + _bit_of(_WITH_TOPIC, code)
         # Without branches: the row is written to the end of each list, and counted in the list of its kind.
         _request_row_at(arena, requests).row = row
@@ -199,6 +197,7 @@ def _parse_block(arena: Arena, first: int, last: int) -> None:
         produces += code == Code.PRODUCE
         _block_row_at(arena, others).other = row
         others += _bit_of(_OTHERS, code)
+    _copy_times(arena, first, last)
     arena.event_count, arena.request_count = e, requests
     if _MAX_ROWS_PER_REQUEST * (fetches + produces) > last - first:
         _prefetch_requests(arena, first, last)
@@ -217,6 +216,20 @@ def _parse_block(arena: Arena, first: int, last: int) -> None:
         _parse_other(arena, row, _block_row_at(arena, row - first))
     if arena.purgatory_key_count > purgatory_keys:
         _note_purgatories(arena, first_event, purgatory_keys)
+
+
+@helper
+def _look_up_codes(arena: Arena, first: int, last: int) -> None:
+    """Look up the codes of at most `BLOCK` rows."""
+    changes = _ZERO
+    for row in range(first, last):
+        code = _lookup(arena, EventColumn.TYPE, row, _TYPES, _ZERO)
+        _block_row_at(arena, row - first).code = code
+        _block_row_at(arena, changes).change = row
+        changes += code == _PARTITION
+    for n in range(changes):
+        row = _block_row_at(arena, n).change
+        _block_row_at(arena, row - first).code = _lookup(arena, EventColumn.CHANGE, row, _CHANGES, _ZERO)
 
 
 @helper
@@ -255,13 +268,19 @@ def _note_purgatories(arena: Arena, first_event: int, known: int) -> None:
 
 
 @helper
-def _check_order(arena: Arena, first: int, last: int) -> None:
-    """Note whether one of the rows from `first` up to `last` is earlier than the one before it."""
-    unordered = _ZERO
-    before = _long(arena, EventColumn.TIME, first - 1, _UNKNOWN)
-    seq_before = _long(arena, EventColumn.SEQ, first - 1, _UNKNOWN)
+def _copy_times(arena: Arena, first: int, last: int) -> None:
+    """Copy `time_us` and `seq` to the events of the rows, and note whether an event is earlier than the one before it.
+
+    The values of a row that is no event are overwritten by the next one.
+    """
+    unordered, before, seq_before = _ZERO, _EARLIEST, _EARLIEST
+    if arena.event_count > 0:
+        earlier = _event_at(arena, arena.event_count - 1)
+        before, seq_before = earlier.t, earlier.seq
     for row in range(first, last):
         time, seq = _long(arena, EventColumn.TIME, row, _UNKNOWN), _long(arena, EventColumn.SEQ, row, _UNKNOWN)
+        event = _event_at(arena, _block_row_at(arena, row - first).event)
+        event.t, event.seq = time, seq
         # Without branches: many events have the time of the one before.
         unordered |= (before > time) | ((before == time) & (seq_before > seq))
         before, seq_before = time, seq
@@ -375,9 +394,8 @@ def _rehash(arena: Arena, slots: int) -> None:
 
 @inlined
 def _fill_event(arena: Arena, row: int, code: int, e: int) -> None:
-    """Fill event `e`, which is of kind `code`, with the row's time, `seq` and broker, and other fields with 0."""
+    """Fill event `e`, which is of kind `code`, with the row's broker, and other fields but `t` and `seq` with 0."""
     event = _event_at(arena, e)
-    event.t, event.seq = _long(arena, EventColumn.TIME, row, _UNKNOWN), _long(arena, EventColumn.SEQ, row, _UNKNOWN)
     event.broker, event.code, event.replica_id = _int(arena, EventColumn.BROKER, row, _ZERO), code, UNKNOWN
     event.delay, event.min_bytes, event.max_bytes, event.mode = 0, 0, 0, 0
     event.hard_max, event.single_batch, event.redirected = 0, 0, 0
@@ -618,6 +636,7 @@ def _rare_change(arena: Arena, row: int, code: int, e: int) -> None:
         topic_code = Code.LED if leads else Code.UNLED if code == Code.DELETED else Code.TOPIC_STOPPED
         _fill_event(arena, row, topic_code, e + 1)
         of_topic = _event_at(arena, e + 1)
+        of_topic.t, of_topic.seq = event.t, event.seq
         arena.nodes += 1
         of_topic.key = _key(arena, _ANY_BROKER, EventColumn.TOPIC, row, _NO_PARTITION)
         of_topic.offset, of_topic.size = _int(arena, EventColumn.PARTITION, row, _NO_PARTITION), _ZERO
