@@ -278,8 +278,17 @@ class LocalDataset(Dataset):
     def _where(self, column: str, condition: Condition) -> LocalDataset:
         if self._table is None:
             return self._derived(partial(rows_where, column, condition), self.schema)
-        chosen = (rows_where(column, condition, batch) for batch in self._table.to_batches())
-        return LocalDataset.of(pa.Table.from_batches([batch for batch in chosen if batch.num_rows], self.schema))
+        mask, first = condition(self._table.column(column)), 0
+        is_chosen = mask.fill_null(False).to_numpy()
+        chosen: list[pa.RecordBatch] = []
+        for batch in self._table.to_batches():
+            of_batch = is_chosen[first : first + batch.num_rows]
+            first += batch.num_rows
+            if of_batch.all():
+                chosen.append(batch)
+            elif of_batch.any():
+                chosen.append(batch.filter(pa.array(of_batch)))
+        return LocalDataset.of(pa.Table.from_batches(chosen, self.schema))
 
     def _size(self) -> int | None:
         """Return the size of the rows, or of those from which they are computed, if known."""
