@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,13 +34,20 @@ from purgatory_udf.sources.request_log.internal_topics import (
     replication_wait_ms,
 )
 from purgatory_udf.sources.request_log.partition_facts import (
+    INTERVAL,
+    MAX_INTERVALS,
     Append,
+    Booleans,
     FactColumns,
     Integers,
     PartitionFacts,
     ReaderPosition,
     order_by,
 )
+
+NEVER = 2**62
+# Offsets from here on do not fit into the interval of a partition.
+_MOST_OFFSET = INTERVAL - 1
 
 
 class SelectedAppends:
@@ -349,17 +357,154 @@ def appends_from_batches(
     return all_appends
 
 
-def appends_from_offsets(facts: PartitionFacts, classic: bool, report: Report) -> SelectedAppends:
-    """Return all appends in offset order, with offsets from responses and followers' fetches alone.
+class OffsetInput(NamedTuple):
+    """The input for the offsets of a partition's appends.
 
-    Adds unlogged appends to the facts. `classic`: whether the broker's group coordinator is a classic one.
+    Attributes:
+        facts: Facts of the partition at the broker.
+        classic: Whether the broker's group coordinator is a classic one.
+        report: Counts what could not be derived.
     """
+
+    facts: PartitionFacts
+    classic: bool
+    report: Report
+
+
+def appends_from_offsets(partitions: Sequence[OffsetInput]) -> list[SelectedAppends]:
+    """Return all appends in offset order, with offsets from responses and followers' fetches alone, by partition.
+
+    Adds unlogged appends to the facts.
+    """
+    if len(partitions) == 1:
+        return [_appends_of_one(*partitions[0])]
+    return [
+        appends
+        for start in range(0, len(partitions), MAX_INTERVALS)
+        for appends in _appends_together(partitions[start : start + MAX_INTERVALS])
+    ]
+
+
+def _appends_of_one(facts: PartitionFacts, classic: bool, report: Report) -> SelectedAppends:
     named = _with_base_offset(facts, report)
     placed = _place_unanswered(named, facts, report)
     logged = _in_offset_order(SelectedAppends(facts.appends, np.concatenate([named, placed])))
     _set_missing_ends(logged, facts, report)
+    return _with_unlogged_in_order(logged.rows, facts, classic, report)
+
+
+def _with_unlogged_in_order(rows: Integers, facts: PartitionFacts, classic: bool, report: Report) -> SelectedAppends:
+    logged = SelectedAppends(facts.appends, rows)
     found = FactColumns.of(Append, unlogged_appends(logged, facts, classic, report))
-    return _in_offset_order(_with_unlogged(facts, logged.rows, found))
+    return _in_offset_order(_with_unlogged(facts, rows, found))
+
+
+def _appends_together(partitions: Sequence[OffsetInput]) -> list[SelectedAppends]:
+    """Do the same as `_appends_of_one` for several partitions, in one pass over most of them; see `INTERVAL`."""
+    count, all_facts = len(partitions), [partition.facts for partition in partitions]
+    numbers = np.repeat(np.arange(count), [len(facts.appends) for facts in all_facts])
+    base, end, line = (
+        np.concatenate([facts.appends.integers(name) for facts in all_facts]) for name in ("base", "end", "line")
+    )
+    follower, followed = _offsets_of_followers(all_facts)
+    is_unusual = np.zeros(count, bool)
+    is_unusual[numbers[((base < 0) & (line >= 0)) | (base >= _MOST_OFFSET) | (end >= _MOST_OFFSET)]] = True
+    is_unusual[follower[(followed < 0) | (followed >= _MOST_OFFSET)]] = True
+    is_usual = ~is_unusual[follower]
+    follower, followed = follower[is_usual], followed[is_usual]
+    starts = np.arange(count) * INTERVAL
+    moved = base + starts[numbers]
+    known = np.flatnonzero((base >= 0) & ~is_unusual[numbers])
+    in_order = known[moved[known].argsort(kind="stable")]
+    is_first = np.ones(len(in_order), bool)
+    is_first[1:] = moved[in_order[1:]] != moved[in_order[:-1]]
+    named, retries = in_order[is_first], in_order[~is_first]
+    end[retries] = base[retries]
+    missing = named[end[named] < 0]
+    if len(missing):
+        shown = _moved_readings(all_facts, is_unusual)
+        boundaries = np.unique(np.concatenate([followed + starts[follower], shown, moved[named]]))
+        following = np.searchsorted(boundaries, moved[missing], side="right")
+        next_offsets = np.append(boundaries, NEVER)[following] - starts[numbers[missing]]
+        is_shown = next_offsets < INTERVAL
+        end[missing] = np.where(is_shown, next_offsets, base[missing] + 1)
+        _count(partitions, "end_from_offsets", numbers[missing[is_shown]])
+        _count(partitions, "end_supposed", numbers[missing[~is_shown]])
+    _count(partitions, "retried_batch", numbers[retries])
+    changed = set(numbers[retries].tolist()) | set(numbers[missing].tolist())
+    has_gaps = _have_gaps(numbers[named], base[named], end[named], follower, followed, count)
+    of_partitions = np.searchsorted(numbers, np.arange(count + 1)).tolist()
+    of_named = np.searchsorted(numbers[named], np.arange(count + 1)).tolist()
+    results = []
+    for number, partition in enumerate(partitions):
+        first, last = of_partitions[number : number + 2]
+        if is_unusual[number]:
+            results.append(_appends_of_one(*partition))
+            continue
+        appends = partition.facts.appends
+        if number in changed:
+            appends.replace("end", end[first:last])
+        rows = named[of_named[number] : of_named[number + 1]] - first
+        results.append(
+            _with_unlogged_in_order(rows, *partition) if has_gaps[number] else SelectedAppends(appends, rows)
+        )
+    return results
+
+
+def _offsets_of_followers(all_facts: Sequence[PartitionFacts]) -> tuple[Integers, Integers]:
+    """Return the offsets of followers' positions in all partitions: the numbers of the partitions, and the offsets."""
+    numbers = np.repeat(np.arange(len(all_facts)), [len(facts.positions) for facts in all_facts])
+    replica, offset = (
+        np.concatenate([facts.positions.integers(name) for facts in all_facts]) for name in ("replica", "offset")
+    )
+    return numbers[replica >= 0], offset[replica >= 0]
+
+
+def _moved_readings(all_facts: Sequence[PartitionFacts], is_unusual: Booleans) -> Integers:
+    """Return the high watermarks in responses, moved into the interval of their partition."""
+    numbers = np.repeat(np.arange(len(all_facts)), [len(facts.high_watermarks) for facts in all_facts])
+    offset = np.concatenate([facts.high_watermarks.integers("offset") for facts in all_facts])
+    is_valid = (offset >= 0) & (offset < INTERVAL) & ~is_unusual[numbers]
+    return offset[is_valid] + INTERVAL * numbers[is_valid]
+
+
+def _have_gaps(
+    numbers: Integers, base: Integers, end: Integers, follower: Integers, followed: Integers, count: int
+) -> Booleans:
+    """Return for each partition whether a follower's offset may show an unlogged append.
+
+    This is impossible if the appends leave no gap from the first one up to the highest offset of a follower.
+
+    Args:
+        numbers: The number of the partition of each append.
+        base: The first offsets of the appends, in order.
+        end: The offsets after their last ones.
+        follower: The number of the partition of each follower's position.
+        followed: The offsets of these.
+        count: Number of partitions.
+    """
+    highest, lowest = np.full(count, -1), np.full(count, NEVER)
+    np.maximum.at(highest, follower, followed)
+    np.minimum.at(lowest, follower, followed)
+    starts = numbers * INTERVAL
+    until = np.maximum.accumulate(end + starts) - starts
+    is_first = np.ones(len(numbers), bool)
+    is_first[1:] = numbers[1:] != numbers[:-1]
+    has_gaps = np.zeros(count, bool)
+    has_gaps[numbers[1:][(base[1:] > until[:-1]) & ~is_first[1:]]] = True
+    # Without appends, known offsets start at the lowest offset of a follower.
+    first, last = lowest.copy(), lowest.copy()
+    first[numbers[is_first]] = base[is_first]
+    is_last = np.append(is_first[1:], np.ones(len(numbers[:1]), bool))
+    last[numbers[is_last]] = until[is_last]
+    return (has_gaps | (lowest < first) | (last < highest)) & (highest >= 0)
+
+
+def _count(partitions: Sequence[OffsetInput], cause: str, numbers: Integers) -> None:
+    """Add the counts of a cause to the reports of partitions, given the number of the partition of each occurrence."""
+    for number, occurrences in enumerate(np.bincount(numbers).tolist()):
+        if occurrences:
+            partitions[number].report.count(cause, occurrences)
 
 
 def _with_unlogged(facts: PartitionFacts, rows: Integers, unlogged: FactColumns[Append]) -> SelectedAppends:

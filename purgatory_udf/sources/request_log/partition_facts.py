@@ -333,6 +333,17 @@ class FactBlock(msgspec.Struct, array_like=True, tag=13, gc=False):
         number = sum(fields_of(kind).values()) if kind is Append else len(fields_of(kind))
         return kind, np.frombuffer(self.columns, np.int64).reshape(number, -1)
 
+    def __len__(self) -> int:
+        return self.rows()[1].shape[1]
+
+    def set_offsets(self, which: Booleans, base: Integers, end: Integers) -> None:
+        """Set the offsets of some appends of a block of appends; the arguments have a value for each of them."""
+        if which.any():
+            rows, names = self.rows()[1].copy(), list(fields_of(Append))
+            for name, values in (("base", base), ("end", end)):
+                rows[names.index(name), which] = values[which]
+            self.columns = rows.tobytes()
+
     def appends(self) -> list[Append]:
         """Return the appends of a block of appends."""
         columns = columns_of_appends(self.rows()[1])
@@ -385,7 +396,7 @@ class AttemptColumns:
     @classmethod
     def of(cls, attempts: Iterable[FetchAttempt | AttemptRun | FactBlock]) -> AttemptColumns:
         """Build the columns from attempts, runs and blocks of attempts in any order."""
-        return _sorted_attempts(*_rows_of_each([attempts]))
+        return _sorted_attempts(*attempt_rows_of_each([attempts]))
 
     def __len__(self) -> int:
         return len(self.at_us)
@@ -410,11 +421,13 @@ NO_ATTEMPTS = AttemptColumns(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.zeros(0, 
 
 def attempt_rows(attempts: Iterable[FetchAttempt | AttemptRun | FactBlock]) -> Integers:
     """Return a row for each field of `FetchAttempt`, with all attempts in their order."""
-    return _rows_of_each([attempts])[0]
+    return attempt_rows_of_each([attempts])[0]
 
 
-def _rows_of_each(groups: Iterable[Iterable[FetchAttempt | AttemptRun | FactBlock]]) -> tuple[Integers, list[int]]:
-    """Return `attempt_rows` of several groups together, and where those of each group begin, and the last one ends."""
+def attempt_rows_of_each(
+    groups: Iterable[Iterable[FetchAttempt | AttemptRun | FactBlock]],
+) -> tuple[Integers, list[int]]:
+    """Return `attempt_rows` of several groups together, and the bounds of those of each group."""
     runs: list[Integers] = []
     times: list[bytes] = []
     single: list[tuple[int, int, bool, int]] = []
@@ -452,7 +465,7 @@ def _rows_of_runs(runs: Integers, times: Integers) -> Integers:
 
 
 def _sorted_attempts(rows: Integers, bounds: Sequence[int]) -> AttemptColumns:
-    """Return the columns of attempts, those of each group in order; see `_rows_of_each` for the arguments."""
+    """Return the columns of attempts, those of each group in order; see `attempt_rows_of_each` for the arguments."""
     at, replica, offset, empty = rows
     order = order_by(*_numbers_of_groups(bounds), at, replica, offset)
     return AttemptColumns(at[order], replica[order], offset[order], empty[order].astype(bool))
@@ -627,37 +640,36 @@ class FactCollector(Generic[F]):
 
     def columns(self) -> FactColumns[F]:
         """Return all facts, and remove them from the collector."""
-        # Narrower types only save memory, of which few facts need little.
-        is_small = not self._length
-        if self._held_blocks and is_small:
-            rows = np.concatenate(self._held_blocks, axis=1)
-            return FactColumns(self._kind, self._columns_of(rows), rows.shape[1])
-        if self._held_blocks:
-            self._make_columns_of_blocks()
-        if not self._held and not self._length:
+        self._make_columns()
+        self._make_columns_of_blocks()
+        if not self._length:
             # Most partitions lack facts of most kinds.
             return FactColumns.none(self._kind)
-        if self._held:
-            self._make_columns(is_small)
-        columns = {name: _joined([*self._large_chunks[name], *self._chunks[name]]) for name in self._fields}
+        columns = {}
+        for name in self._fields:
+            chunks = self._chunks[name]
+            # Narrower types only save memory, of which few facts need little.
+            if self._length >= _CHUNK_OF_BLOCKS and chunks:
+                chunks = [self._narrowed(name, _joined(chunks))]
+            columns[name] = _joined([*self._large_chunks[name], *chunks])
         return FactColumns(self._kind, columns, self._length)
 
-    def _make_columns(self, is_small: bool = False) -> None:
+    def _make_columns(self) -> None:
+        if not self._held:
+            return
         self._length += len(self._held)
         rows = zip(*map(msgspec.structs.astuple, self._held), strict=True)
         for (name, is_integer), values in zip(self._fields.items(), rows, strict=True):
-            if is_integer:
-                integers = np.array(values, np.int64)
-                self._add_chunk(name, integers if is_small else _narrowed(integers))
-            else:
-                self._add_chunk(name, self._objects(values))
+            self._add_chunk(name, np.array(values, np.int64) if is_integer else self._objects(values))
         self._held.clear()
 
     def _make_columns_of_blocks(self) -> None:
+        if not self._held_blocks:
+            return
         rows = np.concatenate(self._held_blocks, axis=1)
         self._length += rows.shape[1]
         for name, values in self._columns_of(rows).items():
-            self._add_chunk(name, _narrowed(values) if self._fields[name] else values)
+            self._add_chunk(name, values)
         self._held_blocks.clear()
         self._in_blocks = 0
 
@@ -666,10 +678,13 @@ class FactCollector(Generic[F]):
 
     def _add_chunk(self, name: str, column: Column) -> None:
         chunks = self._chunks[name]
-        chunks.append(column)
+        chunks.append(column if len(column) < _CHUNK else self._narrowed(name, column))
         if len(chunks) == _CHUNKS:
-            self._large_chunks[name].append(_joined(chunks))
+            self._large_chunks[name].append(self._narrowed(name, _joined(chunks)))
             chunks.clear()
+
+    def _narrowed(self, name: str, column: Column) -> Column:
+        return _narrowed(column) if self._fields[name] else column
 
     def _objects(self, values: tuple[Any, ...]) -> Column:
         if len(set(map(id, values))) == 1:
@@ -869,7 +884,7 @@ def _set_attempts(
     partitions: Sequence[PartitionFacts], attempts: Sequence[list[FetchAttempt | AttemptRun | FactBlock]]
 ) -> None:
     """Set the attempts of partitions, in time order. Empties the lists of attempts."""
-    rows, bounds = _rows_of_each(attempts)
+    rows, bounds = attempt_rows_of_each(attempts)
     for each in attempts:
         each.clear()
     all_attempts = _sorted_attempts(rows, bounds)

@@ -17,6 +17,7 @@ import numpy as np
 
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.append_offsets import (
+    OffsetInput,
     SelectedAppends,
     appends_from_batches,
     appends_from_offsets,
@@ -278,6 +279,10 @@ def build_timelines(
     """
     builders = [_TimelineBuilder(partition, context, time_range) for partition in partitions]
     built = [builder for builder in builders if builder.has_events]
+    inputs = [(builder, builder.offset_input) for builder in built if builder.offset_input is not None]
+    found = appends_from_offsets([offset_input for _, offset_input in inputs])
+    for (builder, _), appends in zip(inputs, found, strict=True):
+        builder.appends = appends
     correct_times([(builder.appends, builder.facts) for builder in built])
     events = iter(run_together([builder.sweep_arguments() for builder in built]))
     return [builder.timeline(next(events)) if builder.has_events else builder.without_events() for builder in builders]
@@ -291,6 +296,7 @@ class _TimelineBuilder:
         self.facts, self._context, self._range = facts, context, time_range
         new, resumed = EventSweep, EventSweep.resumed
         self._sweep = resumed(facts, report, time_range, before) if before else new(facts, report, time_range)
+        self.offset_input: OffsetInput | None = None
         self.has_events = not facts.has_only_copies
         if not self.has_events:
             return
@@ -308,7 +314,11 @@ class _TimelineBuilder:
         self._leadership = with_broker_stops(with_follower_reads(facts, led), context.stops, facts.broker)
         correct_copy_times(facts.copies, facts.high_watermarks)
         self._logged = len(facts.appends)
-        self.appends = _appends(facts, context, self._leadership, report)
+        given = _given_appends(facts, context, self._leadership, report)
+        self.appends = SelectedAppends.none() if given is None else given
+        # `appends_from_offsets` finds the appends of most partitions.
+        if given is None:
+            self.offset_input = OffsetInput(facts, context.has_classic_coordinator(facts.broker), report)
 
     def sweep_arguments(self) -> tuple[EventSweep, Sequence[LeadershipState], SelectedAppends, int]:
         """Return what `run_together` needs, after the times of the facts have been corrected."""
@@ -350,10 +360,10 @@ def _tiered_events(
             yield TimedEvent(lookup.at_us, PROGRESS_RANK, {**end, **found}, Place(lookup.file, lookup.line))
 
 
-def _appends(
+def _given_appends(
     facts: PartitionFacts, context: Context, leadership: Sequence[LeadershipState], report: Report
-) -> SelectedAppends:
-    """Return the appends with their offsets, in offset order. Adds unlogged ones to the facts.
+) -> SelectedAppends | None:
+    """Return the appends that batches show, in offset order, or None without batches. Adds unlogged ones to the facts.
 
     For a broker that never leads, these are the records that it copied, and only if consumers read from it.
     """
@@ -365,9 +375,9 @@ def _appends(
         logged = len(facts.appends)
         facts.appends.extend(FactColumns.of(Append, copied))
         return SelectedAppends(facts.appends, np.arange(logged, len(facts.appends)))
-    classic = context.has_classic_coordinator(facts.broker)
     if batches is None and not context.batches:
-        return appends_from_offsets(facts, classic, report)
+        return None
+    classic = context.has_classic_coordinator(facts.broker)
     return appends_from_batches(facts, batches or (), context.span_us, classic, context.transactions, report)
 
 

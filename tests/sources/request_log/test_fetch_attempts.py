@@ -77,7 +77,7 @@ def test_attempt_times_need_not_rise() -> None:
 
 
 def attempts_to_carry(attempts: list[Fact], since_us: int) -> list[FactBlock]:
-    blocks = list(facts_to_carry(attempts, since_us + LOOK_BACK_US))
+    blocks = facts_to_carry([attempts], since_us + LOOK_BACK_US)[0]
     assert [type(block) for block in blocks] == [FactBlock]
     return cast(list[FactBlock], blocks)
 

@@ -262,7 +262,7 @@ def timelines(number: int) -> Lines:
         yield from map(
             _json, [*first, state, *_timeline(random, context, TimeRange(until_us, NEVER), json.loads(_json(state)))]
         )
-        yield from sorted(map(_json, facts_by_moment(facts_to_carry(random.facts, until_us + 15_000_000))))
+        yield from sorted(map(_json, facts_by_moment(facts_to_carry([random.facts], until_us + 15_000_000)[0])))
 
 
 def settings(number: int) -> Lines:

@@ -23,6 +23,7 @@ from purgatory_udf.sources.request_log.importing.log_import import WholeLog, ove
 from purgatory_udf.sources.request_log.importing.log_reader import READ, Row, Rows, Tally, in_time, row_of
 from purgatory_udf.sources.request_log.logged_request import BadLine, Place, RecordedOutcome, Request
 from purgatory_udf.sources.request_log.partition_facts import (
+    Append,
     AttemptRun,
     Fact,
     FactBlock,
@@ -139,7 +140,9 @@ def single_facts(facts: Iterable[Fact]) -> Iterator[SingleFact]:
             yield fact
             continue
         kind, rows = fact.rows()
-        if kind is FetchAttempt:
+        if kind is Append:
+            yield from fact.appends()
+        elif kind is FetchAttempt:
             yield from _attempts_in(rows)
         else:
             yield from map(kind, *rows.tolist())

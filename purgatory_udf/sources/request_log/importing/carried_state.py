@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, get_args
 
@@ -46,7 +47,7 @@ from purgatory_udf.sources.request_log.partition_facts import (
     PartitionError,
     ReaderPosition,
     SingleFact,
-    attempt_rows,
+    attempt_rows_of_each,
     fields_of,
     order_by,
 )
@@ -68,60 +69,108 @@ _RETAINED = (Append, PartitionError, CoordinatorAnswer)
 _RETAINED_BY_READER = (ReaderPosition, FetchAttempt)
 
 
-def facts_to_carry(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
-    """Yield the facts that the next step needs, those of frequent kinds in one block of each kind.
+def facts_to_carry(partitions: Iterable[Iterable[Fact]], until_us: int) -> list[list[Fact]]:
+    """Return the facts of each partition that the next step needs, those of frequent kinds in one block of each kind.
 
     These are the facts of the last `LOOK_BACK_US` before `until_us`, and of the older ones the latest position of each
     reader, the latest append, the latest error and the latest answer of the coordinator.
     """
     before_us = until_us - LOOK_BACK_US
-    last: dict[type[Fact], tuple[tuple[int, int], Fact]] = {}
-    attempts: list[FetchAttempt | AttemptRun | FactBlock] = []
-    blocks: dict[type[SingleFact], list[Integers]] = {}
-    for fact in facts:
-        kind = type(fact)
-        if isinstance(fact, Append) and fact.start_us >= before_us:
-            # Most single facts.
-            yield fact
-        elif isinstance(fact, (FetchAttempt, AttemptRun)):
-            attempts.append(fact)
-        elif isinstance(fact, FactBlock):
-            if fact.has_attempts:
-                attempts.append(fact)
-            else:
-                kind_of_block, rows = fact.rows()
-                blocks.setdefault(kind_of_block, []).append(rows)
-        elif kind in BLOCK_KINDS:
-            blocks.setdefault(kind, []).append(np.array([msgspec.structs.astuple(fact)], np.int64).T)
-        elif (at_us := _MOMENTS[kind](fact)) >= before_us:
-            yield fact
-        elif kind in _RETAINED:
-            base = getattr(fact, "base", 0)
-            # Without a base, the append's offsets are unknown.
-            if base >= 0 and (kind not in last or (at_us, base) >= last[kind][0]):
-                last[kind] = (at_us, base), fact
-    for _, fact in last.values():
-        yield fact
-    if attempts:
-        blocks[FetchAttempt] = [attempt_rows(attempts)]
-    for kind_of_block, parts in blocks.items():
-        rows = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
-        kept = _rows_to_carry(kind_of_block, rows, before_us)
-        if kept.any():
-            yield FactBlock.of(kind_of_block, rows[:, kept])
+    carried: list[list[Fact]] = []
+    attempts: list[list[FetchAttempt | AttemptRun | FactBlock]] = []
+    blocks: dict[type[SingleFact], list[tuple[int, Integers]]] = {}
+    appends: _LatestAppends = {}
+    for number, facts in enumerate(partitions):
+        kept: list[Fact] = []
+        attempts_of_partition: list[FetchAttempt | AttemptRun | FactBlock] = []
+        last: dict[type[Fact], tuple[tuple[int, int], Fact]] = {}
+        for fact in facts:
+            kind = type(fact)
+            if isinstance(fact, (FetchAttempt, AttemptRun)):
+                attempts_of_partition.append(fact)
+            elif isinstance(fact, FactBlock):
+                if fact.has_attempts:
+                    attempts_of_partition.append(fact)
+                else:
+                    kind_of_block, rows = fact.rows()
+                    blocks.setdefault(kind_of_block, []).append((number, rows))
+            elif kind in BLOCK_KINDS:
+                rows = np.array([msgspec.structs.astuple(fact)], np.int64).T
+                blocks.setdefault(kind, []).append((number, rows))
+            elif (at_us := _MOMENTS[kind](fact)) >= before_us:
+                kept.append(fact)
+            elif kind in _RETAINED:
+                base = getattr(fact, "base", 0)
+                # Without a base, the append's offsets are unknown.
+                if base >= 0 and (kind not in last or (at_us, base) >= last[kind][0]):
+                    last[kind] = (at_us, base), fact
+        if Append in last:
+            appends[number] = last.pop(Append)
+        carried.append([*kept, *(fact for _, fact in last.values())])
+        attempts.append(attempts_of_partition)
+    if any(attempts):
+        rows, bounds = attempt_rows_of_each(attempts)
+        numbers = np.repeat(np.arange(len(attempts)), np.diff(bounds))
+        _carry_blocks(FetchAttempt, rows, numbers, before_us, carried, appends)
+    for kind_of_blocks, parts in blocks.items():
+        rows = np.concatenate([each for _, each in parts], axis=1)
+        numbers = np.repeat([number for number, _ in parts], [each.shape[1] for _, each in parts])
+        _carry_blocks(kind_of_blocks, rows, numbers, before_us, carried, appends)
+    for number, (_, append) in appends.items():
+        carried[number].append(append)
+    return carried
 
 
-def _rows_to_carry(kind: type[SingleFact], rows: Integers, before_us: int) -> Booleans:
-    """Return a mask of the facts of a block that the next step needs."""
+# The latest old append of each partition, by number, with its time and base.
+_LatestAppends = dict[int, tuple[tuple[int, int], Fact]]
+
+
+def _carry_blocks(
+    kind: type[SingleFact],
+    rows: Integers,
+    numbers: Integers,
+    before_us: int,
+    carried: Sequence[list[Fact]],
+    appends: _LatestAppends,
+) -> None:
+    """Add a block of the facts that the next step needs to the facts of each partition.
+
+    Args:
+        kind: Their kind.
+        rows: A row for each field, as in a `FactBlock`.
+        numbers: The numbers of their partitions, in order.
+        before_us: The end of the old facts.
+        carried: The facts of each partition.
+        appends: Appends that are not in blocks; removes those that are older than one in a block.
+    """
     times = rows[_place_of(kind, _TIMES.get(kind, "at_us"))]
-    kept = times >= before_us
-    if kind in _RETAINED_BY_READER and len(old := np.flatnonzero(~kept)):
+    is_kept = times >= before_us
+    if kind in _RETAINED_BY_READER:
+        old = np.flatnonzero(~is_kept)
         readers = rows[_place_of(kind, "replica")][old]
-        order = order_by(readers, times[old])
-        readers, is_last = readers[order], np.ones(len(old), bool)
-        is_last[:-1] = readers[1:] != readers[:-1]
-        kept[old[order[is_last]]] = True
-    return kept
+        is_kept[old[_latest((numbers[old], readers), (times[old],))]] = True
+    elif kind is Append:
+        bases = rows[_place_of(kind, "base")]
+        old = np.flatnonzero(~is_kept & (bases >= 0))
+        for row in old[_latest((numbers[old],), (times[old], bases[old]))].tolist():
+            number, moment = int(numbers[row]), (int(times[row]), int(bases[row]))
+            if number not in appends or appends[number][0] <= moment:
+                appends.pop(number, None)
+                is_kept[row] = True
+    kept = np.flatnonzero(is_kept)
+    rows = rows[:, kept]
+    bounds = np.searchsorted(numbers[kept], np.arange(len(carried) + 1)).tolist()
+    for of_partition, (begin, end) in zip(carried, pairwise(bounds), strict=True):
+        if begin < end:
+            of_partition.append(FactBlock.of(kind, rows[:, begin:end]))
+
+
+def _latest(groups: Sequence[Integers], times: Sequence[Integers]) -> Integers:
+    """Return the place of the latest fact of each group; groups and times are given by several numbers."""
+    order = order_by(*groups, *times)
+    is_last = np.ones(len(order), bool)
+    is_last[:-1] = np.any([each[order[1:]] != each[order[:-1]] for each in groups], axis=0)
+    return order[is_last]
 
 
 @cache

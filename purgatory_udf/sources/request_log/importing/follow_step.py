@@ -74,10 +74,16 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     partitions_together,
     requests_of_batch,
     rows_of_parts,
-    with_single_appends,
 )
 from purgatory_udf.sources.request_log.logged_request import ConvertedColumns, Request
-from purgatory_udf.sources.request_log.partition_facts import Append, Fact, FactsOfPartitions, Key, PartitionFacts
+from purgatory_udf.sources.request_log.partition_facts import (
+    Append,
+    Fact,
+    FactBlock,
+    FactsOfPartitions,
+    Key,
+    PartitionFacts,
+)
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 from purgatory_udf.sources.request_log.partition_timeline import PartitionInput, PartitionTimeline, build_timelines
 from purgatory_udf.sources.request_log.request_conversion import (
@@ -280,7 +286,12 @@ def timeline_rows(batches: Batches, context: Context, time_range: TimeRange) -> 
         inputs = [
             PartitionInput(facts, Report(), each.before) for facts, each in zip(all_facts, with_timeline, strict=True)
         ]
-        built = zip(inputs, build_timelines(inputs, context, time_range), strict=True)
+        timelines = build_timelines(inputs, context, time_range)
+        fixed = [
+            [*each.settled, *_fixed_appends(facts, each.facts, timeline, time_range)]
+            for each, facts, timeline in zip(with_timeline, all_facts, timelines, strict=True)
+        ]
+        built = zip(inputs, timelines, facts_to_carry(fixed, time_range.until_us), strict=True)
         for each in known:
             if each.may_be_elsewhere:
                 since_us = time_range.until_us - LOOK_BACK_US
@@ -289,7 +300,7 @@ def timeline_rows(batches: Batches, context: Context, time_range: TimeRange) -> 
                 ]
                 yield each.to_carry(recent)
             elif each.facts:
-                yield from _rows_of_timeline(each, *next(built), time_range, report, made)
+                yield from _rows_of_timeline(each, *next(built), report, made)
             elif each.before is not None:
                 yield each.state(each.before)
     yield from made.rest()
@@ -315,7 +326,7 @@ class _KnownPartition(NamedTuple):
             if row["part"] == SWEEP:
                 before = json.loads(row["event"])
                 continue
-            of_row = list(with_single_appends(facts_in(row["packed"])))
+            of_row = facts_in(row["packed"])
             facts += of_row
             if row["settled"]:
                 settled += of_row
@@ -343,7 +354,7 @@ def _rows_of_timeline(
     known: _KnownPartition,
     given: PartitionInput,
     timeline: PartitionTimeline,
-    time_range: TimeRange,
+    to_carry: list[Fact],
     report: Report,
     made: TimelineRows,
 ) -> Iterator[Facts | Row | pa.RecordBatch]:
@@ -351,8 +362,7 @@ def _rows_of_timeline(
     for cause in (*(IN_SYNC_CAUSES if known.before is None else ()), *LOCAL_START_CAUSES):
         report.count(cause, given.report.counts[cause])
     yield from made.add(timeline, given.facts)
-    fixed = [*known.settled, *_fixed_appends(given.facts, known.facts, timeline, time_range)]
-    yield known.to_carry(list(facts_to_carry(fixed, time_range.until_us)))
+    yield known.to_carry(to_carry)
     yield known.state(timeline.sweep)
 
 
@@ -367,13 +377,24 @@ def _fixed_appends(
         timeline: The timeline.
         time_range: The range of the settled events.
     """
-    appends = [fact for fact in known if type(fact) is Append]
     base, end, check = (facts.appends.integers(name) for name in ("base", "end", "check_us"))
-    is_settled = are_settled(base, end, check, time_range)
-    logged, unlogged = np.flatnonzero(is_settled[: len(appends)]), timeline.unlogged.rows
-    numbers = logged if facts.given is None else facts.given[logged]
-    for number, base_, end_ in zip(numbers.tolist(), base[logged].tolist(), end[logged].tolist(), strict=True):
-        appends[number].base, appends[number].end = base_, end_
+    is_settled, unlogged = are_settled(base, end, check, time_range), timeline.unlogged.rows
+    if facts.given is not None:
+        # The numbers of the appends among the known facts, in the order of these.
+        numbers = np.argsort(facts.given)
+        base, end, are_fixed = base[numbers], end[numbers], is_settled[numbers]
+    else:
+        are_fixed = is_settled
+    count = 0
+    for fact in known:
+        if isinstance(fact, Append):
+            if are_fixed[count]:
+                fact.base, fact.end = int(base[count]), int(end[count])
+            count += 1
+        elif isinstance(fact, FactBlock) and fact.is_of(Append):
+            some = slice(count, count + len(fact))
+            fact.set_offsets(are_fixed[some], base[some], end[some])
+            count += len(fact)
     yield from facts.appends.in_order(unlogged[is_settled[unlogged]])
 
 

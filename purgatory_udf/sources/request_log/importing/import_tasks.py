@@ -78,9 +78,7 @@ from purgatory_udf.sources.request_log.logged_request import (
     structs_of,
 )
 from purgatory_udf.sources.request_log.partition_facts import (
-    Append,
     Fact,
-    FactBlock,
     FactsOfPartitions,
     Integers,
     Key,
@@ -748,15 +746,6 @@ def rows_in(batches: Batches) -> Iterator[Row]:
     """Yield the rows of record batches as dictionaries."""
     for batch in batches:
         yield from batch.to_pylist()
-
-
-def with_single_appends(facts: Iterable[Fact]) -> Iterator[Fact]:
-    """Yield facts, with each append of a block as a fact of its own, because steps carry appends one by one."""
-    for fact in facts:
-        if isinstance(fact, FactBlock) and fact.is_of(Append):
-            yield from fact.appends()
-        else:
-            yield fact
 
 
 def batches_of(
