@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.rules.engine.column_access import COLUMN, column_record, gather_strings, list_items
+from purgatory_udf.rules.engine.column_access import (
+    PLACE,
+    column_place,
+    column_record,
+    gather_strings,
+    list_items,
+    read_batch,
+)
 from purgatory_udf.rules.engine.event_records import EventColumn
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop.engine_call import Call, in_time_order
@@ -24,7 +32,59 @@ READ_COLUMNS = (
     "leader_epoch", "isr", "min_isr", "hard_max_bytes", "batches", "wake", "error", "exhausted", "full",
 )  # fmt: skip
 
-_READ_COLUMNS = frozenset(READ_COLUMNS)
+# Tables of earlier versions may lack these.
+_ADDED_LATER = ("hard_max_bytes", "batches", "wake", "error", "exhausted", "full")
+# Where the columns are: a column of a batch, or a list and a field of its items.
+_WHERE: dict[EventColumn, tuple[str, ...]] = {
+    EventColumn.TIME: ("time_us",),
+    EventColumn.SEQ: ("seq",),
+    EventColumn.BROKER: ("broker",),
+    EventColumn.TYPE: ("type",),
+    EventColumn.ACKS: ("acks",),
+    EventColumn.REPLICA: ("replica_id",),
+    EventColumn.TIMEOUT: ("timeout_ms",),
+    EventColumn.MAX_WAIT: ("max_wait_ms",),
+    EventColumn.MIN_BYTES: ("min_bytes",),
+    EventColumn.MAX_BYTES: ("max_bytes",),
+    EventColumn.ISOLATION: ("isolation",),
+    EventColumn.PARTITIONS: ("partitions",),
+    EventColumn.TOPICS: ("topics",),
+    EventColumn.ITEM_TOPIC: ("partitions", "topic"),
+    EventColumn.ITEM_PARTITION: ("partitions", "partition"),
+    EventColumn.ITEM_LAST_OFFSET: ("partitions", "last_offset"),
+    EventColumn.ITEM_BYTES: ("partitions", "bytes"),
+    EventColumn.ITEM_ERROR: ("partitions", "error"),
+    EventColumn.ITEM_FETCH_OFFSET: ("partitions", "fetch_offset"),
+    EventColumn.ITEM_MAX_BYTES: ("partitions", "max_bytes"),
+    EventColumn.ITEM_EPOCH: ("partitions", "current_leader_epoch"),
+    EventColumn.ITEM_THROTTLED: ("partitions", "throttled"),
+    EventColumn.ITEM_OFFSET: ("partitions", "offset"),
+    EventColumn.NEW_TOPIC: ("topics", "topic"),
+    EventColumn.NEW_PARTITIONS: ("topics", "partitions"),
+    EventColumn.CHANGE: ("change",),
+    EventColumn.TOPIC: ("topic",),
+    EventColumn.PARTITION: ("partition",),
+    EventColumn.OFFSET: ("offset",),
+    EventColumn.BYTES: ("bytes",),
+    EventColumn.EPOCH: ("leader_epoch",),
+    EventColumn.ISR: ("isr",),
+    EventColumn.IN_SYNC: ("isr", ""),
+    EventColumn.MIN_ISR: ("min_isr",),
+    EventColumn.HARD_MAX_BYTES: ("hard_max_bytes",),
+    EventColumn.BATCHES: ("batches",),
+    EventColumn.ITEM_PREFERRED_REPLICA: ("partitions", "preferred_replica"),
+    EventColumn.ITEM_TIMESTAMP: ("partitions", "timestamp"),
+    EventColumn.WAKE: ("wake",),
+    EventColumn.ERROR: ("error",),
+    EventColumn.EXHAUSTED: ("exhausted",),
+    EventColumn.FULL: ("full",),
+}
+# The columns that what-if settings change.
+_CHANGED_SETTINGS = {
+    EventColumn.TIMEOUT: "timeout_ms",
+    EventColumn.MAX_WAIT: "max_wait_ms",
+    EventColumn.MIN_BYTES: "min_bytes",
+}
 
 
 def present_columns(names: Sequence[str]) -> list[str]:
@@ -45,67 +105,26 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
         config: The what-if settings to apply, and the brokers' limits.
         threads: Number of threads that parse the rows; by default it depends on the number of rows.
     """
-    columns = _Columns(table)
-    partitions, topics, in_sync = columns["partitions"], columns["topics"], columns["isr"]
-    items, new, members = list_items(partitions), list_items(topics), list_items(in_sync)
-    timeouts, waits, min_bytes = effective_settings(columns.arrays, config)
-    arrays = {
-        EventColumn.TIME: columns["time_us"],
-        EventColumn.SEQ: columns["seq"],
-        EventColumn.BROKER: columns["broker"],
-        EventColumn.TYPE: columns["type"],
-        EventColumn.ACKS: columns["acks"],
-        EventColumn.REPLICA: columns["replica_id"],
-        EventColumn.TIMEOUT: timeouts,
-        EventColumn.MAX_WAIT: waits,
-        EventColumn.MIN_BYTES: min_bytes,
-        EventColumn.MAX_BYTES: columns["max_bytes"],
-        EventColumn.ISOLATION: columns["isolation"],
-        EventColumn.PARTITIONS: partitions,
-        EventColumn.TOPICS: topics,
-        EventColumn.ITEM_TOPIC: items.field("topic"),
-        EventColumn.ITEM_PARTITION: items.field("partition"),
-        EventColumn.ITEM_LAST_OFFSET: items.field("last_offset"),
-        EventColumn.ITEM_BYTES: items.field("bytes"),
-        EventColumn.ITEM_ERROR: items.field("error"),
-        EventColumn.ITEM_FETCH_OFFSET: items.field("fetch_offset"),
-        EventColumn.ITEM_MAX_BYTES: items.field("max_bytes"),
-        EventColumn.ITEM_EPOCH: items.field("current_leader_epoch"),
-        EventColumn.ITEM_THROTTLED: items.field("throttled"),
-        EventColumn.ITEM_OFFSET: items.field("offset"),
-        EventColumn.NEW_TOPIC: new.field("topic"),
-        EventColumn.NEW_PARTITIONS: new.field("partitions"),
-        EventColumn.CHANGE: columns["change"],
-        EventColumn.TOPIC: columns["topic"],
-        EventColumn.PARTITION: columns["partition"],
-        EventColumn.OFFSET: columns["offset"],
-        EventColumn.BYTES: columns["bytes"],
-        EventColumn.EPOCH: columns["leader_epoch"],
-        EventColumn.ISR: in_sync,
-        EventColumn.IN_SYNC: members,
-        EventColumn.MIN_ISR: columns["min_isr"],
-        EventColumn.HARD_MAX_BYTES: columns.maybe("hard_max_bytes"),
-        EventColumn.BATCHES: columns.maybe("batches"),
-        EventColumn.ITEM_PREFERRED_REPLICA: _field(items, "preferred_replica"),
-        EventColumn.ITEM_TIMESTAMP: _field(items, "timestamp"),
-        EventColumn.WAKE: columns.maybe("wake"),
-        EventColumn.ERROR: columns.maybe("error"),
-        EventColumn.EXHAUSTED: columns.maybe("exhausted"),
-        EventColumn.FULL: columns.maybe("full"),
-    }
+    batch = _single_batch(table)
+    layout = _layout(batch.schema)
+    columns = _Columns(batch.select(layout.selected))
+    records = read_batch(columns.batch, layout.places)
+    # The changed columns must outlive the parsing.
+    settings = effective_settings(columns, config)
+    for (column, name), values in zip(_CHANGED_SETTINGS.items(), settings, strict=True):
+        if values is not columns[name]:
+            records[column] = column_record(values)
     rows, count = len(table), threads or threads_for(len(table))
-    errors = _errors(items.field("error"), columns.maybe("error"))
-    starts = [_piece_start(rows * nth // count, columns, items.field("error")) for nth in range(count + 1)]
-    records = np.array([column_record(arrays[column]) for column in EventColumn]).view(COLUMN).ravel()
+    starts = [_piece_start(rows * nth // count, columns) for nth in range(count)]
     parsed = parse_in_parallel(
         records,
-        starts,
+        [*starts, _end_of_pieces(records)],
         max_bytes=config.fetch.max_bytes,
         cap_min_bytes=config.fetch.cap_min_bytes,
         list_offsets_ms=config.list_offsets.request_timeout_ms,
-        item_count=len(items),
+        item_count=int(records["count"][EventColumn.ITEM_TOPIC]),
     )
-    requests, error_rows = parsed.request_rows, pa.array(parsed.error_rows)
+    requests, error_rows = parsed.request_rows, parsed.error_rows
     return Call(
         parsed.names,
         in_time_order(parsed.events) if parsed.unordered else parsed.events,
@@ -114,18 +133,59 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
         parsed.in_sync,
         _rows_of(columns["request_id"], requests),
         _rows_of(columns["client_id"], requests),
-        errors.take(error_rows) if len(error_rows) else _NO_STRINGS,
+        _errors(columns).take(pa.array(error_rows)) if len(error_rows) else _NO_STRINGS,
         parsed.capacity,
     )
 
 
-def _errors(of_items: pa.Array, of_rows: pa.Array | None) -> pa.Array:
-    """Concatenate the errors of list items with those of rows; the latter are left out if they are all null."""
-    return of_items if of_rows is None or of_rows.null_count == len(of_rows) else pa.concat_arrays([of_items, of_rows])
+def _single_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return the rows of the table as one batch, usually without a copy."""
+    batches = table.to_batches()
+    if len(batches) > 1:
+        batches = table.select(present_columns(table.schema.names)).combine_chunks().to_batches()
+    if not batches:
+        return pa.RecordBatch.from_pylist([], table.schema)
+    (batch,) = batches
+    return batch
 
 
-def _piece_start(row: int, columns: _Columns, item_errors: pa.Array) -> PieceOffsets:
-    """Return the start of the piece that begins at `row`: how many rows of each kind the rows before it may produce."""
+class _Layout(NamedTuple):
+    """Which columns of a schema are read, and where the columns of `EventColumn` are among these."""
+
+    schema: pa.Schema
+    selected: list[int]
+    places: Records
+
+
+# The layout of the last batch: all batches of a stream have the same schema.
+_recent: list[_Layout] = []
+
+
+def _layout(schema: pa.Schema) -> _Layout:
+    """Return the layout of a schema."""
+    for layout in _recent:
+        if layout.schema.equals(schema):
+            return layout
+    names = present_columns(schema.names)
+    missing = [name for name in READ_COLUMNS if name not in names and name not in _ADDED_LATER]
+    if missing:
+        raise KeyError(f"the table of events lacks the columns {missing}")
+    read = pa.schema([schema.field(name) for name in names])
+    places = [column_place(read, *_WHERE[column]) for column in EventColumn]
+    selected = [schema.get_field_index(name) for name in read.names]
+    layout = _Layout(schema, selected, np.array(places, np.int64).view(PLACE).ravel())
+    _recent[:] = [layout]
+    return layout
+
+
+def _errors(columns: _Columns) -> pa.Array:
+    """Concatenate the errors of list items with those of rows."""
+    of_items, of_rows = list_items(columns["partitions"]).field("error"), columns.maybe("error")
+    return of_items if of_rows is None else pa.concat_arrays([of_items, of_rows])
+
+
+def _piece_start(row: int, columns: _Columns) -> PieceOffsets:
+    """Return the start of the piece from `row` on: how many rows of each kind the rows before it may produce."""
     if row == 0:
         return PieceOffsets(0, 0, 0, 0, 0)
     items, changes = _items_before(columns["partitions"], row), _known_before(columns["change"], row)
@@ -138,7 +198,22 @@ def _piece_start(row: int, columns: _Columns, item_errors: pa.Array) -> PieceOff
         + _items_before(columns["topics"], row)
         + max(0, _known_before(columns["topic"], row) - changes),
         members=_items_before(columns["isr"], row),
-        error_rows=_known_before(item_errors, items) + _known_before(columns.maybe("error"), row),
+        error_rows=_known_before(list_items(columns["partitions"]).field("error"), items)
+        + _known_before(columns.maybe("error"), row),
+    )
+
+
+def _end_of_pieces(records: Records) -> PieceOffsets:
+    """Return the end of the last piece, as `_piece_start` does for the others."""
+    rows, valid = records["count"], records["valid"]
+    changes = int(valid[EventColumn.CHANGE])
+    return PieceOffsets(
+        rows=int(rows[EventColumn.TYPE]),
+        changes=changes + int(valid[EventColumn.EXHAUSTED] + valid[EventColumn.FULL]),
+        request_parts=int(rows[EventColumn.ITEM_TOPIC] + rows[EventColumn.NEW_TOPIC])
+        + max(0, int(valid[EventColumn.TOPIC]) - changes),
+        members=int(rows[EventColumn.IN_SYNC]),
+        error_rows=int(valid[EventColumn.ITEM_ERROR] + valid[EventColumn.ERROR]),
     )
 
 
@@ -152,37 +227,28 @@ def _items_before(lists: pa.Array, row: int) -> int:
     return int(lists.offsets[row].as_py() - lists.offsets[0].as_py())
 
 
-class _Columns:
-    """The columns of a table, each as one array."""
+class _Columns(Mapping[str, pa.Array]):
+    """The columns of a batch by name, which are created when they are first used."""
 
-    def __init__(self, table: pa.Table) -> None:
-        # Other columns cannot be read here either, because a stream does not select them.
-        names = table.schema.names
-        places = [at for at, name in enumerate(names) if name in _READ_COLUMNS]
-        # Usually there is one batch. Reading its columns takes half the time of reading those of the table.
-        batches = table.to_batches() if table.column(0).num_chunks == 1 else []
-        columns = (
-            batches[0].select(places).columns
-            if len(batches) == 1
-            else [_single_chunk(table.column(at)) for at in places]
-        )
-        self.arrays = dict(zip((names[at] for at in places), columns, strict=True))
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self._arrays: dict[str, pa.Array] = {}
 
     def maybe(self, name: str) -> pa.Array | None:
-        """Return a column, or None if the table, of an earlier version, lacks it."""
-        return self.arrays.get(name)
+        """Return a column, or None if the batch, of an earlier version, lacks it."""
+        return self[name] if self.batch.schema.get_field_index(name) >= 0 else None
 
     def __getitem__(self, name: str) -> pa.Array:
-        return self.arrays[name]
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = self.batch.column(name)
+        return array
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.batch.schema.names)
 
-def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _field(items: pa.Array, name: str) -> pa.Array | None:
-    """Return a field, or None if the table, of an earlier version, lacks it."""
-    return items.field(name) if items.type.get_field_index(name) >= 0 else None
+    def __len__(self) -> int:
+        return self.batch.num_columns
 
 
 def _rows_of(texts: pa.Array, rows: Records) -> pa.Array:

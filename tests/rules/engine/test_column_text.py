@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine import event_records
 from purgatory_udf.rules.engine.calls_from_events import explode
-from purgatory_udf.rules.engine.column_access import gather_strings
+from purgatory_udf.rules.engine.column_access import PLACE, column_place, gather_strings, read_batch
 from purgatory_udf.rules.engine.loop.codes import CHANGES, KINDS, REMOTE_EVENTS, Code, Error
 from purgatory_udf.rules.engine.partition_engine import event_table
 
@@ -128,3 +129,55 @@ def test_strings_are_gathered_unless_null_or_empty(texts: list[str | None], data
         assert gathered.equals(chosen)
     else:
         assert gathered is None
+
+
+_ITEM = pa.struct([("a", pa.int64()), ("b", pa.string())])
+_SCHEMA = pa.schema(
+    [("number", pa.int64()), ("text", pa.string()), ("items", pa.list_(_ITEM)), ("members", pa.list_(pa.int32()))]
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "number": st.none() | st.integers(0, 9),
+                "text": st.none() | st.text(max_size=9),
+                "items": st.none()
+                | st.lists(
+                    st.fixed_dictionaries({"a": st.none() | st.just(1), "b": st.none() | st.just("b")}), max_size=3
+                ),
+                "members": st.none() | st.lists(st.none() | st.just(1), max_size=3),
+            }
+        ),
+        max_size=150,
+    ),
+    st.data(),
+)
+def test_rows_and_nulls_of_slices_are_counted(rows: list[dict[str, object]], data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(rows)))
+    batch = pa.RecordBatch.from_pylist(rows, _SCHEMA).slice(begin, data.draw(st.integers(0, 150)))
+    where = [
+        ("number",),
+        ("text",),
+        ("items",),
+        ("items", "a"),
+        ("items", "b"),
+        ("members", ""),
+        ("items", "no"),
+        ("no",),
+    ]
+    places = np.array([column_place(_SCHEMA, *each) for each in where], np.int64).view(PLACE).ravel()
+    columns = read_batch(batch, places)
+    items, members = batch["items"].flatten(), batch["members"].flatten()
+    arrays = [batch["number"], batch["text"], batch["items"], items.field("a"), items.field("b"), members]
+    expected = [(len(array), len(array) - array.null_count) for array in arrays]
+    assert columns[["count", "valid"]][:6].tolist() == expected
+    assert columns[["values", "valid"]][6:].tolist() == [(0, 0), (0, 0)]
+    assert [address != 0 for address in columns["values"][:6]] == [valid > 0 for _, valid in expected]
+
+
+def test_missing_columns_are_an_error() -> None:
+    with pytest.raises(KeyError, match=r"the table of events lacks the columns .'seq', 'topics'."):
+        explode(event_table([]).drop_columns(["seq", "topics", "wake"]), Config())

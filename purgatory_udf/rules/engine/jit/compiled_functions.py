@@ -140,6 +140,18 @@ def _python_lowest_set_bit(bits: int) -> int:
 
 
 @intrinsic
+def _compiled_count_bits(typing: Any, bits: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), code
+
+
+def _python_count_bits(bits: int) -> int:
+    return (int(bits) & (1 << 64) - 1).bit_count()
+
+
+@intrinsic
 def _compiled_floor_div(typing: Any, amount: Any, unit: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.udiv(*arguments)
@@ -154,6 +166,8 @@ def _python_floor_div(amount: int, unit: int) -> int:
 
 # `lowest_set_bit(bits)`: number of trailing zeros; `bits` must not be 0.
 lowest_set_bit = cast("Callable[[int], int]", trailing_zeros) if COMPILED else _python_lowest_set_bit
+# `count_bits(bits)`: number of bits that are set, of 64.
+count_bits = cast("Callable[[int], int]", _compiled_count_bits) if COMPILED else _python_count_bits
 # `floor_div(amount, unit)` of an amount that is not negative, as times are not. A signed division rounds towards zero,
 # and takes twice as many instructions to correct that.
 floor_div = cast("Callable[[int, int], int]", _compiled_floor_div) if COMPILED else _python_floor_div
