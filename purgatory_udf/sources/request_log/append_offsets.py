@@ -41,7 +41,6 @@ from purgatory_udf.sources.request_log.partition_facts import (
     FactColumns,
     Integers,
     PartitionFacts,
-    ReaderPosition,
     order_by,
 )
 
@@ -232,9 +231,9 @@ def unlogged_appends(
         return
     shown_us, shown = (positions.integers(name)[followers] for name in ("proven_us", "offset"))
     order = order_by(shown_us, shown)
-    followers, offsets = followers[order], shown[order].data
-    search = _WriterSearch(facts, classic, report)
     # The values of these are Python's integers.
+    offsets, proven_us = shown[order].data, shown_us[order].data
+    search = _WriterSearch(facts, classic, report)
     bases, ends = (appends.integers(name).data for name in ("base", "end"))
     known = min(offsets[0], bases[0]) if bases else offsets[0]
     upcoming, count = 0, len(bases)
@@ -246,7 +245,7 @@ def unlogged_appends(
                 known = ends[upcoming]
                 continue
             limit = bases[upcoming] if upcoming < count else offset
-            append = search.append(known, min(limit, offset), positions[int(followers[number])])
+            append = search.append(known, min(limit, offset), proven_us[number])
             known = append.end
             yield append
 
@@ -263,39 +262,38 @@ class _WriterSearch:
         self._classic = classic
         self._report = report
 
-    def append(self, base: int, limit: int, shown_by: ReaderPosition) -> Append:
+    def append(self, base: int, limit: int, proven_us: int) -> Append:
         """Return the append that starts at offset `base` and ends at `limit` or before.
 
-        It is attributed to the next request that started before the follower's fetch `shown_by`, if there is one.
+        It is attributed to the next request that started before `proven_us`, the time of a follower's fetch that shows
+        the append, if there is one.
         """
-        while (
-            self._may_write(shown_by) and self._writers.starts[self._next] < shown_by.proven_us - MAX_APPEND_TO_FETCH_US
-        ):
+        while self._may_write(proven_us) and self._writers.starts[self._next] < proven_us - MAX_APPEND_TO_FETCH_US:
             self._next += 1
-        if not self._may_write(shown_by):
-            return self._inferred(base, limit, shown_by)
+        if not self._may_write(proven_us):
+            return self._inferred(base, limit, proven_us)
         writer = self._writers[self._next]
         self._next += 1
         in_thread = self._classic or writer.ends_transaction
         append = _append_during(writer, 0) if in_thread else _append_after(writer.start_us)
         # Offsets beyond these records belong to the next request, if there is one in time.
         end = base + max(1, writer.records)
-        append.base, append.end = base, min(limit, end) if self._may_write(shown_by) else limit
+        append.base, append.end = base, min(limit, end) if self._may_write(proven_us) else limit
         append.bytes = max(1, writer.bytes)
         _attribute_to(append, writer, self._topic, self._classic)
         self._report.count("hidden_confirmed")
         return append
 
-    def _may_write(self, shown_by: ReaderPosition) -> bool:
+    def _may_write(self, proven_us: int) -> bool:
         """Return whether the next request started before the follower's fetch."""
-        return self._next < len(self._writers) and self._writers.starts[self._next] < shown_by.proven_us
+        return self._next < len(self._writers) and self._writers.starts[self._next] < proven_us
 
-    def _inferred(self, base: int, limit: int, shown_by: ReaderPosition) -> Append:
+    def _inferred(self, base: int, limit: int, proven_us: int) -> Append:
         """Return an append of the offsets [base, limit) that no request explains.
 
         Its time is just before a response with its records, or otherwise just before the follower's fetch.
         """
-        at, size = shown_by.proven_us - 1, 1
+        at, size = proven_us - 1, 1
         place = bisect_right(self._delivered_us, at) - 1
         if place >= 0 and at - self._delivered_us[place] < MAX_APPEND_TO_FETCH_US:
             at, size = self._delivered_us[place] - 1, self._deliveries[place].bytes

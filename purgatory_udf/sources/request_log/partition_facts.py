@@ -612,6 +612,8 @@ class FactCollector(Generic[F]):
         self._held: list[F] = []
         self._held_blocks: list[Integers] = []
         self._in_blocks = 0
+        # The number of held facts before each held block.
+        self._held_before: list[int] = []
         # Small chunks are joined soon, because the C library keeps their memory for a long time.
         self._chunks: dict[str, list[Column]] = defaultdict(list)
         self._large_chunks: dict[str, list[Column]] = defaultdict(list)
@@ -623,25 +625,21 @@ class FactCollector(Generic[F]):
 
     def append(self, fact: F) -> None:
         """Add a fact."""
-        if self._held_blocks:
-            self._make_columns_of_blocks()
         self._held.append(fact)
         if len(self._held) == _CHUNK:
             self._make_columns()
 
     def append_block(self, rows: Integers) -> None:
         """Add facts of integers; `rows` is as in a `FactBlock`."""
-        if self._held:
-            self._make_columns()
         self._held_blocks.append(rows)
+        self._held_before.append(len(self._held))
         self._in_blocks += rows.shape[1]
         if self._in_blocks >= _CHUNK_OF_BLOCKS:
-            self._make_columns_of_blocks()
+            self._make_columns()
 
     def columns(self) -> FactColumns[F]:
         """Return all facts, and remove them from the collector."""
         self._make_columns()
-        self._make_columns_of_blocks()
         if not self._length:
             # Most partitions lack facts of most kinds.
             return FactColumns.none(self._kind)
@@ -655,26 +653,34 @@ class FactCollector(Generic[F]):
         return FactColumns(self._kind, columns, self._length)
 
     def _make_columns(self) -> None:
-        if not self._held:
-            return
-        self._length += len(self._held)
-        rows = zip(*map(msgspec.structs.astuple, self._held), strict=True)
-        for (name, is_integer), values in zip(self._fields.items(), rows, strict=True):
-            self._add_chunk(name, np.array(values, np.int64) if is_integer else self._objects(values))
+        """Make the held facts and blocks into a chunk of columns."""
+        self._length = len(self)
+        parts = [*([self._columns_of_held()] if self._held else []), *self._columns_of_blocks()]
+        order = None
+        if len(parts) == 2:
+            lengths = [block.shape[1] for block in self._held_blocks]
+            before = np.repeat(self._held_before, lengths)
+            order = np.insert(np.arange(len(self._held)), before, len(self._held) + np.arange(self._in_blocks))
+        for name in self._fields if parts else ():
+            column = _joined([part[name] for part in parts])
+            self._add_chunk(name, column if order is None or _has_one_value(column) else column[order])
         self._held.clear()
-
-    def _make_columns_of_blocks(self) -> None:
-        if not self._held_blocks:
-            return
-        rows = np.concatenate(self._held_blocks, axis=1)
-        self._length += rows.shape[1]
-        for name, values in self._columns_of(rows).items():
-            self._add_chunk(name, values)
         self._held_blocks.clear()
+        self._held_before.clear()
         self._in_blocks = 0
 
-    def _columns_of(self, rows: Integers) -> dict[str, Column]:
-        return columns_of_appends(rows) if self._kind is Append else dict(zip(self._fields, rows, strict=True))
+    def _columns_of_held(self) -> dict[str, Column]:
+        rows = zip(*map(msgspec.structs.astuple, self._held), strict=True)
+        return {
+            name: np.array(values, np.int64) if is_integer else self._objects(values)
+            for (name, is_integer), values in zip(self._fields.items(), rows, strict=True)
+        }
+
+    def _columns_of_blocks(self) -> list[dict[str, Column]]:
+        if not self._held_blocks:
+            return []
+        rows = np.concatenate(self._held_blocks, axis=1)
+        return [columns_of_appends(rows) if self._kind is Append else dict(zip(self._fields, rows, strict=True))]
 
     def _add_chunk(self, name: str, column: Column) -> None:
         chunks = self._chunks[name]

@@ -320,7 +320,8 @@ class _EarliestTimes:
 
 def _highest_before(times: Integers, offsets: Integers, at_us: Integers) -> Integers:
     """Return the highest of the offsets before each of the times `at_us`."""
-    order = np.argsort(times)
+    # The times are in order, or in few runs that are.
+    order = np.argsort(times, kind="stable")
     highest = np.maximum.accumulate(np.concatenate([[-1], offsets[order]]))
     return highest[np.searchsorted(times[order], at_us)]
 

@@ -281,7 +281,7 @@ def timeline_rows(batches: Batches, context: Context, time_range: TimeRange) -> 
     report, made = Report(), TimelineRows(TIMELINES)
     for partitions in partitions_together(batches):
         known = [_KnownPartition.of(*place, rows) for place, rows in partitions]
-        with_timeline = [each for each in known if each.facts and not each.may_be_elsewhere]
+        with_timeline = [each for each in known if each.has_timeline]
         all_facts = PartitionFacts.of_each((each.broker, each.key, each.facts) for each in with_timeline)
         inputs = [
             PartitionInput(facts, Report(), each.before) for facts, each in zip(all_facts, with_timeline, strict=True)
@@ -293,16 +293,17 @@ def timeline_rows(batches: Batches, context: Context, time_range: TimeRange) -> 
         ]
         built = zip(inputs, timelines, facts_to_carry(fixed, time_range.until_us), strict=True)
         for each in known:
-            if each.may_be_elsewhere:
+            if each.has_timeline:
+                yield from _rows_of_timeline(each, *next(built), report, made)
+            elif each.before is not None:
+                yield each.state(each.before)
+            else:
+                # It is unknown whether possible appends of a coordinator were at this broker.
                 since_us = time_range.until_us - LOOK_BACK_US
                 recent: list[Fact] = [
                     fact for fact in each.settled if isinstance(fact, Append) and fact.start_us >= since_us
                 ]
                 yield each.to_carry(recent)
-            elif each.facts:
-                yield from _rows_of_timeline(each, *next(built), report, made)
-            elif each.before is not None:
-                yield each.state(each.before)
     yield from made.rest()
     yield from count_rows(report.counts)
 
@@ -315,6 +316,8 @@ class _KnownPartition(NamedTuple):
     facts: list[Fact]
     settled: list[Fact]
     before: dict[str, Any] | None
+    # Without any request for the partition, there are only possible appends of a coordinator.
+    has_timeline: bool
 
     @classmethod
     def of(cls, broker: int, topic: str, partition: int, rows: Iterable[Row]) -> _KnownPartition:
@@ -330,15 +333,8 @@ class _KnownPartition(NamedTuple):
             facts += of_row
             if row["settled"]:
                 settled += of_row
-        return cls(broker, (topic, partition), facts, settled, before)
-
-    @property
-    def may_be_elsewhere(self) -> bool:
-        """Whether there are only possible appends of a coordinator.
-
-        Without a request for this partition, it is unknown whether they were at this broker.
-        """
-        return self.before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in self.facts)
+        is_known = before is not None or not all(isinstance(fact, Append) and not fact.is_operation for fact in facts)
+        return cls(broker, (topic, partition), facts, settled, before, is_known and bool(facts))
 
     def to_carry(self, facts: list[Fact]) -> Facts:
         """Return a row with facts that the next step needs."""
