@@ -123,20 +123,22 @@ class Dataset(ABC):
         """Keep rows with a value in the column that meets the condition."""
 
     @abstractmethod
-    def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> Dataset:
+    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> Dataset:
         """Return the rows of a query over this and other datasets.
 
         Args:
             text: The query, in the SQL of `SqlDatabase`. `{rows}` is this dataset.
             schema: Names and types of the result's columns.
-            joined_on: Columns of integers that all datasets have. If they are given, each row of the result depends
-                only on rows with the same values in them, so that spilled rows can be joined part by part.
             others: Further datasets; the query refers to them by their names in braces.
         """
 
     @abstractmethod
     def union(self, *others: Dataset) -> Dataset:
         """Concatenate datasets; a missing column is null in the rows of its dataset."""
+
+    def computed_if_small(self) -> Dataset:
+        """Compute few rows in this process at once, if they are in memory, so that a union with others is, too."""
+        return self
 
     @abstractmethod
     def keep(self, folder: str) -> Dataset:
@@ -227,7 +229,7 @@ class LocalDataset(Dataset):
         schema = renamed(self.schema, column, to)
         return self._derived(lambda batch: batch.rename_columns(schema.names), schema)
 
-    def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> LocalDataset:
+    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> LocalDataset:
         from purgatory_udf.backend.sql_database import query_rows
 
         named = {name: each.collect() for name, each in {"rows": self, **others}.items()}
@@ -248,6 +250,11 @@ class LocalDataset(Dataset):
             return LocalDataset.of(pa.concat_tables(tables))
         known = [size for size in sizes if size is not None]
         return LocalDataset(schema, parts, sum(known) if len(known) == len(sizes) else None)
+
+    def computed_if_small(self) -> LocalDataset:
+        if self._input_bytes is not None and self._input_bytes <= _MOST_ALONE_BYTES:
+            self.collect()
+        return self
 
     def keep(self, folder: str) -> LocalDataset:
         return LocalDataset.of(self.collect())

@@ -219,7 +219,7 @@ class SparkDataset(Dataset):
 
         return self._with(map(change, self._branches), self.schema)
 
-    def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> SparkDataset:
+    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> SparkDataset:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         frames = {"rows": self.frame}

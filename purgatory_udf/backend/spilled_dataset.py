@@ -57,10 +57,8 @@ _SORTED_BYTES = 32 << 20
 _TASKS = 8
 # Values of a batch that determine the borders of ranges.
 _SAMPLES = 200
-# Files of rows that are joined at once; lists of a query do not spill. Each bucket needs an open file of each dataset.
-_BUCKET_FILES, _MOST_BUCKETS = 6, 256
-# Rows whose key differs only in the lowest bits, such as neighbouring lines of a file, are in the same bucket.
-_BUCKET_BITS = 10
+# Each bucket needs an open file.
+_MOST_BUCKETS = 256
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 _FILES = pa.schema([("path", pa.string()), ("size", pa.int64())])
 
@@ -88,29 +86,12 @@ class SpilledDataset(LocalDataset):
             if bucket.rows
         ]
 
-    def sql(self, text: str, schema: pa.Schema, *, joined_on: Sequence[str] = (), **others: Dataset) -> LocalDataset:
+    def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> LocalDataset:
         named: dict[str, SpilledDataset] = {"rows": self}
         for name, each in others.items():
             assert isinstance(each, SpilledDataset)
             named[name] = each
-        count = min(_MOST_BUCKETS, -(-sum(len(each._parts) for each in named.values()) // _BUCKET_FILES))
-        if not joined_on or count < 2:
-            return self._stored(_results(text, schema, named), schema)
-        folder = _new_folder(f"{self._folder}/buckets")
-        buckets = [each._in_buckets(joined_on, count, folder / name) for name, each in named.items()]
-        each_bucket = (dict(zip(named, bucket, strict=True)) for bucket in zip(*buckets, strict=True))
-        stored = self._stored(chain.from_iterable(_results(text, schema, bucket) for bucket in each_bucket), schema)
-        shutil.rmtree(folder)
-        return stored
-
-    def _in_buckets(self, keys: Sequence[str], count: int, folder: Path) -> list[SpilledDataset]:
-        """Return the rows in `count` datasets with files in `folder`; rows with equal keys are in the same one."""
-
-        def number(table: pa.Table) -> Numbers:
-            return sum(table.column(name).to_numpy().astype(np.int64) >> _BUCKET_BITS for name in keys) % count
-
-        buckets = self._distributed(number, count, folder)
-        return [self._with_parts(self.schema, _stored_in(bucket.paths, self.schema)) for bucket in buckets]
+        return self._stored(_results(text, schema, named), schema)
 
     def union(self, *others: Dataset) -> LocalDataset:
         schema = union_schema(self, others)
@@ -119,6 +100,9 @@ class SpilledDataset(LocalDataset):
         known = [size for size in sizes if size is not None]
         parts = [part for each in united for part in _widened(each, schema)]
         return SpilledDataset(schema, parts, self._folder, sum(known) if len(known) == len(united) else None)
+
+    def computed_if_small(self) -> SpilledDataset:
+        return self
 
     def keep(self, folder: str) -> SpilledDataset:
         place, schema = _new_folder(folder), self.schema
@@ -234,18 +218,9 @@ class SpilledDataset(LocalDataset):
         sample: Numbers = pc.list_flatten(values).to_numpy()
         return sum(table.column("size").to_pylist()), sample
 
-    def _distributed(
-        self, number: Callable[[pa.Table], Numbers], count: int, folder: Path | None = None
-    ) -> list[Bucket]:
-        """Write the rows to `count` buckets, in parallel.
-
-        Args:
-            number: Returns the number of the bucket of each row.
-            count: Number of buckets.
-            folder: A folder for the files; it may exist. By default, a new one.
-        """
-        place = _new_folder(f"{self._folder}/buckets") if folder is None else folder
-        place.mkdir(exist_ok=True)
+    def _distributed(self, number: Callable[[pa.Table], Numbers], count: int) -> list[Bucket]:
+        """Write the rows to `count` buckets, in parallel; `number` returns the number of the bucket of each row."""
+        place = _new_folder(f"{self._folder}/buckets")
         schema = self.schema
         result = pa.schema([("bucket", pa.int64()), *_FILES, ("rows", pa.int64())])
         borders = np.unique(np.linspace(0, len(self._parts), _TASKS + 1).astype(int)).tolist()

@@ -157,37 +157,6 @@ def test_intervals_stay_in_one_task(spilling: Backend, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("small_files")
-def test_join_in_parts_has_same_rows(spilling: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each query reads a part of the rows; rows without a partner are in the result, too."""
-    queries: list[int] = []
-    results = spilled_dataset._results
-
-    def counted(*given: Any) -> Any:
-        queries.append(1)
-        return results(*given)
-
-    monkeypatch.setattr(spilled_dataset, "_results", counted)
-    monkeypatch.setattr(spilled_dataset, "_MOST_BUCKETS", 7)
-    lines = pa.table({"file": [number % 3 for number in range(600)], "line": [*range(0, 6000, 10)]})
-    slots = pa.table({name: lines.column(name).take([*range(300)] * 2) for name in ("file", "line")})
-    query = """
-        SELECT r.file, r.line, s.slots FROM {rows} AS r
-        LEFT JOIN (SELECT file, line, collect_list(line) AS slots FROM {slots} AS t GROUP BY file, line) AS s
-            ON r.file = s.file AND r.line = s.line
-    """
-    schema = pa.schema([("file", pa.int64()), ("line", pa.int64()), ("slots", pa.list_(pa.int64()))])
-    in_memory, in_files = (
-        each.dataset_of(lines)
-        .keep(str(tmp_path / "lines"))
-        .sql(query, schema, joined_on=("file", "line"), slots=each.dataset_of(slots).keep(str(tmp_path / "slots")))
-        .collect()
-        for each in (LocalBackend(), spilling)
-    )
-    assert _sorted(in_files) == _sorted(in_memory) and in_files.num_rows == 600
-    assert len(queries) == 7
-
-
-@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize(("most", "in_memory"), [(1 << 20, True), (20_000, False), (-1, False)])
 def test_small_rows_stay_in_memory(most: int, in_memory: bool, spilling: LocalBackend, tmp_path: Path) -> None:
     """Larger ones are in files, in the same order, with those that were in memory before."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from purgatory_udf.backend.backend import LocalBackend
@@ -14,6 +15,7 @@ from purgatory_udf.sources.request_log import fetch_scanner
 from purgatory_udf.sources.request_log.fast_parser import parse_produces
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
+from purgatory_udf.sources.request_log.importing.import_passes import UNORDERED, _with_offsets
 from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
 from tests.sources.request_log.log_lines import T, fetch_line, log_line, message
 from tests.sources.request_log.test_without_spark import IMPORTED_TABLES, rows
@@ -102,3 +104,39 @@ def test_recorded_produces_become_same_events(tmp_path: Path, monkeypatch: pytes
     as_columns = _tables(logs, tmp_path / "columns")
     _leave_produces_to_complete_parser(monkeypatch)
     assert as_columns == _tables(logs, tmp_path / "texts")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_rows_of_request_may_be_in_several_batches(size: int) -> None:
+    """Line 2 has two operations, which get all its offsets; line 3 has no offsets, and line 4 is a remote fetch."""
+    at = {"time_us": 100, "part": "operation"}
+    rows: list[dict[str, Any]] = [
+        {**at, "line": 1, "sub": 0},
+        {"line": 1, "part": "produced", "time_us": 90, "slot": 0, "base": 5, "end": 6},
+        {**at, "line": 2, "sub": 0},
+        {**at, "line": 2, "sub": 1},
+        *(
+            {"line": 2, "part": "produced", "time_us": 120 - slot, "slot": slot, "base": slot, "end": 9}
+            for slot in range(3)
+        ),
+        {**at, "line": 3, "sub": 0, "time_us": 20},
+        {**at, "line": 4, "sub": 0},
+        {"line": 4, "expired": 0},
+        {"line": 4, "expired": 1},
+    ]
+    fields = [("line", pa.int64()), ("part", pa.string()), ("time_us", pa.int64()), ("sub", pa.int32())]
+    of_produces = [("slot", pa.int32()), ("base", pa.int64()), ("end", pa.int64())]
+    given = pa.schema([("file", pa.int32()), *fields, *of_produces, ("expired", pa.int32())])
+    lists = [UNORDERED.field(name) for name in ("slots", "bases", "ends", "remote")]
+    schema = pa.schema([("file", pa.int32()), *fields, ("at_us", pa.int64()), *lists])
+    table = pa.Table.from_pylist([{"file": 0, **row} for row in rows], schema=given)
+    made = _with_offsets(schema, 50, iter(table.to_batches(max_chunksize=size)))
+    found = pa.Table.from_batches(made, schema).select(["line", "sub", "at_us", "slots", "bases", "ends", "remote"])
+    all_of_2 = ([0, 1, 2], [0, 1, 2], [9, 9, 9], None)
+    assert [tuple(row.values()) for row in found.to_pylist()] == [
+        (1, 0, 100, [0], [5], [6], None),
+        (2, 0, 120, *all_of_2),
+        (2, 1, 120, *all_of_2),
+        (3, 0, 50, None, None, None, None),
+        (4, 0, 100, None, None, None, 1),
+    ]

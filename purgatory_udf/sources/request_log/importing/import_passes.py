@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,13 +27,18 @@ from purgatory_udf.sources.request_log.importing import import_rows, import_task
 from purgatory_udf.sources.request_log.importing.broker_pauses import OverdueOperation
 from purgatory_udf.sources.request_log.importing.import_options import Rename
 from purgatory_udf.sources.request_log.inferred_settings import remote_fetch_wait
+from purgatory_udf.sources.request_log.kafka_protocol import bounds_of
 from purgatory_udf.sources.request_log.logged_request import RECORDED_OUTCOME
+from purgatory_udf.sources.request_log.partition_facts import Integers
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.share_conversion import SHARE_APIS
 from purgatory_udf.storage.run_records import RecordedSetting
 
 PARTITION = ("broker", "topic", "partition")
 SESSION = ("broker", "session")
+REQUEST = ("file", "line")
+# Columns with the offsets of one partition of a produce.
+OFFSETS = ("slot", "base", "end")
 EVENT_ORDER = [name for name, _ in import_rows.ORDER]
 
 # An operation or a change, each an event to be. The lists are the offsets of a produce, by partition; `remote` is set
@@ -393,38 +399,82 @@ def _dated(
             with_time = fetches.schema.append(pa.field("at_us", pa.int64()))
             fetches = fetches.map_columns(partial(_tried_since, span.from_us), with_time)
         operations = operations.where_in("kind", ["fetch"], within=False)
-    produced = timelines.where_in("part", [import_rows.PRODUCED])
     unneeded = {"numbers", "packed", *(["fetch"] if fetches is not None else [])}
-    plain = [name for name in operations.schema.names if name not in unneeded]
-    columns = ", ".join(f"o.{name}" for name in plain)
-    tried = f"greatest(o.time_us, coalesce(p.appended_us, o.time_us), {span.from_us})"
+    names = [name for name in operations.schema.names if name not in unneeded]
     lists = [UNORDERED.field(name) for name in ("slots", "bases", "ends", "remote")]
-    schema = pa.schema([*(operations.schema.field(name) for name in plain), ("at_us", pa.int64()), *lists])
-    remote, outcomes = "CAST(NULL AS INT)", ""
-    others = {"produced": produced.select("file", "line", "slot", "base", "end", "time_us")}
-    if reads is not None:
-        remote, others["reads"] = "f.expired", reads.select("file", "line", "expired")
-        outcomes = """
-        LEFT JOIN (SELECT file, line, max(expired) AS expired FROM {reads} AS r GROUP BY file, line) AS f
-            ON o.file = f.file AND o.line = f.line
-        """
-    dated = operations.sql(
-        f"""
-        SELECT {columns}, {tried} AS at_us, p.slots, p.bases, p.ends, {remote} AS remote
-        FROM {{rows}} AS o
-        LEFT JOIN (
-            SELECT file, line, collect_list(slot) AS slots, collect_list(base) AS bases, collect_list(q.end) AS ends,
-                max(time_us) AS appended_us
-            FROM {{produced}} AS q
-            GROUP BY file, line
-        ) AS p ON o.file = p.file AND o.line = p.line
-        {outcomes}
-        """,
-        schema,
-        joined_on=("file", "line"),
-        **others,
+    schema = pa.schema([*(operations.schema.field(name) for name in names), ("at_us", pa.int64()), *lists])
+    produced = timelines.where_in("part", [import_rows.PRODUCED]).select(*REQUEST, "part", "time_us", *OFFSETS)
+    of_requests = [produced] if reads is None else [produced, reads.select(*REQUEST, "expired")]
+    rows = operations.select(*names).union(*of_requests)
+    dated = rows.map_groups(REQUEST, (), partial(_with_offsets, schema, span.from_us), schema)
+    return dated if fetches is None else dated.computed_if_small().union(fetches)
+
+
+def _with_offsets(schema: pa.Schema, from_us: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield operations with `at_us`, not before `from_us`, and with what other rows of their requests show.
+
+    Args:
+        schema: Columns of the operations.
+        from_us: The earliest time of an operation.
+        batches: Operations, offsets of produces, and remote reads, in the order of their requests.
+    """
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        joined = pa.Table.from_batches([*held, batch]).combine_chunks()
+        (rows,) = joined.to_batches() or [batch]
+        # The rows of the last request may continue in the next batch.
+        first_of_last = int(_firsts_of_requests(rows)[-1]) if rows.num_rows else 0
+        yield _joined(rows.slice(0, first_of_last), schema, from_us)
+        held = [rows.slice(first_of_last)]
+    for rows in held:
+        yield _joined(rows, schema, from_us)
+
+
+def _firsts_of_requests(rows: pa.RecordBatch) -> Integers:
+    """Return the numbers of the first rows of each request."""
+    is_first = np.ones(rows.num_rows, bool)
+    file, line = (rows.column(name).to_numpy() for name in REQUEST)
+    is_first[1:] = (file[1:] != file[:-1]) | (line[1:] != line[:-1])
+    return np.flatnonzero(is_first)
+
+
+def _joined(rows: pa.RecordBatch, schema: pa.Schema, from_us: int) -> pa.RecordBatch:
+    """Return the operations of whole requests; see `_with_offsets`."""
+    firsts = _firsts_of_requests(rows)
+    request = np.repeat(np.arange(len(firsts)), np.diff([*firsts, rows.num_rows]))
+    part = rows.column("part")
+    places, produced = (
+        np.flatnonzero(pc.equal(part, kind).fill_null(False)) for kind in (import_rows.OPERATION, import_rows.PRODUCED)
     )
-    return dated if fetches is None else dated.union(fetches)
+    operations, of_operation = rows.take(pa.array(places)), request[places]
+    time_us = rows.column("time_us").fill_null(from_us).to_numpy()
+    tried_us = np.full(len(firsts), from_us)
+    np.maximum.at(tried_us, request[produced], time_us[produced])
+    # A request may have several operations, which all get the offsets of all of its partitions.
+    counts = np.bincount(request[produced], minlength=len(firsts))
+    begins = (np.cumsum(counts) - counts)[of_operation]
+    bounds = bounds_of(counts[of_operation])
+    chosen = produced[np.repeat(begins - bounds[:-1], np.diff(bounds)) + np.arange(bounds[-1])]
+    has_none = pa.array(counts[of_operation] == 0)
+    found: dict[str, pa.Array] = {"at_us": pa.array(np.maximum(tried_us[of_operation], time_us[places]))}
+    for name, column in zip(("slots", "bases", "ends"), OFFSETS, strict=True):
+        values = rows.column(column).take(pa.array(chosen))
+        found[name] = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), values, mask=has_none)
+    if "expired" in rows.schema.names:
+        expired = rows.column("expired").fill_null(-1).to_numpy()
+        outcome = np.full(len(firsts), -1)
+        np.maximum.at(outcome, request, expired)
+        of_fetch = outcome[of_operation]
+        found["remote"] = pa.array(of_fetch, pa.int32(), mask=of_fetch < 0)
+    columns = [
+        found[field.name]
+        if field.name in found
+        else operations.column(field.name)
+        if field.name in operations.schema.names
+        else import_rows.nulls(len(operations), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _tried_since(from_us: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

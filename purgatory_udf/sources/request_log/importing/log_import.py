@@ -411,11 +411,17 @@ def _report(counted: Mapping[str, int], passed: PassResults, context: Context) -
     for cause, number in counts(passed.parts, passed.timelines).items():
         report.count(cause, number)
     facts = passed.parts.where_in("part", [import_rows.FACT]).select("topic")
-    topics = facts.sql("SELECT DISTINCT topic FROM {rows}", facts.schema).collect().column("topic").to_pylist()
-    report.count("unnamed_topic", len(unnamed_topics(set(topics), context)))
+    topics = facts.map_columns(_distinct, facts.schema).collect().column("topic").unique().to_pylist()
+    report.count("unnamed_topic", len(unnamed_topics(topics, context)))
     count_tiered(context, report)
     count_reads(passed.reads, report)
     return report
+
+
+def _distinct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the distinct values of each batch of one column."""
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([batch.column(0).unique()], schema=batch.schema)
 
 
 @contextmanager
