@@ -29,7 +29,7 @@ from purgatory_udf.rules.engine.column_access import (
 )
 from purgatory_udf.rules.engine.jit import Int64Enum
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, helper, inlined, int64, load_uint8
-from purgatory_udf.rules.engine.jit.records import Records, accessor, arena_dtype, prefetcher, record
+from purgatory_udf.rules.engine.jit.records import Records, accessor, arena_dtype, record
 from purgatory_udf.rules.engine.loop.arena import (
     EVENT,
     LEADER_AND_ISR,
@@ -115,8 +115,6 @@ _request_row_at, _error_row_at, _name_at, _slot_at, _purgatory_key_at, _block_ro
     accessor(name, TABLES, ARENA)
     for name in ("request_rows", "error_rows", "key_names", "slots", "purgatory_keys", "block_rows", "topics")
 )
-
-_prefetch_event = prefetcher("events", TABLES, ARENA)
 
 _UNKNOWN, _NO_PARTITION, _ANY_BROKER = map(int64, (UNKNOWN, NO_PARTITION, UNKNOWN))
 _MIN_SLOTS = int64(1 << 8)

@@ -329,8 +329,8 @@ reading_at = _at("readings")
 pause_at = _at("pauses")
 
 # Rows written for the first time, and keys without recent events, are not in the processor's cache yet.
-prefetch_event, prefetch_batch, prefetch_operation, prefetch_part, prefetch_key = (
-    prefetcher(name, TABLES, ARENA) for name in ("events", "batches", "operations", "parts", "keys")
+prefetch_event, prefetch_batch, prefetch_operation, prefetch_part, prefetch_key, prefetch_request_part = (
+    prefetcher(name, TABLES, ARENA) for name in ("events", "batches", "operations", "parts", "keys", "request_parts")
 )
 
 # `end_at(key, reader)`: the `END` up to which this kind of `Reader` may read.

@@ -39,6 +39,7 @@ from purgatory_udf.rules.engine.loop.arena import (
     part_at,
     prefetch_operation,
     prefetch_part,
+    prefetch_request_part,
     purgatory_at,
     request_part_at,
     timer_link_at,
@@ -380,8 +381,8 @@ def _require_full_check(arena: Arena, o: int) -> None:
             waiter_queues.push_to_list(arena, part.key, key, at, FULL_CHECK_LIST)
 
 
-# Prefetch distances of the tables that requests append to, in rows.
-_OPERATIONS_AHEAD, _PARTS_AHEAD = 4, 20
+# Prefetch distances of the tables that requests append to or are copied from, in rows.
+_OPERATIONS_AHEAD, _PARTS_AHEAD, _REQUEST_PARTS_AHEAD = 4, 20, 32
 
 
 @inlined
@@ -409,6 +410,7 @@ def add_part(arena: Arena, o: int, at: int, a: int) -> int:
     """Fill the operation's part `at` from request part `a`; return its key."""
     part, requested = part_at(arena, at), request_part_at(arena, a)
     prefetch_part(arena, at + _PARTS_AHEAD)
+    prefetch_request_part(arena, a + _REQUEST_PARTS_AHEAD)
     k = key_number_at(arena, requested.key).key
     copy_request_part(part, requested)
     part.key, part.operation = k, o
