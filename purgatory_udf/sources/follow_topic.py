@@ -32,7 +32,7 @@ from purgatory_udf.contract.tables import COMMENTED_TABLES, RECORDED, REJECTED_E
 from purgatory_udf.contract.tables import EVENTS as EVENTS_SCHEMA
 from purgatory_udf.launch.backend_choice import FOLLOWED_BYTES
 from purgatory_udf.sources.kafka_topic import MESSAGES, KafkaTopic, Messages, connect, read_stream
-from purgatory_udf.sources.request_log import fetch_scanner
+from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.carried_state import CarriedState, StepFiles, StepState, step_folder
@@ -314,7 +314,7 @@ class LogSteps(TopicSteps):
         is_known = number == step - 1 and isinstance(backend, LocalBackend)
         state = files.start(step, known if is_known else None)
         first, topic = state.carried.seq, self._topic
-        compiled = fetch_scanner.is_worthwhile(state.carried.counts.get("lines", 0) * fetch_scanner.LINE_BYTES)
+        compiled = compiled_parser.is_worthwhile(state.carried.counts.get("lines", 0) * compiled_parser.LINE_BYTES)
         read_lines = log_reader.read_messages(zone_of(self._options.zone), state.carried.until_us, compiled)
         read = files.stage(step, "read", messages.map(read_lines, log_reader.READ))
 

@@ -7,8 +7,8 @@ In reading order:
 
 - `log_files`: finds and opens log files, and reads timestamps
 - `complete_parser`: parses any line to a request; `fast_parser`: parses lines in Kafka's own layout with compiled
-  decoders; `fetch_scanner`: reads fetches and produces in this layout with code compiled by numba; `logged_request`: a
-  request, and its operation with the recorded outcome
+  decoders; `compiled_parser`: reads fetches and produces in this layout with code compiled by numba; `logged_request`:
+  a request, and its operation with the recorded outcome
 - `kafka_protocol`: Kafka's error codes, and decoders of the bodies of fetches and produces
 - facts about the cluster that the import of every broker's log needs: `cluster_metadata` (leaders, in-sync sets, broker
   lifecycle, also from a dump of the metadata log), `internal_topics` (appends of coordinators), `cluster_facts`

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from purgatory_udf.sources.request_log import fetch_scanner
+from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log.fast_parser import parse_fetches, parse_line, parse_produces
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.import_rows import (
@@ -39,9 +39,9 @@ from tests.support import recorded
 def fetches_are(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run each test with decoders, and with compiled code."""
     if request.param == "scanned":
-        fetch_scanner.load()
+        compiled_parser.load()
     yield request.param
-    fetch_scanner.unload()
+    compiled_parser.unload()
 
 
 def test_request_row_matches_schema() -> None:
@@ -145,7 +145,7 @@ def test_totals_of_pieces_are_added() -> None:
 
 
 def _use_complete_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_scanner, "is_loaded", lambda: False)
+    monkeypatch.setattr(compiled_parser, "is_loaded", lambda: False)
     monkeypatch.setattr(log_reader, "parse_fetches", lambda _, zone: parse_fetches([], zone))
     monkeypatch.setattr(log_reader, "parse_produces", lambda _, zone: parse_produces([], zone))
     monkeypatch.setattr(log_reader, "parse_line", lambda *_: None)

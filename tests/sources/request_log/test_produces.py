@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf.backend.backend import LocalBackend
-from purgatory_udf.sources.request_log import fetch_scanner
+from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log.fast_parser import parse_produces
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
@@ -71,17 +71,17 @@ def _tables(logs: list[str], out: Path, **options: Any) -> tuple[list[Any], dict
 
 def _leave_produces_to_complete_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "parse_produces", lambda _, zone: parse_produces([], zone))
-    monkeypatch.setattr(fetch_scanner, "scan_produces", lambda _, zone: parse_produces([], zone))
+    monkeypatch.setattr(compiled_parser, "scan_produces", lambda _, zone: parse_produces([], zone))
 
 
 @pytest.fixture(params=["decoded", "scanned"])
 def reading(request: pytest.FixtureRequest) -> Any:
     """Read lines with decoders, and with compiled code."""
-    fetch_scanner.unload()
+    compiled_parser.unload()
     if request.param == "scanned":
-        fetch_scanner.load()
+        compiled_parser.load()
     yield request.param
-    fetch_scanner.unload()
+    compiled_parser.unload()
 
 
 @pytest.mark.usefixtures("reading")

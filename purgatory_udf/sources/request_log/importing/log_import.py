@@ -27,7 +27,7 @@ from purgatory_udf.common import secrets
 from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract import Rejection, read_line
-from purgatory_udf.sources.request_log import fetch_scanner
+from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import (
     Context,
@@ -280,10 +280,10 @@ def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptio
     zone = zone_of(options.zone)
     each = min(options.piece_bytes, backend.piece_bytes or options.piece_bytes)
     tasks = in_tasks(byte_pieces(files, each, options.limits), each)
-    compiled = fetch_scanner.is_worthwhile(sum(file.expected_bytes for file in files))
+    compiled = compiled_parser.is_worthwhile(sum(file.expected_bytes for file in files))
     if compiled and isinstance(backend, LocalBackend):
         # Forked processes then have the code.
-        fetch_scanner.use()
+        compiled_parser.use()
     return backend.run_tasks(tasks, lambda piece: log_reader.read_piece(piece, zone, compiled), log_reader.READ)
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
-from purgatory_udf.sources.request_log import fetch_scanner
+from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_context import NO_REMOTE_WAITS, RemoteWaits
 from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
@@ -263,10 +263,10 @@ def read_piece(piece: Piece, zone: tzinfo, compiled: bool = False) -> Iterator[p
     Args:
         piece: The piece.
         zone: Time zone of timestamps without one.
-        compiled: Whether to load compiled code for fetches and produces (`fetch_scanner`).
+        compiled: Whether to load compiled code for fetches and produces (`compiled_parser`).
     """
     if compiled:
-        fetch_scanner.use()
+        compiled_parser.use()
     yield from _by_kind(_small_batches_of(piece, zone))
 
 
@@ -323,12 +323,12 @@ def read_messages(
     Args:
         zone: Time zone of timestamps without one.
         since_us: A request that a broker handled before this time is rejected as late.
-        compiled: Whether to load compiled code for fetches and produces (`fetch_scanner`).
+        compiled: Whether to load compiled code for fetches and produces (`compiled_parser`).
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if compiled:
-            fetch_scanner.use()
+            compiled_parser.use()
         tally = Tally()
         yield from _by_kind(small_batches(batches, tally))
         yield tally.end()
@@ -357,7 +357,7 @@ def _in_small_batches(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(start, _LINES) for start in range(0, batch.num_rows, _LINES))
 
 
-_Lines = FetchLines | ProduceLines | fetch_scanner.ScannedFetches | fetch_scanner.ScannedProduces
+_Lines = FetchLines | ProduceLines | compiled_parser.ScannedFetches | compiled_parser.ScannedProduces
 
 
 class Rows:
@@ -401,7 +401,7 @@ class Rows:
             since_us: If given, requests that a broker handled before this time are left out.
         """
         is_read = np.zeros(len(lines), bool)
-        compiled = (fetch_scanner.scan_fetches, fetch_scanner.scan_produces) if fetch_scanner.is_loaded() else ()
+        compiled = (compiled_parser.scan_fetches, compiled_parser.scan_produces) if compiled_parser.is_loaded() else ()
         parsers: list[Callable[[Sequence[bytes], tzinfo], _Lines]] = [*compiled, parse_fetches, parse_produces]
         for parse in parsers:
             places = np.flatnonzero(~is_read)
@@ -452,7 +452,7 @@ class Rows:
             constants = {"row": REQUEST, "piece": self._piece}
             if isinstance(bodies, ProduceColumns):
                 self._batches.append(produce_batch(columns, bodies, constants, READ))
-            elif isinstance(relevant, FetchLines | fetch_scanner.ScannedFetches):
+            elif isinstance(relevant, FetchLines | compiled_parser.ScannedFetches):
                 self._tally.count_fetches(bodies, times["remote_us"], int(np.sum(relevant.has_rack())))
                 columns["session"] = session_keys(bodies.limits[:, 5], *relevant.sessions(), connections)
                 self._batches.append(fetch_batch(columns, bodies, constants, READ))

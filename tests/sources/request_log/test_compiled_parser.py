@@ -18,7 +18,7 @@ import pytest
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.installation import code_folders
 from purgatory_udf.rules.engine.jit import line_layout
-from purgatory_udf.sources.request_log import fetch_scanner
+from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log.fast_parser import parse_fetches, parse_produces
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
@@ -33,19 +33,19 @@ LOGS = {
 }
 
 
-Scan = Callable[[Sequence[bytes], tzinfo], fetch_scanner.ScannedFetches | fetch_scanner.ScannedProduces]
+Scan = Callable[[Sequence[bytes], tzinfo], compiled_parser.ScannedFetches | compiled_parser.ScannedProduces]
 
 
 @pytest.fixture(autouse=True)
 def not_loaded() -> Iterator[None]:
-    fetch_scanner.unload()
+    compiled_parser.unload()
     yield
-    fetch_scanner.unload()
+    compiled_parser.unload()
 
 
-def _scanned(lines: Sequence[bytes], scan: Scan = fetch_scanner.scan_fetches) -> list[int]:
+def _scanned(lines: Sequence[bytes], scan: Scan = compiled_parser.scan_fetches) -> list[int]:
     """Return the places of the lines that the scanner reads."""
-    fetch_scanner.load()
+    compiled_parser.load()
     requests, _ = scan(lines, UTC).with_bodies()
     return [int(number) for number in requests.numbers]
 
@@ -71,7 +71,7 @@ def test_every_answered_produce_of_recording_is_scanned(name: str) -> None:
     lines = [line.rstrip("\n").encode() for line in islice(recorded.lines(LOGS[name]), 3_000)]
     produces, bodies = parse_produces(lines, UTC).with_bodies()
     answered = produces.numbers[bodies.limits[:, 2] == 1]
-    assert _scanned(lines, fetch_scanner.scan_produces) == answered.tolist()
+    assert _scanned(lines, compiled_parser.scan_produces) == answered.tolist()
 
 
 def test_layouts_of_produces_that_are_scanned() -> None:
@@ -102,7 +102,7 @@ def test_layouts_of_produces_that_are_scanned() -> None:
         line[:-1]: False,
     }
     assert len(lines) == 16
-    assert _scanned([*lines], fetch_scanner.scan_produces) == [
+    assert _scanned([*lines], compiled_parser.scan_produces) == [
         number for number, is_read in enumerate(lines.values()) if is_read
     ]
 
@@ -161,10 +161,10 @@ def test_wide_fetch_is_scanned() -> None:
 
 
 def test_short_logs_do_not_load_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_scanner, "modules", {})
-    assert [fetch_scanner.is_worthwhile(size << 20) for size in (0, 11, 12)] == [False, False, True]
-    monkeypatch.setattr(fetch_scanner, "modules", {"llvmlite": None})
-    assert fetch_scanner.is_worthwhile(0)
+    monkeypatch.setattr(compiled_parser, "modules", {})
+    assert [compiled_parser.is_worthwhile(size << 20) for size in (0, 11, 12)] == [False, False, True]
+    monkeypatch.setattr(compiled_parser, "modules", {"llvmlite": None})
+    assert compiled_parser.is_worthwhile(0)
 
 
 def _without_stored_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,26 +173,26 @@ def _without_stored_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_import_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     _without_stored_code(monkeypatch)
-    fetch_scanner.use()
-    assert not fetch_scanner.is_loaded()
+    compiled_parser.use()
+    assert not compiled_parser.is_loaded()
 
 
 _USE_STORED_CODE = """
 import sys
-from purgatory_udf.sources.request_log import fetch_scanner
-fetch_scanner.use()
-print(fetch_scanner.is_loaded(), "llvmlite" in sys.modules, "numba" in sys.modules)
+from purgatory_udf.sources.request_log import compiled_parser
+compiled_parser.use()
+print(compiled_parser.is_loaded(), "llvmlite" in sys.modules, "numba" in sys.modules)
 """
 
 
 def test_stored_code_needs_no_numba() -> None:
-    fetch_scanner.load()
+    compiled_parser.load()
     done = subprocess.run([sys.executable, "-c", _USE_STORED_CODE], capture_output=True, text=True, check=True)
     assert done.stdout == "True True False\n"
 
 
 def test_code_of_others_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch_scanner.load()
+    compiled_parser.load()
     place = tmp_path / f"purgatory-replay-{os.getuid()}"
     folder = place / "loop-1"
     folder.mkdir(parents=True)
@@ -209,13 +209,13 @@ def test_import_is_same_with_and_without_scanner(tmp_path: Path, monkeypatch: py
     tables = []
     for is_compiled in (False, True):
         if is_compiled:
-            fetch_scanner.load()
+            compiled_parser.load()
         else:
             _without_stored_code(monkeypatch)
         out = tmp_path / str(is_compiled)
         logs = [str(LOGS[f"W3-groups-k39/request-{broker}.log.xz"]) for broker in (1, 2, 3)]
         ingest_request_log(LocalBackend(), RequestLogOptions(logs, str(out)), print)
-        assert fetch_scanner.is_loaded() is is_compiled
+        assert compiled_parser.is_loaded() is is_compiled
         tables.append([rows(out, name) for name in IMPORTED_TABLES])
     assert tables[0] == tables[1]
     assert len(tables[0][0]) > 1_000
