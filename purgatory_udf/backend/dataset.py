@@ -237,17 +237,13 @@ class LocalDataset(Dataset):
 
     def union(self, *others: Dataset) -> LocalDataset:
         schema = union_schema(self, others)
-        tables: list[pa.Table] = []
-        parts: list[Part] = []
-        sizes: list[int | None] = []
-        for each in (self, *others):
-            assert isinstance(each, LocalDataset)
-            if each._table is not None:
-                tables.append(with_schema(each._table, schema))
-            parts += each.widened_parts(schema)
-            sizes.append(each._size())
-        if len(tables) == 1 + len(others):
+        datasets = [each for each in (self, *others) if isinstance(each, LocalDataset)]
+        assert len(datasets) == 1 + len(others)
+        tables = [with_schema(each._table, schema) for each in datasets if each._table is not None]
+        if len(tables) == len(datasets):
             return LocalDataset.of(pa.concat_tables(tables))
+        parts = [part for each in datasets for part in each.widened_parts(schema)]
+        sizes = [each._size() for each in datasets]
         known = [size for size in sizes if size is not None]
         return LocalDataset(schema, parts, sum(known) if len(known) == len(sizes) else None)
 
