@@ -1,8 +1,8 @@
 """Follows a growing topic: appends its events to tables in steps, for a replay that follows these tables.
 
 A step is a micro-batch of messages: `EventSteps` takes events, `LogSteps` lines of request logs. It writes its rejected
-lines, then its events, then the state for the next step. These writes are idempotent, so a step may be repeated after a
-crash.
+lines, then its events, and last the state from which the next step starts. These writes are idempotent, so a step may
+be repeated after a crash.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import cache
 from glob import escape
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.carried_state import CarriedState, StepFiles, StepState, step_folder
 from purgatory_udf.sources.request_log.importing.follow_step import FollowStep
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions, setting_lines
+from purgatory_udf.sources.request_log.importing.import_passes import SourceName
 from purgatory_udf.sources.request_log.importing.import_tables import (
     EVENTS_TABLE,
     RECORDED_TABLE,
@@ -327,12 +329,14 @@ class LogSteps(TopicSteps):
         hold_us = self._options.hold_ms * 1000
         result = FollowStep(backend, self._given, hold_us, self._run.run_id, source, stage).run(state, read)
         carried = result.state.carried
-        written, total = self._append(result.finished, first, step, source)
+        # Without the carried state, the next step does not read these rows, so they may precede the events.
+        hold = cache(lambda: files.hold(step, result.state))
+        written, total = self._append(result.finished, first, step, source, hold)
         # An event that the contract rejects keeps its number, so that no other number depends on it.
         carried.seq += total
         if total > written:
             carried.count(Report({"rejected_events": total - written}))
-        ended = files.end(step, result.state)
+        ended = files.end(step, hold())
         if isinstance(backend, LocalBackend):
             self._last = step, ended
         self._carried = carried
@@ -362,11 +366,20 @@ class LogSteps(TopicSteps):
             run_records.save(self._backend, self._layout.table("runs"), replace(self._run, counts=counts))
             self._recorded = values
 
-    def _append(self, finished: FinishedEvents, first: int, step: int, source: Any) -> tuple[int, int]:
-        """Append the rows of a step to the tables, with events numbered from `first`.
+    def _append(
+        self, finished: FinishedEvents, first: int, step: int, source: SourceName, meanwhile: Callable[[], object]
+    ) -> tuple[int, int]:
+        """Append the rows of a step to the tables.
 
-        `source` returns the name of a row's file. Returns the number of written events, and the number including those
-        that the contract rejects.
+        Args:
+            finished: The rows.
+            first: `seq` of the first event.
+            step: Number of the step.
+            source: Returns the name of a row's file.
+            meanwhile: Called before the events are committed, if possible while their file is written.
+
+        Returns:
+            The number of written events, and the number including those that the contract rejects.
         """
         tasks = task_sizes(finished.events)
         total = sum(task.size for task in tasks)
@@ -380,6 +393,7 @@ class LogSteps(TopicSteps):
 
             def save_recorded() -> None:
                 recorded.save(self._layout.table(RECORDED_TABLE), RECORDED, run.step(RECORDED_TABLE, step))
+                meanwhile()
 
             events = finished.events.map_columns(event_rows(tasks, run_id, source, first), EVENTS_SCHEMA)
             path, each = self._layout.table(EVENTS_TABLE), self._options.events_per_file

@@ -30,13 +30,21 @@ from tests.sources.request_log.translate import single_facts
 
 def _write_first_step(files: StepFiles) -> None:
     carried = CarriedState(until_us=7, seq=3, heartbeats={1: (2, 5)}, fetched_counts={"t": 4})
-    files.end(0, StepState(carried, *(LocalDataset.of(rows.empty_table()) for rows in (REQUESTS, CARRIED_ROWS))))
+    empty = (LocalDataset.of(rows.empty_table()) for rows in (REQUESTS, CARRIED_ROWS))
+    files.end(0, files.hold(0, StepState(carried, *empty)))
 
 
 def test_state_survives_step(tmp_path: Path) -> None:
     files = StepFiles(LocalBackend(), str(tmp_path))
     _write_first_step(files)
     assert files.start(1).carried == CarriedState(until_us=7, seq=3, heartbeats={1: (2, 5)}, fetched_counts={"t": 4})
+
+
+def test_rows_without_carried_state_do_not_count(tmp_path: Path) -> None:
+    files = StepFiles(LocalBackend(), str(tmp_path))
+    files.hold(0, files.start(0))
+    with pytest.raises(UserError, match="step-0: the rows that the last step held back are missing"):
+        files.start(1)
 
 
 @pytest.mark.parametrize("other", [None, FORMAT + 1])

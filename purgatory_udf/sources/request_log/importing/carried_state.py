@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from operator import attrgetter
@@ -386,7 +386,7 @@ class StepState:
 class StepFiles:
     """Stores what each step hands to the next: the carried state, unsettled requests and other rows.
 
-    A step calls `start`, `stage` and `end`. A step that a crash has interrupted is repeated from `start`.
+    A step calls `start`, `stage`, `hold` and `end`. A step that a crash has interrupted is repeated from `start`.
     """
 
     def __init__(self, backend: Backend, folder: str) -> None:
@@ -432,19 +432,27 @@ class StepFiles:
         """Store rows, so that several uses within a step compute them once."""
         return rows.keep(f"{self._of(step)}/{_STAGES}/{name}")
 
-    def end(self, step: int, state: StepState) -> StepState:
-        """Write the result of a step, and return it as the next step would read it.
+    def hold(self, step: int, state: StepState) -> StepState:
+        """Write the rows of a step's result, and return it with the rows as the next step would read them.
 
-        Also deletes the staged rows of this step and the files of the step before the previous one.
+        Until `end` writes the carried state, they do not count.
         """
         write = self._backend.write_rows
         requests = write(state.requests, f"{self._of(step)}/{_REQUESTS}")
-        rows = write(state.rows, f"{self._of(step)}/{_ROWS}")
+        return replace(state, requests=requests, rows=write(state.rows, f"{self._of(step)}/{_ROWS}"))
+
+    def end(self, step: int, state: StepState) -> StepState:
+        """Write the carried state of what `hold` has returned; return it as the next step would read it.
+
+        Also deletes the staged rows of this step and the files of the step before the previous one.
+        """
         text = json.dumps(state.carried.snapshot())
-        write(self._backend.dataset_of(pa.table({"json": [text]}, _STATE)), f"{self._of(step)}/{_CARRIED}")
+        self._backend.write_rows(
+            self._backend.dataset_of(pa.table({"json": [text]}, _STATE)), f"{self._of(step)}/{_CARRIED}"
+        )
         self._files.remove(f"{self._of(step)}/{_STAGES}")
         self._files.remove(self._of(step - 2))
-        return StepState(CarriedState.resumed(json.loads(text)), requests, rows)
+        return replace(state, carried=CarriedState.resumed(json.loads(text)))
 
     def _of(self, step: int) -> str:
         return step_folder(self._folder, step)
