@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -25,7 +26,12 @@ from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster_metadata import GRANTED, REPORTED, PartitionChange
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
-from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, request_batch, request_row
+from purgatory_udf.sources.request_log.importing.import_rows import (
+    REQUESTS,
+    produce_batch,
+    request_batch,
+    request_row,
+)
 from purgatory_udf.sources.request_log.importing.settings_evidence import replica_lag_shown
 from purgatory_udf.sources.request_log.inferred_settings import (
     _end_of_initial_ms,
@@ -37,6 +43,7 @@ from purgatory_udf.sources.request_log.inferred_settings import (
     settings_of_joins,
     timeout_shown,
 )
+from purgatory_udf.sources.request_log.kafka_protocol import ProduceColumns
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import (
     RecordedBrokers,
@@ -173,18 +180,26 @@ def replica_lag(
     pauses: list[BrokerPause] | None = None,
     fetched: int = 5,
     other_removed_at: float | None = None,
+    as_columns: bool = False,
 ) -> list[str]:
     """Return the setting, if the leader (broker 1) removed follower 2, which fetched every 100 ms until 500 ms.
 
-    With `other_removed_at`, it also removed follower 3 of partition 1, which fetched at the same times.
+    With `other_removed_at`, it also removed follower 3 of partition 1, which fetched at the same times. The produce is
+    read as JSON or as columns.
     """
     fetch = {"replicaState": {"replicaId": 2}, "topics": []}
     fetches = [message("FETCH", fetch, {}, client="broker-2-fetcher-0") for _ in range(fetched)]
     lines = [log_line(100 * (number + 1), line) for number, line in enumerate(fetches)]
     lines += [line.replace("broker-2-fetcher", "broker-3-fetcher") for line in lines]
     lines += [produce_line(append_at, 0)] if append_at is not None else []
-    rows = [request_row(request, None) for request in parse(lines)]
-    requests = LocalBackend().dataset_of(pa.Table.from_batches([request_batch(rows, {}, REQUESTS)]))
+    *of_fetches, produce = [request_row(request, None) for request in parse(lines)]
+    batches = [request_batch([*of_fetches, *([] if as_columns else [produce])], {}, REQUESTS)]
+    if as_columns:
+        produced = np.array([[0, 0, 100, 0, 7]])
+        body = ProduceColumns([T], [None], np.array([[-1, 30_000, 1]]), produced, np.array([0, 1]))
+        columns = {name: [value] for name, value in produce._asdict().items() if name not in ("api", "body", "answer")}
+        batches.append(produce_batch(columns, body, {}, REQUESTS))
+    requests = LocalBackend().dataset_of(pa.Table.from_batches(batches))
     before = PartitionChange(us(0), "t", 0, REPORTED, 1, 0, (1, 2), (1, 2))
     granted = PartitionChange(us(removed_at + 5), "t", 0, GRANTED, 1, 0, None, (1,), asked_us=us(removed_at))
     changes = {("t", 0): [before, granted]}
@@ -204,6 +219,7 @@ def test_removed_follower_shows_replica_lag() -> None:
     assert replica_lag() == [f"{name}=10000, {removals}"]
     assert replica_lag(append_at=11_000) == [f"{name}=10000 (not certain: 1,002 to 11,201), {removals}"]
     assert replica_lag(removed_at=50_500) == [f"{name}=40000 (not certain: 33,134 to 50,101), {removals}"]
+    assert replica_lag(append_at=11_000, as_columns=True) == replica_lag(append_at=11_000)
     assert replica_lag(append_at=None) == []
     # The first removal shows at least 10 s, the other one at most 10 s.
     assert replica_lag(removed_at=15_799, other_removed_at=10_399) == [

@@ -23,7 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.contract.value_types import INT32
@@ -32,7 +34,14 @@ from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, GRANTED, PartitionChange
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
-from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow, from_json, request_rows_in
+from purgatory_udf.sources.request_log.importing.import_rows import (
+    REQUESTS,
+    RequestRow,
+    are_columns,
+    from_json,
+    produces_in,
+    request_rows_in,
+)
 from purgatory_udf.sources.request_log.inferred_settings import JoinEvidence, SessionEvidence, roundest
 from purgatory_udf.sources.request_log.kafka_protocol import topic_of
 from purgatory_udf.sources.request_log.logged_request import MALFORMED, Request
@@ -296,14 +305,36 @@ def _first_append(requests: Dataset, context: Context, removal: _Removal, from_u
     produces = requests.where_in("api", ["PRODUCE"]).where_in("broker", [removal.leader])
     within = produces.where_below("start_us", removal.asked_us).where_below("start_us", from_us, below=False)
     found = removal.asked_us
-    for row in request_rows_in(within.select(*REQUESTS.names).collect().to_batches()):
+    for batch in within.select(*REQUESTS.names).collect().to_batches():
+        as_columns = are_columns(batch)
+        of_columns = _appends_in_columns(batch.filter(as_columns), context, removal)
+        of_rows = _appends_in_rows(batch.filter(pc.invert(as_columns)), context, removal)
+        found = min([found, *of_columns, *of_rows])
+    return found
+
+
+def _appends_in_columns(batch: pa.RecordBatch, context: Context, removal: _Removal) -> list[int]:
+    """Return the start of each produce as columns that appended to the partition."""
+    produces = produces_in(batch)
+    bodies = produces.bodies
+    is_named = np.array([context.name(topic) == removal.topic for topic in bodies.topics], bool)
+    topic, partition, _, error, _ = bodies.partitions.T
+    of_produce = np.repeat(np.arange(len(bodies.limits)), np.diff(bodies.bounds))
+    is_answered = bodies.limits[of_produce, 2] == 1
+    appended = is_answered & is_named[topic] & (partition == removal.partition) & np.isin(error, _APPENDED)
+    starts: list[int] = produces.start_us[of_produce[appended]].tolist()
+    return starts
+
+
+def _appends_in_rows(batch: pa.RecordBatch, context: Context, removal: _Removal) -> Iterator[int]:
+    """Yield the start of each produce as JSON that appended to the partition."""
+    for row in request_rows_in([batch]):
         try:
             topics = from_json(row.answer or "{}").get("responses") or []
             named = [topic for topic in topics if context.name(topic_of(topic)) == removal.topic]
             parts = [part for topic in named for part in topic["partitionResponses"]]
             if any(part["index"] == removal.partition and part["errorCode"] in _APPENDED for part in parts):
-                found = min(found, row.start_us)
+                yield row.start_us
         except MALFORMED:
             # It is rejected when it is converted.
             continue
-    return found
