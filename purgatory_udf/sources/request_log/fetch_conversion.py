@@ -217,27 +217,24 @@ class FetchConverter:
         numbers = np.array([each[2:] for each in earlier], np.int64).reshape(-1, 4)
         entries = np.concatenate([numbers, bodies.listed[:, 2:]])
         entry_keys = [*map(self._keys.__getitem__, map(_place_of, earlier)), *self._numbers_of(bodies, bodies.listed)]
-        bounds = (bodies.listed_bounds + len(earlier)).tolist()
-        forgotten, forgotten_bounds = self._numbers_of(bodies, bodies.forgotten), bodies.forgotten_bounds.tolist()
+        bounds = bodies.listed_bounds + len(earlier)
+        listed = list(zip(entry_keys, range(len(entry_keys)), strict=True))
+        forgotten = self._numbers_of(bodies, bodies.forgotten)
         data_keys = np.array(self._numbers_of(bodies, bodies.fetched), np.int64)
         has_records = bodies.fetched[:, 4] != 0
         with_records = data_keys[has_records].tolist()
-        record_bounds = bounds_of(has_records)[bodies.fetched_bounds].tolist()
+        slices = (
+            pairwise(each.tolist())
+            for each in (bounds, bodies.forgotten_bounds, bounds_of(has_records)[bodies.fetched_bounds])
+        )
         places: list[int] = []
         lengths: list[int] = []
         complete: list[bool] = []
-        for number, (name, epoch, error) in enumerate(
-            zip(fetches.sessions, *bodies.limits[:, 5:].T.tolist(), strict=True)
-        ):
-            first, last = bounds[number], bounds[number + 1]
-            session = sessions[name]
-            places += session.resolve(
-                epoch,
-                zip(entry_keys[first:last], range(first, last), strict=True),
-                forgotten[forgotten_bounds[number] : forgotten_bounds[number + 1]],
-                error,
-                with_records[record_bounds[number] : record_bounds[number + 1]],
-            )
+        of_fetches = zip(
+            map(sessions.__getitem__, fetches.sessions), *bodies.limits[:, 5:].T.tolist(), *slices, strict=True
+        )
+        for session, epoch, error, (first, last), (left, right), (begin, end) in of_fetches:
+            places += session.resolve(epoch, listed[first:last], forgotten[left:right], error, with_records[begin:end])
             lengths.append(len(places))
             complete.append(session.was_complete)
         keys = list(self._keys)
@@ -250,7 +247,7 @@ class FetchConverter:
             entries,
             np.array(entry_keys, np.int64),
             data_keys,
-            np.array(bounds, np.int64),
+            bounds,
             np.array(places, np.int64),
             np.array([0, *lengths], np.int64),
             np.array(complete, bool),
@@ -376,7 +373,7 @@ class _Conversion:
     def _add(self, kind: type[SingleFact], fetch: Integers, key: Integers, *columns: Any) -> None:
         """Add facts about named partitions, one for each row of the columns, to those of the fetches' brokers."""
         of_partition = self._broker[fetch] * len(self._named) + key
-        order = np.argsort(of_partition, kind="stable")
+        order = _stable_order(of_partition)
         rows = np.stack(columns)[:, order]
         self._add_sorted(of_partition[order], lambda first, last: [FactBlock.of(kind, rows[:, first:last])])
 
@@ -475,7 +472,7 @@ class _Conversion:
         if not len(at_us):
             return
         of_reader = session * len(self._named) + name
-        order = np.argsort(of_reader, kind="stable")
+        order = _stable_order(of_reader)
         of_reader, at_us, replica, offset = of_reader[order], at_us[order], replica[order], offset[order]
         empty, proves = empty[order], proves[order]
         # The reader fetches from the same offset again, so the attempt before was empty.
@@ -503,7 +500,7 @@ class _Conversion:
         session, name = np.divmod(of_reader[first], len(self._named))
         brokers = np.searchsorted(self._brokers, _integers(broker for broker, _ in self._sessions))
         of_partition = brokers[session] * len(self._named) + name
-        order = np.argsort(of_partition, kind="stable")
+        order = _stable_order(of_partition)
         order = order[~is_last[order]]
         runs = np.stack([replica[first], offset[first], run_empty, after - first])[:, order]
         bounds = bounds_of(runs[3])
@@ -740,6 +737,16 @@ class _Conversion:
         }
         bounds = np.append(0, np.cumsum(is_read))[self._resolved.bounds]
         return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), structs_of(columns, _PARTITIONS.value_type))
+
+
+def _stable_order(numbers: Integers) -> Integers:
+    """Return the places of the numbers in ascending order; equal numbers keep their order. No number is negative.
+
+    numpy sorts numbers of 16 bits in linear time, eight times as fast as larger ones.
+    """
+    order = np.argsort(numbers.astype(np.uint16), kind="stable")
+    high = numbers >> 16
+    return order[_stable_order(high[order])] if high.any() else order
 
 
 def _integers(values: Iterable[int]) -> Integers:
