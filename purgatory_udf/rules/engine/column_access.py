@@ -88,7 +88,8 @@ def _read_batch(batch: int, places: Records, columns: Records) -> None:
     rows = load_int64(batch, _LENGTH)
     for c in range(len(places)):
         place, column = places[c], columns[c]
-        column.values = column.bits = column.offset = column.base = column.limit = column.count = column.valid = 0
+        # The attribute `base` of a numpy record is its array.
+        column.values = column.bits = column.offset = column["base"] = column.limit = column.count = column.valid = 0
         column.width = place.width
         if place.column != ABSENT and rows > 0:
             array, count = _child(batch, place.column), rows
@@ -139,10 +140,10 @@ def _read_array(array: int, first: int, kind: int, column: Column) -> None:
         column.values, column.offset = values, first
         column.bits = bits if nulls > 0 else _ZERO
         if kind == _LIST:
-            column.base = load_int32(values, first)
+            column["base"] = load_int32(values, first)
         elif kind == _STRING:
-            column.base = _buffer(array, 2)
-            column.limit = column.base + load_int32(values, first + column.count)
+            column["base"] = text = _buffer(array, 2)
+            column.limit = text + load_int32(values, first + column.count)
 
 
 @helper
