@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.backend.delta_store import Transaction
-from purgatory_udf.backend.process_pool import cores, run_parallel
+from purgatory_udf.backend.process_pool import cores, has_kept_processes, run_parallel
 
 Batches = Iterator[pa.RecordBatch]
 Step = Callable[[Batches], Batches]
@@ -248,7 +248,7 @@ class LocalDataset(Dataset):
         return LocalDataset(schema, parts, sum(known) if len(known) == len(sizes) else None)
 
     def computed_if_small(self) -> LocalDataset:
-        if self._input_bytes is not None and self._input_bytes <= _MOST_ALONE_BYTES:
+        if self._input_bytes is not None and self._input_bytes <= _most_alone():
             self.collect()
         return self
 
@@ -257,7 +257,7 @@ class LocalDataset(Dataset):
 
     def collect(self) -> pa.Table:
         if self._table is None:
-            if self._input_bytes is not None and self._input_bytes <= _MOST_ALONE_BYTES:
+            if self._input_bytes is not None and self._input_bytes <= _most_alone():
                 made = [list(part()) for part in self._parts]
             else:
                 # The last part may be large: start it first, so that no process waits for it at the end.
@@ -426,6 +426,11 @@ def _cut(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[s
     return [partial(_rows_between, rows, places, begin, end) for begin, end in pairwise(_borders(rows, places, keys))]
 
 
+def _most_alone() -> int:
+    """Return the largest input of a step, in bytes, that is not worth another process; half as much without a fork."""
+    return _MOST_ALONE_BYTES // 2 if has_kept_processes() else _MOST_ALONE_BYTES
+
+
 def _rows_between(rows: pa.Table, places: npt.NDArray[np.uint64] | None, begin: int, end: int) -> list[pa.RecordBatch]:
     part = rows.slice(begin, end - begin) if places is None else rows.take(places[begin:end])
     return part.to_batches(max_chunksize=BATCH_ROWS)
@@ -435,7 +440,7 @@ def _borders(
     rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str], per_core: int = _PARTS_PER_CORE
 ) -> list[int]:
     most = _ROW_BYTES * rows.num_rows + rows.get_total_buffer_size()
-    if most * (_GROUPED_WEIGHT if keys else 1) <= _MOST_ALONE_BYTES:
+    if most * (_GROUPED_WEIGHT if keys else 1) <= _most_alone():
         return [0, rows.num_rows]
     sizes = np.full(rows.num_rows, _ROW_BYTES, np.int64)
     for column in rows.columns:
@@ -446,7 +451,7 @@ def _borders(
     ends = np.cumsum(sizes if places is None else sizes[places])
     work = int(ends[-1]) * (_GROUPED_WEIGHT if keys else 1) if len(ends) else 0
     count = min(per_core * cores(), work // _LEAST_BYTES)
-    if work <= _MOST_ALONE_BYTES:
+    if work <= _most_alone():
         return [0, rows.num_rows]
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count)
     if keys:

@@ -118,6 +118,11 @@ def kept_processes() -> Iterator[None]:
         _end_kept()
 
 
+def has_kept_processes() -> bool:
+    """Return whether forked processes wait for further work, so that it needs no fork."""
+    return _Kept.processes is not None
+
+
 def _end_kept() -> None:
     processes, _Kept.processes = _Kept.processes, None
     if processes is not None:

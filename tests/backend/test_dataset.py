@@ -109,6 +109,24 @@ def test_groups_are_sorted_nulls_first() -> None:
     ]
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_kept_process_takes_half_as_large_steps(is_kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (dataset, process_pool):
+        monkeypatch.setattr(module, "cores", lambda: 2)
+    monkeypatch.setattr(dataset, "_LEAST_BYTES", 1)
+    numbers = pa.table({"key": [number // 8 for number in range(4_000)]})
+    monkeypatch.setattr(dataset, "_MOST_ALONE_BYTES", 2 * (64 * 4_000 + numbers.nbytes))
+
+    def ids(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [os.getpid()]})
+
+    with process_pool.kept_processes():
+        if is_kept:
+            process_pool.run_parallel(lambda _: (), range(2))
+        made = LocalBackend().dataset_of(numbers).map_groups(["key"], (), ids, pa.schema([("id", pa.int64())]))
+        assert (made.collect().num_rows > 1) is is_kept
+
+
 @pytest.mark.parametrize(("most_alone", "processes"), [(1 << 20, 1), (0, 2)])
 def test_large_steps_are_done_by_two_processes(
     most_alone: int, processes: int, monkeypatch: pytest.MonkeyPatch
