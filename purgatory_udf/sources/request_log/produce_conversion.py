@@ -11,7 +11,7 @@ The response has no offsets. They are derived later, like those of any append wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -239,7 +239,7 @@ def convert_produces(produces: LoggedProduces, context: Context, report: Report)
     check = np.where(waits, local, local + RESPONSE_TO_CHECK_US)
     answered_us = np.where(waits & (produces.remote_us > 0), produces.answered_us, -1)
     report.count("acks_zero_errors", int(np.sum(answered == 0)))
-    topic, partition, size, error, base = bodies.partitions.T
+    topic, partition, size, _, base = bodies.partitions.T
     of_produce = np.repeat(np.arange(len(acks)), np.diff(bodies.bounds))
     names = [context.name(name) for name in bodies.topics]
     of_append = {
@@ -258,24 +258,45 @@ def convert_produces(produces: LoggedProduces, context: Context, report: Report)
     # Ids and names of the same topic become one name.
     known, numbers = np.unique(np.array(names, object), return_inverse=True)
     facts = _facts_of_appends(produces.broker[of_produce], known.tolist(), numbers[topic], partition, of_append)
-    waited = produces.remote_us != 0
-    waited_us = np.where(waited, np.maximum(0, produces.answered_us - check), 0)
-    first_error = np.zeros(len(acks), np.int64)
+    waited_us = np.where(produces.remote_us != 0, np.maximum(0, produces.answered_us - check), 0)
+    columns = {"time_us": check, "broker": produces.broker, "file": produces.file, "line": produces.line}
+    operations = {
+        **{name: pa.array(column) for name, column in columns.items()},
+        "produce": _events(produces, check, names),
+        "recorded": _recorded(produces, waited_us),
+    }
+    return ConvertedColumns("produce", operations, timeout_ms, waited_us, np.zeros(len(acks), bool), facts)
+
+
+def _recorded(produces: LoggedProduces, waited_us: Integers) -> pa.StructArray:
+    """Return the recorded outcomes (RECORDED_OUTCOME), as `recorded_produce` for each produce."""
+    bodies, count = produces.bodies, len(waited_us)
+    acks, error = bodies.limits[:, 0], bodies.partitions[:, 3]
+    of_produce = np.repeat(np.arange(count), np.diff(bodies.bounds))
+    first_error = np.zeros(count, np.int64)
     for number in np.flatnonzero(error)[::-1].tolist():
         first_error[of_produce[number]] = error[number]
-    recorded = {
-        "api": pa.repeat("PRODUCE", len(acks)),
+    columns = {
+        "api": pa.repeat("PRODUCE", count),
         "kind": pc.binary_join_element_wise("produce acks=", pa.array(acks).cast(pa.string()), ""),
-        "outcome": either(waited, COMPLETED, AT_ONCE),
+        "outcome": either(produces.remote_us != 0, COMPLETED, AT_ONCE),
         "remote_ms": waited_us / 1000,
-        "local_ms": handling / 1000,
+        "local_ms": (produces.local_us - produces.start_us) / 1000,
         "written_us": produces.written_us,
         "error": named_errors(first_error),
-        "bytes": pa.nulls(len(acks)),
-        "timed_out": np.zeros(len(acks), np.int64),
-        "generation": pa.nulls(len(acks)),
-        "complete": np.ones(len(acks), bool),
+        "bytes": pa.nulls(count),
+        "timed_out": np.zeros(count, np.int64),
+        "generation": pa.nulls(count),
+        "complete": np.ones(count, bool),
     }
+    return structs_of(columns, RECORDED_OUTCOME)
+
+
+def _events(produces: LoggedProduces, time_us: Integers, names: Sequence[str]) -> pa.StructArray:
+    """Return the events (PRODUCE); `names` are those of the topics in the bodies."""
+    bodies = produces.bodies
+    acks, timeout_ms, _ = bodies.limits.T
+    topic, partition, size, _, base = bodies.partitions.T
     base_offset = np.maximum(0, base)
     partitions = {
         "topic": pa.array(names, pa.string()).take(pa.array(topic)),
@@ -286,21 +307,14 @@ def convert_produces(produces: LoggedProduces, context: Context, report: Report)
         "error": pa.repeat("NONE", len(base)),
     }
     lists = structs_of(partitions, PRODUCE.field("partitions").type.value_type)
-    event = {
-        "time_us": check,
+    columns = {
+        "time_us": time_us,
         "acks": acks,
         "timeout_ms": np.maximum(0, timeout_ms),
         "partitions": pa.ListArray.from_arrays(pa.array(bodies.bounds, pa.int32()), lists),
         "client_id": produces.client_id,
     }
-    columns = {"time_us": check, "broker": produces.broker, "file": produces.file, "line": produces.line}
-    operations = {
-        **{name: pa.array(column) for name, column in columns.items()},
-        "produce": structs_of(event, PRODUCE),
-        "recorded": structs_of(recorded, RECORDED_OUTCOME),
-    }
-    expired = np.zeros(len(acks), bool)
-    return ConvertedColumns("produce", operations, timeout_ms, waited_us, expired, facts)
+    return structs_of(columns, PRODUCE)
 
 
 def _facts_of_appends(
