@@ -15,7 +15,7 @@ from datetime import UTC, tzinfo
 from functools import lru_cache
 from itertools import chain, compress
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -70,12 +70,19 @@ _WholeMs = Annotated[int, msgspec.Meta(gt=-int(MAX_MS), lt=int(MAX_MS))]
 _Ms = _WholeMs | Annotated[float, msgspec.Meta(gt=-MAX_MS, lt=MAX_MS)]
 
 
+Body = TypeVar("Body")
+Answer = TypeVar("Answer")
+_NO_ANSWER: Any = None
+
+
 # The decoder looks for the next field of a message first, so fields are in Kafka's order.
-class _Envelope(msgspec.Struct, gc=False, kw_only=True):
-    """The fields that all requests share."""
+class _Line(msgspec.Struct, Generic[Body, Answer], gc=False, kw_only=True):
+    """The fields that all requests share, with body and response."""
 
     isForwarded: bool = False  # noqa: N815
     requestHeader: _Header  # noqa: N815
+    request: Body
+    response: Answer = _NO_ANSWER
     connection: str = ""
     totalTimeMs: _Ms  # noqa: N815
     requestQueueTimeMs: _Ms  # noqa: N815
@@ -86,11 +93,6 @@ class _Envelope(msgspec.Struct, gc=False, kw_only=True):
     listener: str = ""
 
 
-class _Line(_Envelope, gc=False, kw_only=True):
-    request: msgspec.Raw
-    response: msgspec.Raw = msgspec.Raw(b"null")
-
-
 class UnparsedRequest(NamedTuple):
     """A request with body and response as JSON text; `request.body` and `request.answer` are not set."""
 
@@ -99,8 +101,8 @@ class UnparsedRequest(NamedTuple):
     answer: str | None
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
-_times_ms: Callable[[_Envelope], tuple[float, ...]] = attrgetter(
+_decode_line = msgspec.json.Decoder(_Line[msgspec.Raw, msgspec.Raw]).decode
+_times_ms: Callable[[_Line[Any, Any]], tuple[float, ...]] = attrgetter(
     "totalTimeMs", "requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTimeMs", "sendTimeMs"
 )
 _api: Callable[[Any], tuple[str | None, int | None]] = attrgetter(
@@ -122,7 +124,7 @@ def parse_line(line: bytes, place: Place, zone: tzinfo) -> UnparsedRequest | Non
         # Text with invalid UTF-8 is left to the complete parser, which replaces the invalid bytes.
         around = line[:mark].decode()
         body = _decode_line(message)
-        request, answer = str(body.request, "utf-8"), str(body.response, "utf-8")
+        request, answer = str(body.request, "utf-8"), str(body.response or b"null", "utf-8")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     parsed = _request(body, place, around, line[end:], zone) if request.startswith("{") else None
@@ -131,7 +133,7 @@ def parse_line(line: bytes, place: Place, zone: tzinfo) -> UnparsedRequest | Non
     return UnparsedRequest(parsed, request, answer if answer.startswith("{") else None)
 
 
-def _request(body: _Envelope, place: Place, around: str, after: bytes, zone: tzinfo) -> Request | None:
+def _request(body: _Line[Any, Any], place: Place, around: str, after: bytes, zone: tzinfo) -> Request | None:
     """Return the request of a message, or None if it needs the complete parser.
 
     Args:
@@ -343,36 +345,9 @@ class _FetchResponse(msgspec.Struct, gc=False):
     responses: list[_FetchableTopicResponse] | None = None
 
 
-# These are not derived from `_Envelope`, because fields of a base come first, and these are in Kafka's order.
-class _ProduceLine(msgspec.Struct, gc=False, kw_only=True):
-    isForwarded: bool = False  # noqa: N815
-    requestHeader: _Header  # noqa: N815
-    request: _ProduceRequest
-    # A request with acks 0 has the response "".
-    response: _ProduceResponse | str | None = None
-    connection: str = ""
-    totalTimeMs: _Ms  # noqa: N815
-    requestQueueTimeMs: _Ms  # noqa: N815
-    localTimeMs: _Ms  # noqa: N815
-    remoteTimeMs: _Ms  # noqa: N815
-    responseQueueTimeMs: _Ms  # noqa: N815
-    sendTimeMs: _Ms  # noqa: N815
-    listener: str = ""
-
-
-class _FetchLine(msgspec.Struct, gc=False, kw_only=True):
-    isForwarded: bool = False  # noqa: N815
-    requestHeader: _Header  # noqa: N815
-    request: _FetchRequest
-    response: _FetchResponse | None = None
-    connection: str = ""
-    totalTimeMs: _Ms  # noqa: N815
-    requestQueueTimeMs: _Ms  # noqa: N815
-    localTimeMs: _Ms  # noqa: N815
-    remoteTimeMs: _Ms  # noqa: N815
-    responseQueueTimeMs: _Ms  # noqa: N815
-    sendTimeMs: _Ms  # noqa: N815
-    listener: str = ""
+# A produce with acks 0 has the response "".
+_ProduceLine = _Line[_ProduceRequest, _ProduceResponse | str | None]
+_FetchLine = _Line[_FetchRequest, _FetchResponse | None]
 
 
 class _Api(NamedTuple):
