@@ -33,7 +33,7 @@ Arguments = ParamSpec("Arguments")
 Numbers = npt.NDArray[np.int64]
 
 # Rows handed to a step at once; a step that makes Python objects of rows has those of one batch at a time.
-BATCH_ROWS = 10_000
+BATCH_ROWS = 25_000
 # Parts per core, so that no process waits long for another at the end.
 _PARTS_PER_CORE = 2
 # Estimated bytes of a row without its strings.

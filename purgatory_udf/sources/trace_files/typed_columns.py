@@ -97,8 +97,10 @@ def decode_lines(lines: Sequence[bytes]) -> DecodedLines:
     return decoded
 
 
-def fetches_as_events(fetches: pa.StructArray, brokers: pa.Array) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Return the fetches that are certainly valid events, and a mask of these rows.
+def fetches_as_events(fetches: pa.StructArray, brokers: pa.Array) -> tuple[dict[str, pa.Array], np.ndarray]:
+    """Return the columns (FIELDS) of the fetches that are certainly valid events, and a mask of these rows.
+
+    Columns without values are left out.
 
     Args:
         fetches: The fields of each, with integers of 64 bits.
@@ -107,14 +109,14 @@ def fetches_as_events(fetches: pa.StructArray, brokers: pa.Array) -> tuple[pa.Re
     return _requests_as_events("fetch", FIELDS_OF[TYPES["fetch"]], fetches, brokers)
 
 
-def produces_as_events(produces: pa.StructArray, brokers: pa.Array) -> tuple[pa.RecordBatch, np.ndarray]:
+def produces_as_events(produces: pa.StructArray, brokers: pa.Array) -> tuple[dict[str, pa.Array], np.ndarray]:
     """Return the produces that are certainly valid events, and a mask of these rows; see `fetches_as_events`."""
     return _requests_as_events("produce", PRODUCE_FIELDS, produces, brokers)
 
 
 def _requests_as_events(
     kind: str, fields: Sequence[Field], requests: pa.StructArray, brokers: pa.Array
-) -> tuple[pa.RecordBatch, np.ndarray]:
+) -> tuple[dict[str, pa.Array], np.ndarray]:
     columns = {**_fields(requests), "broker": brokers}
     items = LIST_ITEMS[next(field.check for field in fields if field.name == "partitions")]
     offsets, partitions = _items_of(columns["partitions"])
@@ -143,8 +145,8 @@ def _requests_as_events(
 
 def changes_as_events(
     kind: str, changes: pa.StructArray, places: dict[str, pa.Array]
-) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Return the changes of partitions that are certainly valid events, and a mask of these rows.
+) -> tuple[dict[str, pa.Array], np.ndarray]:
+    """Return the columns of the changes of partitions that are certainly valid events; see `fetches_as_events`.
 
     Args:
         kind: The change.
@@ -182,16 +184,19 @@ def _outside(fields: Sequence[Field], columns: dict[str, pa.Array]) -> np.ndarra
             outside |= pc.equal(column, "").fill_null(False).to_numpy(zero_copy_only=False)
         elif pa.types.is_integer(column.type):
             limits = get_args(MSGSPEC_TYPES[field.check])[1]
+            extremes = pc.min_max(column)
+            least, greatest = extremes["min"].as_py(), extremes["max"].as_py()
+            if least is None or (least >= limits.ge and greatest <= limits.le):
+                continue
             within = pc.and_(pc.greater_equal(column, limits.ge), pc.less_equal(column, limits.le))
             outside |= ~within.fill_null(True).to_numpy(zero_copy_only=False)
     return outside
 
 
-def _typed(kind: str, columns: dict[str, pa.Array]) -> pa.RecordBatch:
-    """Return the events of a type with these columns."""
-    count = len(columns["time_us"])
+def _typed(kind: str, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """Return the columns of events of a type, with the types of FIELDS."""
     typed = {name: column.cast(FIELDS.field(name).type) for name, column in columns.items()}
-    return _batch({"type": pa.repeat(kind, count), **typed}, count)
+    return {"type": pa.repeat(kind, len(columns["time_us"])), **typed}
 
 
 def _is_utf8(line: bytes) -> bool:

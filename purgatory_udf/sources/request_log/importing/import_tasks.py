@@ -375,8 +375,7 @@ def finish_events(rename: Rename | None, source: Callable[[int], str]) -> Work:
     def work(batches: Batches) -> Batches:
         first = 0
         for batch in batches:
-            finished = _finished(_named(batch, source), first, rename)
-            yield from _in_order(pa.Table.from_batches(finished, FINISHED))
+            yield from _finished(_named(batch, source), first, rename)
             first += batch.num_rows
 
     return work
@@ -399,17 +398,19 @@ def _named(batch: pa.RecordBatch, source: Callable[[int], str]) -> pa.RecordBatc
 
 
 def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batches:
+    """Yield the events (FINISHED) of rows, in their order; `first` is the number of the first one."""
     is_left = np.ones(batch.num_rows, bool)
+    groups: list[EventsOfGroup] = []
     if rename is None:
-        for events, places in _valid_columns(batch):
-            yield _of_rows(events, batch.select(_ROW_COLUMNS).take(pa.array(places)), places + first)
-            is_left[places] = False
+        for group in _valid_columns(batch):
+            groups.append(group)
+            is_left[group.places] = False
     left = np.flatnonzero(is_left)
     others = batch if rename else batch.filter(pa.array(is_left))
     lines = _texts(others)
     decoded = decode_lines(lines) if rename is None else DecodedLines([], [], list(range(len(lines))))
-    for events, places in zip(decoded.events, decoded.numbers, strict=True):
-        yield _of_rows(events, others.select(_ROW_COLUMNS).take(pa.array(places)), left[places] + first)
+    for events, numbers in zip(decoded.events, decoded.numbers, strict=True):
+        groups.append(EventsOfGroup(dict(zip(events.schema.names, events.columns, strict=True)), left[numbers]))
     judged = []
     for number in decoded.undecoded:
         (row,) = others.slice(number, 1).to_pylist()
@@ -422,12 +423,24 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
             judged.append({**place, "rule": rejection.rule, "reason": rejection.reason, "raw": raw})
         else:
             judged.append({**place, **(anonymised(event, rename) if rename else event)})
+    groups = [group for group in groups if len(group.places)]
+    finished = [_of_groups(groups, batch, first)] if groups else []
     if judged:
-        yield pa.RecordBatch.from_pylist(judged, schema=FINISHED)
+        finished.append(pa.RecordBatch.from_pylist(judged, schema=FINISHED))
+    if len(finished) > 1:
+        finished = pa.Table.from_batches(finished).sort_by("number").combine_chunks().to_batches()
+    yield from finished
 
 
-def _valid_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Integers]]:
-    """Yield the events without JSON that are certainly valid, and their row numbers."""
+class EventsOfGroup(NamedTuple):
+    """Events with the same columns, by name, and the numbers of their rows."""
+
+    columns: dict[str, pa.Array]
+    places: Integers
+
+
+def _valid_columns(batch: pa.RecordBatch) -> Iterator[EventsOfGroup]:
+    """Yield the events without JSON that are certainly valid."""
     for kind, as_events in (("fetch", fetches_as_events), ("produce", produces_as_events)):
         is_kind = batch.column(kind).is_valid()
         places = np.flatnonzero(is_kind)
@@ -435,8 +448,8 @@ def _valid_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Inte
             # Other columns are costly to filter.
             rows = batch.select([kind, "broker", *_OFFSETS]).filter(is_kind)
             structs = rows.column(kind) if kind == "fetch" else _with_offsets(rows)
-            events, valid = as_events(structs, rows.column("broker"))
-            yield events, places[valid]
+            columns, valid = as_events(structs, rows.column("broker"))
+            yield EventsOfGroup(columns, places[valid])
     partition = ["time_us", "broker", "topic", "partition"]
     changes = batch.select(["change", *partition])
     kinds = pc.struct_field(batch.column("change"), "change")
@@ -445,8 +458,8 @@ def _valid_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, Inte
         places = np.flatnonzero(is_kind)
         rows = changes.filter(is_kind)
         of_partition = {name: rows.column(name) for name in partition}
-        events, valid = changes_as_events(kind, rows.column("change"), of_partition)
-        yield events, places[valid]
+        columns, valid = changes_as_events(kind, rows.column("change"), of_partition)
+        yield EventsOfGroup(columns, places[valid])
 
 
 def _with_offsets(rows: pa.RecordBatch) -> pa.StructArray:
@@ -469,30 +482,53 @@ def _with_offsets(rows: pa.RecordBatch) -> pa.StructArray:
     return _with_fields(produces, partitions=partitions)
 
 
-def _of_rows(events: pa.RecordBatch, rows: pa.RecordBatch, numbers: Integers) -> pa.RecordBatch:
-    """Return the batch (FINISHED) of these events, with the values of their rows."""
+def _of_groups(groups: Sequence[EventsOfGroup], batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+    """Return the batch (FINISHED) of the events of all groups, with the values of their rows and in the rows' order."""
+    is_event = np.zeros(batch.num_rows, bool)
+    for group in groups:
+        is_event[group.places] = True
+    numbers = np.flatnonzero(is_event)
+    rows = batch.select(_ROW_COLUMNS)
+    if len(numbers) < len(rows):
+        rows = rows.filter(pa.array(is_event))
+    new_places = np.cumsum(is_event) - 1
+    groups = [group._replace(places=new_places[group.places]) for group in groups]
+    joined = _joined_columns(groups, len(rows))
     given = {
-        "number": pa.array(numbers, pa.int64()),
+        "number": pa.array(numbers + first, pa.int64()),
         **{name: rows.column(name) for name in ("file", "at_line")},
-        **dict(zip(events.schema.names, events.columns, strict=True)),
-        **_request_columns(events, rows),
+        **joined,
+        **_request_columns(joined, rows),
     }
-    columns = [given[field.name] if field.name in given else nulls(len(numbers), field.type) for field in FINISHED]
+    columns = [given[field.name] if field.name in given else nulls(len(rows), field.type) for field in FINISHED]
     return pa.RecordBatch.from_arrays(columns, schema=FINISHED)
 
 
-def _in_order(finished: pa.Table) -> Batches:
-    """Yield the rows in the order of `number`, in which spilled rows can be written without sorting all of them."""
-    numbers = finished.column("number")
-    if finished.num_rows > 1 and np.any(np.diff(numbers.to_numpy()) < 0):
-        order, count = pc.sort_indices(numbers), finished.num_rows
-        # Most columns belong to other types of events than those here.
-        columns = [
-            nulls(count, column.type) if column.null_count == count else column.combine_chunks().take(order)
-            for column in finished.columns
-        ]
-        finished = pa.Table.from_arrays(columns, schema=finished.schema)
-    yield from finished.to_batches()
+def _joined_columns(groups: Sequence[EventsOfGroup], count: int) -> dict[str, pa.Array]:
+    """Return the columns of `count` events in several groups; columns without values are left out."""
+    columns = {}
+    indices: dict[tuple[int, ...], pa.Array] = {}
+    for name in dict.fromkeys(name for group in groups for name in group.columns):
+        # Most columns belong to few groups.
+        numbers = tuple(
+            number
+            for number, group in enumerate(groups)
+            if name in group.columns and group.columns[name].null_count < len(group.places)
+        )
+        if not numbers:
+            continue
+        if numbers not in indices:
+            indices[numbers] = _indices([groups[number].places for number in numbers], count)
+        joined = pa.concat_arrays([groups[number].columns[name] for number in numbers])
+        columns[name] = joined.take(indices[numbers])
+    return columns
+
+
+def _indices(places: Sequence[Integers], count: int) -> pa.Array:
+    """Return for each of `count` rows its index in the sequence of `places`; null for rows that have no place in it."""
+    indices = np.full(count, -1)
+    indices[np.concatenate(places)] = np.arange(sum(map(len, places)))
+    return pa.array(indices, mask=indices < 0)
 
 
 def _texts(batch: pa.RecordBatch) -> list[bytes]:
@@ -517,12 +553,12 @@ def _texts(batch: pa.RecordBatch) -> list[bytes]:
     return texts
 
 
-def _request_columns(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+def _request_columns(events: Mapping[str, pa.Array], rows: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the columns `request_id`, `time_us` (of the first try) and `recorded` of requests.
 
     If a request is first tried after its arrival, the recorded wait is shortened by that delay.
     """
-    name, tried_us, arrived_us = rows.column("request_id"), rows.column("time_us"), events.column("time_us")
+    name, tried_us, arrived_us = rows.column("request_id"), rows.column("time_us"), events["time_us"]
     delay_us = pc.if_else(
         pc.and_(name.is_valid(), pc.greater(tried_us, arrived_us)), pc.subtract(tried_us, arrived_us), 0
     )
@@ -536,7 +572,7 @@ def _request_columns(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, 
             remote_ms=pc.if_else(changed, pc.max_element_wise(waited_ms, 0.0), pc.struct_field(recorded, "remote_ms")),
         )
     return {
-        "request_id": pc.coalesce(name, events.column("request_id")),
+        "request_id": pc.coalesce(name, events["request_id"]) if "request_id" in events else name,
         "time_us": pc.add(arrived_us, delay_us),
         "recorded": recorded,
     }
