@@ -678,7 +678,8 @@ def after_time(rest: bytes, digits: int) -> tuple[int, int]:
 
     The first value is `OTHER_LAYOUT` if the time needs `_written`.
     """
-    text = f"2000-01-01 00:00:00.{'0' * digits}{rest.decode()}"
+    # A time that is shorter than that of the first line may end within a character.
+    text = f"2000-01-01 00:00:00.{'0' * digits}{rest.decode(errors='replace')}"
     match = _ISO_TIMESTAMP.match(text)
     if match is None or len(match[2]) != digits:
         return OTHER_LAYOUT, NO_BROKER

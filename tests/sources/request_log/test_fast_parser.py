@@ -526,6 +526,16 @@ def test_parsers_agree_on_timestamps(monkeypatch: pytest.MonkeyPatch, stamp: str
             assert fast == complete
 
 
+def test_time_may_be_shorter_than_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time would end within a character of the second line."""
+    fetch = _compact(fetch_line(9, {0: 3})).partition("Completed")[2]
+    heads = ["2026-11-21 02:54:27.702834 [x] ", "2026-11-21 02:54:27.702 xé[x] ", "2026-11-21 02:54:27.702\u00a0Z "]
+    lines = [f"{head}Completed{fetch}".encode() for head in heads]
+    fast, complete = _readings(lines, monkeypatch)
+    assert [row["written_us"] % 1_000_000 for row in fast[0]] == [702_834, 702_000, 702_000]
+    assert fast == complete
+
+
 def test_no_input_aborts_import(tmp_path: Path) -> None:
     trials = [hostile_inputs.try_input(f"suite/{number}", tmp_path) for number in range(150)]
     assert sum(trial.accepted for trial in trials) > 1_000 and sum(trial.rejected for trial in trials) > 1_000
