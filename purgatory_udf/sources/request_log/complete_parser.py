@@ -33,6 +33,7 @@ from purgatory_udf.sources.request_log.logged_request import (
 _TEXT_MESSAGE = re.compile(r"\s*(RequestHeader\(|Name:)")
 TEXT_FORMAT = "text format"
 _DECODER = json.JSONDecoder()
+_WHITE_SPACE = " \t\n\r"
 
 
 def _split_line(text: str) -> tuple[str, str] | None:
@@ -93,7 +94,8 @@ def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine 
         return BadLine(place, rule, f"{rule}: {detail}", text.rstrip("\r\n"))
 
     try:
-        body, end = _DECODER.raw_decode(message)
+        # The decoder does not skip white space before the JSON.
+        body, end = _DECODER.raw_decode(message, len(message) - len(message.lstrip(_WHITE_SPACE)))
     except ValueError as error:
         if _TEXT_MESSAGE.match(message):
             return bad(TEXT_FORMAT, "written by Kafka before 2.8; only the JSON of Kafka 2.8 and newer can be imported")
@@ -108,7 +110,9 @@ def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine 
     if message.count("{") + message.count("[") > MAX_DEPTH and _nests_deeper(body, MAX_DEPTH):
         return bad("not JSON", "nested too deeply")
     # Most layouts write the time before the message, but it may come after it.
-    written = timestamp_us(around, zone) or timestamp_us(message[end:], zone)
+    written = timestamp_us(around, zone)
+    if written is None:
+        written = timestamp_us(message[end:], zone)
     if written is None:
         return bad("no time", "the log's layout must write a date and a time")
     thread = NETWORK_THREAD.search(around) or NETWORK_THREAD.search(message[end:])

@@ -28,8 +28,9 @@ WRAPPED = json.dumps({"time": "2026-11-21T02:54:27.702Z", "level": "DEBUG", "mes
         f"1795229667702 DEBUG {MESSAGE}",
         f"{MESSAGE} at 2026-11-21 02:54:27.702",
         WRAPPED,
+        f"2026-11-21T02:54:27.702Z {MESSAGE.replace(':', ': ', 1)}",
     ],
-    ids=["default", "thread", "microseconds", "zone", "DATE", "epoch", "behind", "JSON layout"],
+    ids=["default", "thread", "microseconds", "zone", "DATE", "epoch", "behind", "JSON layout", "blank"],
 )
 def test_all_log4j_layouts_are_parsed(line: str) -> None:
     request = read_line(line, Place(0, 7))

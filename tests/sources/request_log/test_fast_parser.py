@@ -536,6 +536,24 @@ def test_time_may_be_shorter_than_first(monkeypatch: pytest.MonkeyPatch) -> None
     assert fast == complete
 
 
+def test_start_of_epoch_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later time in the line does not replace it."""
+    lines = [line.replace("2026-11-21T02:54:20.009000Z", "1970-01-01 00:00:00.000") + " 2026-11-21 02:54:27.702"
+             for line in (fetch_line(9, {0: 3}), log_line(9, message("HEARTBEAT", {"groupId": "g"}, {})))]  # fmt: skip
+    (fast, _), (complete, _) = _readings([_compact(line).encode() for line in lines], monkeypatch)
+    assert [row["written_us"] for row in fast] == [0, 0]
+    assert fast == complete
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", " \r "])
+def test_white_space_before_message_is_skipped(monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
+    lines = [fetch_line(9, {0: 3}), produce_line(9, 3), log_line(9, message("HEARTBEAT", {"groupId": "g"}, {}))]
+    texts = [_compact(line).replace("request:", f"request:{blank}", 1).encode() for line in lines]
+    fast, complete = _readings(texts, monkeypatch)
+    assert [row["row"] for row in fast[0]] == ["request"] * 3
+    assert fast == complete
+
+
 def test_no_input_aborts_import(tmp_path: Path) -> None:
     trials = [hostile_inputs.try_input(f"suite/{number}", tmp_path) for number in range(150)]
     assert sum(trial.accepted for trial in trials) > 1_000 and sum(trial.rejected for trial in trials) > 1_000
