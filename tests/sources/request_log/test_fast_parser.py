@@ -554,6 +554,19 @@ def test_white_space_before_message_is_skipped(monkeypatch: pytest.MonkeyPatch, 
     assert fast == complete
 
 
+def test_malformed_versions_are_counted_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are, whether the version of the broker is known already or not."""
+    known: dict[str, Any] = {"apiKeys": [{"apiKey": 1, "minVersion": 4}]}
+    answers: list[dict[str, Any]] = [{"apiKeys": [1]}, {"apiKeys": [{"apiKey": 1}]}, {"apiKeys": 5}]
+    lines = [
+        _compact(log_line(number, message("API_VERSIONS", {}, answer))).encode()
+        for number, answer in enumerate([*answers, known, *answers])
+    ]
+    for rows, tally in _readings(lines, monkeypatch):
+        assert rows == []
+        assert (tally.counts["requests"], tally.counts["bad_lines"], tally.new_brokers) == (7, 0, {1})
+
+
 def test_no_input_aborts_import(tmp_path: Path) -> None:
     trials = [hostile_inputs.try_input(f"suite/{number}", tmp_path) for number in range(150)]
     assert sum(trial.accepted for trial in trials) > 1_000 and sum(trial.rejected for trial in trials) > 1_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from itertools import chain
@@ -564,9 +565,11 @@ def _complete_row(text: str, place: Place, zone: tzinfo, by_path: int | None, ta
 
 def row_of(request: Request, tally: Tally) -> AnyRow:
     """Return the row of a request or of a bad line, or a decoded fetch; None if it is only counted in `tally`."""
-    try:
-        if request.api in VERSION_APIS and request.answer:
+    if request.api in VERSION_APIS and request.answer:
+        # Responses of brokers with a known version are not decoded, so a malformed one must not be rejected either.
+        with suppress(*MALFORMED):
             tally.count_version(request.broker, request.api, request.answer)
+    try:
         if not is_relevant(request):
             tally.count_skipped(request)
             return None
