@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from purgatory_udf.backend.dataset import Dataset
-from purgatory_udf.contract.value_types import INT32
+from purgatory_udf.contract.value_types import INT32, abbreviated_json
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_facts import leaving_members
 from purgatory_udf.sources.request_log.importing.import_rows import RequestRow, from_json, request_rows_in
@@ -318,14 +318,20 @@ class HeartbeatLine(NamedTuple):
 
 
 def heartbeat_of(row: RequestRow) -> tuple[str, HeartbeatLine, int]:
-    """Return the group of a CONSUMER_GROUP_HEARTBEAT, its heartbeat, and the interval in the response, in ms."""
+    """Return the group of a CONSUMER_GROUP_HEARTBEAT, its heartbeat, and the interval in the response, in ms.
+
+    Raises one of `MALFORMED`.
+    """
     body, answer = from_json(row.body), from_json(row.answer or "{}")
     code, epoch = int(answer["errorCode"]), int(body["memberEpoch"])
     changes = epoch <= 0 or body.get("subscribedTopicNames") is not None or bool(body.get("subscribedTopicRegex"))
     member = str(body.get("memberId") or answer.get("memberId") or "")
     given = int(answer.get("memberEpoch", -1))
     heartbeat = HeartbeatLine(row.start_us, member, epoch, given, code, changes)
-    return str(body["groupId"]), heartbeat, int(answer.get("heartbeatIntervalMs", 0))
+    interval_ms = int(answer.get("heartbeatIntervalMs", 0))
+    if abs(interval_ms) > INT32:
+        raise ValueError(f"heartbeatIntervalMs is {abbreviated_json(interval_ms)}, expected a 32-bit integer")
+    return str(body["groupId"]), heartbeat, interval_ms
 
 
 @dataclass

@@ -165,6 +165,12 @@ def test_silent_member_shows_consumer_session() -> None:
     assert consumer_session(silent_member()) == RecordedSetting(SESSION, 6_500, 7_500, 7_000, True, 1)
 
 
+def test_huge_heartbeat_interval_shows_nothing() -> None:
+    """A table cannot store it exactly."""
+    huge = heartbeat(400, "c", 0, 2).replace('"heartbeatIntervalMs": 1000', f'"heartbeatIntervalMs": {10**18}')
+    assert consumer_session([huge, *silent_member()]) == consumer_session(silent_member())
+
+
 def test_other_causes_of_rebalances_show_nothing() -> None:
     """A member in an older epoch may have kept partitions too long; a join or a new topic starts a rebalance, too."""
     resized_us = parse([heartbeat(8_000, "a", 2, 2)])[0].start_us
