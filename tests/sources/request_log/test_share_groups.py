@@ -7,15 +7,19 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import ShareReplay
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster_metadata import read_metadata_dump
-from purgatory_udf.sources.request_log.importing.import_options import anonymised, pseudonyms
+from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions, anonymised, pseudonyms
+from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import T, log_line, message, parse, us
@@ -110,6 +114,18 @@ def _shown(event: dict[str, Any]) -> dict[str, Any]:
     others = ("seq", "time_us", "request_id", "client_id", "group", "broker", "type", "max_wait_ms", "min_bytes")
     named = {name: value for name, value in event.items() if name not in (*others, "max_bytes", "batch_size")}
     return {"at": (event["time_us"] - us(0)) / 1000, "type": event["type"], **named}
+
+
+def test_states_have_labels_of_requests(tmp_path: Path) -> None:
+    """Events are labelled in the same way with and without pseudonyms, for which they are read one by one."""
+    log = tmp_path / "request-2.log"
+    lines = [_share(10, 0, partitions=[0], acquired=[(0, 9, 1)]), _write(21, 0, (0, 4, 0, 1)), _read(30, 3)]
+    log.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for anonymise, source in ((False, str(log)), (True, "log-0")):
+        out = str(tmp_path / str(anonymise))
+        ingest_request_log(LocalBackend(), RequestLogOptions([str(log)], out, anonymise=anonymise))
+        rows = DeltaTable(f"{out}/events").to_pyarrow_table().to_pylist()
+        assert [row["request_id"] for row in rows if row["type"] == "share_state"] == [f"{source}:1"]
 
 
 def test_writes_show_the_dead_letter_queue() -> None:

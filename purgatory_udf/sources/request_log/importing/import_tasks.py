@@ -422,6 +422,9 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
             raw = json.dumps(_given_event(row))
             judged.append({**place, "rule": rejection.rule, "reason": rejection.reason, "raw": raw})
         else:
+            if row["request_id"] is not None:
+                # The contract drops the id of an event that is not a request, such as `share_state`.
+                event["request_id"] = row["request_id"]
             judged.append({**place, **(anonymised(event, rename) if rename else event)})
     groups = [group for group in groups if len(group.places)]
     finished = [_of_groups(groups, batch, first)] if groups else []
