@@ -24,7 +24,7 @@ from purgatory_udf.sources.request_log.fast_parser import (
     after_time,
     times_of,
 )
-from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns, Numbers, ProduceColumns
+from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns, Numbers, ProduceColumns, distinct
 from purgatory_udf.sources.request_log.logged_request import MARKER, MAX_BROKER
 
 if TYPE_CHECKING:
@@ -457,9 +457,10 @@ def _scanned(
     found = scan(lines, layout, item_columns, _Loaded.scan_lines)
     seconds, fractions = found.scalars[:, SECOND], found.scalars[:, FRACTION]
     # Few lines differ in the text between time and message, so it is parsed once for each text.
-    heads, of_line = np.unique(found.scalars[:, [AROUND, DIGITS]], axis=0, return_inverse=True)
-    parsed = [after_time(found.strings[around].encode(), digits) for around, digits in heads.tolist()]
-    is_utc, brokers = np.array(parsed, np.int64).reshape(-1, 2)[of_line.reshape(-1)].T
+    width = 1 + int(found.scalars[:, DIGITS].max(initial=0))
+    heads, places = distinct(found.scalars[:, AROUND] * width + found.scalars[:, DIGITS], len(found.strings) * width)
+    parsed = [after_time(found.strings[head // width].encode(), head % width) for head in heads.tolist()]
+    is_utc, brokers = np.array(parsed, np.int64).reshape(-1, 2)[places].T
     days, time = np.divmod(seconds, 1_000_000)
     hours, rest = np.divmod(time, 10_000)
     minutes, second = np.divmod(rest, 100)

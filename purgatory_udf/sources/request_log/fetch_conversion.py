@@ -46,6 +46,7 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchPartitionData,
     FetchRequestPartition,
     bounds_of,
+    distinct,
 )
 from purgatory_udf.sources.request_log.logged_request import (
     AT_ONCE,
@@ -216,11 +217,14 @@ class FetchConverter:
             earlier += known.partitions.values()
         numbers = np.array([each[2:] for each in earlier], np.int64).reshape(-1, 4)
         entries = np.concatenate([numbers, bodies.listed[:, 2:]])
-        entry_keys = [*map(self._keys.__getitem__, map(_place_of, earlier)), *self._numbers_of(bodies, bodies.listed)]
+        entry_keys = [
+            *map(self._keys.__getitem__, map(_place_of, earlier)),
+            *self._numbers_of(bodies, bodies.listed).tolist(),
+        ]
         bounds = bodies.listed_bounds + len(earlier)
         listed = list(zip(entry_keys, range(len(entry_keys)), strict=True))
-        forgotten = self._numbers_of(bodies, bodies.forgotten)
-        data_keys = np.array(self._numbers_of(bodies, bodies.fetched), np.int64)
+        forgotten = self._numbers_of(bodies, bodies.forgotten).tolist()
+        data_keys = self._numbers_of(bodies, bodies.fetched)
         has_records = bodies.fetched[:, 4] != 0
         with_records = data_keys[has_records].tolist()
         slices = (
@@ -253,10 +257,23 @@ class FetchConverter:
             np.array(complete, bool),
         )
 
-    def _numbers_of(self, bodies: FetchColumns, rows: Integers) -> list[int]:
-        """Return the numbers of the partitions in rows of `bodies`."""
-        keys = zip(map(bodies.topics.__getitem__, rows[:, 0].tolist()), rows[:, 1].tolist(), strict=True)
-        return list(map(self._keys.__getitem__, keys))
+    def _numbers_of(self, bodies: FetchColumns, rows: Integers) -> Integers:
+        """Return the numbers of the partitions in rows of `bodies`. New partitions are numbered in the rows' order."""
+        topics, partitions = rows[:, 0], rows[:, 1]
+        width = 1 + int(partitions.max(initial=0))
+        places = np.arange(len(rows))
+        if partitions.min(initial=0) >= 0 and len(bodies.topics) * width <= len(rows):
+            # Each partition is in many rows, and is looked up once.
+            _, places = distinct(topics * width + partitions, len(bodies.topics) * width)
+        # Of equal places, the last one is assigned: the first row of each partition.
+        firsts = np.zeros(1 + int(places.max(initial=-1)), np.int64)
+        firsts[places[::-1]] = np.arange(len(rows))[::-1]
+        order = np.argsort(firsts)
+        chosen = firsts[order]
+        keys = zip(map(bodies.topics.__getitem__, topics[chosen].tolist()), partitions[chosen].tolist(), strict=True)
+        numbers = np.empty(len(firsts), np.int64)
+        numbers[order] = np.fromiter(map(self._keys.__getitem__, keys), np.int64, len(firsts))
+        return numbers[places]
 
 
 class _Numbers(dict[Numbered, int]):

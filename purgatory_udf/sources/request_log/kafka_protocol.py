@@ -238,6 +238,16 @@ class FetchColumns:
         return cls(list(topics), limits, *listed, *forgotten, *fetched)
 
 
+def distinct(numbers: Numbers, most: int) -> tuple[Numbers, Numbers]:
+    """Return the distinct numbers in ascending order, and the place of each number among them.
+
+    All numbers are at least 0 and less than `most`, which determines the memory that this takes.
+    """
+    is_used = np.zeros(most, bool)
+    is_used[numbers] = True
+    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[numbers]
+
+
 def bounds_of(lengths: Sequence[int] | Numbers) -> Numbers:
     """Return the numbers of the first rows of lists with these lengths, in sequence, and the number of rows."""
     return np.append(0, np.cumsum(np.array(lengths, np.int64)))

@@ -409,8 +409,12 @@ def _packed(table: Numbers, bounds: Numbers) -> pa.Array:
 
 def _unpacked(column: pa.Array, width: int) -> tuple[Numbers, Numbers]:
     """Return the rows of a table in a column of `_packed` values, and the bounds of each value's rows."""
-    bounds = bounds_of(pc.binary_length(column).to_numpy()) // (8 * width)
-    return np.frombuffer(b"".join(column.to_pylist()), np.int64).reshape(-1, width).copy(), bounds
+    if not len(column):
+        return np.empty((0, width), np.int64), np.zeros(1, np.int64)
+    _, offsets, values = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[column.offset :][: len(column) + 1].astype(np.int64)
+    data = memoryview(values or b"")[bounds[0] : bounds[-1]]
+    return np.array(data, np.uint8).view(np.int64).reshape(-1, width), (bounds - bounds[0]) // (8 * width)
 
 
 def _tables_in(batch: pa.RecordBatch, widths: Mapping[str, int]) -> tuple[list[str], Numbers, list[_Table]]:

@@ -339,12 +339,12 @@ def read_messages(
             rows = Rows(tally)
             tally.counts["lines"] += batch.num_rows
             files, lines = (batch.column(name).to_numpy() for name in ("partition", "offset"))
-            texts = batch.column("value").to_pylist()
-            is_read = rows.add_lines([text.encode() for text in texts], files, lines, zone, None, since_us)
+            texts = batch.column("value").cast(pa.binary()).to_pylist()
+            is_read = rows.add_lines(texts, files, lines, zone, None, since_us)
             for number in np.flatnonzero(~is_read).tolist():
                 place, text = Place(int(files[number]), int(lines[number])), texts[number]
-                row = _row(text.encode(), place, zone, None, tally)
-                rows.add(in_time(row, since_us, text, tally))
+                row = _row(text, place, zone, None, tally)
+                rows.add(in_time(row, since_us, text.decode(), tally))
             yield from rows.batches()
 
     return work
